@@ -1,0 +1,174 @@
+# gradcast's only build system.  `make help` lists the targets.  V=1 shows the commands.
+#
+# Sources are found by folder: a new .cc file under runtime, transport, nn, algos or datasets is built without a line here.  A file named
+# *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name.
+
+BUILD    ?= build
+CXX      ?= g++
+MODE     ?=
+OPT      ?= -O2 -g1
+CXXFLAGS ?=
+
+PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev \
+            libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev libgtest-dev libbenchmark-dev \
+            dataset-fashion-mnist
+PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
+
+PC_CORE  := liburing openssl spdlog fmt zlib hdf5
+PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
+# -ffp-contract=off: a fused multiply-add would make results depend on the compiler's mood.
+FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(shell pkg-config --cflags $(PC_ALL)) $(MODE) $(CXXFLAGS)
+LIBS      = $(shell pkg-config --libs $(PC_ALL)) -ldnnl -lgomp -ldl -pthread
+STRICT   := -fno-exceptions -fno-rtti
+
+ifeq ($(V),)
+Q := @
+say = @printf '  %-5s %s\n' $(1) $(2)
+endif
+
+LIB_DIRS   := runtime transport nn algos datasets
+LIB_SOURCES := $(filter-out runtime/daemon/main.cc,$(shell find $(LIB_DIRS) -name '*.cc'))
+ISA_SOURCES := $(filter %.isa.cc,$(LIB_SOURCES))
+LIB_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(filter-out %.isa.cc,$(LIB_SOURCES))) \
+               $(foreach isa,portable avx2 avx512,$(patsubst %.isa.cc,$(BUILD)/obj/%.$(isa).o,$(ISA_SOURCES)))
+LIBRARY    := $(BUILD)/libgradcast.a
+PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
+TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
+FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
+
+.PHONY: all help deps deps-dev demo test lint format asan tsan fuzz bench install clean features
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: features $(PROGRAMS)
+
+help:
+	@echo 'make            build gradcastd, gradcastctl and gradcast-bench into $(BUILD)/'
+	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
+	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
+	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
+	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
+	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan     make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
+	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
+
+# ---- packages ------------------------------------------------------------------------------------------------------------------
+
+# as-root: apt-get as root, or through sudo.
+define install_packages
+@missing=''; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=''; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+  export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -qq && $$sudo -E apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 \
+  || { tail -n 5 $(BUILD)/apt.log; echo "cannot install:$$missing (as root, or with sudo: apt-get install$$missing)"; exit 1; }; fi
+endef
+
+deps: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES))
+deps-dev: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES) $(PACKAGES_DEV))
+
+NVCC := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+features: | $(BUILD)/.dir
+	@{ if [ -z '$(NVCC)' ]; then echo 'cuda: no (nvcc not found)'; else echo 'cuda: no (this version computes on the CPU only)'; fi; } >$(BUILD)/features; \
+	cmp -s $(BUILD)/features $(BUILD)/features.said || { cat $(BUILD)/features; cp $(BUILD)/features $(BUILD)/features.said; }
+
+# ---- compiling -----------------------------------------------------------------------------------------------------------------
+
+# The libraries that throw live here; everything else is compiled without exceptions and run-time types.
+throws = $(filter runtime/control/% runtime/daemon/% tools/% bench/% tests/%,$(1))
+strict = $(if $(call throws,$(1)),,$(STRICT))
+
+ISA_portable := -DGC_ISA=portable
+ISA_avx2     := -DGC_ISA=avx2 -mavx2 -mfma
+ISA_avx512   := -DGC_ISA=avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
+
+define isa_rule
+$(BUILD)/obj/%.$(1).o: %.isa.cc | $(BUILD)/.dir
+	$$(call say,$(1),$$<)
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$(FLAGS) $$(STRICT) -O3 $$(ISA_$(1)) -c $$< -o $$@
+endef
+$(foreach isa,portable avx2 avx512,$(eval $(call isa_rule,$(isa))))
+
+$(BUILD)/obj/%.o: %.cc | $(BUILD)/.dir
+	$(call say,cxx,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$<) -c $< -o $@
+
+$(BUILD)/.dir:
+	@mkdir -p $(BUILD) && touch $@
+
+$(LIBRARY): $(LIB_OBJECTS)
+	$(call say,ar,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+objects = $(patsubst %.cc,$(BUILD)/obj/%.o,$(sort $(wildcard $(1)/*.cc)))
+define program
+	$(call say,link,$@)
+	$(Q)mkdir -p $(@D) && $(CXX) $(MODE) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS) $(1)
+endef
+
+$(BUILD)/gradcastd: $(BUILD)/obj/runtime/daemon/main.o $(LIBRARY)
+	$(call program)
+$(BUILD)/gradcastctl: $(call objects,tools/gradcastctl) $(LIBRARY)
+	$(call program)
+$(BUILD)/gradcast-bench: $(call objects,bench/comm) $(LIBRARY)
+	$(call program)
+$(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(LIBRARY)
+	$(call program,-lbenchmark)
+
+.SECONDEXPANSION:
+$(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
+	$(call program,-lgtest_main -lgtest)
+
+# ---- using ---------------------------------------------------------------------------------------------------------------------
+
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@tools/demo $(BUILD)
+
+test: deps
+	@$(MAKE) --no-print-directory test-built
+
+.PHONY: test-built tests
+tests: all $(TESTS) $(BUILD)/bench/micro/micro
+test-built: tests
+	@tests/run $(BUILD)
+
+bench: deps
+	@$(MAKE) --no-print-directory all $(BUILD)/bench/micro/micro
+	$(BUILD)/bench/micro/micro
+	$(BUILD)/gradcast-bench allreduce
+
+# Fast suites only: no daemons, no long simulations (tests/run --fast).  oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
+asan:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize-recover=undefined' OPT='-O1 -g1' tests
+	@tests/run $(BUILD)/asan --fast
+tsan:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-O1 -g1' tests
+	@TSAN_OPTIONS='suppressions=tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
+
+FUZZ_SECONDS ?= 60
+FUZZ_BUILD := $(BUILD)/fuzz
+fuzz: deps-dev
+	@$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CXX=clang++ MODE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined' OPT='-O1 -g1' $(addprefix $(FUZZ_BUILD)/,$(FUZZERS))
+	@for f in $(FUZZERS); do mkdir -p $(FUZZ_BUILD)/corpus/$$f; cp -n tests/fuzz/corpus/$$f/* $(FUZZ_BUILD)/corpus/$$f/ 2>/dev/null; echo "fuzz $$f, $(FUZZ_SECONDS) s"; \
+	  $(FUZZ_BUILD)/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 $(FUZZ_BUILD)/corpus/$$f || exit 1; done
+$(addprefix $(FUZZ_BUILD)/,$(FUZZERS)): $(FUZZ_BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
+	$(call say,link,$@)
+	$(Q)$(CXX) $(subst fuzzer-no-link,fuzzer,$(MODE)) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS)
+
+SOURCES = $(shell git ls-files '*.cc' '*.h')
+lint: deps-dev
+	@tools/lint $(BUILD) $(SOURCES)
+format:
+	clang-format -i $(SOURCES)
+
+PREFIX ?= /usr
+install: all
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(shell find $(BUILD)/obj -name "*.d" 2>/dev/null)

@@ -1,0 +1,28 @@
+// Which samples are in a block: a keyed permutation of the epoch that needs no stored index, so any rank can compute any block.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "runtime/core/types.h"
+
+namespace gradcast {
+
+/// Mini-batches cut the concatenated epoch permutations, none is short: position s * b + i of that sequence is in epoch position / N.
+/// Block T of B holds positions floor(Tb/B) .. floor((T+1)b/B)-1 of its mini-batch (spec/coded-sgd.md section 1).
+class Sampler {
+public:
+    Sampler(uint64_t samples, uint64_t seed, uint32_t batch, uint32_t blocks);
+    uint32_t block_size(uint32_t block) const;
+    uint32_t block_size_max() const;
+    /// Indices into the data set.  indices.size() == block_size(id.block).  O(1) a sample, thread-safe.
+    void block(BlockId id, std::span<uint64_t> indices) const;
+    uint64_t epoch_of(StepId step) const { return step * batch_ / samples_; }
+    /// Steps until `epochs` epochs have been seen: ceil(epochs * N / b).
+    uint64_t steps(uint64_t epochs) const { return (epochs * samples_ + batch_ - 1) / batch_; }
+
+private:
+    uint64_t samples_, seed_;
+    uint32_t batch_, blocks_;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,49 @@
+// Shards: HDF5 files with `images` uint8 [N,C,H,W], `labels` uint8 or uint16 [N] and attributes (format, classes, mean, std, source, digests), readable by any HDF5 tool.
+// The HDF5 library opens them and tells where the bytes are; the bytes are read by datasets/reader.h.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+struct DataInfo {
+    uint64_t count = 0;
+    uint32_t C = 0, H = 0, W = 0, classes = 0;
+    std::vector<float> mean, std;    // [C], pixels scaled to 0..1
+    std::string source;
+};
+
+/// A shard as it lies on disk.
+struct Shard {
+    std::string path;
+    DataInfo info;
+    uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
+    uint32_t label_bytes = 1;
+    uint64_t digest_samples = 0;                     // samples a digest covers ("chunk" in messages)
+    std::vector<std::string> image_digests, label_digests;   // SHA-256, hex
+};
+/// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
+Status shard_open(const std::string& path, Shard* shard);
+/// Reads everything and compares digests and label range; the error names file, data set and chunk.
+Status shard_verify(const Shard& shard);
+
+/// Writes <path>.part and renames it.  images [count, C, H, W], labels [count].
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels);
+
+struct ImportConfig {
+    std::string kind;   // "fashion-mnist", "mnist", "idx"
+    std::string from, out;
+    bool force = false;   // replace what is there
+};
+struct ImportResult {
+    std::vector<std::string> paths;
+    uint64_t train = 0, test = 0;
+};
+/// Writes out/train.h5 and out/test.h5.
+Status data_import(const ImportConfig& config, ImportResult* result);
+const std::vector<std::string>& import_kinds();
+
+}   // namespace gradcast

@@ -1,0 +1,74 @@
+// A network on one device.  Parameters are shared by all lanes; activations and the gradient belong to a lane.
+// Built from a list of layers (nn/layers.h); presets (nn/presets.h) are such lists.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "runtime/core/isa.h"
+#include "runtime/core/types.h"
+
+namespace gradcast {
+
+/// One layer of a net as a user writes it.  Fields that a kind does not use stay at their defaults.
+struct LayerSpec {
+    std::string kind;   // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
+    std::string name;   // for errors and exports; empty: kind and number ("conv2")
+    uint32_t outputs = 0;              // conv, inner_product: K
+    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, pooling (stride 0 for pooling means its kernel)
+};
+struct NetSpec {
+    uint32_t C = 1, H = 28, W = 28;    // of a sample as stored
+    uint32_t pad = 0;                  // zeros added on each side before the first layer (28 -> 32 is 2)
+    uint32_t classes = 10;
+    std::vector<LayerSpec> layers;
+};
+/// "lenet5", "mlp" for samples of that shape.  Error: lists the presets.
+Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
+/// Names of all kinds of layers / presets, for errors.
+std::span<const char* const> layer_kinds();
+std::span<const char* const> preset_names();
+
+/// Gets a bucket's gradient as soon as the backward pass has completed it: float32 [bucket.count], summed over the block's samples,
+/// valid until the call returns.  Called on the lane that computes the block.
+struct GradientSink {
+    virtual ~GradientSink() = default;
+    virtual Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient) = 0;
+    virtual void loss(uint32_t lane, BlockId block, double sum) = 0;   // over the block's samples; before the first bucket
+};
+
+struct Optimiser;   // nn/optimiser.h
+
+struct NetConfig {
+    uint32_t lanes = 1;
+    uint32_t samples_max = 0;            // of one block (or one evaluation batch)
+    uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float32
+    uint64_t seed = 1;
+};
+
+struct Net {
+    virtual ~Net() = default;
+    virtual const Layout& layout() const = 0;
+    virtual const NetSpec& spec() const = 0;
+    virtual std::span<float> parameters() = 0;      // [layout.elements]; after writing call refresh()
+    virtual void refresh() = 0;                     // parameters changed from outside: rebuild what kernels keep of them
+    /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the number of threads.
+    virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;
+    /// block() of that step returns Code::cancelled between two layers.  Any thread.
+    virtual void cancel(StepId step) = 0;
+    /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
+    virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
+    /// Applies one bucket's sum: value = (float)((double)S * unit of its group), then the optimiser.  Trainer thread, no block running.
+    virtual Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) = 0;
+};
+/// Plans activations, gradients and parameters in `arena`, then (after the arena is sealed) ready() makes primitives and initial weights.
+/// Error: names the layer and both shapes.
+Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
+Status net_cpu_ready(Net& net);
+
+/// He-normal initial weights (biases 0) from the counter-based generator: element i depends on (seed, layer, i) alone.
+void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
+
+}   // namespace gradcast

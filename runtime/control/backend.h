@@ -1,0 +1,60 @@
+// What the control plane may ask of a daemon.  Implemented by runtime/daemon, called by runtime/control's HTTP threads; every answer is a copy, so
+// asking never disturbs a step.  All methods: any thread, bounded by a deadline.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/job/engine.h"
+
+namespace gradcast {
+
+struct Submission {
+    std::string text;                 // of the job file
+    std::string path, base;           // path for messages; base: absolute folder that its relative paths are against
+    std::vector<std::string> nodes;   // by name, or
+    uint32_t count = 0;               // so many (0 and no names: all that are alive); this node is always among them
+};
+struct JobSummary {
+    std::string id, name;             // id: 32 hex digits
+    JobStatus status;
+    uint64_t submitted_unix = 0;
+    std::vector<std::string> nodes;   // by rank
+};
+struct JobDetail {
+    JobSummary summary;
+    Rank self = 0;
+    std::string folder;               // holds job.toml, log, steps.jsonl, final.h5 (rank 0)
+    std::string exchange, quantiser, algorithm, protect;
+    uint32_t batch = 0, blocks = 0;
+};
+struct NodeInfo {
+    std::string name, address, uuid, version;
+    bool self = false, alive = false;
+    uint32_t jobs = 0;                // running
+    std::string why;                  // not alive: the last error ("refused: keys differ")
+};
+
+struct Backend {
+    virtual ~Backend() = default;
+    /// Checks, prepares at all members and starts.  Error: one line a mistake, or the node that refused and why.
+    virtual Status submit(const Submission& submission, std::string* id) = 0;
+    virtual std::vector<JobSummary> jobs() = 0;
+    /// `which`: an id, its unique prefix of at least 4 digits, or the name of a job (the newest of that name).
+    virtual Status job(const std::string& which, JobDetail* detail) = 0;
+    virtual Status cancel(const std::string& which) = 0;
+    virtual std::vector<NodeInfo> nodes() = 0;
+};
+
+struct ControlConfig {
+    std::string socket;       // path of the Unix socket
+    unsigned mode = 0660;
+    uint32_t watchers_max = 16;   // each holds a thread
+};
+/// HTTP/JSON under /v1 on a Unix socket, in threads of its own.
+class ControlServer {
+public:
+    virtual ~ControlServer() = default;   // closes the socket, ends watchers
+};
+Status control_open(const ControlConfig& config, Backend& backend, const Log& log, std::unique_ptr<ControlServer>* server);
+
+}   // namespace gradcast

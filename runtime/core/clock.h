@@ -1,0 +1,14 @@
+// Monotonic time.  Only drivers, links and hosts read it; protocols get it in Actions::now_us, algorithms from Host::now_us().
+#pragma once
+#include <cstdint>
+#include <ctime>
+
+namespace gradcast {
+
+inline uint64_t clock_us() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,131 @@
+#include "runtime/core/crypto.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+
+void random_bytes(std::span<uint8_t> bytes) { GC_ASSERT(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1); }
+
+std::string hex(std::span<const uint8_t> bytes) {
+    std::string text;
+    for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+    return text;
+}
+
+struct Aead::Contexts {
+    EVP_CIPHER_CTX* seal = EVP_CIPHER_CTX_new();
+    EVP_CIPHER_CTX* open = EVP_CIPHER_CTX_new();
+    ~Contexts() { EVP_CIPHER_CTX_free(seal), EVP_CIPHER_CTX_free(open); }
+};
+
+Aead::Aead() : contexts_(std::make_unique<Contexts>()) { GC_ASSERT(contexts_->seal && contexts_->open); }
+Aead::~Aead() = default;
+Aead::Aead(Aead&&) noexcept = default;
+Aead& Aead::operator=(Aead&&) noexcept = default;
+
+void Aead::key(const Key& key, Protect protect) {
+    protect_ = protect;
+    GC_ASSERT(EVP_EncryptInit_ex(contexts_->seal, EVP_aes_128_gcm(), nullptr, key.data(), nullptr) == 1);
+    GC_ASSERT(EVP_DecryptInit_ex(contexts_->open, EVP_aes_128_gcm(), nullptr, key.data(), nullptr) == 1);
+}
+
+namespace {
+
+std::array<uint8_t, 12> nonce_of(uint64_t sequence) {
+    std::array<uint8_t, 12> nonce{};
+    std::memcpy(nonce.data() + 4, &sequence, 8);
+    return nonce;
+}
+const unsigned char* bytes_of(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
+unsigned char* bytes_of(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+
+}   // namespace
+
+void Aead::seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out, std::byte* tag) {
+    if (protect_ == Protect::none) {
+        std::memset(tag, 0, tag_bytes);
+        return;
+    }
+    EVP_CIPHER_CTX* context = contexts_->seal;
+    auto nonce = nonce_of(sequence);
+    int done = 0;
+    GC_ASSERT(EVP_EncryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1);
+    GC_ASSERT(EVP_EncryptUpdate(context, nullptr, &done, bytes_of(head.data()), static_cast<int>(head.size())) == 1);
+    if (!payload.empty())
+        GC_ASSERT(EVP_EncryptUpdate(context, protect_ == Protect::encrypt ? bytes_of(out) : nullptr, &done, bytes_of(payload.data()),
+                                    static_cast<int>(payload.size())) == 1);
+    unsigned char none[16];
+    GC_ASSERT(EVP_EncryptFinal_ex(context, none, &done) == 1);
+    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, tag_bytes, tag) == 1);
+}
+
+bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, const std::byte* tag) {
+    if (protect_ == Protect::none) {
+        static constexpr std::byte zero[tag_bytes]{};
+        return std::memcmp(tag, zero, tag_bytes) == 0;
+    }
+    EVP_CIPHER_CTX* context = contexts_->open;
+    auto nonce = nonce_of(sequence);
+    int done = 0;
+    std::byte expected[tag_bytes];
+    std::memcpy(expected, tag, tag_bytes);
+    GC_ASSERT(EVP_DecryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1);
+    GC_ASSERT(EVP_DecryptUpdate(context, nullptr, &done, bytes_of(head.data()), static_cast<int>(head.size())) == 1);
+    if (!payload.empty())
+        GC_ASSERT(EVP_DecryptUpdate(context, protect_ == Protect::encrypt ? bytes_of(payload.data()) : nullptr, &done, bytes_of(payload.data()),
+                                    static_cast<int>(payload.size())) == 1);
+    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, tag_bytes, expected) == 1);
+    unsigned char none[16];
+    return EVP_DecryptFinal_ex(context, none, &done) == 1;
+}
+
+Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys) {
+    struct stat info;
+    if (::stat(path.c_str(), &info) != 0) return fail_sys(errno, "cannot read the cluster key {}", path);
+    if (info.st_mode & 077) return fail(Code::invalid, "the cluster key {} can be read by others: chmod 600 {}", path, path);
+    std::string text;
+    GC_TRY(file_read(path, &text));
+    std::vector<ClusterKey> result;
+    for (size_t at = 0, line = 1; at < text.size(); ++line) {
+        size_t end = std::min(text.find('\n', at), text.size());
+        std::string_view row(text.data() + at, end - at);
+        at = end + 1;
+        if (row.empty()) continue;
+        size_t space = row.find(' ');
+        ClusterKey key{std::string(row.substr(0, space)), {}};
+        std::string_view digits = space == row.npos ? std::string_view() : row.substr(space + 1);
+        bool good = !key.id.empty() && key.id.size() <= 32 && digits.size() == 64;
+        for (size_t i = 0; good && i < 64; ++i) {
+            const char* hex_digits = "0123456789abcdef";
+            const char* digit = std::strchr(hex_digits, digits[i]);
+            good = digits[i] != 0 && digit;
+            if (good) key.secret[i / 2] = static_cast<uint8_t>(key.secret[i / 2] << 4 | (digit - hex_digits));
+        }
+        if (!good) return fail(Code::invalid, "{}:{}: a key is '<id> <64 hex digits>'", path, line);
+        result.push_back(key);
+    }
+    if (result.empty()) return fail(Code::invalid, "the cluster key {} is empty: write '<id> <64 hex digits>' into it", path);
+    *keys = std::move(result);
+    return {};
+}
+
+Status cluster_key_create(const std::string& path) {
+    Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd) return fail_sys(errno, "cannot create the cluster key {}", path);
+    std::array<uint8_t, 32> secret;
+    random_bytes(secret);
+    std::string line = "k1 " + hex(secret) + "\n";
+    if (::write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) return fail_sys(errno, "cannot write {}", path);
+    return {};
+}
+
+}   // namespace gradcast

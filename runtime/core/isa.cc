@@ -1,0 +1,35 @@
+#include "runtime/core/isa.h"
+
+namespace gradcast {
+
+const char* isa_name(Isa isa) {
+    switch (isa) {
+        case Isa::portable: return "portable";
+        case Isa::avx2: return "avx2";
+        case Isa::avx512: return "avx512";
+    }
+    return "?";
+}
+
+Isa isa_best() {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return Isa::avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
+    return Isa::portable;
+}
+
+Status isa_parse(std::string_view name, Isa* isa) {
+    if (name == "auto") {
+        *isa = isa_best();
+        return {};
+    }
+    for (Isa each : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (name != isa_name(each)) continue;
+        if (each > isa_best()) return fail(Code::unsupported, "isa = \"{}\": this CPU has {} at most", name, isa_name(isa_best()));
+        *isa = each;
+        return {};
+    }
+    return fail(Code::invalid, "isa = \"{}\": one of auto, portable, avx2, avx512", name);
+}
+
+}   // namespace gradcast

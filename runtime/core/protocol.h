@@ -1,0 +1,142 @@
+// A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/link) feeds it from a real
+// network, the simulator (transport/link/sim) from a virtual one, and both behave alike:
+//
+//  * on() is called on the network thread with a batch of events; the driver executes the actions after it returns.
+//  * A payload that arrives is put where land() says, then its tag is checked, then the packet comes as an event.
+//  * A payload that is sent belongs to the link until the event `sent` with its ticket; one of at most inline_bytes_max is copied at once.
+//    Between two ranks packets of one channel arrive in order and exactly once on a stream link; datagram links may lose and reorder.
+//  * Protocols do no arithmetic on gradients: that is a Compute action, answered by the event `computed` with its ticket.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/core/limits.h"
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+
+namespace gradcast {
+
+/// Types of packets; the 16-byte body of each is laid out in transport/wire/packet.h.
+enum class PacketType : uint8_t {
+    ack = 1,      // link: packets received so far
+    key = 2,      // link: sender keys (datagrams)
+    job = 3,      // runtime/job and membership: control messages
+    record = 4,   // exchange: what goes with a sender's words of a bucket
+    words = 5,    // exchange: quantised gradient or sum
+    mail = 6,     // mail: a fragment of a tagged message
+};
+
+struct Packet {
+    PacketType type{};
+    uint16_t channel = 0;
+    Rank sender = 0;
+    uint32_t view = 0;
+    std::array<std::byte, 16> body{};
+    Buffer payload;   // where land() wanted it, or a lease that ends when on() returns
+};
+
+enum class Landing : uint8_t {
+    place,   // the payload goes into *place, which has exactly its size
+    lease,   // any memory will do (at most lease_bytes_max)
+    later,   // no room now: a stream stops reading from this sender and asks again after the next events; a datagram is lost
+    drop,    // not wanted (old, duplicate, out of range): read and forgotten, no event
+};
+
+struct Event {
+    enum class Kind : uint8_t {
+        packet,      // packet
+        sent,        // id: the ticket of a Send; its payload is free again
+        timer,       // id: as given to Actions::timer
+        computed,    // id: the ticket of a Compute
+        ready,       // step, bucket: this rank's contribution is complete once `fence` is reached
+        peer_up,     // rank: its stream is open
+        peer_lost,   // rank: its stream could not be opened again in time, or its death is proven; status says which
+        view,        // view
+        command,     // id and the fields below: a protocol's own words, posted by its handle
+    };
+    Kind kind{};
+    uint64_t id = 0;
+    const Packet* packet = nullptr;
+    const View* view = nullptr;
+    StepId step = 0;
+    uint32_t bucket = 0;
+    Rank rank = 0;
+    Fence fence;
+    Status status;
+    // command of a mail handle
+    RankSet to;
+    uint64_t tag = 0;
+    Buffer buffer;
+};
+
+struct Send {
+    RankSet to;   // never the sender itself
+    PacketType type{};
+    std::array<std::byte, 16> body{};
+    Buffer payload;
+    uint64_t ticket = 0;   // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
+    uint16_t channel = 0;  // filled in by the driver
+};
+
+struct Timer {
+    uint64_t id;      // setting a timer again moves it
+    uint64_t at_us;   // 0 cancels it
+};
+
+/// Arithmetic on words, run by the driver: inline, on a pool or on the GPU.  Kernels: transport/code/kernels.h.
+enum class Kernel : uint8_t {
+    copy,            // dst = src                 bytes
+    add_i32,         // dst += src                wrapping
+    add_i64,         // dst += src                wrapping
+    add_i32_to_i64,  // dst (i64) += src (i32)
+};
+struct Compute {
+    Kernel kernel{};
+    Buffer dst, src;
+    uint64_t count = 0;    // words of src; bytes for copy
+    uint64_t ticket = 0;   // never 0
+};
+
+/// Told to the trainer of this rank (Host::wait).
+struct Completion {
+    uint16_t channel = 0;   // filled in by the driver
+    uint64_t id = 0;        // exchange: the bucket; mail: the ticket; others: their own words
+    StepId step = 0;
+    const Sum* sum = nullptr;   // exchange: kept until release(step)
+    Status status;
+};
+
+/// What a protocol wants done.  Vectors keep their capacity, so a steady state allocates nothing.
+struct Actions {
+    uint64_t now_us = 0;   // the driver's clock for this batch
+    std::vector<Send> sends;
+    std::vector<Timer> timers;
+    std::vector<Compute> computes;
+    std::vector<Completion> completions;
+    void clear() { sends.clear(), timers.clear(), computes.clear(), completions.clear(); }
+};
+
+struct Protocol {
+    virtual ~Protocol() = default;
+    virtual void on(std::span<const Event> events, Actions& actions) = 0;
+    /// Where the payload of `packet` (whose own payload is still empty, and whose tag is not checked yet) of `bytes` shall go.
+    virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) {
+        (void)packet, (void)place;
+        return bytes <= lease_bytes_max ? Landing::lease : Landing::drop;
+    }
+};
+
+/// The machine under one rank as its trainer thread sees it: real in the daemon, simulated in transport/link/sim.
+struct Host {
+    virtual ~Host() = default;
+    virtual uint64_t now_us() = 0;                                 // monotonic; virtual time in the simulator
+    virtual void post(uint16_t channel, const Event& event) = 0;   // to the protocol on that channel; any thread, never blocks
+    /// Blocks until there is at least one completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread only.
+    virtual Status wait(std::vector<Completion>* out, uint64_t deadline_us) = 0;
+    /// Time that computing took: lets virtual time pass (and packets flow) in the simulator, nothing in the daemon.
+    virtual void spend(uint64_t us) { (void)us; }
+};
+
+}   // namespace gradcast

@@ -1,0 +1,34 @@
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter-based generator.
+// Random numbers are keyed by what they are for (a Purpose, the job's seed, step, element …), never by who draws them or when.
+#pragma once
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace gradcast {
+
+enum class Purpose : uint32_t { weights = 1, shuffle = 2, rounding = 3, dropout = 4, augment = 5, test = 6 };
+
+using Philox = std::array<uint32_t, 4>;
+
+inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
+    for (int round = 0; round < 10; ++round) {
+        uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
+        counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+                   static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+        key[0] += 0x9E3779B9, key[1] += 0xBB67AE85;
+    }
+    return counter;
+}
+
+/// 128 random bits for (purpose, seed, a, b).  a and b are what the numbers are for, e.g. (epoch, round) or (layer, element / 4).
+inline Philox random4(Purpose purpose, uint64_t seed, uint64_t a, uint32_t b) {
+    // The purpose is the fourth counter word, so no two purposes share a stream.
+    return philox({static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), b, static_cast<uint32_t>(purpose)},
+                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
+/// Uniform in (0, 1), 24 bits, exact in float.
+inline float uniform(uint32_t bits) { return (static_cast<float>(bits >> 8) + 0.5f) * 0x1p-24f; }
+
+}   // namespace gradcast

@@ -1,0 +1,99 @@
+// What folders hand one another.  Words: a *rank* is a node's number in a view; a *block* is the unit of samples and of determinism;
+// a *group* is one layer's parameters, which share a quantiser scale; a *bucket* is a run of groups that travels together.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gradcast {
+
+using Rank = uint32_t;
+using StepId = uint64_t;   // 0, 1, … over the whole job; below 2^32
+
+struct BlockId {
+    StepId step;
+    uint32_t block;   // 0 .. B-1 within the step
+};
+
+/// Memory registered once (with io_uring, verbs, CUDA), passed by value, never owned.  `device` is null on the CPU.
+struct Buffer {
+    std::byte* host = nullptr;
+    void* device = nullptr;
+    uint64_t bytes = 0;
+    uint32_t region = 0;   // index of the registration, 0 = not registered
+
+    Buffer part(uint64_t offset, uint64_t size) const {
+        return {host ? host + offset : nullptr, device ? static_cast<char*>(device) + offset : nullptr, size, region};
+    }
+    template <typename T>
+    T* as() const { return reinterpret_cast<T*>(host); }
+};
+
+/// A point on a timeline (a CPU lane, a CUDA stream, the simulator).  Timeline 0 is "already reached": all work on the CPU is done when its call returns.
+struct Fence {
+    uint32_t timeline = 0;
+    uint64_t value = 0;
+};
+
+/// One rank, or several.  `bits` (bit r of word r / 64) belongs to the protocol and lives as long as the view; null means just `rank`.
+struct RankSet {
+    Rank rank = 0;
+    const uint64_t* bits = nullptr;
+};
+
+struct Member {
+    std::string name;
+    std::array<uint8_t, 16> uuid{};
+    uint64_t incarnation = 0;
+};
+
+struct View {
+    uint32_t number = 1;
+    std::vector<Member> members;   // by rank
+    uint32_t n() const { return static_cast<uint32_t>(members.size()); }
+};
+
+/// The flat parameter vector, float32: layer after layer in the net's order, in a layer weight [K,C,R,S] (or [K,C]) then bias [K].
+struct Group {
+    uint64_t offset, count;   // elements
+    std::string layer;        // name for errors: "conv2"
+};
+struct Bucket {
+    uint64_t offset, count;        // elements; bucket 0 is the *end* of the vector, whose gradient is ready first
+    uint32_t group, group_count;   // its groups: Layout::groups[group .. group + group_count)
+};
+struct Layout {
+    uint64_t elements = 0;
+    std::vector<Group> groups;     // ascending offsets
+    std::vector<Bucket> buckets;   // in the order in which the backward pass completes them
+};
+
+/// A block's samples on the way from a data set to a net.  Memory belongs to the data set's reader, valid as its header says.
+struct Samples {
+    const uint8_t* images = nullptr;   // [count, C, H, W]
+    const int32_t* labels = nullptr;   // [count], 0 .. classes-1
+    uint32_t count = 0;
+    uint32_t C = 0, H = 0, W = 0;
+    const float* mean = nullptr;       // [C]; a pixel becomes (x / 255 - mean) / std
+    const float* std = nullptr;        // [C]
+};
+
+enum class Word : uint8_t { i32, i64 };
+inline uint32_t word_bytes(Word word) { return word == Word::i32 ? 4 : 8; }
+
+/// The exact integer sum of one bucket over all B blocks, signed words, and what travelled with it.
+struct Sum {
+    StepId step = 0;
+    uint32_t bucket = 0;
+    Word word = Word::i32;
+    Buffer words;                       // [bucket.count]
+    std::span<const float> maxima;      // [bucket.group_count]: max |x| over all blocks before clipping, by group
+    uint64_t state = 0;                 // digest of the state all ranks computed this step from
+    int64_t loss = 0;                   // sum of the loss over all samples, in units of 2^-20
+    uint64_t clipped = 0;               // elements clipped
+};
+
+}   // namespace gradcast

@@ -1,0 +1,78 @@
+// One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5), says how far it is.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/core/isa.h"
+#include "runtime/core/log.h"
+#include "runtime/core/protocol.h"
+#include "runtime/job/job_file.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+
+enum class JobState : uint8_t { preparing, running, done, failed, cancelled };
+const char* job_state_name(JobState state);
+
+/// A copy of where a job stands, for the control plane.
+struct JobStatus {
+    JobState state = JobState::preparing;
+    std::string error;                 // of failed: one line that names rank, phase and thing
+    uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
+    double loss = 0;                   // of the last step, mean over the mini-batch
+    double accuracy = -1;              // on the test data, 0..1; -1: not known
+    std::string digest;                // 64 hex digits at the end
+    uint64_t step_digest = 0;          // of the last step
+    double seconds = 0;                // since the first step
+    double samples_per_second = 0;
+    uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
+    uint64_t load_wait_us = 0, exchange_wait_us = 0;
+    std::string kernel_set;            // digest of the probe block's gradient, hex
+    std::string path;                  // "uring_tcp" …
+    std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
+    std::string memory;                // Arena::budget()
+};
+
+struct EngineConfig {
+    JobId id{};
+    JobConfig job;
+    View view;
+    Rank self = 0;
+    std::string folder;          // of the job; made if missing
+    uint32_t lanes = 1;          // 0: computed by the trainer itself (the simulator)
+    bool loader_threaded = true;
+    std::vector<uint32_t> cpus;  // lanes are pinned to these where given
+    uint64_t spend_us = 0;       // simulated cost of one bucket's backward pass (the simulator)
+};
+
+class Engine {
+public:
+    /// All that PREPARE asks for: data opened and checked, net built, memory taken, probe block run.  Errors name the thing.
+    static Status open(const EngineConfig& config, const Log& log, std::unique_ptr<Engine>* engine);
+    virtual ~Engine() = default;
+    /// Digest of the probe block's gradient: the identity of the kernel set.  Members whose digests differ must not train together.
+    virtual const std::string& kernel_set() const = 0;
+    virtual const std::string& data_digest() const = 0;
+    /// Protocols by channel, to be attached to the driver or the simulator before run().
+    virtual void attach(const std::function<void(uint16_t channel, Protocol*)>& attach) = 0;
+    virtual Buffer memory() const = 0;
+    /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.
+    virtual Status run(Host& host) = 0;
+    /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
+    virtual void cancel(const std::string& why) = 0;
+    virtual JobStatus status() const = 0;                          // any thread
+    virtual void counters(const LinkCounters* counters) = 0;       // of the driver, for bytes in status; before run()
+};
+
+/// Accuracy of a saved model on a data set, on this machine.
+struct Evaluation {
+    uint64_t count = 0, right = 0;
+    double loss = 0;   // mean
+    std::vector<uint64_t> count_of_class, right_of_class;
+    std::string digest;   // of the parameters
+};
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation);
+
+}   // namespace gradcast

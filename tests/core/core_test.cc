@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/lanes.h"
+#include "runtime/core/limits.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+TEST(Status, KeepsItsText) {
+    Status status = fail(Code::data, "shard {} is {}", "a.h5", 7);
+    EXPECT_EQ(status.code, Code::data);
+    EXPECT_STREQ(status.what, "shard a.h5 is 7");
+    EXPECT_EQ(status.what, fail(Code::data, "shard a.h5 is 7").what);   // equal texts are kept once
+}
+
+// Known answers of Philox4x32-10 from the authors' test vectors (Salmon et al. 2011, kat_vectors).
+TEST(Rng, PhiloxKnownAnswers) {
+    EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Philox{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+    uint32_t f = 0xffffffff;
+    EXPECT_EQ(philox({f, f, f, f}, {f, f}), (Philox{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+    EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+              (Philox{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Digest, AddsUpOverRanges) {
+    std::vector<float> values(1000);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.1f;
+    std::span<const float> all = values;
+    EXPECT_EQ(digest64(all), digest64(all.first(300)) + digest64(all.subspan(300), 300));
+    uint64_t before = digest64(all);
+    values[500] = -values[500];
+    EXPECT_NE(digest64(all), before);
+    EXPECT_EQ(sha256_hex(std::as_bytes(std::span("abc", 3))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Arena, CarvesAlignedAndApart) {
+    Arena arena;
+    Buffer a, b, c;
+    arena.plan("a", 100, &a);
+    arena.plan("b", 1 << 20, &b);
+    arena.plan("a", 1, &c);
+    ASSERT_TRUE(arena.seal().ok());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(b.host) % 4096, 0u);
+    EXPECT_GE(b.host, a.host + 100);
+    EXPECT_GE(c.host, b.host + (1 << 20));
+    EXPECT_EQ(c.host[0], std::byte{0});
+    EXPECT_NE(arena.budget().find("b 1.0 MiB"), std::string::npos);
+}
+
+TEST(Aead, FindsEveryFlippedBit) {
+    Key key{1, 2, 3};
+    for (Protect protect : {Protect::auth, Protect::encrypt}) {
+        Aead aead;
+        aead.key(key, protect);
+        std::vector<std::byte> head(48, std::byte{7}), payload(100, std::byte{9}), out(100), tag(tag_bytes);
+        aead.seal(5, head, payload, out.data(), tag.data());
+        auto& wire = protect == Protect::encrypt ? out : payload;
+        EXPECT_EQ(protect == Protect::encrypt, out != payload && out != std::vector<std::byte>(100));
+        for (size_t bit = 0; bit < 8 * (head.size() + wire.size() + tag.size()); bit += 13) {
+            auto h = head, w = wire, t = tag;
+            size_t at = bit / 8;
+            auto& byte = at < h.size() ? h[at] : at < h.size() + w.size() ? w[at - h.size()] : t[at - h.size() - w.size()];
+            byte ^= std::byte(1 << bit % 8);
+            EXPECT_FALSE(aead.open(5, h, w, t.data())) << bit;
+        }
+        auto w = wire;
+        EXPECT_FALSE(aead.open(6, head, w, tag.data()));
+        w = wire;
+        EXPECT_TRUE(aead.open(5, head, w, tag.data()));
+        EXPECT_EQ(w, payload);
+    }
+}
+
+TEST(Lanes, RunEveryItemOnce) {
+    for (uint32_t count : {0u, 1u, 3u}) {
+        Lanes lanes;
+        lanes.open(count);
+        for (int round = 0; round < 50; ++round) {
+            std::vector<std::atomic<int>> seen(17);
+            lanes.run(17, [&](uint32_t lane, uint32_t item) {
+                EXPECT_LT(lane, lanes.count());
+                ++seen[item];
+            });
+            for (auto& each : seen) EXPECT_EQ(each, 1);
+        }
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

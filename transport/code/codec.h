@@ -1,0 +1,55 @@
+// From float gradients to exact integers and back: quantisation (spec/coded-sgd.md section 2) and the accumulators it fills.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "runtime/core/types.h"
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+enum class Quantiser : uint8_t { fixed, auto32 };
+const char* quantiser_name(Quantiser quantiser);
+Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
+
+/// What goes with one rank's contribution to a bucket.  Memory of the exchange; the codec fills maxima and clipped, the trainer the rest before `ready`.
+struct Record {
+    uint64_t state = 0;
+    int64_t loss = 0;
+    uint64_t clipped = 0;
+    std::span<float> maxima;   // [bucket.group_count]
+};
+
+/// Where the blocks of (step, bucket) are added, from Exchange::plan.  Coded exchanges have several targets with weights; these have one of weight 1.
+struct Plan {
+    Word word = Word::i32;
+    Buffer words;        // [bucket.count]: the first block of the step overwrites it, the others add
+    Record* record = nullptr;
+};
+
+/// Runs where the gradient is: on a lane thread here, on a CUDA stream in transport/code/cuda.
+struct Codec {
+    virtual ~Codec() = default;
+    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is done.
+    /// Error: Code::diverged, naming step, layer and block, when the gradient holds NaN or Inf.  Does not allocate.
+    virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
+    /// A rank without a block of this bucket contributes zero: clears words, maxima and clipped.
+    virtual void clear(StepId step, uint32_t bucket, const Plan& plan) = 0;
+    /// Scales from the probe block: step 0 expects maxima 4 times those of `gradient` (float32, all elements).  Before the first step.
+    virtual void probe(const float* gradient) = 0;
+    /// Value of one unit of a bucket's words in each of its groups, divided by the batch: 2^e / b.  Valid until commit().
+    virtual std::span<const double> units(uint32_t bucket) const = 0;
+    /// Takes the maxima of one applied step's bucket: they set the scale of the next step.  Trainer thread, between steps.
+    virtual void commit(const Sum& sum) = 0;
+    /// The scales' exponents [groups], for state digests, checkpoints and joiners.
+    virtual std::span<int32_t> exponents() = 0;
+};
+
+struct CodecConfig {
+    Quantiser quantiser = Quantiser::auto32;
+    uint32_t batch = 0, blocks = 0;
+};
+/// layout must outlive the codec.
+std::unique_ptr<Codec> codec_cpu(const Layout& layout, const CodecConfig& config);
+
+}   // namespace gradcast

@@ -1,0 +1,58 @@
+// An exchange sums the blocks of one step over the ranks of a view: exact integers in, the same exact sum at every rank.
+//
+// Life of (step, bucket): lanes add quantised blocks into plan(step, bucket).words; the trainer fills in the record and posts `ready`; the
+// exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until release(step).
+// step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/core/arena.h"
+#include "runtime/core/protocol.h"
+#include "transport/code/codec.h"
+
+namespace gradcast {
+
+/// Who computes what.  Super-block k holds blocks bounds[k] .. bounds[k+1]-1 and is computed by the ranks in holders[k].
+struct Placement {
+    std::vector<uint32_t> bounds;
+    std::vector<std::vector<Rank>> holders;
+    std::vector<uint32_t> blocks_of(Rank rank) const;   // ascending
+};
+
+struct ExchangeConfig {
+    const Layout* layout = nullptr;   // outlives the exchange
+    Rank self = 0;
+    uint32_t blocks = 0;              // B
+    Quantiser quantiser = Quantiser::auto32;
+    uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
+};
+
+/// Protocol methods, install and release run on the network thread (or before it starts); place and plan on any.
+struct Exchange : Protocol {
+    virtual Placement place(const View& view, std::span<const uint32_t> samples_of_block) const = 0;
+    /// Plans its arena for the view; `arena` must be sealed before the first event.  Between steps only.
+    virtual Status install(const View& view, Arena& arena) = 0;
+    virtual Plan plan(StepId step, uint32_t bucket) = 0;
+    virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
+    virtual void release(StepId step) = 0;                            // the step is stable
+    /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.
+    virtual uint64_t bytes_bound() const = 0;
+};
+
+/// Events of kind `command` that an exchange understands.
+enum class ExchangeCommand : uint64_t { release = 1 };   // Event::step
+
+struct ExchangeKind {
+    const char* name;
+    const char* summary;
+    std::unique_ptr<Exchange> (*create)(const ExchangeConfig&);
+    bool fixed;   // allows the quantiser `fixed`
+};
+/// One row an exchange: to add one, write its file and its row.
+std::span<const ExchangeKind> exchange_kinds();
+/// Error: lists the names, or says which quantiser to use.
+Status exchange_find(std::string_view name, Quantiser quantiser, const ExchangeKind** kind);
+
+}   // namespace gradcast

@@ -1,0 +1,61 @@
+// The simulator: n ranks in one process on virtual time.  It drives anything that is a Protocol, and whole algorithms: each rank may have a trainer,
+// a thread of which exactly one runs at a time.  Everything that happens follows from the seed.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/protocol.h"
+
+namespace gradcast {
+
+struct SimConfig {
+    uint64_t seed = 1;
+    uint32_t ranks = 2;
+    bool datagrams = false;            // false: streams (in order, exactly once, may break and come back)
+    double rate_bytes_per_s = 125e6;   // of each rank's link, each way
+    uint64_t latency_us = 50;
+    uint64_t jitter_us = 20;           // uniform on top; reorders datagrams
+    double loss = 0, duplicate = 0;    // datagrams: per packet and receiver
+    double break_per_packet = 0;       // streams: the connection breaks; what was in flight is sent again after reconnect_us
+    uint64_t reconnect_us = 2000;
+    uint64_t compute_ns_per_word = 1;  // what a Compute action costs
+    bool compute_async = false;        // its `computed` comes after that time, not at once
+    uint64_t lost_after_us = 10'000'000;   // a rank that is dead that long is told as peer_lost
+    uint64_t end_us = 3'600'000'000;   // virtual time after which the run fails: nothing may hang
+};
+
+/// One line of what happened, in order: the tests' view of overlap.
+struct SimTrace {
+    uint64_t at_us;
+    Rank rank;
+    enum class What : uint8_t { ready, send, deliver, complete, spend, mark } what;
+    PacketType type{};
+    StepId step = 0;
+    uint32_t bucket = 0;
+    std::string text;   // mark
+};
+
+class Simulator {
+public:
+    static std::unique_ptr<Simulator> create(const SimConfig& config);
+    virtual ~Simulator() = default;
+    virtual void attach(Rank rank, uint16_t channel, Protocol* protocol) = 0;
+    /// trainer(host) runs on the rank's own thread, one thread of all at a time.
+    virtual void trainer(Rank rank, std::function<Status(Host&)> trainer) = 0;
+    virtual Host& host(Rank rank) = 0;   // to post from outside before run()
+    virtual void kill(Rank rank, uint64_t at_us) = 0;                              // the rank stops for good
+    virtual void slow(Rank rank, double factor) = 0;                               // its spend() and computes take that much longer
+    virtual void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) = 0;
+    /// Until every trainer has returned (a killed one counts) or, without trainers, nothing is left to happen.  The first trainer's error, or Code::deadline at end_us.
+    virtual Status run() = 0;
+    virtual Status result(Rank rank) const = 0;
+    virtual uint64_t now_us() const = 0;
+    virtual uint64_t bytes_sent(Rank rank) const = 0;       // headers and tags included
+    virtual uint64_t bytes_received(Rank rank) const = 0;
+    virtual const std::vector<SimTrace>& trace() const = 0;
+    virtual std::vector<Completion>& completions(Rank rank) = 0;   // of a rank without a trainer
+};
+
+}   // namespace gradcast

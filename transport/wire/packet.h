@@ -1,0 +1,81 @@
+// Every packet, on streams and as datagram: header, 16-byte body of its type, payload, 16-byte tag over all of it.
+//
+//     0 magic | 2 version | 3 type | 4 job | 8 view | 12 channel | 14 sender | 16 length | 20 reserved | 24 sequence | 32 body | 48 payload … | tag
+#pragma once
+#include <cstddef>
+#include <cstring>
+
+#include "runtime/core/le.h"
+#include "runtime/core/protocol.h"
+
+namespace gradcast {
+
+constexpr uint16_t packet_magic = 0x6367;   // "gc"
+constexpr uint8_t packet_version = 1;
+constexpr uint32_t packet_head_bytes = 48;   // header and body
+
+struct PacketHeader {
+    Le16 magic;
+    uint8_t version, type;
+    Le32 job, view;        // job only routes (the first four bytes of its id): the key is bound to the full id
+    Le16 channel, sender;
+    Le32 length, reserved;   // of the payload; reserved is 0 and checked to be 0
+    Le64 sequence;           // link stream 16 bits, counter 48: the nonce, never used twice under one key
+};
+static_assert(sizeof(PacketHeader) == 32 && alignof(PacketHeader) == 1 && offsetof(PacketHeader, sequence) == 24);
+
+/// Ring: reduce is the reduce-scatter, gather the all-gather.  Unicast uses reduce alone.
+enum class Phase : uint8_t { reduce = 1, gather = 2 };
+
+/// PacketType::words and ::record.  A part of a bucket (the whole bucket is part 0 where an exchange does not cut) travels as packets 0, 1, …
+/// of segment bytes each, the last one shorter; how many there are follows from the layout.
+struct DataBody {
+    Le32 step;
+    Le16 bucket, part;
+    Le32 index;
+    uint8_t phase, reserved[3];
+};
+static_assert(sizeof(DataBody) == 16);
+
+/// PacketType::mail.  Fragment at `offset` of a message of `total` bytes.
+struct MailBody {
+    Le64 tag;
+    Le32 offset, total;
+};
+static_assert(sizeof(MailBody) == 16);
+
+/// PacketType::job: `kind` and `value` as runtime/job says.
+struct JobBody {
+    Le32 kind, reserved;
+    Le64 value;
+};
+static_assert(sizeof(JobBody) == 16);
+
+/// PacketType::ack: packets delivered from the receiver of this one since the stream's first connection.
+struct AckBody {
+    Le64 received, reserved;
+};
+static_assert(sizeof(AckBody) == 16);
+
+/// PacketType::record's payload: this, then the maxima of the bucket's groups (float32 each).
+struct RecordHeader {
+    Le64 state;     // digest of the state the sender computed from
+    Le64 loss;      // int64, 2^-20 units
+    Le64 clipped;
+};
+static_assert(sizeof(RecordHeader) == 24);
+
+template <typename Body>
+Body body_of(const Packet& packet) {
+    static_assert(sizeof(Body) == 16);
+    return std::bit_cast<Body>(packet.body);
+}
+template <typename Body>
+std::array<std::byte, 16> body_bytes(const Body& body) {
+    return std::bit_cast<std::array<std::byte, 16>>(body);
+}
+
+/// Why these 32 bytes cannot be a packet of (job, view): null if they can.  Bytes from the network are never asserted.
+const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ranks);
+
+}   // namespace gradcast
