@@ -7,7 +7,7 @@
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/lanes.h"
-#include "runtime/core/limits.h"
+#include "runtime/core/nearest.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {
@@ -91,6 +91,14 @@ TEST(Lanes, RunEveryItemOnce) {
             for (auto& each : seen) EXPECT_EQ(each, 1);
         }
     }
+}
+
+TEST(Nearest, FindsTheSlipOfTheFinger) {
+    std::vector<std::string> names{"nodes", "local", "json"};
+    EXPECT_EQ(nearest("node", names), "nodes");
+    EXPECT_EQ(nearest("lcoal", names), "local");
+    EXPECT_EQ(nearest("elephant", names), "");
+    EXPECT_EQ(nearest("", {}), "");
 }
 
 }   // namespace

@@ -1,0 +1,29 @@
+#include "runtime/core/nearest.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace gradcast {
+
+std::string nearest(std::string_view word, std::span<const std::string> names) {
+    std::string best;
+    size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+    for (const std::string& name : names) {
+        // Levenshtein, one row: row[j] is the distance between the first i letters of word and the first j of name.
+        std::vector<size_t> row(name.size() + 1);
+        for (size_t j = 0; j <= name.size(); ++j) row[j] = j;
+        for (size_t i = 1; i <= word.size(); ++i) {
+            size_t diagonal = row[0];
+            row[0] = i;
+            for (size_t j = 1; j <= name.size(); ++j) {
+                size_t change = diagonal + (word[i - 1] != name[j - 1]);
+                diagonal = row[j];
+                row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+            }
+        }
+        if (row.back() < least) least = row.back(), best = name;
+    }
+    return best;
+}
+
+}   // namespace gradcast
