@@ -7,7 +7,7 @@ namespace gradcast {
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
     std::string best;
-    size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+    size_t least = std::max<size_t>(2, word.size() / 3) + 1;
     for (const std::string& name : names) {
         // Levenshtein, one row: row[j] is the distance between the first i letters of word and the first j of name.
         std::vector<size_t> row(name.size() + 1);

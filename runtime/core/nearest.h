@@ -6,7 +6,7 @@
 
 namespace gradcast {
 
-/// The name with the least edit distance to `word` if that is at most a third of its length (at least 1), else "".
+/// The name with the least edit distance to `word` if that is at most a third of its length (at least 2), else "".
 std::string nearest(std::string_view word, std::span<const std::string> names);
 
 }   // namespace gradcast
