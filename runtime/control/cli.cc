@@ -1,0 +1,35 @@
+#include "runtime/control/cli.h"
+
+#include <fmt/core.h>
+
+#include "runtime/core/nearest.h"
+
+namespace gradcast {
+
+int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    // The innermost command that was recognised knows which flags would have been right.
+    const CLI::App* command = &app;
+    while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+    std::string text = error.what(), hint;
+    if (error.get_name() == "ExtrasError") {
+        std::string word = text.substr(text.rfind(": ") + 2);
+        word = word.substr(0, word.find_first_of(" ="));
+        std::vector<std::string> names;
+        if (word.starts_with("-")) {
+            for (const CLI::Option* option : command->get_options())
+                for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+            text = fmt::format("unknown flag {}", word);
+        } else {
+            for (const CLI::App* each : command->get_subcommands([](const CLI::App*) { return true; })) names.push_back(each->get_name());
+            text = fmt::format("{} {}", names.empty() ? "unexpected argument" : "unknown command", word);
+        }
+        if (std::string best = nearest(word, names); !best.empty()) hint = fmt::format("; did you mean {}?", best);
+    }
+    std::string path = command->get_name();
+    for (const CLI::App* each = command->get_parent(); each; each = each->get_parent()) path = each->get_name() + " " + path;
+    fmt::print(stderr, "{}: {}{}\nrun '{} --help' for what it takes\n", path, text, hint, path);
+    return 2;
+}
+
+}   // namespace gradcast
