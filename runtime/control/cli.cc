@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -12,9 +14,11 @@ int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App* command = &app;
     while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
     std::string text = error.what(), hint;
-    if (error.get_name() == "ExtrasError") {
-        std::string word = text.substr(text.rfind(": ") + 2);
-        word = word.substr(0, word.find_first_of(" ="));
+    std::vector<std::string> rest = app.remaining(true);   // what no command took
+    if (!rest.empty()) {
+        auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& each) { return each.starts_with("-"); });
+        std::string word = flag != rest.end() ? *flag : rest.front();
+        word = word.substr(0, word.find('='));
         std::vector<std::string> names;
         if (word.starts_with("-")) {
             for (const CLI::Option* option : command->get_options())
