@@ -13,7 +13,7 @@ Lanes::~Lanes() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-void Lanes::open(uint32_t count, std::function<void(uint32_t)> start) {
+void Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
     GC_ASSERT(threads_.empty());
     for (uint32_t lane = 0; lane < count; ++lane)
         threads_.emplace_back([this, lane, start] {
