@@ -1,0 +1,147 @@
+#include "runtime/control/json.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace gradcast {
+namespace {
+
+constexpr JobState states[] = {JobState::preparing, JobState::running, JobState::done, JobState::failed, JobState::cancelled};
+
+Json number_or_null(double value, bool known) { return known && std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+template <typename T>
+void take(const Json& json, const char* key, T& value) {
+    if (auto at = json.find(key); at != json.end() && !at->is_null()) at->get_to(value);
+}
+
+}   // namespace
+
+void to_json(Json& json, const JobStatus& status) {
+    Json timeouts = Json::object();
+    for (const auto& [name, us] : status.timeouts_us) timeouts[name] = us;
+    json = Json{{"state", job_state_name(status.state)},
+                {"error", status.error},
+                {"step", status.step},
+                {"steps", status.steps},
+                {"epoch", status.epoch},
+                {"epochs", status.epochs},
+                {"loss", number_or_null(status.loss, status.step > 0)},
+                {"accuracy", number_or_null(status.accuracy, status.accuracy >= 0)},
+                {"digest", status.digest},
+                {"step_digest", fmt::format("{:016x}", status.step_digest)},
+                {"seconds", status.seconds},
+                {"samples_per_second", status.samples_per_second},
+                {"bytes_sent", status.bytes_sent},
+                {"bytes_received", status.bytes_received},
+                {"load_wait_us", status.load_wait_us},
+                {"exchange_wait_us", status.exchange_wait_us},
+                {"kernel_set", status.kernel_set},
+                {"path", status.path},
+                {"timeouts_us", timeouts},
+                {"memory", status.memory}};
+}
+
+void from_json(const Json& json, JobStatus& status) {
+    std::string state, digest;
+    take(json, "state", state);
+    for (JobState each : states)
+        if (state == job_state_name(each)) status.state = each;
+    take(json, "error", status.error);
+    take(json, "step", status.step);
+    take(json, "steps", status.steps);
+    take(json, "epoch", status.epoch);
+    take(json, "epochs", status.epochs);
+    take(json, "loss", status.loss);
+    take(json, "accuracy", status.accuracy);
+    take(json, "digest", status.digest);
+    take(json, "step_digest", digest);
+    status.step_digest = std::strtoull(digest.c_str(), nullptr, 16);
+    take(json, "seconds", status.seconds);
+    take(json, "samples_per_second", status.samples_per_second);
+    take(json, "bytes_sent", status.bytes_sent);
+    take(json, "bytes_received", status.bytes_received);
+    take(json, "load_wait_us", status.load_wait_us);
+    take(json, "exchange_wait_us", status.exchange_wait_us);
+    take(json, "kernel_set", status.kernel_set);
+    take(json, "path", status.path);
+    take(json, "memory", status.memory);
+    if (auto at = json.find("timeouts_us"); at != json.end())
+        for (const auto& [name, us] : at->items()) status.timeouts_us.emplace_back(name, us.get<uint64_t>());
+}
+
+void to_json(Json& json, const JobSummary& summary) {
+    json = Json{{"id", summary.id},
+                {"name", summary.name},
+                {"submitted_unix", summary.submitted_unix},
+                {"nodes", summary.nodes},
+                {"status", summary.status}};
+}
+
+void from_json(const Json& json, JobSummary& summary) {
+    take(json, "id", summary.id);
+    take(json, "name", summary.name);
+    take(json, "submitted_unix", summary.submitted_unix);
+    take(json, "nodes", summary.nodes);
+    take(json, "status", summary.status);
+}
+
+void to_json(Json& json, const JobDetail& detail) {
+    to_json(json, detail.summary);
+    json.update(Json{{"self", detail.self},
+                     {"folder", detail.folder},
+                     {"algorithm", detail.algorithm},
+                     {"exchange", detail.exchange},
+                     {"quantiser", detail.quantiser},
+                     {"protect", detail.protect},
+                     {"batch", detail.batch},
+                     {"blocks", detail.blocks}});
+}
+
+void from_json(const Json& json, JobDetail& detail) {
+    from_json(json, detail.summary);
+    take(json, "self", detail.self);
+    take(json, "folder", detail.folder);
+    take(json, "algorithm", detail.algorithm);
+    take(json, "exchange", detail.exchange);
+    take(json, "quantiser", detail.quantiser);
+    take(json, "protect", detail.protect);
+    take(json, "batch", detail.batch);
+    take(json, "blocks", detail.blocks);
+}
+
+void to_json(Json& json, const NodeInfo& node) {
+    json = Json{{"name", node.name}, {"address", node.address}, {"uuid", node.uuid}, {"version", node.version},
+                {"self", node.self}, {"alive", node.alive},     {"jobs", node.jobs}, {"why", node.why}};
+}
+
+void from_json(const Json& json, NodeInfo& node) {
+    take(json, "name", node.name);
+    take(json, "address", node.address);
+    take(json, "uuid", node.uuid);
+    take(json, "version", node.version);
+    take(json, "self", node.self);
+    take(json, "alive", node.alive);
+    take(json, "jobs", node.jobs);
+    take(json, "why", node.why);
+}
+
+void to_json(Json& json, const Submission& submission) {
+    json = Json{{"text", submission.text},
+                {"path", submission.path},
+                {"base", submission.base},
+                {"nodes", submission.nodes},
+                {"count", submission.count}};
+}
+
+void from_json(const Json& json, Submission& submission) {
+    take(json, "text", submission.text);
+    take(json, "path", submission.path);
+    take(json, "base", submission.base);
+    take(json, "nodes", submission.nodes);
+    take(json, "count", submission.count);
+}
+
+std::string json_text(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
+}   // namespace gradcast

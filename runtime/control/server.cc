@@ -1,0 +1,307 @@
+// The control plane's HTTP server: JSON on a Unix socket, one request a connection (connecting to a local socket costs microseconds, and a
+// connection kept alive would hold a thread).  A pool of threads_plain threads answers, and watchers_max more let each watcher hold one.
+//
+// Nothing here knows jobs: it asks the Backend and turns what it says into JSON.  Every error is {"error": text, "code": name}.
+#include <fcntl.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <thread>
+
+#include "runtime/control/backend.h"
+#include "runtime/control/json.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/limits.h"
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+
+constexpr uint32_t threads_plain = 4;
+constexpr uint64_t body_bytes_max = (1 << 20) + 65536;   // a job file of 1 MiB and what JSON puts around it
+constexpr time_t io_seconds = 5;                         // for one read or write of a client
+constexpr auto watch_period = std::chrono::milliseconds(100);
+constexpr uint64_t watch_idle_us = 1'000'000;   // a comment line after so long without a change, so that a dead client is noticed
+
+void answer(Response& res, const Json& json, int http = 200) {
+    res.status = http;
+    res.set_content(json_text(json, 2) + "\n", "application/json");
+}
+
+void answer_error(Response& res, int http, Code code, const std::string& text) { answer(res, Json{{"error", text}, {"code", code_name(code)}}, http); }
+
+int http_of(Code code) {
+    switch (code) {
+        case Code::ok: return 200;
+        case Code::invalid:
+        case Code::data:
+        case Code::unsupported: return 400;
+        case Code::conflict:
+        case Code::cancelled: return 409;
+        case Code::peer_lost:
+        case Code::peer_refused: return 502;
+        case Code::deadline: return 504;
+        case Code::packet_invalid:
+        case Code::view_changed:
+        case Code::diverged:
+        case Code::node_io:
+        case Code::node_memory: return 500;
+    }
+    return 500;
+}
+
+/// A job that cannot be found is the only mistake of a user that a look-up can meet.
+void answer_lookup_error(Response& res, const Status& status) {
+    answer_error(res, status.code == Code::invalid ? 404 : http_of(status.code), status.code, status.what);
+}
+
+bool ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
+
+/// Makes the path free for bind(): removes a socket that nobody listens on, refuses anything else.
+Status socket_clear(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.empty() || path.size() >= sizeof address.sun_path)
+        return fail(Code::invalid, "the control socket's path has {} bytes, a Unix socket can have at most {}: {}", path.size(),
+                    sizeof address.sun_path - 1, path);
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0)
+        return errno == ENOENT ? Status{} : fail_sys(errno, "cannot make the control socket {}", path);
+    if (!S_ISSOCK(info.st_mode)) return fail(Code::invalid, "cannot make the control socket: {} exists and is not a socket", path);
+    Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return fail_sys(errno, "cannot open a Unix socket");
+    std::memcpy(address.sun_path, path.data(), path.size());
+    // EAGAIN means that the backlog of a living daemon is full; only a refusal shows that nobody is there.
+    if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN)
+        return fail(Code::invalid, "another gradcastd answers at {}: stop it first, or give this one another socket", path);
+    if (errno != ECONNREFUSED) return fail_sys(errno, "cannot make the control socket {}", path);
+    if (::unlink(path.c_str()) != 0) return fail_sys(errno, "cannot replace the stale control socket {}", path);
+    return {};
+}
+
+class Server : public ControlServer {
+public:
+    Server(Backend& backend, const ControlConfig& config, const Log& log) : backend_(backend), config_(config), log_(log) {}
+
+    Status open() {
+        GC_TRY(socket_clear(config_.socket));
+        http_.set_address_family(AF_UNIX);
+        // Before bind(), so there is no moment at which the socket's mode is wider; bind() takes the umask's bits away, so once more after it.
+        http_.set_socket_options([mode = config_.mode](int fd) { ::fchmod(fd, mode); });
+        http_.set_keep_alive_max_count(1);
+        http_.set_read_timeout(io_seconds);
+        http_.set_write_timeout(io_seconds);
+        http_.set_payload_max_length(body_bytes_max);
+        http_.new_task_queue = [threads = threads_plain + config_.watchers_max] { return new httplib::ThreadPool(threads); };
+        http_.set_pre_routing_handler([](const Request& req, Response& res) {
+            if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
+            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunks are not taken");   // httplib would not bound them
+            return httplib::Server::HandlerResponse::Handled;
+        });
+        http_.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
+            std::string text = "an unknown exception";
+            try {
+                std::rethrow_exception(error);
+            } catch (const std::exception& exception) {
+                text = exception.what();
+            } catch (...) {
+            }
+            log_.error("control: {} {} failed: {}", req.method, req.path, text);
+            answer_error(res, 500, Code::node_io, "inside gradcastd: " + text);
+        });
+        http_.set_error_handler([](const Request& req, Response& res) {
+            if (!res.body.empty()) return;
+            if (res.status == 404) return answer_error(res, 404, Code::invalid, fmt::format("there is no {} {}", req.method, req.path));
+            if (res.status == 413)
+                return answer_error(res, 413, Code::invalid, fmt::format("the body has more than {} bytes", body_bytes_max));
+            answer_error(res, res.status, Code::invalid, fmt::format("not an HTTP request that this server takes (status {})", res.status));
+        });
+        routes();
+        if (!http_.bind_to_port(config_.socket, 1))   // a Unix socket has no port, but 0 would mean "pick one"
+            return fail_sys(errno, "cannot make the control socket {}", config_.socket);
+        if (::chmod(config_.socket.c_str(), config_.mode) != 0) return fail_sys(errno, "cannot set the mode of {}", config_.socket);
+        struct stat info;
+        if (::stat(config_.socket.c_str(), &info) == 0) inode_ = info.st_ino;
+        thread_ = std::thread([this] { http_.listen_after_bind(); });
+        while (!http_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));   // stop() before that would be lost
+        return {};
+    }
+
+    ~Server() override {
+        {
+            std::lock_guard lock(mutex_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        if (!thread_.joinable()) return;
+        http_.stop();
+        thread_.join();
+        struct stat info;   // another daemon may have taken the path over
+        if (::stat(config_.socket.c_str(), &info) == 0 && info.st_ino == inode_) ::unlink(config_.socket.c_str());
+    }
+
+private:
+    void routes() {
+        http_.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
+        http_.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
+        http_.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
+        http_.Post("/v1/jobs", [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });
+        http_.Get("/v1/jobs/([^/]+)", [this](const Request& req, Response& res) {
+            if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
+        });
+        http_.Get("/v1/jobs/([^/]+)/watch", [this](const Request& req, Response& res) { watch(req, res); });
+        http_.Get("/v1/jobs/([^/]+)/log", [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
+        http_.Get("/v1/jobs/([^/]+)/steps", [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
+        // With a content reader that is not used, because httplib waits for a body where the client sent no Content-Length.
+        http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader&) {
+            Status status = backend_.cancel(req.matches[1]);
+            if (!status.ok()) return answer_lookup_error(res, status);
+            if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
+        });
+    }
+
+    bool find(const Request& req, Response& res, JobDetail* detail) {
+        Status status = backend_.job(req.matches[1], detail);
+        if (!status.ok()) answer_lookup_error(res, status);
+        return status.ok();
+    }
+
+    void submit(const Request& req, Response& res, const httplib::ContentReader& read) {
+        if (!req.has_header("Content-Length")) return answer_error(res, 411, Code::invalid, "a body needs a Content-Length");
+        std::string body;
+        bool whole = read([&](const char* data, size_t bytes) {
+            body.append(data, bytes);
+            return body.size() <= body_bytes_max;
+        });
+        if (!whole) {   // httplib has set 413, or 400 when the client broke off
+            if (body.size() > body_bytes_max) res.status = 413;
+            return;
+        }
+        Submission submission;
+        try {
+            Json json = Json::parse(body);
+            if (!json.is_object() || !json.contains("text")) return answer_error(res, 400, Code::invalid, R"(the body must be {"text": the job file, "base": its folder})");
+            json.get_to(submission);
+        } catch (const Json::exception& error) {
+            return answer_error(res, 400, Code::invalid, fmt::format("the body is not the JSON of a submission: {}", error.what()));
+        }
+        if (submission.base.empty() || submission.base[0] != '/') return answer_error(res, 400, Code::invalid, "base must be an absolute folder");
+        if (submission.count > ranks_max) return answer_error(res, 400, Code::invalid, fmt::format("count must be at most {}", ranks_max));
+        std::string id;
+        Status status = backend_.submit(submission, &id);
+        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
+        answer(res, Json{{"id", id}}, 201);
+    }
+
+    /// A piece of one of a job's files: from ?offset= (default 0) to its end, at most piece_bytes_max.  Header Gradcast-Next: the offset to go on from.
+    void file(const Request& req, Response& res, const char* name, const char* type) {
+        constexpr uint64_t piece_bytes_max = 4 << 20;
+        JobDetail detail;
+        if (!find(req, res, &detail)) return;
+        uint64_t offset = 0;
+        if (req.has_param("offset")) {
+            std::string text = req.get_param_value("offset");
+            if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos)
+                return answer_error(res, 400, Code::invalid, fmt::format("offset must be a number of bytes, not '{}'", text));
+            offset = std::stoull(text);
+        }
+        std::string path = detail.folder + "/" + name;
+        Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        if (!fd && errno != ENOENT) return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot open {}", path).what);
+        std::string text;   // of a job that has not written the file yet: empty
+        struct stat info;
+        if (fd && ::fstat(fd.get(), &info) == 0 && static_cast<uint64_t>(info.st_size) > offset) {
+            text.resize(std::min(piece_bytes_max, static_cast<uint64_t>(info.st_size) - offset));
+            ssize_t got = ::pread(fd.get(), text.data(), text.size(), static_cast<off_t>(offset));
+            if (got < 0) return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot read {}", path).what);
+            text.resize(static_cast<size_t>(got));
+        }
+        res.status = 200;
+        res.set_header("Gradcast-Next", std::to_string(offset + text.size()));
+        res.set_content(text, type);
+    }
+
+    /// Server-sent events: `status` with the job's detail whenever it changes, at most ten a second, until the job has ended.
+    void watch(const Request& req, Response& res) {
+        JobDetail detail;
+        if (!find(req, res, &detail)) return;
+        // The seat is given back when httplib drops the provider, whatever way the stream ends.
+        auto seat = std::shared_ptr<void>(nullptr, [this](void*) { watchers_.fetch_sub(1, std::memory_order_relaxed); });
+        if (watchers_.fetch_add(1, std::memory_order_relaxed) >= config_.watchers_max)
+            return answer_error(res, 503, Code::node_memory,
+                                fmt::format("{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
+                                            config_.watchers_max));
+        struct State {
+            std::string last;
+            uint64_t sent_us = 0;
+        };
+        res.status = 200;
+        res.set_header("Cache-Control", "no-store");
+        res.set_chunked_content_provider(
+            "text/event-stream", [this, seat, id = detail.summary.id, state = std::make_shared<State>()](size_t, httplib::DataSink& sink) {
+                try {
+                    return watch_more(id, state->last, state->sent_us, sink);
+                } catch (const std::exception& error) {   // httplib catches nothing here
+                    log_.error("control: watching job {} failed: {}", id, error.what());
+                    return false;
+                }
+            });
+    }
+
+    bool watch_more(const std::string& id, std::string& last, uint64_t& sent_us, httplib::DataSink& sink) {
+        if (sent_us != 0) {
+            std::unique_lock lock(mutex_);
+            wake_.wait_for(lock, watch_period, [&] { return stop_; });
+            if (stop_) return false;
+        }
+        JobDetail detail;
+        Status status = backend_.job(id, &detail);
+        std::string text = status.ok() ? "event: status\ndata: " + json_text(detail) + "\n\n"
+                                       : "event: error\ndata: " + json_text(Json{{"error", status.what}, {"code", code_name(status.code)}}) + "\n\n";
+        bool last_one = !status.ok() || ended(detail.summary.status.state);
+        if (text != last) {
+            last = text;
+        } else if (clock_us() - sent_us >= watch_idle_us) {
+            text = ":\n\n";
+        } else {
+            return true;
+        }
+        sent_us = clock_us();
+        if (!sink.write(text.data(), text.size())) return false;
+        if (last_one) sink.done();
+        return true;
+    }
+
+    Backend& backend_;
+    const ControlConfig config_;
+    Log log_;
+    httplib::Server http_;
+    std::thread thread_;
+    ino_t inode_ = 0;
+    std::atomic<uint32_t> watchers_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    bool stop_ = false;
+};
+
+}   // namespace
+
+Status control_open(const ControlConfig& config, Backend& backend, const Log& log, std::unique_ptr<ControlServer>* server) {
+    try {
+        auto made = std::make_unique<Server>(backend, config, log);
+        GC_TRY(made->open());
+        *server = std::move(made);
+        return {};
+    } catch (const std::exception& error) {
+        return fail(Code::node_io, "cannot start the control server: {}", error.what());
+    }
+}
+
+}   // namespace gradcast

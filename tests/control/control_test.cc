@@ -1,0 +1,326 @@
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/control/json.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/fd.h"
+#include "tests/control/fake_backend.h"
+
+namespace gradcast {
+namespace {
+
+struct Control : testing::Test {
+    std::string folder, path;
+    FakeBackend backend;
+    std::unique_ptr<ControlServer> server;
+
+    void SetUp() override {
+        ::signal(SIGPIPE, SIG_IGN);
+        folder = testing::TempDir() + "gc-control-XXXXXX";
+        ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+        path = folder + "/control.sock";
+    }
+    void TearDown() override {
+        server.reset();
+        std::filesystem::remove_all(folder);
+    }
+    void open(uint32_t watchers_max = 4) {
+        Status status = control_open({.socket = path, .mode = 0660, .watchers_max = watchers_max}, backend, Log(), &server);
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+    httplib::Client client() const {
+        httplib::Client client(path, 1);
+        client.set_address_family(AF_UNIX);
+        client.set_read_timeout(10);
+        return client;
+    }
+    Json get(const std::string& route, int http = 200) {
+        auto reply = client().Get(route);
+        EXPECT_TRUE(reply) << route << ": " << to_string(reply.error());
+        if (!reply) return {};
+        EXPECT_EQ(reply->status, http) << route << "\n" << reply->body;
+        EXPECT_EQ(reply->get_header_value("Content-Type"), "application/json") << route;
+        Json json = Json::parse(reply->body, nullptr, false);
+        EXPECT_TRUE(json.is_object()) << reply->body;
+        return json;
+    }
+    /// Bytes out, bytes in, for what a client library would not send.
+    std::string raw(const std::string& request) const {
+        Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        path.copy(address.sun_path, sizeof address.sun_path - 1);
+        EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        EXPECT_EQ(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+        std::string reply;
+        char piece[4096];
+        for (ssize_t got; (got = ::recv(fd.get(), piece, sizeof piece, 0)) > 0;) reply.append(piece, static_cast<size_t>(got));
+        return reply;
+    }
+};
+
+const std::string id_a = "aaaa0000000000000000000000000000", id_b = "bbbb0000000000000000000000000000";
+
+TEST_F(Control, StatusSurvivesTheTripThroughJson) {
+    JobDetail detail;
+    JobStatus& status = detail.summary.status;
+    detail.summary.id = id_a;
+    detail.summary.nodes = {"a", "b"};
+    status.state = JobState::failed;
+    status.error = "rank 1 \xff went";
+    status.step = 7;
+    status.loss = 0.1;
+    status.accuracy = 0.25;
+    status.step_digest = 0xFEDCBA9876543210;
+    status.timeouts_us = {{"heartbeat", 750000}, {"recovery", 15000000}};
+    detail.self = 1;
+    detail.exchange = "ring";
+    detail.blocks = 8;
+    JobDetail back = Json::parse(json_text(Json(detail))).get<JobDetail>();
+    EXPECT_EQ(back.summary.status.state, JobState::failed);
+    EXPECT_EQ(back.summary.status.step_digest, status.step_digest);
+    EXPECT_EQ(back.summary.status.loss, 0.1);
+    EXPECT_EQ(back.summary.status.timeouts_us, status.timeouts_us);
+    EXPECT_EQ(back.summary.nodes, detail.summary.nodes);
+    EXPECT_EQ(back.self, 1u);
+    status.error.clear();
+    EXPECT_EQ(json_text(Json(Json(detail).get<JobDetail>())), json_text(Json(detail)));   // each member, not just those above
+    status.accuracy = -1;
+    EXPECT_TRUE(Json(detail)["status"]["accuracy"].is_null());
+    EXPECT_EQ(Json(detail).get<JobDetail>().summary.status.accuracy, -1);
+}
+
+TEST_F(Control, EveryRouteAnswers) {
+    backend.add(id_a, "first");
+    backend.add(id_b, "second")->folder = folder;
+    backend.members = {{.name = "node-1", .address = "127.0.0.1:1", .uuid = "", .version = "1", .self = true, .alive = true, .jobs = 2, .why = ""}};
+    open();
+    EXPECT_EQ(get("/v1/version")["api"], 1);
+    EXPECT_EQ(get("/v1/nodes")["nodes"][0]["name"], "node-1");
+    Json jobs = get("/v1/jobs")["jobs"];
+    ASSERT_EQ(jobs.size(), 2u);
+    EXPECT_EQ(jobs[1]["name"], "second");
+    EXPECT_EQ(get("/v1/jobs/aaaa")["id"], id_a);
+    EXPECT_EQ(get("/v1/jobs/second")["id"], id_b);
+    EXPECT_EQ(get("/v1/jobs/" + id_b)["status"]["loss"], 2.25);
+    auto reply = client().Post("/v1/jobs/aaaa/cancel");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(Json::parse(reply->body)["status"]["state"], "cancelled");
+}
+
+TEST_F(Control, FilesOfAJobComeByOffset) {
+    backend.add(id_a, "first")->folder = folder;
+    open();
+    auto reply = client().Get("/v1/jobs/first/log");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200);   // not written yet
+    EXPECT_EQ(reply->body, "");
+    EXPECT_EQ(reply->get_header_value("Gradcast-Next"), "0");
+    ASSERT_TRUE(file_write(folder + "/log", "one\ntwo\n").ok());
+    ASSERT_TRUE(file_write(folder + "/steps.jsonl", "{}\n").ok());
+    reply = client().Get("/v1/jobs/first/log?offset=4");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->body, "two\n");
+    EXPECT_EQ(reply->get_header_value("Gradcast-Next"), "8");
+    reply = client().Get("/v1/jobs/first/log?offset=800");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->body, "");
+    reply = client().Get("/v1/jobs/first/steps");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->body, "{}\n");
+    get("/v1/jobs/first/log?offset=-1", 400);
+    get("/v1/jobs/first/log?offset=99999999999999999999", 400);
+}
+
+TEST_F(Control, SubmissionReachesTheBackendWhole) {
+    backend.add(id_a, "first");
+    open();
+    Submission submission{.text = "[job]\nname = \"\xc3\xa4\"\n", .path = "job.toml", .base = "/data", .nodes = {"a", "b"}, .count = 0};
+    auto reply = client().Post("/v1/jobs", json_text(Json(submission)), "application/json");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 201) << reply->body;
+    EXPECT_EQ(Json::parse(reply->body)["id"], id_a);
+    ASSERT_EQ(backend.submitted.size(), 1u);
+    EXPECT_EQ(backend.submitted[0].text, submission.text);
+    EXPECT_EQ(backend.submitted[0].base, "/data");
+    EXPECT_EQ(backend.submitted[0].nodes, submission.nodes);
+
+    backend.submit_answer = fail(Code::peer_refused, "node b lacks /data/train*.h5");
+    reply = client().Post("/v1/jobs", json_text(Json(submission)), "application/json");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 502);
+    EXPECT_EQ(Json::parse(reply->body)["error"], "node b lacks /data/train*.h5");
+    EXPECT_EQ(Json::parse(reply->body)["code"], "peer_refused");
+}
+
+TEST_F(Control, GarbageIsRefusedWithOneClearLine) {
+    open();
+    for (const char* body : {"", "{", "[]", "17", "null", R"({"text": 1, "base": "/"})", R"({"text": "x", "base": "relative"})", R"({"text": "x"})",
+                             R"({"text": "x", "base": "/", "nodes": "a"})", R"({"text": "x", "base": "/", "nodes": [1]})",
+                             R"({"text": "x", "base": "/", "count": -1})", R"({"text": "x", "base": "/", "count": "four"})", "\xff\xfe"}) {
+        auto reply = client().Post("/v1/jobs", body, "application/json");
+        ASSERT_TRUE(reply) << body;
+        EXPECT_EQ(reply->status, 400) << body << reply->body;
+        Json json = Json::parse(reply->body, nullptr, false);
+        ASSERT_TRUE(json.is_object()) << reply->body;
+        EXPECT_FALSE(json["error"].get<std::string>().empty());
+    }
+    EXPECT_TRUE(backend.submitted.empty());
+    std::string deep(1 << 20, '[');
+    auto reply = client().Post("/v1/jobs", deep, "application/json");
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 400);
+
+    EXPECT_EQ(get("/v1/jobs/nothing", 404)["error"], "there is no job nothing");
+    get("/v1/jobs/nothing/watch", 404);
+    get("/v1/jobs/nothing/log", 404);
+    EXPECT_EQ(get("/v2/jobs", 404)["error"], "there is no GET /v2/jobs");
+    EXPECT_EQ(get("/v1/jobs/%2e%2e%2f%2e%2e/log", 404)["code"], "invalid");
+    EXPECT_NE(raw("nonsense\r\n\r\n").find(" 400 "), std::string::npos);
+    EXPECT_NE(raw("POST /v1/jobs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").find(" 411 "), std::string::npos);
+    EXPECT_NE(raw("POST /v1/jobs HTTP/1.1\r\n\r\n").find(" 411 "), std::string::npos);
+    get("/v1/version");   // and it lives on
+}
+
+TEST_F(Control, OversizeBodyIsRefused) {
+    open();
+    std::string body(3 << 20, 'x');
+    auto reply = client().Post("/v1/jobs", body, "application/json");
+    ASSERT_TRUE(reply) << to_string(reply.error());
+    EXPECT_EQ(reply->status, 413);
+    EXPECT_NE(Json::parse(reply->body)["error"].get<std::string>().find("bytes"), std::string::npos);
+    EXPECT_TRUE(backend.submitted.empty());
+}
+
+TEST_F(Control, AnExceptionInsideIsAnAnswer) {
+    backend.throws = true;
+    open();
+    EXPECT_EQ(get("/v1/jobs", 500)["error"], "inside gradcastd: the backend is broken");
+    backend.throws = false;
+    get("/v1/jobs");
+}
+
+TEST_F(Control, WatchTellsEveryChangeUntilTheEnd) {
+    JobDetail* detail = backend.add(id_a, "first");
+    open();
+    std::string text;
+    uint32_t events = 0;
+    auto reply = client().Get("/v1/jobs/first/watch", [&](const char* data, size_t bytes) {
+        text.append(data, bytes);
+        ++events;
+        if (events < 4) {
+            std::lock_guard lock(backend.mutex);
+            ++detail->summary.status.step;
+        } else if (events == 4) {
+            backend.finish(detail, JobState::done);
+        }
+        return true;
+    });
+    ASSERT_TRUE(reply) << to_string(reply.error());
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(reply->get_header_value("Content-Type"), "text/event-stream");
+    std::vector<Json> seen;
+    for (size_t at = 0; (at = text.find("data: ", at)) != std::string::npos; at += 6) seen.push_back(Json::parse(text.substr(at + 6, text.find('\n', at) - at - 6)));
+    ASSERT_EQ(seen.size(), 5u) << text;
+    EXPECT_EQ(seen[0]["status"]["step"], 1);
+    EXPECT_EQ(seen[3]["status"]["step"], 4);
+    EXPECT_EQ(seen[4]["status"]["state"], "done");
+    EXPECT_EQ(seen[4]["status"]["digest"], std::string(64, 'a'));
+}
+
+TEST_F(Control, WatchersAreCappedAndTheRestIsServedOn) {
+    JobDetail* detail = backend.add(id_a, "first");
+    open(2);
+    std::atomic<int> watching{0}, ended{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i)
+        threads.emplace_back([&] {
+            bool first = true;
+            auto reply = client().Get("/v1/jobs/first/watch", [&](const char*, size_t) {
+                if (std::exchange(first, false)) ++watching;
+                return true;
+            });
+            if (reply && reply->status == 200) ++ended;
+        });
+    for (uint64_t end = clock_us() + 10'000'000; watching < 2 && clock_us() < end;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_EQ(watching, 2);
+    EXPECT_NE(get("/v1/jobs/first/watch", 503)["error"].get<std::string>().find("2 watchers"), std::string::npos);
+    for (int i = 0; i < 20; ++i) get("/v1/jobs");
+    backend.finish(detail, JobState::failed, "rank 1 lost");
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(ended, 2);
+    // Seats are given back, the moment after which is httplib's.
+    for (uint64_t end = clock_us() + 10'000'000;;) {
+        auto reply = client().Get("/v1/jobs/first/watch");
+        ASSERT_TRUE(reply);
+        if (reply->status == 200) break;
+        ASSERT_LT(clock_us(), end);
+    }
+}
+
+TEST_F(Control, ClosingEndsWatchers) {
+    backend.add(id_a, "first");
+    open();
+    std::atomic<bool> watching{false};
+    std::thread thread([&] {
+        auto reply = client().Get("/v1/jobs/first/watch", [&](const char*, size_t) { return watching = true; });
+        (void)reply;
+    });
+    for (uint64_t end = clock_us() + 10'000'000; !watching && clock_us() < end;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.reset();
+    thread.join();
+    EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(Control, SocketHasItsModeAndAStaleOneIsReplaced) {
+    {
+        Fd fd(::socket(AF_UNIX, SOCK_STREAM, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        path.copy(address.sun_path, sizeof address.sun_path - 1);
+        ASSERT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        ASSERT_EQ(::listen(fd.get(), 1), 0);
+    }   // as a killed daemon leaves it
+    mode_t before = ::umask(0077);
+    open();
+    ::umask(before);
+    struct stat info;
+    ASSERT_EQ(::stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0660u);
+    get("/v1/version");
+}
+
+TEST_F(Control, BadSocketsAreNamed) {
+    open();
+    FakeBackend other;
+    std::unique_ptr<ControlServer> second;
+    Status status = control_open({.socket = path}, other, Log(), &second);
+    EXPECT_EQ(status.code, Code::invalid);
+    EXPECT_NE(std::string(status.what).find("another gradcastd answers at " + path), std::string::npos) << status.what;
+    get("/v1/version");   // the first one keeps its socket
+
+    ASSERT_TRUE(file_write(folder + "/file", "precious").ok());
+    status = control_open({.socket = folder + "/file"}, other, Log(), &second);
+    EXPECT_NE(std::string(status.what).find("is not a socket"), std::string::npos) << status.what;
+    std::string text;
+    ASSERT_TRUE(file_read(folder + "/file", &text).ok());
+    EXPECT_EQ(text, "precious");
+
+    status = control_open({.socket = folder + "/absent/control.sock"}, other, Log(), &second);
+    EXPECT_EQ(status.sys, ENOENT) << status.what;
+    status = control_open({.socket = folder + "/" + std::string(200, 'x')}, other, Log(), &second);
+    EXPECT_NE(std::string(status.what).find("at most 107"), std::string::npos) << status.what;
+    EXPECT_EQ(second, nullptr);
+}
+
+}   // namespace
+}   // namespace gradcast

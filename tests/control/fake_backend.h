@@ -1,0 +1,87 @@
+// A daemon that exists only as far as the control plane can see: tests set its answers.
+#pragma once
+#include <mutex>
+
+#include "runtime/control/backend.h"
+
+namespace gradcast {
+
+struct FakeBackend : Backend {
+    std::mutex mutex;
+    std::vector<JobDetail> all;
+    std::vector<NodeInfo> members;
+    std::vector<Submission> submitted;
+    Status submit_answer;
+    bool throws = false;
+
+    /// A running job of two nodes.
+    JobDetail* add(const std::string& id, const std::string& name) {
+        JobDetail detail;
+        detail.summary.id = id;
+        detail.summary.name = name;
+        detail.summary.submitted_unix = 1'700'000'000;
+        detail.summary.nodes = {"node-1", "node-2"};
+        detail.summary.status.state = JobState::running;
+        detail.summary.status.step = 1;
+        detail.summary.status.steps = 10;
+        detail.summary.status.epochs = 1;
+        detail.summary.status.loss = 2.25;
+        detail.summary.status.bytes_sent = 3 << 20;
+        detail.summary.status.bytes_received = 1 << 20;
+        detail.exchange = "ring";
+        detail.batch = 128;
+        detail.blocks = 8;
+        std::lock_guard lock(mutex);
+        all.reserve(16);
+        all.push_back(detail);
+        return &all.back();
+    }
+    void finish(JobDetail* detail, JobState state, const std::string& error = {}) {
+        std::lock_guard lock(mutex);
+        JobStatus& status = detail->summary.status;
+        status.state = state;
+        status.error = error;
+        if (state != JobState::done) return;
+        status.step = status.steps;
+        status.accuracy = 0.8912;
+        status.digest = std::string(64, 'a');
+    }
+
+    Status submit(const Submission& submission, std::string* id) override {
+        std::lock_guard lock(mutex);
+        GC_TRY(submit_answer);
+        submitted.push_back(submission);
+        *id = all.empty() ? std::string(32, '0') : all.back().summary.id;
+        return {};
+    }
+    std::vector<JobSummary> jobs() override {
+        if (throws) throw std::runtime_error("the backend is broken");
+        std::lock_guard lock(mutex);
+        std::vector<JobSummary> result;
+        for (const JobDetail& detail : all) result.push_back(detail.summary);
+        return result;
+    }
+    Status job(const std::string& which, JobDetail* detail) override {
+        std::lock_guard lock(mutex);
+        for (const JobDetail& each : all) {
+            if (each.summary.name != which && !(which.size() >= 4 && each.summary.id.starts_with(which))) continue;
+            *detail = each;
+            return {};
+        }
+        return fail(Code::invalid, "there is no job {}", which);
+    }
+    Status cancel(const std::string& which) override {
+        JobDetail found;
+        GC_TRY(job(which, &found));
+        std::lock_guard lock(mutex);
+        for (JobDetail& each : all)
+            if (each.summary.id == found.summary.id) each.summary.status.state = JobState::cancelled;
+        return {};
+    }
+    std::vector<NodeInfo> nodes() override {
+        std::lock_guard lock(mutex);
+        return members;
+    }
+};
+
+}   // namespace gradcast
