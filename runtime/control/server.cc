@@ -35,7 +35,9 @@ void answer(Response& res, const Json& json, int http = 200) {
     res.set_content(json_text(json, 2) + "\n", "application/json");
 }
 
-void answer_error(Response& res, int http, Code code, const std::string& text) { answer(res, Json{{"error", text}, {"code", code_name(code)}}, http); }
+void answer_error(Response& res, int http, Code code, const std::string& text) {
+    answer(res, Json{{"error", text}, {"code", code_name(code)}}, http);
+}
 
 int http_of(Code code) {
     switch (code) {
@@ -72,8 +74,7 @@ Status socket_clear(const std::string& path) {
         return fail(Code::invalid, "the control socket's path has {} bytes, a Unix socket can have at most {}: {}", path.size(),
                     sizeof address.sun_path - 1, path);
     struct stat info;
-    if (::lstat(path.c_str(), &info) != 0)
-        return errno == ENOENT ? Status{} : fail_sys(errno, "cannot make the control socket {}", path);
+    if (::lstat(path.c_str(), &info) != 0) return errno == ENOENT ? Status{} : fail_sys(errno, "cannot make the control socket {}", path);
     if (!S_ISSOCK(info.st_mode)) return fail(Code::invalid, "cannot make the control socket: {} exists and is not a socket", path);
     Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return fail_sys(errno, "cannot open a Unix socket");
@@ -93,7 +94,8 @@ public:
     Status open() {
         GC_TRY(socket_clear(config_.socket));
         http_.set_address_family(AF_UNIX);
-        // Before bind(), so there is no moment at which the socket's mode is wider; bind() takes the umask's bits away, so once more after it.
+        // Before bind(), so there is no moment at which the socket's mode is wider; bind() takes the umask's bits away, so once more after
+        // it.
         http_.set_socket_options([mode = config_.mode](int fd) { ::fchmod(fd, mode); });
         http_.set_keep_alive_max_count(1);
         http_.set_read_timeout(io_seconds);
@@ -157,8 +159,10 @@ private:
             if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
         });
         http_.Get("/v1/jobs/([^/]+)/watch", [this](const Request& req, Response& res) { watch(req, res); });
-        http_.Get("/v1/jobs/([^/]+)/log", [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
-        http_.Get("/v1/jobs/([^/]+)/steps", [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
+        http_.Get("/v1/jobs/([^/]+)/log",
+                  [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
+        http_.Get("/v1/jobs/([^/]+)/steps",
+                  [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
         // With a content reader that is not used, because httplib waits for a body where the client sent no Content-Length.
         http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader&) {
             Status status = backend_.cancel(req.matches[1]);
@@ -187,12 +191,14 @@ private:
         Submission submission;
         try {
             Json json = Json::parse(body);
-            if (!json.is_object() || !json.contains("text")) return answer_error(res, 400, Code::invalid, R"(the body must be {"text": the job file, "base": its folder})");
+            if (!json.is_object() || !json.contains("text"))
+                return answer_error(res, 400, Code::invalid, R"(the body must be {"text": the job file, "base": its folder})");
             json.get_to(submission);
         } catch (const Json::exception& error) {
             return answer_error(res, 400, Code::invalid, fmt::format("the body is not the JSON of a submission: {}", error.what()));
         }
-        if (submission.base.empty() || submission.base[0] != '/') return answer_error(res, 400, Code::invalid, "base must be an absolute folder");
+        if (submission.base.empty() || submission.base[0] != '/')
+            return answer_error(res, 400, Code::invalid, "base must be an absolute folder");
         if (submission.count > ranks_max) return answer_error(res, 400, Code::invalid, fmt::format("count must be at most {}", ranks_max));
         std::string id;
         Status status = backend_.submit(submission, &id);
@@ -200,7 +206,8 @@ private:
         answer(res, Json{{"id", id}}, 201);
     }
 
-    /// A piece of one of a job's files: from ?offset= (default 0) to its end, at most piece_bytes_max.  Header Gradcast-Next: the offset to go on from.
+    /// A piece of one of a job's files: from ?offset= (default 0) to its end, at most piece_bytes_max.  Header Gradcast-Next: the offset to
+    /// go on from.
     void file(const Request& req, Response& res, const char* name, const char* type) {
         constexpr uint64_t piece_bytes_max = 4 << 20;
         JobDetail detail;
@@ -235,9 +242,11 @@ private:
         // The seat is given back when httplib drops the provider, whatever way the stream ends.
         auto seat = std::shared_ptr<void>(nullptr, [this](void*) { watchers_.fetch_sub(1, std::memory_order_relaxed); });
         if (watchers_.fetch_add(1, std::memory_order_relaxed) >= config_.watchers_max)
-            return answer_error(res, 503, Code::node_memory,
-                                fmt::format("{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
-                                            config_.watchers_max));
+            return answer_error(
+                res, 503, Code::node_memory,
+                fmt::format(
+                    "{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
+                    config_.watchers_max));
         struct State {
             std::string last;
             uint64_t sent_us = 0;
@@ -263,8 +272,9 @@ private:
         }
         JobDetail detail;
         Status status = backend_.job(id, &detail);
-        std::string text = status.ok() ? "event: status\ndata: " + json_text(detail) + "\n\n"
-                                       : "event: error\ndata: " + json_text(Json{{"error", status.what}, {"code", code_name(status.code)}}) + "\n\n";
+        std::string text =
+            status.ok() ? "event: status\ndata: " + json_text(detail) + "\n\n"
+                        : "event: error\ndata: " + json_text(Json{{"error", status.what}, {"code", code_name(status.code)}}) + "\n\n";
         bool last_one = !status.ok() || ended(detail.summary.status.state);
         if (text != last) {
             last = text;

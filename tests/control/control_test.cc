@@ -101,7 +101,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
 TEST_F(Control, EveryRouteAnswers) {
     backend.add(id_a, "first");
     backend.add(id_b, "second")->folder = folder;
-    backend.members = {{.name = "node-1", .address = "127.0.0.1:1", .uuid = "", .version = "1", .self = true, .alive = true, .jobs = 2, .why = ""}};
+    backend.members = {
+        {.name = "node-1", .address = "127.0.0.1:1", .uuid = "", .version = "1", .self = true, .alive = true, .jobs = 2, .why = ""}};
     open();
     EXPECT_EQ(get("/v1/version")["api"], 1);
     EXPECT_EQ(get("/v1/nodes")["nodes"][0]["name"], "node-1");
@@ -164,9 +165,10 @@ TEST_F(Control, SubmissionReachesTheBackendWhole) {
 
 TEST_F(Control, GarbageIsRefusedWithOneClearLine) {
     open();
-    for (const char* body : {"", "{", "[]", "17", "null", R"({"text": 1, "base": "/"})", R"({"text": "x", "base": "relative"})", R"({"text": "x"})",
-                             R"({"text": "x", "base": "/", "nodes": "a"})", R"({"text": "x", "base": "/", "nodes": [1]})",
-                             R"({"text": "x", "base": "/", "count": -1})", R"({"text": "x", "base": "/", "count": "four"})", "\xff\xfe"}) {
+    for (const char* body :
+         {"", "{", "[]", "17", "null", R"({"text": 1, "base": "/"})", R"({"text": "x", "base": "relative"})", R"({"text": "x"})",
+          R"({"text": "x", "base": "/", "nodes": "a"})", R"({"text": "x", "base": "/", "nodes": [1]})",
+          R"({"text": "x", "base": "/", "count": -1})", R"({"text": "x", "base": "/", "count": "four"})", "\xff\xfe"}) {
         auto reply = client().Post("/v1/jobs", body, "application/json");
         ASSERT_TRUE(reply) << body;
         EXPECT_EQ(reply->status, 400) << body << reply->body;
@@ -229,7 +231,8 @@ TEST_F(Control, WatchTellsEveryChangeUntilTheEnd) {
     EXPECT_EQ(reply->status, 200);
     EXPECT_EQ(reply->get_header_value("Content-Type"), "text/event-stream");
     std::vector<Json> seen;
-    for (size_t at = 0; (at = text.find("data: ", at)) != std::string::npos; at += 6) seen.push_back(Json::parse(text.substr(at + 6, text.find('\n', at) - at - 6)));
+    for (size_t at = 0; (at = text.find("data: ", at)) != std::string::npos; at += 6)
+        seen.push_back(Json::parse(text.substr(at + 6, text.find('\n', at) - at - 6)));
     ASSERT_EQ(seen.size(), 5u) << text;
     EXPECT_EQ(seen[0]["status"]["step"], 1);
     EXPECT_EQ(seen[3]["status"]["step"], 4);
@@ -251,7 +254,8 @@ TEST_F(Control, WatchersAreCappedAndTheRestIsServedOn) {
             });
             if (reply && reply->status == 200) ++ended;
         });
-    for (uint64_t end = clock_us() + 10'000'000; watching < 2 && clock_us() < end;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (uint64_t end = clock_us() + 10'000'000; watching < 2 && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSERT_EQ(watching, 2);
     EXPECT_NE(get("/v1/jobs/first/watch", 503)["error"].get<std::string>().find("2 watchers"), std::string::npos);
     for (int i = 0; i < 20; ++i) get("/v1/jobs");
