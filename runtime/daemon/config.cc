@@ -1,0 +1,299 @@
+#include "runtime/daemon/config.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/nearest.h"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace gradcast {
+namespace {
+
+struct Parser {
+    std::string path, base;
+    DaemonConfig& config;
+    std::vector<std::string>& mistakes;
+
+    void wrong(const toml::node& node, const std::string& text) { wrong(node.source().begin.line, text); }
+    void wrong(uint32_t line, const std::string& text) { mistakes.push_back(fmt::format("{}:{}: {}", path, line, text)); }
+    bool text(const toml::node& node, const char* key, std::string* value) {
+        if (auto string = node.value_exact<std::string>(); string && !string->empty()) return *value = *string, true;
+        wrong(node, fmt::format("{}: a text in quotes is wanted", key));
+        return false;
+    }
+    bool file(const toml::node& node, const char* key, std::string* value) {
+        if (!text(node, key, value)) return false;
+        if (value->front() != '/') *value = base + "/" + *value;
+        return true;
+    }
+};
+
+bool name_good(std::string_view name) {
+    return !name.empty() && name.size() <= 64 &&
+           std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+}
+
+/// "host:port" or "[v6]:port".  Null, or what is wrong.
+const char* address_wrong(std::string_view address, bool port_zero) {
+    size_t colon = address.rfind(':');
+    if (colon == address.npos || colon == 0) return "\"host:port\" is wanted";
+    std::string_view host = address.substr(0, colon), port = address.substr(colon + 1);
+    if (host.find(':') != host.npos && (host.front() != '[' || host.back() != ']'))
+        return "an IPv6 address stands in brackets: \"[::1]:4700\"";
+    if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) return "the port is a number up to 65535";
+    long number = std::strtol(std::string(port).c_str(), nullptr, 10);
+    if (number > 65535) return "the port is a number up to 65535";
+    if (number == 0 && !port_zero) return "port 0 cannot be reached by others";
+    return nullptr;
+}
+
+void read_name(const toml::node& node, Parser& parser) {
+    if (!parser.text(node, "name", &parser.config.name)) return;
+    if (!name_good(parser.config.name))
+        parser.wrong(node, fmt::format("name: \"{}\" may have letters, digits, '-', '_' and '.' only, at most 64", parser.config.name));
+}
+
+void read_member(const toml::node& node, Parser& parser) {
+    NodeAddress member;
+    if (auto text = node.value_exact<std::string>()) {
+        size_t equals = text->find('=');
+        if (equals == text->npos) return parser.wrong(node, fmt::format("members: \"{}\" is not \"name=host:port\"", *text));
+        member = {text->substr(0, equals), text->substr(equals + 1)};
+    } else if (const toml::table* table = node.as_table()) {
+        size_t before = parser.mistakes.size();
+        for (const auto& [key, value] : *table) {
+            if (key != "name" && key != "address") {
+                parser.wrong(value, fmt::format("members: unknown key \"{}\": a member has name and address", std::string_view(key.str())));
+                continue;
+            }
+            auto string = value.value_exact<std::string>();
+            if (!string) parser.wrong(value, fmt::format("members: {}: a text in quotes is wanted", std::string_view(key.str())));
+            else (key == "name" ? member.name : member.address) = *string;
+        }
+        for (const char* key : {"name", "address"})
+            if (!table->contains(key)) parser.wrong(node, fmt::format("members: a member lacks its {}", key));
+        if (parser.mistakes.size() != before) return;
+    } else {
+        return parser.wrong(node, "members: a member is \"name=host:port\" or { name = \"a\", address = \"host:port\" }");
+    }
+    if (!name_good(member.name))
+        parser.wrong(node,
+                     fmt::format("members: the name \"{}\" may have letters, digits, '-', '_' and '.' only, at most 64", member.name));
+    else if (const char* why = address_wrong(member.address, true))
+        parser.wrong(node, fmt::format("members: {}: \"{}\": {}", member.name, member.address, why));
+    for (const NodeAddress& other : parser.config.members) {
+        if (other.name == member.name) return parser.wrong(node, fmt::format("members: {} stands there twice", member.name));
+        if (other.address == member.address && !member.address.ends_with(":0"))
+            parser.wrong(node, fmt::format("members: {} and {} have the same address {}", other.name, member.name, member.address));
+    }
+    parser.config.members.push_back(std::move(member));
+}
+
+void read_members(const toml::node& node, Parser& parser) {
+    const toml::array* list = node.as_array();
+    if (!list) return parser.wrong(node, "members: a list is wanted: [\"a=10.0.0.1:4700\", \"b=10.0.0.2:4700\"]");
+    if (list->empty()) parser.wrong(node, "members: the list is empty");
+    if (list->size() > ranks_max) return parser.wrong(node, fmt::format("members: {} are too many, {} at most", list->size(), ranks_max));
+    for (const toml::node& member : *list) read_member(member, parser);
+}
+
+void read_listen(const toml::node& node, Parser& parser) {
+    if (!parser.text(node, "listen", &parser.config.listen)) return;
+    if (const char* why = address_wrong(parser.config.listen, true))
+        parser.wrong(node, fmt::format("listen: \"{}\": {}", parser.config.listen, why));
+}
+
+void read_interface(const toml::node& node, Parser& parser) {
+    if (!parser.text(node, "interface", &parser.config.interface)) return;
+    const std::string& wanted = parser.config.interface;
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return;   // cannot be told here, and multicast will tell
+    std::vector<std::string> names;
+    bool found = false;
+    for (ifaddrs* each = all; each; each = each->ifa_next) {
+        char address[INET6_ADDRSTRLEN] = "";
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET)
+            ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(each->ifa_addr)->sin_addr, address, sizeof address);
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET6)
+            ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(each->ifa_addr)->sin6_addr, address, sizeof address);
+        found |= wanted == each->ifa_name || wanted == address;
+        if (std::find(names.begin(), names.end(), each->ifa_name) == names.end()) names.emplace_back(each->ifa_name);
+    }
+    ::freeifaddrs(all);
+    if (!found)
+        parser.wrong(node,
+                     fmt::format("interface: there is no \"{}\" here: one of {}, or an address of one", wanted, fmt::join(names, ", ")));
+}
+
+void read_key(const toml::node& node, Parser& parser) { parser.file(node, "key", &parser.config.key); }
+void read_state(const toml::node& node, Parser& parser) { parser.file(node, "state", &parser.config.state); }
+void read_socket(const toml::node& node, Parser& parser) {
+    if (!parser.file(node, "socket", &parser.config.socket)) return;
+    if (parser.config.socket.size() > 107)   // sockaddr_un::sun_path
+        parser.wrong(node, fmt::format("socket: the path has {} letters, 107 at most are possible: {}", parser.config.socket.size(),
+                                       parser.config.socket));
+}
+
+void read_cpus(const toml::node& node, Parser& parser) {
+    const toml::array* list = node.as_array();
+    if (!list || list->empty()) return parser.wrong(node, "cpus: a list of CPU numbers is wanted: [0, 1]");
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    ::sched_getaffinity(0, sizeof allowed, &allowed);
+    for (const toml::node& each : *list) {
+        auto number = each.value_exact<int64_t>();
+        std::vector<uint32_t>& cpus = parser.config.cpus;
+        if (!number) parser.wrong(each, "cpus: a CPU is a number");
+        else if (*number < 0 || *number >= CPU_SETSIZE || !CPU_ISSET(static_cast<size_t>(*number), &allowed))
+            parser.wrong(each, fmt::format("cpus: {} cannot be used here ({} CPUs can, the first is 0)", *number, CPU_COUNT(&allowed)));
+        else if (std::find(cpus.begin(), cpus.end(), *number) != cpus.end())
+            parser.wrong(each, fmt::format("cpus: {} stands there twice", *number));
+        else cpus.push_back(static_cast<uint32_t>(*number));
+    }
+}
+
+void read_isa(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "isa", &text)) return;
+    if (Status status = isa_parse(text, &parser.config.isa); !status.ok()) parser.wrong(node, status.what);
+}
+
+void read_link(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "link", &text)) return;
+    if (text == "auto" || text == "uring_tcp") parser.config.link = LinkKind::uring_tcp;
+    else if (text == "epoll_tcp") parser.config.link = LinkKind::epoll_tcp;
+    else parser.wrong(node, fmt::format("link = \"{}\": one of auto, uring_tcp, epoll_tcp", text));
+}
+
+std::string name_default() {
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    return std::string(host, std::strcspn(host, "."));
+}
+std::string folder_of(const char* variable, const char* otherwise) {
+    const char* set = std::getenv(variable);   // set by systemd for RuntimeDirectory=, StateDirectory= and LoadCredential=
+    return set && *set ? std::string(set, std::strcspn(set, ":")) : otherwise;
+}
+
+struct Option {
+    const char* name;
+    const char* fallback;   // as help tells it
+    const char* help;
+    void (*read)(const toml::node&, Parser&);
+};
+constexpr Option options[] = {
+    {"name", "the host's name", "this node, as it stands among the members", read_name},
+    {"members", "this node alone", "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]",
+     read_members},
+    {"listen", "this member's address", "\"host:port\" where others reach us; port 0 picks one", read_listen},
+    {"interface", "none", "the network interface (or an address of it) that multicast may use", read_interface},
+    {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
+     read_key},
+    {"state", "/var/lib/gradcast", "folder of our identity and of all jobs", read_state},
+    {"socket", "/run/gradcast/control.sock", "where gradcastctl reaches us", read_socket},
+    {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
+    {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512; members of a job must agree", read_isa},
+    {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
+};
+
+}   // namespace
+
+Rank DaemonConfig::self() const {
+    return static_cast<Rank>(std::find_if(members.begin(), members.end(), [&](const NodeAddress& each) { return each.name == name; }) -
+                             members.begin());
+}
+
+uint32_t DaemonConfig::lanes() const {
+    return cpus.empty() ? std::max(1u, std::thread::hardware_concurrency()) : static_cast<uint32_t>(cpus.size());
+}
+
+bool config_parse(const std::string& text, const std::string& path, const std::string& base, DaemonConfig* config,
+                  std::vector<std::string>* mistakes) {
+    DaemonConfig result;
+    result.name = name_default();
+    result.key = folder_of("CREDENTIALS_DIRECTORY", "/etc/gradcast") + "/key";
+    result.state = folder_of("STATE_DIRECTORY", "/var/lib/gradcast");
+    result.socket = folder_of("RUNTIME_DIRECTORY", "/run/gradcast") + "/control.sock";
+    result.isa = isa_best();
+    mistakes->clear();
+    Parser parser{path, base, result, *mistakes};
+    toml::parse_result parsed = toml::parse(std::string_view(text));
+    if (!parsed) {
+        parser.wrong(parsed.error().source().begin.line, std::string(parsed.error().description()));
+        return false;
+    }
+    const toml::table& table = parsed.table();
+    bool named = true;   // name and members are right as far as each can be by itself
+    for (const auto& [key, value] : table) {
+        auto known =
+            std::find_if(std::begin(options), std::end(options), [name = key.str()](const Option& each) { return name == each.name; });
+        if (known != std::end(options)) {
+            size_t before = mistakes->size();
+            known->read(value, parser);
+            if (mistakes->size() != before && (key == "name" || key == "members")) named = false;
+            continue;
+        }
+        std::vector<std::string> names;
+        for (const Option& each : options) names.emplace_back(each.name);
+        std::string best = nearest(key.str(), names);
+        parser.wrong(key.source().begin.line,
+                     fmt::format("unknown key \"{}\": {}", std::string_view(key.str()),
+                                 best.empty() ? fmt::format("one of {}", fmt::join(names, ", ")) : "did you mean " + best + "?"));
+    }
+    if (!table.contains("members")) {
+        if (result.listen.empty()) result.listen = "127.0.0.1:4700";
+        result.members = {{result.name, result.listen}};
+    }
+    std::sort(result.members.begin(), result.members.end(), [](const NodeAddress& a, const NodeAddress& b) { return a.name < b.name; });
+    if (named && result.self() == result.members.size()) {
+        std::vector<std::string> names;
+        for (const NodeAddress& each : result.members) names.push_back(each.name);
+        const toml::node* name = table.get("name");
+        parser.wrong(name ? name->source().begin.line : table.get("members")->source().begin.line,
+                     fmt::format("name: \"{}\"{} is not among the members ({}): add it there, or set `name` to the one that this node is",
+                                 result.name, name ? "" : ", the host's name,", fmt::join(names, ", ")));
+    }
+    if (!mistakes->empty()) {
+        // toml++ keeps keys sorted by name; people read from top to bottom.
+        auto line = [&](const std::string& each) { return std::atoi(each.c_str() + path.size() + 1); };
+        std::stable_sort(mistakes->begin(), mistakes->end(), [&](const std::string& a, const std::string& b) { return line(a) < line(b); });
+        return false;
+    }
+    if (result.listen.empty()) result.listen = result.members[result.self()].address;
+    *config = std::move(result);
+    return true;
+}
+
+Status config_read(const std::string& path, DaemonConfig* config) {
+    std::string text;
+    if (Status status = file_read(path, &text); !status.ok())
+        return fail(status.code, "{} (a commented example is in /usr/share/doc/gradcast/gradcastd.toml)", status.what);
+    std::error_code error;
+    std::string base = std::filesystem::absolute(path, error).parent_path().string();
+    std::vector<std::string> mistakes;
+    if (!config_parse(text, path, base, config, &mistakes)) return fail(Code::invalid, "{}", fmt::join(mistakes, "\n"));
+    return {};
+}
+
+std::string config_help() {
+    std::string text;
+    for (const Option& each : options) text += fmt::format("  {:<10} {} (default: {})\n", each.name, each.help, each.fallback);
+    return text;
+}
+
+}   // namespace gradcast

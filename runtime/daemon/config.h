@@ -1,0 +1,36 @@
+// gradcastd.toml: who we are, who the others are, where our files lie.  One table in config.cc makes the parser, `gradcastd --help` and the
+// errors.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/core/isa.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+
+struct NodeAddress {
+    std::string name, address;
+};
+
+struct DaemonConfig {
+    std::string name;
+    std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
+    std::string listen, interface, key, state, socket;
+    std::vector<uint32_t> cpus;   // empty: any
+    Isa isa = Isa::portable;
+    LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back by itself
+    Rank self() const;                     // index of `name` in members
+    uint32_t lanes() const;
+};
+
+/// Checks all that the text and this machine's CPU and interfaces can tell.  False: *mistakes has every one of them, "gradcastd.toml:3:
+/// name: …". Relative paths are against `base`, an absolute folder.
+bool config_parse(const std::string& text, const std::string& path, const std::string& base, DaemonConfig* config,
+                  std::vector<std::string>* mistakes);
+/// Reads and parses; the error has one line a mistake.
+Status config_read(const std::string& path, DaemonConfig* config);
+/// The table of options as text.
+std::string config_help();
+
+}   // namespace gradcast

@@ -1,0 +1,101 @@
+#include "runtime/daemon/identity.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+
+#include "runtime/core/crypto.h"
+
+namespace gradcast {
+namespace {
+
+Status lock_take(const std::string& path, const std::string& state, Fd* lock) {
+    Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!fd) return fail_sys(errno, "cannot create {}: let this user write to the state folder, or choose another `state`", path);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return fail_sys(errno, "cannot lock {}", path);
+        char pid[32] = "";
+        ssize_t got = ::pread(fd.get(), pid, sizeof pid - 1, 0);
+        std::string holder(pid, got > 0 ? static_cast<size_t>(got) : 0);
+        while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+        return fail(Code::invalid, "{} is used by another gradcastd (pid {}): stop it, or choose another `state`", state,
+                    holder.empty() ? "?" : holder);
+    }
+    std::string pid = fmt::format("{}\n", ::getpid());
+    if (::ftruncate(fd.get(), 0) != 0 || ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()))
+        return fail_sys(errno, "cannot write {}", path);
+    *lock = std::move(fd);
+    return {};
+}
+
+/// A file's one line; empty if there is no file yet.
+Status line_read(const std::string& path, std::string* line) {
+    line->clear();
+    if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return {};
+    GC_TRY(file_read(path, line));
+    while (!line->empty() && line->back() == '\n') line->pop_back();
+    return {};
+}
+
+}   // namespace
+
+std::string uuid_text(const std::array<uint8_t, 16>& uuid) {
+    std::string text;
+    for (size_t i = 0; i < uuid.size(); ++i) text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+    return text;
+}
+
+bool uuid_parse(std::string_view text, std::array<uint8_t, 16>* uuid) {
+    if (text.size() != 36) return false;
+    std::array<uint8_t, 16> result{};
+    size_t byte = 0;
+    for (size_t at = 0; at < text.size();) {
+        if (at == 8 || at == 13 || at == 18 || at == 23) {
+            if (text[at++] != '-') return false;
+            continue;
+        }
+        auto [end, error] = std::from_chars(text.data() + at, text.data() + at + 2, result[byte++], 16);
+        if (error != std::errc() || end != text.data() + at + 2) return false;
+        at += 2;
+    }
+    *uuid = result;
+    return true;
+}
+
+Status identity_open(const std::string& state, const std::string& name, Identity* identity, Fd* lock) {
+    if (Status status = make_directories(state); !status.ok())
+        return fail(status.code, "{}: create it for this user, or choose another `state`", status.what);
+    GC_TRY(lock_take(state + "/lock", state, lock));
+    Identity result{name, {}, 0};
+    std::string path = state + "/identity", line;
+    GC_TRY(line_read(path, &line));
+    if (line.empty()) {
+        random_bytes(result.uuid);
+        result.uuid[6] = static_cast<uint8_t>((result.uuid[6] & 0x0f) | 0x40);   // RFC 4122, version 4
+        result.uuid[8] = static_cast<uint8_t>((result.uuid[8] & 0x3f) | 0x80);
+        GC_TRY(file_write(path, uuid_text(result.uuid) + "\n"));
+    } else if (!uuid_parse(line, &result.uuid)) {
+        return fail(Code::data, "{} is not a UUID: remove it, and this node becomes a new one", path);
+    }
+    path = state + "/incarnation";
+    GC_TRY(line_read(path, &line));
+    uint32_t starts = 0;
+    if (!line.empty()) {
+        auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), starts);
+        if (error != std::errc() || end != line.data() + line.size())
+            return fail(Code::data, "{} is not a number: remove {} and it, and this node becomes a new one", path, state + "/identity");
+    }
+    GC_TRY(file_write(path, fmt::format("{}\n", ++starts)));
+    // The count orders the starts; the random half tells two copies of one state folder apart.
+    std::array<uint8_t, 4> random;
+    random_bytes(random);
+    result.incarnation =
+        uint64_t{starts} << 32 | uint32_t{random[0]} << 24 | uint32_t{random[1]} << 16 | uint32_t{random[2]} << 8 | random[3];
+    *identity = std::move(result);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,194 @@
+// gradcastd.toml, the state folder's identity.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "runtime/daemon/config.h"
+#include "runtime/daemon/identity.h"
+
+namespace gradcast {
+namespace {
+
+std::vector<std::string> mistakes_of(const std::string& text, DaemonConfig* config = nullptr) {
+    DaemonConfig ignored;
+    std::vector<std::string> mistakes;
+    bool good = config_parse(text, "d.toml", "/base", config ? config : &ignored, &mistakes);
+    EXPECT_EQ(good, mistakes.empty());
+    return mistakes;
+}
+
+std::string folder(const std::string& name) {
+    std::string path = ::testing::TempDir() + "gradcast-daemon-" + name + "-" + std::to_string(::getpid());
+    std::filesystem::remove_all(path);
+    return path;
+}
+
+TEST(DaemonConfig, ReadsBothWaysOfMembers) {
+    DaemonConfig config;
+    ASSERT_EQ(mistakes_of(R"(
+name = "b"
+members = ["c=[::1]:4702", "b=10.0.0.2:4701", { name = "a", address = "node-a:4700" }]
+interface = "lo"
+key = "keys/cluster"
+state = "/s"
+socket = "run/s"
+cpus = [0]
+isa = "portable"
+link = "epoll_tcp"
+)",
+                          &config),
+              std::vector<std::string>());
+    ASSERT_EQ(config.members.size(), 3u);
+    EXPECT_EQ(config.members[0].name, "a");   // sorted, so that all daemons number them alike
+    EXPECT_EQ(config.members[2].address, "[::1]:4702");
+    EXPECT_EQ(config.self(), 1u);
+    EXPECT_EQ(config.listen, "10.0.0.2:4701");
+    EXPECT_EQ(config.key, "/base/keys/cluster");
+    EXPECT_EQ(config.state, "/s");
+    EXPECT_EQ(config.socket, "/base/run/s");
+    EXPECT_EQ(config.lanes(), 1u);
+    EXPECT_EQ(config.isa, Isa::portable);
+    EXPECT_EQ(config.link, LinkKind::epoll_tcp);
+}
+
+TEST(DaemonConfig, OneNodeNeedsNothing) {
+    DaemonConfig config;
+    ASSERT_TRUE(mistakes_of("", &config).empty());
+    EXPECT_EQ(config.members.size(), 1u);
+    EXPECT_EQ(config.members[0].name, config.name);
+    EXPECT_EQ(config.listen, "127.0.0.1:4700");
+    EXPECT_EQ(config.key, "/etc/gradcast/key");
+    EXPECT_EQ(config.state, "/var/lib/gradcast");
+    EXPECT_EQ(config.socket, "/run/gradcast/control.sock");
+    EXPECT_GE(config.lanes(), 1u);
+}
+
+TEST(DaemonConfig, SystemdSaysWhere) {
+    ::setenv("CREDENTIALS_DIRECTORY", "/run/credentials/gradcastd.service", 1);
+    ::setenv("STATE_DIRECTORY", "/var/lib/other:/second", 1);
+    DaemonConfig config;
+    EXPECT_TRUE(mistakes_of("", &config).empty());
+    ::unsetenv("CREDENTIALS_DIRECTORY"), ::unsetenv("STATE_DIRECTORY");
+    EXPECT_EQ(config.key, "/run/credentials/gradcastd.service/key");
+    EXPECT_EQ(config.state, "/var/lib/other");
+}
+
+TEST(DaemonConfig, EveryMistakeHasItsLine) {
+    struct Case {
+        const char *text, *mistake;
+    } cases[] = {
+        {"name = 7", "d.toml:1: name: a text in quotes is wanted"},
+        {"name = \"\"", "d.toml:1: name: a text in quotes is wanted"},
+        {"name = \"a b\"", "d.toml:1: name: \"a b\" may have letters"},
+        {"\nlisen = \"a:1\"", "d.toml:2: unknown key \"lisen\": did you mean listen?"},
+        {"quux = 1", "d.toml:1: unknown key \"quux\": one of name, members, listen"},
+        {"members = \"a=x:1\"", "d.toml:1: members: a list is wanted"},
+        {"members = []", "d.toml:1: members: the list is empty"},
+        {"members = [\"a\"]", "d.toml:1: members: \"a\" is not \"name=host:port\""},
+        {"members = [3]", "d.toml:1: members: a member is"},
+        {"members = [{ name = \"a\" }]", "d.toml:1: members: a member lacks its address"},
+        {"members = [{ name = \"a\", port = 1, address = \"h:1\" }]", "d.toml:1: members: unknown key \"port\""},
+        {"members = [{ name = \"a\", address = 1 }]", "d.toml:1: members: address: a text in quotes is wanted"},
+        {"members = [\n\"a=h:1\",\n\"a=h:2\"]", "d.toml:3: members: a stands there twice"},
+        {"members = [\"a=h:1\", \"b=h:1\"]", "d.toml:1: members: a and b have the same address h:1"},
+        {"members = [\"a=h\"]", "members: a: \"h\": \"host:port\" is wanted"},
+        {"members = [\"a=h:99999\"]", "the port is a number up to 65535"},
+        {"members = [\"a=h:x\"]", "the port is a number up to 65535"},
+        {"members = [\"a=::1:4700\"]", "an IPv6 address stands in brackets"},
+        {"name = \"d\"\nmembers = [\"a=h:1\", \"b=h:2\"]", "d.toml:1: name: \"d\" is not among the members (a, b): add it there"},
+        {"members = [\"no-such-host-of-ours=h:1\"]", "the host's name, is not among the members"},
+        {"listen = 4700", "d.toml:1: listen: a text in quotes"},
+        {"listen = \"4700\"", "d.toml:1: listen: \"4700\": \"host:port\" is wanted"},
+        {"interface = \"nope9\"", "d.toml:1: interface: there is no \"nope9\" here: one of "},
+        {"cpus = 2", "d.toml:1: cpus: a list of CPU numbers is wanted"},
+        {"cpus = [\"0\"]", "d.toml:1: cpus: a CPU is a number"},
+        {"cpus = [100000]", "d.toml:1: cpus: 100000 cannot be used here"},
+        {"cpus = [0, 0]", "d.toml:1: cpus: 0 stands there twice"},
+        {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, avx2, avx512"},
+        {"link = \"rdma\"", "d.toml:1: link = \"rdma\": one of auto, uring_tcp, epoll_tcp"},
+        {"key = false", "d.toml:1: key: a text in quotes is wanted"},
+        {"state = 1", "d.toml:1: state: a text"},
+        {"name = \"a\"\nname = \"b\"", "d.toml:2: "},
+        {"members = [", "d.toml:1: "},
+    };
+    for (const Case& each : cases) {
+        std::vector<std::string> mistakes = mistakes_of(each.text);
+        ASSERT_EQ(mistakes.size(), 1u) << each.text << "\n" << fmt::format("{}", fmt::join(mistakes, "\n"));
+        EXPECT_NE(mistakes[0].find(each.mistake), std::string::npos) << each.text << "\n" << mistakes[0];
+    }
+    EXPECT_EQ(mistakes_of("socket = \"/" + std::string(120, 'x') + "\"").size(), 1u);
+}
+
+TEST(DaemonConfig, TellsAllMistakesAtOnceFromTopToBottom) {
+    std::vector<std::string> mistakes =
+        mistakes_of("name = \"d\"\nstat = \"/x\"\nlink = \"udp\"\ncpus = [-1]\nisa = 1\nmembers = [\"a=h:1\"]\n");
+    ASSERT_EQ(mistakes.size(), 5u);   // the first is that d is not among the members
+    for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(mistakes[i].starts_with(fmt::format("d.toml:{}: ", i + 1))) << mistakes[i];
+}
+
+TEST(DaemonConfig, HelpNamesEveryKey) {
+    for (const char* key : {"name", "members", "listen", "interface", "key", "state", "socket", "cpus", "isa", "link"})
+        EXPECT_NE(config_help().find(key), std::string::npos);
+}
+
+TEST(DaemonConfig, AFileThatIsNotThere) {
+    DaemonConfig config;
+    Status status = config_read("/nonexistent/gradcastd.toml", &config);
+    EXPECT_NE(std::string(status.what).find("/nonexistent/gradcastd.toml: No such file or directory"), std::string::npos) << status.what;
+}
+
+TEST(DaemonIdentity, StaysAndCounts) {
+    std::string state = folder("identity") + "/deep/er";
+    Identity first, second;
+    {
+        Fd lock;
+        ASSERT_TRUE(identity_open(state, "a", &first, &lock).ok());
+    }
+    Fd lock;
+    ASSERT_TRUE(identity_open(state, "a", &second, &lock).ok());
+    EXPECT_EQ(first.uuid, second.uuid);
+    EXPECT_GT(second.incarnation, first.incarnation);
+    EXPECT_EQ(first.name, "a");
+    std::array<uint8_t, 16> uuid;
+    ASSERT_TRUE(uuid_parse(uuid_text(first.uuid), &uuid));
+    EXPECT_EQ(uuid, first.uuid);
+}
+
+TEST(DaemonIdentity, OneDaemonAFolder) {
+    std::string state = folder("lock");
+    Identity identity;
+    Fd held, lock;
+    ASSERT_TRUE(identity_open(state, "a", &identity, &held).ok());
+    uint64_t before = identity.incarnation;
+    Status status = identity_open(state, "a", &identity, &lock);
+    EXPECT_EQ(status.what, fmt::format("{} is used by another gradcastd (pid {}): stop it, or choose another `state`", state, ::getpid()));
+    EXPECT_EQ(identity.incarnation, before);   // a refused start does not count
+}
+
+TEST(DaemonIdentity, RefusesFilesThatAreNotOurs) {
+    std::string state = folder("broken");
+    Identity identity;
+    {
+        Fd lock;
+        ASSERT_TRUE(identity_open(state, "a", &identity, &lock).ok());
+    }
+    ASSERT_TRUE(file_write(state + "/incarnation", "many\n").ok());
+    {
+        Fd lock;
+        EXPECT_EQ(identity_open(state, "a", &identity, &lock).code, Code::data);
+    }
+    for (const char* text : {"x", "00000000-0000-0000-0000-00000000000g", "00000000+0000-0000-0000-000000000000"}) {
+        ASSERT_TRUE(file_write(state + "/identity", text).ok());
+        Fd lock;
+        EXPECT_EQ(identity_open(state, "a", &identity, &lock).code, Code::data) << text;
+    }
+    ASSERT_TRUE(file_write(state + "-file", "").ok());
+    Fd lock;
+    EXPECT_FALSE(identity_open(state + "-file/x", "a", &identity, &lock).ok());
+}
+
+}   // namespace
+}   // namespace gradcast
