@@ -96,8 +96,11 @@ TEST(Quantise, EqualsThePlainReferenceAtEveryLevel) {
                     EXPECT_EQ(std::bit_cast<uint32_t>(result.maximum), std::bit_cast<uint32_t>(again.maximum));
                     if (start == 0) {
                         EXPECT_EQ(result.clipped, clipped);
-                        if (std::isnan(maximum)) EXPECT_TRUE(std::isnan(result.maximum));
-                        else EXPECT_EQ(result.maximum, maximum);
+                        if (std::isnan(maximum)) {
+                            EXPECT_TRUE(std::isnan(result.maximum));
+                        } else {
+                            EXPECT_EQ(result.maximum, maximum);
+                        }
                     }
                 }
             }

@@ -12,6 +12,9 @@ enum class Quantiser : uint8_t { fixed, auto32 };
 const char* quantiser_name(Quantiser quantiser);
 Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
 
+/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((2^31 - 2) / 2 / B) for auto32, so that sums over B blocks stay within int32.
+int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
+
 /// What goes with one rank's contribution to a bucket.  Memory of the exchange; the codec fills maxima and clipped, the trainer the rest before `ready`.
 struct Record {
     uint64_t state = 0;

@@ -1,0 +1,235 @@
+#include "transport/code/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "runtime/core/limits.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+constexpr float inf = std::numeric_limits<float>::infinity();
+
+// Two buckets, the end of the vector first: conv (300) + bias (5) in bucket 1, head (40) in bucket 0.
+Layout layout_of_three() {
+    Layout layout;
+    layout.elements = 345;
+    layout.groups = {{0, 300, "conv1"}, {300, 5, "conv1.bias"}, {305, 40, "head"}};
+    layout.buckets = {{305, 40, 2, 1}, {0, 305, 0, 2}};
+    return layout;
+}
+
+struct Accumulator {
+    std::vector<int64_t> memory;
+    std::vector<float> maxima;
+    Record record;
+    Plan plan;
+    Accumulator(const Layout& layout, uint32_t bucket, Word word)
+        : memory(layout.buckets[bucket].count, -77), maxima(layout.buckets[bucket].group_count, 99.0f) {
+        record.maxima = maxima;
+        record.clipped = 12345;
+        plan = {word, {reinterpret_cast<std::byte*>(memory.data()), nullptr, memory.size() * word_bytes(word), 0}, &record};
+    }
+    int64_t operator[](uint64_t i) const { return plan.word == Word::i32 ? plan.words.as<int32_t>()[i] : memory[i]; }
+};
+
+std::vector<float> gradient_of(uint32_t block, uint64_t count, float size) {
+    std::vector<float> x(count);
+    for (uint64_t i = 0; i < count; ++i) x[i] = (uniform(random4(Purpose::test, 5, i, block)[0]) * 2 - 1) * size;
+    return x;
+}
+
+Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& all, const Layout& layout, Accumulator& into) {
+    const Bucket& range = layout.buckets[bucket];
+    std::vector<float> part(all.begin() + static_cast<long>(range.offset), all.begin() + static_cast<long>(range.offset + range.count));
+    Fence fence{7, 7};
+    Status status = codec.add(0, id, bucket, {reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0}, into.plan, &fence);
+    if (status.ok()) {
+        EXPECT_EQ(fence.timeline, 0u);
+    }
+    return status;
+}
+
+Sum sum_of(uint32_t bucket, std::vector<float>& maxima) {
+    Sum sum;
+    sum.bucket = bucket;
+    sum.maxima = maxima;
+    return sum;
+}
+
+TEST(Codec, QuantisersByName) {
+    Quantiser quantiser;
+    ASSERT_TRUE(quantiser_parse("fixed", &quantiser).ok());
+    EXPECT_EQ(quantiser, Quantiser::fixed);
+    ASSERT_TRUE(quantiser_parse("auto32", &quantiser).ok());
+    EXPECT_EQ(quantiser, Quantiser::auto32);
+    EXPECT_STREQ(quantiser_parse("auto16", &quantiser).what, "quantiser \"auto16\" does not exist; one of: auto32, fixed");
+}
+
+TEST(Codec, LimitsOfTheSpec) {
+    EXPECT_EQ(quantise_limit(Quantiser::auto32, 8), (1 << 27) - 1);
+    EXPECT_EQ(quantise_limit(Quantiser::auto32, 64), (1 << 24) - 1);
+    EXPECT_EQ(quantise_limit(Quantiser::auto32, 1), (1 << 30) - 1);
+    EXPECT_EQ(quantise_limit(Quantiser::fixed, 8), INT32_MAX);
+    for (uint32_t blocks : {1u, 2u, 3u, 7u, 8u, 100u, blocks_max})
+        EXPECT_LE(int64_t{blocks} * quantise_limit(Quantiser::auto32, blocks), (1 << 30) - 1);   // a sum of limits is a residue of p = 2^31 - 1
+}
+
+TEST(Codec, TheScaleIsTheLeastPowerOfTwoThatHoldsTwiceTheMaximum) {
+    Layout layout = layout_of_three();
+    for (uint32_t blocks : {1u, 3u, 8u, 64u, 65536u}) {
+        auto codec = codec_cpu(layout, {Quantiser::auto32, 65536, blocks});
+        const double limit = quantise_limit(Quantiser::auto32, blocks);
+        std::vector<float> maxima;
+        for (uint32_t i = 0; i < 2000; ++i) {
+            float m = std::fabs(std::bit_cast<float>(random4(Purpose::test, 9, i, 0)[1]));
+            if (std::isfinite(m)) maxima.push_back(m);
+        }
+        for (float exact : {limit * 0.5, limit, limit * 0.25})   // 2 M = Q 2^e to the bit, where a float holds it, and its neighbours
+            for (float m : {static_cast<float>(exact), std::nextafter(static_cast<float>(exact), inf), std::nextafter(static_cast<float>(exact), 0.0f)})
+                maxima.push_back(m);
+        for (float m : {1.0f, 0.5f, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min()}) maxima.push_back(m);
+        for (float m : maxima) {
+            std::vector<float> one = {m};
+            codec->commit(sum_of(0, one));
+            const int e = codec->exponents()[2];
+            if (m == 0) continue;
+            EXPECT_LE(2.0 * m, std::ldexp(limit, e)) << m;
+            EXPECT_GT(2.0 * m, std::ldexp(limit, e - 1)) << m;
+        }
+        const int before = codec->exponents()[2];
+        std::vector<float> zero = {0.0f}, broken = {inf};
+        codec->commit(sum_of(0, zero));
+        codec->commit(sum_of(0, broken));
+        EXPECT_EQ(codec->exponents()[2], before);
+        EXPECT_EQ(codec->exponents()[0], 0);   // other groups are left alone
+        EXPECT_EQ(codec->units(0)[0], std::ldexp(1.0, before) / 65536);
+    }
+}
+
+TEST(Codec, TheProbeExpectsFourTimesItsMaxima) {
+    Layout layout = layout_of_three();
+    auto codec = codec_cpu(layout, {Quantiser::auto32, 128, 8}), other = codec_cpu(layout, {Quantiser::auto32, 128, 8});
+    std::vector<float> x = gradient_of(0, layout.elements, 0.3f);
+    for (int i = 300; i < 305; ++i) x[static_cast<size_t>(i)] = 0;   // the bias keeps its e
+    codec->probe(x.data());
+    for (uint32_t g : {0u, 2u}) {
+        float m = 0;
+        for (uint64_t i = 0; i < layout.groups[g].count; ++i) m = std::max(m, std::fabs(x[layout.groups[g].offset + i]));
+        std::vector<float> maxima = {4 * m, 0};
+        if (g == 2) maxima.pop_back();
+        other->commit(sum_of(g == 2 ? 0 : 1, maxima));
+        EXPECT_EQ(codec->exponents()[g], other->exponents()[g]);
+        EXPECT_NE(codec->exponents()[g], 0);
+    }
+    EXPECT_EQ(codec->exponents()[1], 0);
+}
+
+TEST(Codec, SumsBlocksExactlyInAnyWord) {
+    Layout layout = layout_of_three();
+    constexpr uint32_t blocks = 5;
+    for (Quantiser quantiser : {Quantiser::auto32, Quantiser::fixed})
+        for (StepId step : {StepId{0}, StepId{1}}) {
+            auto codec = codec_cpu(layout, {quantiser, 50, blocks});
+            codec->probe(gradient_of(0, layout.elements, 3.0f).data());
+            for (uint32_t bucket : {0u, 1u}) {
+                const Bucket& range = layout.buckets[bucket];
+                Accumulator into(layout, bucket, quantiser == Quantiser::fixed ? Word::i64 : Word::i32);
+                std::vector<int64_t> want(range.count);
+                std::vector<float> maxima(range.group_count);
+                uint64_t clipped = 0;
+                for (uint32_t b : {3u, 0u, 4u, 1u, 2u}) {
+                    std::vector<float> x = gradient_of(b, layout.elements, b == 4 ? 60.0f : 3.0f);   // block 4 is clipped
+                    ASSERT_TRUE(add(*codec, {step, b}, bucket, x, layout, into).ok());
+                    for (uint32_t g = 0; g < range.group_count; ++g) {
+                        const Group& group = layout.groups[range.group + g];
+                        const double factor = quantiser == Quantiser::fixed ? 0 : std::ldexp(1.0, -codec->exponents()[range.group + g]);
+                        const double limit = quantise_limit(quantiser, blocks);
+                        for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
+                            double v = std::rint(quantiser == Quantiser::fixed ? static_cast<double>(x[i]) / 10.0 * 2147483647.0 : x[i] * factor);
+                            clipped += std::fabs(v) > limit;
+                            want[i - range.offset] += static_cast<int64_t>(std::clamp(v, -limit, limit));
+                            maxima[g] = std::max(maxima[g], std::fabs(x[i]));
+                        }
+                    }
+                }
+                for (uint64_t i = 0; i < range.count; ++i) ASSERT_EQ(into[i], want[i]);
+                EXPECT_EQ(into.maxima, maxima);
+                EXPECT_EQ(into.record.clipped, clipped);
+                EXPECT_GT(clipped, 0u);
+            }
+        }
+}
+
+TEST(Codec, AStepAtTheLimitDoesNotLeaveInt32) {
+    Layout layout = layout_of_three();
+    for (uint32_t blocks : {1u, 3u, 8u, 200u}) {
+        auto codec = codec_cpu(layout, {Quantiser::auto32, 200, blocks});
+        for (float sign : {1.0f, -1.0f}) {
+            Accumulator into(layout, 0, Word::i32);
+            std::vector<float> huge(layout.elements, sign * 3e38f);
+            for (uint32_t b = 0; b < blocks; ++b) ASSERT_TRUE(add(*codec, {sign > 0 ? 0u : 1u, b}, 0, huge, layout, into).ok());
+            EXPECT_EQ(into[7], static_cast<int64_t>(sign) * blocks * quantise_limit(Quantiser::auto32, blocks));
+            EXPECT_EQ(into.record.clipped, uint64_t{40} * blocks);
+        }
+    }
+}
+
+TEST(Codec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
+    Layout layout = layout_of_three();
+    auto codec = codec_cpu(layout, {Quantiser::auto32, 16, 8});
+    Accumulator into(layout, 1, Word::i32);
+    std::vector<float> x = gradient_of(0, layout.elements, 1.0f);
+    x[302] = std::numeric_limits<float>::quiet_NaN();
+    Status status = add(*codec, {41, 6}, 1, x, layout, into);
+    EXPECT_EQ(status.code, Code::diverged);
+    EXPECT_STREQ(status.what, "step 41: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
+    x[302] = 0, x[7] = -inf;
+    EXPECT_STREQ(add(*codec, {41, 7}, 1, x, layout, into).what,
+                 "step 41: the gradient of layer conv1 holds Inf in block 7: lower the learning rate, or look at the data");
+}
+
+TEST(Codec, TheFirstBlockOfAStepOverwritesAndClearIsZero) {
+    Layout layout = layout_of_three();
+    auto codec = codec_cpu(layout, {Quantiser::auto32, 8, 8});
+    std::vector<float> x = gradient_of(1, layout.elements, 0.01f);
+    Accumulator once(layout, 0, Word::i32), again(layout, 0, Word::i32);
+    ASSERT_TRUE(add(*codec, {0, 1}, 0, x, layout, once).ok());
+    ASSERT_TRUE(add(*codec, {1, 1}, 0, x, layout, again).ok());
+    ASSERT_TRUE(add(*codec, {2, 1}, 0, x, layout, again).ok());
+    for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], once[i]);
+    // A step that is computed again after its sums were committed starts anew as well.
+    std::vector<float> maxima = {0.0f};
+    codec->commit(sum_of(0, maxima));
+    ASSERT_TRUE(add(*codec, {2, 1}, 0, x, layout, again).ok());
+    for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], once[i]);
+    codec->clear(3, 0, again.plan);
+    for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], 0);
+    EXPECT_EQ(again.maxima[0], 0.0f);
+    EXPECT_EQ(again.record.clipped, 0u);
+}
+
+TEST(Codec, LanesAddConcurrently) {
+    Layout layout = layout_of_three();
+    constexpr uint32_t blocks = 64, lanes = 4;
+    auto codec = codec_cpu(layout, {Quantiser::auto32, 64, blocks});
+    Accumulator one(layout, 1, Word::i32), many(layout, 1, Word::i32);
+    for (uint32_t b = 0; b < blocks; ++b) ASSERT_TRUE(add(*codec, {0, b}, 1, gradient_of(b, layout.elements, 1e-3f), layout, one).ok());
+    std::vector<std::thread> threads;
+    for (uint32_t lane = 0; lane < lanes; ++lane)
+        threads.emplace_back([&, lane] {
+            for (uint32_t b = lane; b < blocks; b += lanes) EXPECT_TRUE(add(*codec, {1, b}, 1, gradient_of(b, layout.elements, 1e-3f), layout, many).ok());
+        });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(0, std::memcmp(one.plan.words.host, many.plan.words.host, one.plan.words.bytes));
+    EXPECT_EQ(one.maxima, many.maxima);
+    EXPECT_EQ(one.record.clipped, many.record.clipped);
+}
+
+}   // namespace
+}   // namespace gradcast

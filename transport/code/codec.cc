@@ -1,0 +1,147 @@
+// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 uses the least power of two 2^e with 2 M <= Q 2^e for the next step,
+// M being the largest |x| of this one, Q the largest word of one block such that B of them never leave int32.
+#include "transport/code/codec.h"
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "runtime/core/limits.h"
+#include "transport/code/kernels.h"
+
+namespace gradcast {
+
+const char* quantiser_name(Quantiser quantiser) {
+    switch (quantiser) {
+        case Quantiser::fixed: return "fixed";
+        case Quantiser::auto32: return "auto32";
+    }
+    return "?";
+}
+
+Status quantiser_parse(std::string_view name, Quantiser* quantiser) {
+    for (Quantiser each : {Quantiser::fixed, Quantiser::auto32})
+        if (name == quantiser_name(each)) {
+            *quantiser = each;
+            return {};
+        }
+    return fail(Code::invalid, "quantiser \"{}\" does not exist; one of: auto32, fixed", name);
+}
+
+namespace {
+
+constexpr int32_t fixed_limit = 2147483647;
+constexpr double fixed_range = 10.0;
+
+class CpuCodec : public Codec {
+public:
+    CpuCodec(const Layout& layout, const CodecConfig& config)
+        : layout_(layout), config_(config), kernels_(word_kernels(isa_best())), limit_(quantise_limit(config.quantiser, config.blocks)),
+          exponents_(layout.groups.size()), units_(layout.groups.size()), states_(layout.buckets.size()) {
+        GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
+    }
+
+    Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
+        (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
+        const Bucket& range = layout_.buckets[bucket];
+        GC_ASSERT(gradient.bytes == range.count * sizeof(float) && plan.words.bytes == range.count * word_bytes(plan.word));
+        GC_ASSERT(plan.record->maxima.size() == range.group_count);
+        State& state = states_[bucket];
+        // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
+        // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
+        std::scoped_lock lock(state.mutex);
+        const bool first = !state.begun || state.step != block.step;
+        state.begun = true, state.step = block.step;
+        if (first) plan.record->clipped = 0;
+        for (uint32_t g = 0; g < range.group_count; ++g) {
+            const Group& group = layout_.groups[range.group + g];
+            const uint64_t offset = group.offset - range.offset;
+            const float* x = gradient.as<float>() + offset;
+            const Scale scale = scale_of(range.group + g);
+            const QuantiseResult result = plan.word == Word::i32
+                                              ? kernels_.quantise_i32(plan.words.as<int32_t>() + offset, x, group.count, scale, !first)
+                                              : kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, !first);
+            if (!std::isfinite(result.maximum))
+                return fail(Code::diverged, "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                            block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
+            float& maximum = plan.record->maxima[g];
+            maximum = first ? result.maximum : std::fmax(maximum, result.maximum);
+            plan.record->clipped += result.clipped;
+        }
+        *fence = {};
+        return {};
+    }
+
+    void clear(StepId step, uint32_t bucket, const Plan& plan) override {
+        State& state = states_[bucket];
+        std::scoped_lock lock(state.mutex);
+        state.begun = true, state.step = step;
+        std::memset(plan.words.host, 0, plan.words.bytes);
+        std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
+        plan.record->clipped = 0;
+    }
+
+    void probe(const float* gradient) override {
+        for (uint32_t g = 0; g < layout_.groups.size(); ++g) {
+            const Group& group = layout_.groups[g];
+            float maximum = 0;
+            for (uint64_t i = 0; i < group.count; ++i) maximum = std::fmax(maximum, std::fabs(gradient[group.offset + i]));
+            rescale(g, 4.0 * maximum);
+        }
+    }
+
+    std::span<const double> units(uint32_t bucket) const override {
+        const Bucket& range = layout_.buckets[bucket];
+        for (uint32_t g = range.group; g < range.group + range.group_count; ++g)
+            units_[g] = config_.quantiser == Quantiser::fixed ? fixed_range / fixed_limit / config_.batch : std::ldexp(1.0, exponents_[g]) / config_.batch;
+        return std::span(units_).subspan(range.group, range.group_count);
+    }
+
+    void commit(const Sum& sum) override {
+        const Bucket& range = layout_.buckets[sum.bucket];
+        GC_ASSERT(sum.maxima.size() == range.group_count);
+        for (uint32_t g = 0; g < range.group_count; ++g) rescale(range.group + g, sum.maxima[g]);
+        states_[sum.bucket].begun = false;
+    }
+
+    std::span<int32_t> exponents() override { return exponents_; }
+
+private:
+    struct State {
+        std::mutex mutex;
+        bool begun = false;   // the accumulator holds something of `step`
+        StepId step = 0;
+    };
+
+    Scale scale_of(uint32_t group) const {
+        if (config_.quantiser == Quantiser::fixed) return {fixed_range, static_cast<double>(fixed_limit), limit_};
+        return {1.0, std::ldexp(1.0, -exponents_[group]), limit_};
+    }
+
+    // M = 0 keeps e, and so does an M that is not finite: the next add() of such a gradient says so.
+    void rescale(uint32_t group, double maximum) {
+        if (config_.quantiser == Quantiser::fixed || maximum == 0 || !std::isfinite(maximum)) return;
+        int e = std::ilogb(2 * maximum) - std::ilogb(static_cast<double>(limit_));
+        if (std::ldexp(limit_, e) < 2 * maximum) ++e;   // both exact in double
+        exponents_[group] = e;
+    }
+
+    const Layout& layout_;
+    const CodecConfig config_;
+    const WordKernels& kernels_;
+    const int32_t limit_;
+    std::vector<int32_t> exponents_;
+    mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
+    std::vector<State> states_;           // by bucket
+};
+
+}   // namespace
+
+int32_t quantise_limit(Quantiser quantiser, uint32_t blocks) {
+    return quantiser == Quantiser::fixed ? fixed_limit : static_cast<int32_t>((INT32_MAX - 1) / 2 / blocks);
+}
+
+std::unique_ptr<Codec> codec_cpu(const Layout& layout, const CodecConfig& config) { return std::make_unique<CpuCodec>(layout, config); }
+
+}   // namespace gradcast
