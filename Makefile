@@ -4,6 +4,10 @@
 # *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name.
 
 BUILD    ?= build
+# All cores, unless the caller says how many.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
 CXX      ?= g++
 MODE     ?=
 OPT      ?= -O2 -g1
