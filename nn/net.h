@@ -1,5 +1,5 @@
 // A network on one device.  Parameters are shared by all lanes; activations and the gradient belong to a lane.
-// Built from a list of layers (nn/layers.h); presets (nn/presets.h) are such lists.
+// Built from a list of layers, whose shape rules are in nn/layers.h; presets (nn/presets.cc) are such lists.
 #pragma once
 #include <memory>
 #include <span>
@@ -17,7 +17,7 @@ struct LayerSpec {
     std::string kind;   // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
     std::string name;   // for errors and exports; empty: kind and number ("conv2")
     uint32_t outputs = 0;              // conv, inner_product: K
-    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, pooling (stride 0 for pooling means its kernel)
+    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool (stride 0 for pooling means its kernel)
 };
 struct NetSpec {
     uint32_t C = 1, H = 28, W = 28;    // of a sample as stored
@@ -43,7 +43,10 @@ struct Optimiser;   // nn/optimiser.h
 
 struct NetConfig {
     uint32_t lanes = 1;
-    uint32_t samples_max = 0;            // of one block (or one evaluation batch)
+    uint32_t samples_max = 0;            // of one evaluation batch (any size up to it will do), and of a block when block_sizes is empty
+    /// Every size that block() will get; kernels are made for these alone.  Empty: samples_max and one less, as the blocks of a
+    /// mini-batch differ by one sample at most.  evaluate() takes the smallest size made that holds its batch.
+    std::vector<uint32_t> block_sizes = {};
     uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float32
     uint64_t seed = 1;
 };
@@ -56,19 +59,24 @@ struct Net {
     virtual void refresh() = 0;                     // parameters changed from outside: rebuild what kernels keep of them
     /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the number of threads.
     virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;
-    /// block() of that step returns Code::cancelled between two layers.  Any thread.
+    /// block() of that step returns Code::cancelled between two layers.  The latest call counts: cancel(no_step) allows every step again.  Any thread.
     virtual void cancel(StepId step) = 0;
+    static constexpr StepId no_step = ~StepId{0};
     /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
     /// Applies one bucket's sum: value = (float)((double)S * unit of its group), then the optimiser.  Trainer thread, no block running.
     virtual Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) = 0;
 };
-/// Plans activations, gradients and parameters in `arena`, then (after the arena is sealed) ready() makes primitives and initial weights.
-/// Error: names the layer and both shapes.
+/// Makes the kernels and plans activations, gradients and parameters in `arena`; after the arena is sealed, net_cpu_ready() binds them
+/// and draws the initial weights.  The arena must outlive the net.  Error: names the layer and both shapes.
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
 Status net_cpu_ready(Net& net);
 
-/// He-normal initial weights (biases 0) from the counter-based generator: element i depends on (seed, layer, i) alone.
+/// Fixes the instruction set of this process's float kernels (oneDNN), once and before the first net is planned: bits differ between levels.
+/// Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
+Status nn_isa(Isa isa);
+
+/// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i) alone.
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
 
 }   // namespace gradcast

@@ -1,0 +1,147 @@
+#include "nn/cpu/build.h"
+
+#include <dnnl_debug.h>
+
+#include <algorithm>
+
+namespace gradcast::cpu {
+
+Status Call::bind(std::span<const Frame> frames, dnnl_engine_t engine) {
+    for (const Frame& frame : frames)
+        for (const auto& [index, tensor] : tensors) {
+            dnnl_memory_t memory = nullptr;
+            dnnl_status_t status = dnnl_memory_create(&memory, &tensor.desc, engine, frame.at(tensor));
+            if (status != dnnl_success) return fail(Code::node_memory, "oneDNN cannot take a tensor's memory: {}", dnnl_status2str(status));
+            memories.emplace_back(memory);
+            arguments.push_back({index, memory});
+        }
+    return {};
+}
+
+Status Call::run(const Frame& frame) const {
+    size_t count = tensors.size();
+    dnnl_status_t status = dnnl_primitive_execute(primitive.get(), frame.stream, static_cast<int>(count), arguments.data() + frame.lane * count);
+    if (status != dnnl_success) return fail(Code::node_memory, "oneDNN cannot run a kernel: {}", dnnl_status2str(status));
+    return {};
+}
+
+void Build::begin(uint32_t size, bool backward) {
+    samples = size, training = backward;
+    kept_ = 0, odd_ = false;
+    activation = {};
+}
+
+dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes) {
+    dnnl_dims_t dims{}, strides{};
+    int count = 0;
+    for (uint64_t size : sizes) dims[count++] = static_cast<dnnl_dim_t>(size);
+    dnnl_dim_t stride = 1;
+    for (int i = count - 1; i >= 0; --i) strides[i] = stride, stride *= dims[i];
+    dnnl_memory_desc_t desc;
+    GC_ASSERT(dnnl_memory_desc_init_by_strides(&desc, count, dims, dnnl_f32, strides) == dnnl_success);
+    return desc;
+}
+
+dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like) {
+    dnnl_memory_desc_t desc;
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, like.ndims, like.dims, dnnl_f32, dnnl_format_tag_any) == dnnl_success);
+    return desc;
+}
+
+Status Build::describe(const char* what, const void* op, const_dnnl_primitive_attr_t attributes, const_dnnl_primitive_desc_t hint, Pd* pd) {
+    dnnl_primitive_attr_t own = nullptr;
+    if (attributes ? dnnl_primitive_attr_clone(&own, attributes) : dnnl_primitive_attr_create(&own))
+        return fail(Code::node_memory, "oneDNN cannot make the attributes of layer {}", layer->spec.name);
+    dnnl_primitive_attr_set_scratchpad_mode(own, dnnl_scratchpad_mode_user);
+    dnnl_primitive_desc_t made = nullptr;
+    dnnl_status_t status = dnnl_primitive_desc_create(&made, op, own, engine_, hint);
+    dnnl_primitive_attr_destroy(own);
+    if (status != dnnl_success)
+        return fail(Code::unsupported, "layer {}: oneDNN has no kernel for its {} pass with {} samples ({})", layer->spec.name, what, samples, dnnl_status2str(status));
+    pd->reset(made);
+    return {};
+}
+
+Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list) {
+    auto call = std::make_unique<Call>();
+    dnnl_primitive_t made = nullptr;
+    dnnl_status_t status = dnnl_primitive_create(&made, pd.get());
+    if (status != dnnl_success) return fail(Code::node_memory, "layer {}: oneDNN cannot make a kernel ({})", layer->spec.name, dnnl_status2str(status));
+    call->primitive.reset(made);
+    call->tensors = std::move(tensors);
+    dnnl_memory_desc_t scratch = query(pd, dnnl_query_scratchpad_md);
+    if (dnnl_memory_desc_get_size(&scratch)) call->tensors.emplace_back(DNNL_ARG_SCRATCHPAD, allocate(Place::scratch, scratch, 0));
+    list.emplace_back([raw = call.get()](Frame& frame) { return raw->run(frame); });
+    calls.push_back(std::move(call));
+    return {};
+}
+
+Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
+    dnnl_primitive_attr_t attributes = nullptr;
+    dnnl_primitive_desc_t made = nullptr;
+    if (dnnl_primitive_attr_create(&attributes) == dnnl_success) {
+        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+        dnnl_reorder_primitive_desc_create(&made, &from.desc, engine_, &to.desc, engine_, attributes);
+        dnnl_primitive_attr_destroy(attributes);
+    }
+    if (!made) return fail(Code::unsupported, "layer {}: oneDNN cannot reorder one of its tensors", layer->spec.name);
+    return primitive(Pd(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, list);
+}
+
+Tensor Build::allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset) {
+    Tensor tensor{desc, place, offset};
+    uint64_t& most = bytes[static_cast<size_t>(place)];
+    most = std::max(most, offset + (tensor.bytes() + 63) / 64 * 64);
+    return tensor;
+}
+
+Tensor Build::kept(const dnnl_memory_desc_t& desc) {
+    Tensor tensor = allocate(Place::kept, desc, kept_);
+    kept_ += (tensor.bytes() + 63) / 64 * 64;
+    return tensor;
+}
+
+Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
+    Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
+    if (made.learns) made.gradient = allocate(odd_ ? Place::odd : Place::even, desc, 0), odd_ = !odd_;
+    return made;
+}
+
+Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor) {
+    Tensor parameters = weight(Place::parameters, canonical);
+    if (dnnl_memory_desc_equal(&canonical, &desc)) {
+        *tensor = parameters;
+        return {};
+    }
+    for (const Tensor& copy : copies->tensors)
+        if (dnnl_memory_desc_equal(&copy.desc, &desc)) {
+            *tensor = copy;
+            return {};
+        }
+    Tensor copy = allocate(Place::copies, desc, bytes[static_cast<size_t>(Place::copies)]);
+    GC_TRY(reorder(parameters, copy, copies->refresh));
+    copies->tensors.push_back(copy);
+    *tensor = copy;
+    return {};
+}
+
+Status Build::consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor) {
+    for (const Tensor& each : have)
+        if (dnnl_memory_desc_equal(&each.desc, &desc)) {
+            *tensor = each;
+            return {};
+        }
+    *tensor = kept(desc);
+    return reorder(*have.begin(), *tensor, list);
+}
+
+Status Build::produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor) {
+    if (dnnl_memory_desc_equal(&wanted.desc, &desc)) {
+        *tensor = wanted;
+        return {};
+    }
+    *tensor = kept(desc);
+    return reorder(*tensor, wanted, after);
+}
+
+}   // namespace gradcast::cpu

@@ -1,0 +1,140 @@
+// How a net on the CPU is put together.  Everything is decided before the first step: for each size of block every layer appends operations
+// to lists, with all memory at fixed places; a step then only walks the lists.  A tensor is a oneDNN descriptor and a place; an operation is
+// a oneDNN primitive or a function of our own.
+#pragma once
+#include <dnnl.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "nn/layers.h"
+#include "runtime/core/arena.h"
+
+namespace gradcast::cpu {
+
+template <auto destroy>
+struct Closer {
+    template <typename T>
+    void operator()(T* handle) const { destroy(handle); }
+};
+using Pd = std::unique_ptr<dnnl_primitive_desc, Closer<&dnnl_primitive_desc_destroy>>;
+using Primitive = std::unique_ptr<dnnl_primitive, Closer<&dnnl_primitive_destroy>>;
+using Memory = std::unique_ptr<dnnl_memory, Closer<&dnnl_memory_destroy>>;
+using Engine = std::unique_ptr<dnnl_engine, Closer<&dnnl_engine_destroy>>;
+using Stream = std::unique_ptr<dnnl_stream, Closer<&dnnl_stream_destroy>>;
+
+/// Memory by life time.  Of a lane: `kept` from the forward to the backward pass; `even` and `odd` hold the gradients of activations, each of
+/// which is read only while its neighbour is written; `scratch` within one operation; `gradient` in canonical order.  Of all lanes: `parameters`
+/// in canonical order, and `copies` of weights in the orders that kernels want.
+enum class Place : uint8_t { kept, even, odd, scratch, gradient, parameters, copies };
+constexpr uint32_t place_count = 7;
+
+struct Tensor {
+    dnnl_memory_desc_t desc{};
+    Place place{};
+    uint64_t offset = 0;   // bytes
+    uint64_t bytes() const { return dnnl_memory_desc_get_size(&desc); }
+};
+
+/// One lane at work.
+struct Frame {
+    uint32_t lane = 0;
+    dnnl_stream_t stream = nullptr;
+    std::array<std::byte*, place_count> base{};
+    const Samples* samples = nullptr;
+    int32_t* predicted = nullptr;   // results of the loss layer
+    double loss = 0;
+    uint32_t right = 0;
+
+    float* at(const Tensor& tensor) const { return reinterpret_cast<float*>(base[static_cast<size_t>(tensor.place)] + tensor.offset); }
+};
+using Operation = std::function<Status(Frame&)>;
+
+/// What a layer does for blocks of one size.
+struct Operations {
+    std::vector<Operation> forward;
+    std::vector<Operation> weights;   // backward: dweight and dbias, of layers that have them
+    std::vector<Operation> data;      // backward: dinput, after `weights`
+};
+
+/// What flows between two layers: a value and, where somebody before it learns, its gradient in the same order.
+struct Activation {
+    Tensor value, gradient;
+    bool learns = false;
+};
+
+/// A oneDNN primitive with its arguments, bound to the memory of every lane once.
+struct Call {
+    Primitive primitive;
+    std::vector<std::pair<int, Tensor>> tensors;
+    std::vector<Memory> memories;
+    std::vector<dnnl_exec_arg_t> arguments;   // tensors.size() for each lane
+    Status bind(std::span<const Frame> frames, dnnl_engine_t engine);
+    Status run(const Frame& frame) const;
+};
+
+/// Copies of one layer's weights, shared by all sizes.
+struct WeightCopies {
+    std::vector<Tensor> tensors;
+    std::vector<Operation> refresh;   // from the parameters
+};
+
+class Build {
+public:
+    explicit Build(dnnl_engine_t engine) : engine_(engine) {}
+
+    // Of the size under construction
+    uint32_t samples = 0;
+    bool training = false;    // false: forward only
+    Activation activation;    // in: the layer's input; out: its output
+    void begin(uint32_t size, bool backward);
+
+    // Of the layer under construction
+    const Layer* layer = nullptr;
+    Operations* operations = nullptr;
+    WeightCopies* copies = nullptr;
+
+    /// Descriptors: float32, canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
+    static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims);
+    static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like);
+
+    /// `what` is for the error: "forward".
+    Status describe(const char* what, const void* op, const_dnnl_primitive_attr_t attributes, const_dnnl_primitive_desc_t hint, Pd* pd);
+    static dnnl_memory_desc_t query(const Pd& pd, dnnl_query_t what) { return *dnnl_primitive_desc_query_md(pd.get(), what, 0); }
+    /// Appends an operation that runs the primitive; adds the scratch memory that it wants.
+    Status primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list);
+    Status reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list);
+
+    /// Memory that lives until the backward pass, a gradient of an activation, memory of one lane for one operation after another.
+    Tensor kept(const dnnl_memory_desc_t& desc);
+    Activation flows(const dnnl_memory_desc_t& desc, bool learns);
+    /// This layer's parameters and their gradient in canonical order.
+    Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return {desc, place, layer->offset * sizeof(float)}; }
+    Tensor bias(Place place) const { return {plain({layer->biases}), place, (layer->offset + layer->weights) * sizeof(float)}; }
+    /// The layer's weights in that order: the parameters themselves, or a copy that is refreshed once a step.
+    Status weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor);
+    /// A tensor that is there in the order of have[0] (and perhaps in others), in order `desc`: one of `have`, or a copy that `list` makes.
+    Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
+    /// Where a primitive writes what shall become `wanted` but comes in order `desc`: `wanted` itself, or memory that `after` reorders from.
+    Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
+
+    std::array<uint64_t, place_count> bytes{};   // the most that any size needs
+    std::vector<std::unique_ptr<Call>> calls;
+private:
+    Tensor allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset);
+    dnnl_engine_t engine_;
+    uint64_t kept_ = 0;
+    bool odd_ = false;
+};
+
+/// Layers, each in a file of its own: append to b.operations, replace b.activation.
+Status conv(Build& b);
+Status inner_product(Build& b);
+Status max_pool(Build& b);
+Status relu(Build& b);
+Status softmax_cross_entropy(Build& b);
+
+}   // namespace gradcast::cpu

@@ -1,0 +1,55 @@
+// Convolution (cross-correlation) with bias:  y[n,k,p,q] = b[k] + sum over c,r,s of w[k,c,r,s] x[n,c, p stride + r - pad, q stride + s - pad].
+//
+// Each pass takes the orders that its best kernel wants and has its tensors reordered: for few channels no order has good kernels for all
+// three, and the wrong one falls to oneDNN's reference code, a thousand times slower.
+#include "nn/cpu/build.h"
+
+namespace gradcast::cpu {
+
+Status conv(Build& b) {
+    const Layer& l = *b.layer;
+    const Activation x = b.activation;
+    Operations& list = *b.operations;
+    dnnl_memory_desc_t canonical = Build::plain({l.out.C, l.in.C, l.spec.kernel, l.spec.kernel}), bias = Build::plain({l.out.C});
+    dnnl_memory_desc_t any_w = Build::any(canonical);
+    dnnl_memory_desc_t any_x = Build::any(Build::plain({b.samples, l.in.C, l.in.H, l.in.W}));
+    dnnl_memory_desc_t any_y = Build::any(Build::plain({b.samples, l.out.C, l.out.H, l.out.W}));
+    dnnl_dims_t strides = {l.spec.stride, l.spec.stride}, pad = {l.spec.pad, l.spec.pad};
+
+    dnnl_convolution_desc_t op;
+    Pd forward;
+    GC_ASSERT(dnnl_convolution_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y,
+                                                 strides, pad, pad) == dnnl_success);
+    GC_TRY(b.describe("forward", &op, nullptr, nullptr, &forward));
+    Tensor x1, w1;
+    GC_TRY(b.consume({x.value}, Build::query(forward, dnnl_query_src_md), list.forward, &x1));
+    GC_TRY(b.weights_as(canonical, Build::query(forward, dnnl_query_weights_md), &w1));
+    const Activation y = b.activation = b.flows(Build::query(forward, dnnl_query_dst_md), true);
+    GC_TRY(b.primitive(forward, {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w1}, {DNNL_ARG_BIAS, b.bias(Place::parameters)}, {DNNL_ARG_DST, y.value}}, list.forward));
+    if (!b.training) return {};
+
+    Pd backward;
+    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y, strides, pad, pad) == dnnl_success);
+    GC_TRY(b.describe("backward weights", &op, nullptr, forward.get(), &backward));
+    Tensor x2, dy2, dw;
+    std::vector<Operation> after;
+    GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
+    GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
+    GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
+    GC_TRY(b.primitive(backward, {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}, {DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient)}}, list.weights));
+    list.weights.insert(list.weights.end(), after.begin(), after.end());
+    if (!x.learns) return {};
+
+    GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &any_y, strides, pad, pad) == dnnl_success);
+    GC_TRY(b.describe("backward data", &op, nullptr, forward.get(), &backward));
+    Tensor dy3, w3, dx;
+    after.clear();
+    GC_TRY(b.consume({y.gradient, dy2}, Build::query(backward, dnnl_query_diff_dst_md), list.data, &dy3));
+    GC_TRY(b.weights_as(canonical, Build::query(backward, dnnl_query_weights_md), &w3));
+    GC_TRY(b.produce(x.gradient, Build::query(backward, dnnl_query_diff_src_md), after, &dx));
+    GC_TRY(b.primitive(backward, {{DNNL_ARG_DIFF_DST, dy3}, {DNNL_ARG_WEIGHTS, w3}, {DNNL_ARG_DIFF_SRC, dx}}, list.data));
+    list.data.insert(list.data.end(), after.begin(), after.end());
+    return {};
+}
+
+}   // namespace gradcast::cpu

@@ -1,0 +1,271 @@
+// The net on oneDNN: one list of operations for each size, shared by all lanes; memory by lane.
+#include <dnnl_debug.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+
+#include "nn/cpu/build.h"
+#include "nn/kernels.h"
+#include "nn/optimiser.h"
+
+namespace gradcast {
+namespace cpu {
+namespace {
+
+// A block is computed by one thread whatever the machine has, because weight gradients differ between thread counts.  oneDNN looks at this
+// thread's OpenMP setting when it makes a kernel and when it runs it.
+class OneThread {
+public:
+    OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+    OneThread(const OneThread&) = delete;
+    OneThread& operator=(const OneThread&) = delete;
+    ~OneThread() { omp_set_num_threads(before_); }
+
+private:
+    int before_;
+};
+
+struct Row {
+    Kind kind;
+    Status (*build)(Build& b);
+};
+constexpr std::array rows = {Row{Kind::conv, conv}, Row{Kind::inner_product, inner_product}, Row{Kind::max_pool, max_pool}, Row{Kind::relu, relu},
+                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy}};
+static_assert(rows.size() == kind_count);
+
+/// The net for blocks of one size.
+struct Program {
+    uint32_t samples;
+    bool training;
+    Tensor input;
+    std::vector<Operations> layers;
+};
+
+class CpuNet final : public Net {
+public:
+    Status plan(const NetSpec& spec, const NetConfig& config, Arena& arena);
+    Status ready();
+
+    const Layout& layout() const override { return layout_; }
+    const NetSpec& spec() const override { return spec_; }
+    std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
+    void refresh() override;
+    Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
+    void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
+    Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
+
+private:
+    Status make(Build& build, Program& program);
+    Status check(const Samples& samples) const;
+    /// Fills the input and runs all layers forward.
+    Status forward(const Program& program, Frame& frame, StepId step);
+    bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
+    void refresh_layer(size_t layer);
+
+    NetSpec spec_;
+    NetConfig config_;
+    Layout layout_;
+    std::vector<Layer> layers_;
+    std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
+    std::vector<WeightCopies> copies_;        // by layer
+    std::vector<Program> programs_;           // ascending sizes
+    std::vector<std::unique_ptr<Call>> calls_;
+    std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
+    std::vector<Stream> streams_;
+    std::vector<Frame> frames_;
+    Buffer parameters_, copies_memory_, apply_memory_;
+    Engine engine_;
+    std::atomic<StepId> cancelled_{no_step};
+    const FloatKernels& kernels_ = float_kernels(isa_best());
+};
+
+constexpr uint64_t apply_chunk = 4096;   // elements turned to float at a time: they stay in the first-level cache
+constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
+
+Status CpuNet::make(Build& build, Program& program) {
+    build.begin(program.samples, program.training);
+    build.activation.value = program.input = build.kept(Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
+    program.layers.resize(layers_.size());
+    for (size_t i = 0; i < layers_.size(); ++i) {
+        build.layer = &layers_[i], build.operations = &program.layers[i], build.copies = &copies_[i];
+        GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
+    }
+    return {};
+}
+
+Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
+    OneThread one;
+    GC_ASSERT(config.lanes >= 1 && config.samples_max >= 1);
+    spec_ = spec, config_ = config;
+    GC_TRY(layers_check(spec_, &layers_));
+    layout_ = layers_layout(layers_, config.bucket_bytes);
+    bucket_of_layer_.assign(layers_.size(), ~0u);
+    for (size_t i = 0; i < layers_.size(); ++i)
+        for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket)
+            if (layers_[i].parameters() && layers_[i].offset == layout_.buckets[bucket].offset) bucket_of_layer_[i] = static_cast<uint32_t>(bucket);
+
+    dnnl_engine_t engine = nullptr;
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
+    engine_.reset(engine);
+    std::set<uint32_t> training(config.block_sizes.begin(), config.block_sizes.end());
+    if (training.empty()) training = {config.samples_max, std::max(config.samples_max, 2u) - 1};
+    std::set<uint32_t> sizes = training;
+    sizes.insert(config.samples_max);
+    copies_.resize(layers_.size());
+    Build build(engine);
+    for (uint32_t size : sizes) {
+        GC_ASSERT(size >= 1);
+        programs_.push_back({size, training.contains(size), {}, {}});
+        GC_TRY(make(build, programs_.back()));
+    }
+    calls_ = std::move(build.calls);
+
+    build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
+    constexpr std::array<const char*, place_count> purposes = {"activations", "activation gradients", "activation gradients", "kernel scratch", "gradients", nullptr, nullptr};
+    memory_.resize(config.lanes);
+    for (auto& lane : memory_)
+        for (size_t place = 0; place < place_count; ++place)
+            if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
+    arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
+    arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
+    arena.plan("parameters", apply_chunk * sizeof(float), &apply_memory_);
+    return {};
+}
+
+Status CpuNet::ready() {
+    for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
+        dnnl_stream_t stream = nullptr;
+        if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success) return fail(Code::node_memory, "oneDNN cannot make a stream");
+        streams_.emplace_back(stream);
+        Frame& frame = frames_.emplace_back();
+        frame.lane = lane, frame.stream = stream;
+        for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
+        frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
+        frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
+    }
+    for (auto& call : calls_) GC_TRY(call->bind(frames_, engine_.get()));
+    weights_initial(spec_, layout_, config_.seed, parameters());
+    refresh();
+    return {};
+}
+
+void CpuNet::refresh_layer(size_t layer) {
+    for (const Operation& operation : copies_[layer].refresh) GC_ASSERT(operation(frames_[0]).ok());   // no block is running: lane 0's scratch is free
+}
+
+void CpuNet::refresh() {
+    OneThread one;
+    for (size_t i = 0; i < layers_.size(); ++i) refresh_layer(i);
+}
+
+Status CpuNet::check(const Samples& samples) const {
+    if (samples.C != spec_.C || samples.H != spec_.H || samples.W != spec_.W)
+        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec_.C, spec_.H, spec_.W);
+    for (uint32_t n = 0; n < samples.count; ++n)
+        if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec_.classes)
+            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n], spec_.classes);
+    return {};
+}
+
+Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
+    const Samples& samples = *frame.samples;
+    Shape padded = layers_[0].in;
+    float* image = frame.at(program.input);
+    // The padding is written every time: nothing in a lane's memory outlives its block.
+    std::fill_n(image, padded.elements() * (spec_.pad ? program.samples : 0), 0.0f);
+    std::fill_n(image + padded.elements() * samples.count, padded.elements() * (program.samples - samples.count), 0.0f);
+    const uint8_t* pixels = samples.images;
+    for (uint32_t n = 0; n < samples.count; ++n)
+        for (uint32_t c = 0; c < spec_.C; ++c, image += uint64_t{padded.H} * padded.W) {
+            float scale = 1 / (255 * samples.std[c]), shift = -samples.mean[c] / samples.std[c];
+            uint64_t rows_of_image = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / rows_of_image;
+            for (uint64_t h = 0; h < rows_of_image; ++h, pixels += row)
+                kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale, shift);
+        }
+    frame.loss = 0, frame.right = 0;
+    for (const Operations& layer : program.layers) {
+        if (cancelled(step)) return step_cancelled;
+        for (const Operation& operation : layer.forward) GC_TRY(operation(frame));
+    }
+    return {};
+}
+
+Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
+    OneThread one;
+    GC_ASSERT(lane < frames_.size());
+    GC_TRY(check(samples));
+    auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples == samples.count && each.training; });
+    if (program == programs_.end()) return fail(Code::invalid, "a block of {} samples, which is none of the net's block sizes", samples.count);
+    Frame& frame = frames_[lane];
+    frame.samples = &samples, frame.predicted = nullptr;
+    GC_TRY(forward(*program, frame, id.step));
+    sink.loss(lane, id, frame.loss);
+    for (size_t i = layers_.size(); i-- > 0;) {
+        if (cancelled(id.step)) return step_cancelled;
+        for (const Operation& operation : program->layers[i].weights) GC_TRY(operation(frame));
+        if (uint32_t bucket = bucket_of_layer_[i]; bucket != ~0u) {
+            const Bucket& range = layout_.buckets[bucket];
+            GC_TRY(sink.bucket(lane, id, bucket, memory_[lane][static_cast<size_t>(Place::gradient)].part(range.offset * sizeof(float), range.count * sizeof(float))));
+        }
+        for (const Operation& operation : program->layers[i].data) GC_TRY(operation(frame));
+    }
+    return {};
+}
+
+Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+    OneThread one;
+    GC_ASSERT(lane < frames_.size());
+    GC_TRY(check(samples));
+    auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples >= samples.count; });
+    if (program == programs_.end()) return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
+    Frame& frame = frames_[lane];
+    frame.samples = &samples, frame.predicted = predicted;
+    GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation
+    *right = frame.right, *loss = frame.loss;
+    return {};
+}
+
+Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
+    OneThread one;
+    GC_ASSERT(sum.bucket < layout_.buckets.size());
+    const Bucket& bucket = layout_.buckets[sum.bucket];
+    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
+    float* gradient = apply_memory_.as<float>();
+    for (uint32_t g = 0; g < bucket.group_count; ++g) {
+        const Group& group = layout_.groups[bucket.group + g];
+        for (uint64_t i = 0; i < group.count; i += apply_chunk) {
+            uint64_t count = std::min(apply_chunk, group.count - i), offset = group.offset + i, word = offset - bucket.offset;
+            if (sum.word == Word::i32) kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]);
+            else kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, units[g]);
+            optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
+        }
+    }
+    for (size_t i = 0; i < layers_.size(); ++i)
+        if (layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count) refresh_layer(i);
+    return {};
+}
+
+}   // namespace
+}   // namespace cpu
+
+Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net) {
+    auto made = std::make_unique<cpu::CpuNet>();
+    GC_TRY(made->plan(spec, config, arena));
+    *net = std::move(made);
+    return {};
+}
+
+Status net_cpu_ready(Net& net) { return static_cast<cpu::CpuNet&>(net).ready(); }
+
+Status nn_isa(Isa isa) {
+    if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));
+    // avx512 is the plain core level: with VNNI or AMX oneDNN might choose other float kernels, and two machines would differ.
+    dnnl_cpu_isa_t wanted = isa == Isa::portable ? dnnl_cpu_isa_sse41 : isa == Isa::avx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_avx512_core;
+    if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted) return {};
+    return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa), dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));
+}
+
+}   // namespace gradcast

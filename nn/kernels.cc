@@ -1,0 +1,24 @@
+#include "nn/kernels.h"
+
+namespace gradcast {
+
+namespace portable {
+extern const FloatKernels float_kernels;
+}
+namespace avx2 {
+extern const FloatKernels float_kernels;
+}
+namespace avx512 {
+extern const FloatKernels float_kernels;
+}
+
+const FloatKernels& float_kernels(Isa isa) {
+    switch (isa) {
+        case Isa::portable: return portable::float_kernels;
+        case Isa::avx2: return avx2::float_kernels;
+        case Isa::avx512: return avx512::float_kernels;
+    }
+    return portable::float_kernels;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,58 @@
+// Nets by name, each a list of layers in the form that users write too (sizes: LeCun et al. 1998 with ReLU and max pooling; the CSSGD paper's DNN).
+#include <algorithm>
+#include <array>
+
+#include "nn/net.h"
+
+namespace gradcast {
+namespace {
+
+LayerSpec conv(uint32_t kernel, uint32_t outputs) { return {.kind = "conv", .name = {}, .outputs = outputs, .kernel = kernel}; }
+LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .name = {}, .outputs = outputs}; }
+LayerSpec max_pool(uint32_t kernel) { return {.kind = "max_pool", .name = {}, .kernel = kernel, .stride = kernel}; }
+LayerSpec relu() { return {.kind = "relu", .name = {}}; }
+LayerSpec loss() { return {.kind = "softmax_cross_entropy", .name = "loss"}; }
+
+// 32x32; 28x28 is padded by 2.  61,706 parameters with C = 1 and 10 classes.
+Status lenet5(NetSpec& spec) {
+    if (spec.H != spec.W || (spec.H != 28 && spec.H != 32))
+        return fail(Code::invalid, "net lenet5 takes samples of 28x28 or 32x32, not {}x{}", spec.H, spec.W);
+    spec.pad = (32 - spec.H) / 2;
+    spec.layers = {conv(5, 6), relu(), max_pool(2), conv(5, 16), relu(), max_pool(2), fc(120), relu(), fc(84), relu(), fc(spec.classes), loss()};
+    return {};
+}
+
+Status mlp(NetSpec& spec) {
+    spec.layers = {fc(1024), relu(), fc(1024), relu(), fc(512), relu(), fc(spec.classes), loss()};
+    return {};
+}
+
+struct Row {
+    const char* name;
+    Status (*make)(NetSpec& spec);
+};
+constexpr std::array rows = {Row{"lenet5", lenet5}, Row{"mlp", mlp}};
+constexpr auto names = [] {
+    std::array<const char*, rows.size()> result{};
+    std::transform(rows.begin(), rows.end(), result.begin(), [](const Row& row) { return row.name; });
+    return result;
+}();
+
+}   // namespace
+
+std::span<const char* const> preset_names() { return names; }
+
+Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec) {
+    std::string known;
+    for (const Row& row : rows) {
+        known += (known.empty() ? "" : ", ") + std::string(row.name);
+        if (name != row.name) continue;
+        NetSpec made{.C = C, .H = H, .W = W, .pad = 0, .classes = classes, .layers = {}};
+        GC_TRY(row.make(made));
+        *spec = std::move(made);
+        return {};
+    }
+    return fail(Code::invalid, "no net \"{}\": one of {}", name, known);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,33 @@
+#include <cmath>
+#include <numbers>
+
+#include "nn/layers.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+
+// He, Zhang, Ren, Sun 2015 ("Delving deep into rectifiers"): std = sqrt(2 / fan-in).  Normal numbers by Box and Muller 1958, four from one
+// draw of Philox: element i of a layer takes number i % 4 of draw i / 4.
+void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters) {
+    GC_ASSERT(parameters.size() == layout.elements);
+    std::vector<Layer> layers;
+    GC_ASSERT(layers_check(spec, &layers).ok());   // the layout comes from this very spec
+    uint64_t number = 0;
+    for (const Layer& layer : layers) {
+        if (layer.parameters() == 0) continue;
+        float* weight = parameters.data() + layer.offset;
+        double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.biases)));   // a bias for each output
+        for (uint64_t i = 0; i < layer.weights; i += 4) {
+            Philox bits = random4(Purpose::weights, seed, number, static_cast<uint32_t>(i / 4));
+            for (uint64_t j = 0; j < 4 && i + j < layer.weights; ++j) {
+                double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform(bits[j & 2]))));
+                double angle = 2 * std::numbers::pi * static_cast<double>(uniform(bits[(j & 2) + 1]));
+                weight[i + j] = static_cast<float>(std * radius * (j & 1 ? std::sin(angle) : std::cos(angle)));
+            }
+        }
+        std::fill_n(weight + layer.weights, layer.biases, 0.0f);
+        ++number;
+    }
+}
+
+}   // namespace gradcast
