@@ -1,0 +1,380 @@
+// Nodes, trainers and the loop of the simulator: sim_impl.h tells the whole story.
+#include <algorithm>
+#include <utility>
+
+#include "transport/code/kernels.h"
+#include "transport/link/sim_impl.h"
+
+namespace gradcast::sim {
+namespace {
+
+/// Words of a Compute's source and destination in bytes.
+uint64_t source_bytes(const Compute& c) { return c.count * (c.kernel == Kernel::copy ? 1 : c.kernel == Kernel::add_i64 ? 8 : 4); }
+uint64_t target_bytes(const Compute& c) { return c.count * (c.kernel == Kernel::copy ? 1 : c.kernel == Kernel::add_i32 ? 4 : 8); }
+bool overlap(const Buffer& a, uint64_t a_bytes, const Buffer& b, uint64_t b_bytes) {
+    return a.host < b.host + b_bytes && b.host < a.host + a_bytes;
+}
+
+}   // namespace
+
+/// Who waits, and which packets nobody takes.
+std::string SimulatorImpl::standstill() {
+    std::string text, held;
+    int shown = 0;
+    for (Rank r = 0; r < nodes_.size(); ++r) {
+        Node& node = nodes_[r];
+        if (node.trainer && node.state != Trainer::done && shown++ < 8)
+            text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", r, node.state == Trainer::spends ? "computes" : "waits");
+        for (Rank s : node.stalled)
+            if (held.size() < 300)
+                held += fmt::format("; rank {} answers `later` to {}", r,
+                                    packet_name(s, messages_[transfers_[pair(s, r).flight.head].message].send));
+    }
+    if (shown > 8) text += fmt::format(" and {} more", shown - 8);
+    return text + held;
+}
+
+// ---- a node --------------------------------------------------------------------------------------------------------------------
+
+void SimulatorImpl::post(Rank rank, uint16_t channel, const Event& event) {
+    if (stopped(rank)) return;
+    if (event.kind == Event::Kind::ready) note({now_us(), rank, SimTrace::What::ready, {}, event.step, event.bucket, 0, {}});
+    tell(rank, channel, event);
+}
+
+void SimulatorImpl::batch(Rank rank) {
+    Node& node = nodes_[rank];
+    node.wake_ns = never;
+    if (node.dead) return;
+    std::swap(node.inbox, work_);
+    for (auto& [channel, protocol] : node.protocols) {
+        events_.clear();
+        for (Incoming& incoming : work_)
+            if (incoming.channel == channel) events_.push_back(incoming.event);
+        if (events_.empty() || !fault_.ok()) continue;
+        actions_.clear();
+        actions_.now_us = now_us();
+        protocol->on(events_, actions_);
+        perform(rank, channel, actions_);
+    }
+    for (Incoming& incoming : work_) {
+        if (incoming.slot == none) continue;
+        std::vector<std::byte>& lease = slots_[incoming.slot].lease;
+        if (!lease.empty()) std::memset(lease.data(), poison, lease.size());
+        slots_free_.push_back(incoming.slot);
+    }
+    work_.clear();
+    std::vector<Rank> stalled;
+    std::swap(stalled, node.stalled);
+    for (Rank from : stalled) {
+        pair(from, rank).stalled = false;
+        drain(from, rank);
+    }
+    if (node.state == Trainer::waits && !node.completions.empty()) happen(now_ns_, Do::resume, rank, node.stamp);
+}
+
+void SimulatorImpl::perform(Rank rank, uint16_t channel, Actions& actions) {
+    Node& node = nodes_[rank];
+    for (Send& send : actions.sends) {
+        uint32_t index = message_new(rank, channel, send);
+        Message& m = messages_[index];
+        Rank first = none;
+        for (Rank to = 0; to < nodes_.size(); ++to) {
+            if (send.to.bits ? !(send.to.bits[to / 64] >> (to % 64) & 1) : to != send.to.rank) continue;
+            if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
+            if (first == none) first = to;
+            if (config_.datagrams) continue;
+            if (pair(rank, to).lost) continue;
+            ++m.waiting;
+            uint32_t t = static_cast<uint32_t>(transfers_.size());
+            if (transfers_free_.empty()) transfers_.emplace_back();
+            else t = transfers_free_.back(), transfers_free_.pop_back();
+            transfers_[t] = {index, none, rank, to, 0, false, false, false, Landing::drop, {}};
+            append(pair(rank, to).queue, t);
+        }
+        if (first == none && !send.to.bits)
+            return fault(fail(Code::conflict, "{} is sent to rank {} of {}", packet_name(rank, m.send), send.to.rank, nodes_.size()));
+        note_packet(SimTrace::What::send, rank, first, m.send);
+        if (config_.datagrams) {
+            m.waiting = 1;
+            node.datagrams.push_back(index);
+            transmit(rank);
+        } else if (m.waiting == 0) {   // to lost ranks alone
+            m.waiting = 1;
+            message_settle(index);
+        } else {
+            for (Rank to = 0; to < nodes_.size(); ++to)
+                if (send.to.bits ? send.to.bits[to / 64] >> (to % 64) & 1 : to == send.to.rank) activate(rank, to);
+        }
+    }
+    for (Timer& timer : actions.timers) {
+        if (timer.at_us == 0) node.timers.erase({channel, timer.id});
+        else
+            node.timers[{channel, timer.id}] = happen(std::min(timer.at_us, config_.end_us + 1) * 1000, Do::timer, rank, channel, timer.id);
+    }
+    for (Compute& c : actions.computes) compute(rank, channel, c);
+    for (Completion& completion : actions.completions) {
+        completion.channel = channel;
+        note({now_us(), rank, SimTrace::What::complete, {}, completion.step, static_cast<uint32_t>(completion.id), 0, {}});
+        node.completions.push_back(completion);
+    }
+}
+
+void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
+    Node& node = nodes_[rank];
+    if (!config_.compute_async) {
+        compute_now(c);
+        Event event;
+        event.kind = Event::Kind::computed, event.id = c.ticket;
+        return tell(rank, channel, event);
+    }
+    for (Running& r : node.running) {
+        const Compute& o = r.compute;
+        if (overlap(c.dst, target_bytes(c), o.dst, target_bytes(o)) || overlap(c.src, source_bytes(c), o.dst, target_bytes(o)) ||
+            overlap(c.dst, target_bytes(c), o.src, source_bytes(o)))
+            return fault(fail(Code::conflict, "rank {} channel {}: compute {} races with compute {}, which is not done yet", rank, channel,
+                              c.ticket, o.ticket));
+    }
+    node.running.push_back({channel, c});
+    double ns = static_cast<double>(config_.compute_ns_per_word * c.count) * node.slow * (1 + chance());
+    happen(now_ns_ + static_cast<uint64_t>(ns), Do::computed, rank, channel, c.ticket);
+}
+
+void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
+    std::vector<Running>& running = nodes_[rank].running;
+    auto it =
+        std::find_if(running.begin(), running.end(), [&](const Running& r) { return r.channel == channel && r.compute.ticket == ticket; });
+    compute_now(it->compute);
+    *it = running.back();
+    running.pop_back();
+    Event event;
+    event.kind = Event::Kind::computed, event.id = ticket;
+    tell(rank, static_cast<uint16_t>(channel), event);
+}
+
+void SimulatorImpl::lost(Rank rank, Rank peer, uint64_t after_us) {
+    if (nodes_[rank].dead) return;
+    if (!config_.datagrams) {
+        if (pair(rank, peer).lost) return;
+        drop_all(rank, peer);
+    }
+    Event event;
+    event.kind = Event::Kind::peer_lost, event.rank = peer;
+    event.status = fail(Code::peer_lost, "rank {} has not answered for {} ms", peer, after_us / 1000);
+    tell_all(rank, event);
+}
+
+void SimulatorImpl::die(Rank rank) {
+    Node& node = nodes_[rank];
+    if (node.dead) return;
+    node.dead = true;
+    node.completions.clear();
+    node.running.clear();
+    for (Incoming& incoming : node.inbox)
+        if (incoming.slot != none) slots_free_.push_back(incoming.slot);
+    node.inbox.clear();
+    for (Rank peer = 0; peer < nodes_.size(); ++peer) {
+        if (peer == rank) continue;
+        if (!config_.datagrams) {
+            disconnect(rank, peer, false);
+            drop_all(rank, peer);
+        }
+        happen(now_ns_ + config_.lost_after_us * 1000, Do::lost, peer, rank);
+    }
+    if (node.trainer && node.state != Trainer::done) resume(rank);
+}
+
+// ---- trainers ------------------------------------------------------------------------------------------------------------------
+
+/// Scheduler: gives the turn to a trainer and waits until it is back.
+void SimulatorImpl::resume(Rank rank) {
+    Node& node = nodes_[rank];
+    ++node.stamp;
+    node.state = Trainer::runs;
+    std::unique_lock lock(mutex_);
+    scheduler_turn_ = false, node.has_turn = true;
+    node.turn.notify_one();
+    scheduler_.wait(lock, [&] { return scheduler_turn_; });
+}
+
+/// Trainer: gives the turn back and waits for the next.
+void SimulatorImpl::pause(Rank rank, Trainer state) {
+    Node& node = nodes_[rank];
+    std::unique_lock lock(mutex_);
+    node.state = state, node.has_turn = false, scheduler_turn_ = true;
+    scheduler_.notify_one();
+    if (state != Trainer::done) node.turn.wait(lock, [&] { return node.has_turn; });
+}
+
+Status SimulatorImpl::wait(Rank rank, std::vector<Completion>* out, uint64_t deadline_us) {
+    Node& node = nodes_[rank];
+    if (node.completions.empty() && deadline_us > now_us() && !stopped(rank)) {
+        if (deadline_us <= config_.end_us) happen(deadline_us * 1000, Do::resume, rank, node.stamp);
+        pause(rank, Trainer::waits);
+    }
+    if (stopped(rank)) return fail(Code::cancelled, "rank {}: {}", rank, node.dead ? "killed" : "the simulation has ended");
+    if (node.completions.empty()) return fail(Code::deadline, "rank {}: nothing was completed before the deadline", rank);
+    out->insert(out->end(), node.completions.begin(), node.completions.end());
+    node.completions.clear();
+    return {};
+}
+
+void SimulatorImpl::spend(Rank rank, uint64_t us) {
+    Node& node = nodes_[rank];
+    if (stopped(rank)) return;
+    note({now_us(), rank, SimTrace::What::spend, {}, 0, 0, 0, {}});
+    happen(now_ns_ + static_cast<uint64_t>(static_cast<double>(us) * 1000 * node.slow), Do::resume, rank, node.stamp);
+    pause(rank, Trainer::spends);
+}
+
+// ---- the loop ------------------------------------------------------------------------------------------------------------------
+
+bool SimulatorImpl::pending(const Happening& timer) const {
+    const Node& node = nodes_[timer.rank];
+    auto it = node.timers.find({static_cast<uint16_t>(timer.a), timer.b});
+    return !node.dead && it != node.timers.end() && it->second == timer.number;
+}
+
+void SimulatorImpl::dispatch(const Happening& h) {
+    Node& node = nodes_[h.rank];
+    mix(h.at_ns << 8 ^ static_cast<uint64_t>(h.what)), mix(h.rank);
+    switch (h.what) {
+        case Do::wake:
+            if (node.wake_ns == h.at_ns) batch(h.rank);
+            break;
+        case Do::resume:
+            if (node.stamp == h.a && node.state != Trainer::done && !node.dead) resume(h.rank);
+            break;
+        case Do::transmit:
+            node.transmitting = false;
+            if (!node.dead) transmit(h.rank);
+            break;
+        case Do::arrive:
+        case Do::deliver: {
+            Transfer& t = transfers_[h.a];
+            if (t.stamp != h.b || node.dead) break;
+            if (h.what == Do::arrive) {
+                uint64_t bytes = messages_[t.message].bytes();
+                t.arrived = true;
+                node.bytes_received += bytes;
+                node.in_free_ns = std::max(node.in_free_ns, now_ns_) + pass_ns(bytes);
+                happen(node.in_free_ns, Do::deliver, h.rank, h.a, h.b);
+            } else {
+                t.complete = true;
+            }
+            drain(t.from, t.to);
+            break;
+        }
+        case Do::acked: message_settle(static_cast<uint32_t>(h.a)); break;
+        case Do::left: left(static_cast<uint32_t>(h.a)); break;
+        case Do::datagram_arrive: {
+            uint64_t bytes = messages_[h.a].bytes();
+            node.bytes_received += bytes;
+            node.in_free_ns = std::max(node.in_free_ns + pass_ns(bytes), now_ns_);
+            happen(node.in_free_ns, Do::datagram_deliver, h.rank, h.a);
+            break;
+        }
+        case Do::datagram_deliver: {
+            Message& m = messages_[h.a];
+            Buffer place;
+            Landing landing = node.dead ? Landing::drop : land(m, h.rank, &place);
+            if (landing != Landing::later) take(m, h.rank, landing, place);
+            message_settle(static_cast<uint32_t>(h.a));
+            break;
+        }
+        case Do::timer: {
+            node.timers.erase({static_cast<uint16_t>(h.a), h.b});
+            Event event;
+            event.kind = Event::Kind::timer, event.id = h.b;
+            tell(h.rank, static_cast<uint16_t>(h.a), event);
+            break;
+        }
+        case Do::computed:
+            if (!node.dead) computed(h.rank, h.a, h.b);
+            break;
+        case Do::reconnect: {
+            Rank peer = static_cast<Rank>(h.a);
+            if (node.dead || nodes_[peer].dead || separated(h.rank, peer) || pair(h.rank, peer).lost) break;
+            for (auto [from, to] : {std::pair{h.rank, peer}, std::pair{peer, h.rank}}) {
+                pair(from, to).up = true;
+                activate(from, to);
+            }
+            break;
+        }
+        case Do::part:
+        case Do::heal:
+        case Do::part_lost:
+            for (Rank a = 0; a < nodes_.size(); ++a) {
+                for (Rank b = 0; b < nodes_.size(); ++b) {
+                    if (a == b || partitions_[h.a].side[a] == partitions_[h.a].side[b] || nodes_[a].dead || nodes_[b].dead) continue;
+                    if (h.what == Do::part_lost) lost(a, b, config_.lost_after_us);
+                    else if (!config_.datagrams && a < b) disconnect(a, b, h.what == Do::heal);
+                }
+            }
+            break;
+        case Do::kill: die(h.rank); break;
+        case Do::lost: lost(h.rank, static_cast<Rank>(h.a), config_.lost_after_us); break;
+    }
+}
+
+Status SimulatorImpl::run() {
+    if (!started_) {
+        started_ = true;
+        Event event;
+        event.kind = Event::Kind::peer_up;
+        for (Rank r = 0; r < nodes_.size(); ++r)
+            for (event.rank = 0; event.rank < nodes_.size(); ++event.rank)
+                if (event.rank != r) tell_all(r, event);
+        for (Rank r = 0; r < nodes_.size(); ++r) {
+            Node& node = nodes_[r];
+            if (!node.trainer) continue;
+            node.thread = std::thread([this, r, &node] {
+                {
+                    std::unique_lock lock(mutex_);
+                    node.turn.wait(lock, [&] { return node.has_turn; });
+                }
+                node.result = node.trainer(node.host);
+                if (!node.result.ok() && !stopped(r) && first_error_.ok()) first_error_ = node.result;
+                ++trainers_done_;
+                pause(r, Trainer::done);
+            });
+            happen(delay_ns(), Do::resume, r, node.stamp);
+        }
+    }
+    while (fault_.ok() && (trainers_ == 0 || trainers_done_ < trainers_)) {
+        if (queue_.empty()) {
+            if (trainers_) fault(fail(Code::deadline, "deadlock at {} us of seed {}: {}", now_us(), config_.seed, standstill()));
+            break;
+        }
+        Happening next = queue_.top();
+        if (next.what == Do::timer && !pending(next)) {   // moved or cancelled: no time passes for it
+            queue_.pop();
+            continue;
+        }
+        if (next.at_ns > config_.end_us * 1000) {
+            fault(fail(Code::deadline, "not done after {} us of seed {}: {}", config_.end_us, config_.seed, standstill()));
+            break;
+        }
+        queue_.pop();
+        now_ns_ = next.at_ns;
+        dispatch(next);
+    }
+    if (trainers_) {
+        stopping_ = true;
+        for (Rank r = 0; r < nodes_.size(); ++r) {
+            Node& node = nodes_[r];
+            if (!node.trainer || !node.thread.joinable()) continue;
+            if (node.state != Trainer::done) resume(r);
+            node.thread.join();
+        }
+    }
+    return fault_.ok() ? first_error_ : fault_;
+}
+
+}   // namespace gradcast::sim
+
+namespace gradcast {
+
+std::unique_ptr<Simulator> Simulator::create(const SimConfig& config) { return std::make_unique<sim::SimulatorImpl>(config); }
+
+}   // namespace gradcast

@@ -1,0 +1,279 @@
+// What happens to packets: sim_impl.h tells the whole story.
+#include <utility>
+
+#include "transport/link/sim_impl.h"
+
+namespace gradcast::sim {
+namespace {
+
+constexpr uint32_t datagram_bytes_max = 65507;
+
+uint64_t checksum(const Buffer& buffer) {
+    uint64_t sum = buffer.bytes, word = 0, i = 0;
+    for (; i + 8 <= buffer.bytes; i += 8) {
+        std::memcpy(&word, buffer.host + i, 8);
+        sum = (sum ^ word) * 0x9E3779B97F4A7C15;
+        sum ^= sum >> 29;
+    }
+    word = 0;
+    if (i < buffer.bytes) std::memcpy(&word, buffer.host + i, buffer.bytes - i);
+    return splitmix64(sum ^ word);
+}
+
+}   // namespace
+
+// ---- names ---------------------------------------------------------------------------------------------------------------------
+
+std::string SimulatorImpl::packet_name(Rank from, const Send& send) {
+    std::string name = fmt::format("rank {} channel {} type {}", from, send.channel, static_cast<int>(send.type));
+    if (send.type == PacketType::words || send.type == PacketType::record) {
+        DataBody body = std::bit_cast<DataBody>(send.body);
+        name += fmt::format(" step {} bucket {} part {} index {}", body.step.get(), body.bucket.get(), body.part.get(), body.index.get());
+    }
+    return name;
+}
+
+void SimulatorImpl::note_packet(SimTrace::What what, Rank rank, Rank peer, const Send& send) {
+    SimTrace line{now_us(), rank, what, send.type, 0, 0, peer, {}};
+    if (send.type == PacketType::words || send.type == PacketType::record) {
+        DataBody body = std::bit_cast<DataBody>(send.body);
+        line.step = body.step.get(), line.bucket = body.bucket.get();
+    }
+    note(std::move(line));
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------------------
+
+uint32_t SimulatorImpl::message_new(Rank from, uint16_t channel, const Send& send) {
+    uint32_t index = static_cast<uint32_t>(messages_.size());
+    if (messages_free_.empty()) messages_.emplace_back();
+    else index = messages_free_.back(), messages_free_.pop_back();
+    Message& m = messages_[index];
+    m.from = from, m.send = send, m.send.channel = channel, m.waiting = 0;
+    m.copy.clear();
+    if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
+    else m.sum = checksum(send.payload);
+    uint64_t limit = config_.datagrams ? datagram_bytes_max - packet_overhead_bytes : segment_bytes_stream;
+    if (send.payload.bytes > limit)
+        fault(fail(Code::invalid, "{} sends a payload of {} bytes, above {}", packet_name(from, m.send), send.payload.bytes, limit));
+    return index;
+}
+
+bool SimulatorImpl::untouched(const Message& m, Rank to) {
+    if (m.send.payload.bytes <= inline_bytes_max || checksum(m.send.payload) == m.sum) return true;
+    fault(fail(Code::conflict, "{} overwrote a payload to rank {} before it was told `sent` (ticket {})", packet_name(m.from, m.send), to,
+               m.send.ticket));
+    return false;
+}
+
+/// One receiver (datagrams: one copy) less.
+void SimulatorImpl::message_settle(uint32_t index) {
+    Message& m = messages_[index];
+    if (--m.waiting) return;
+    if (m.send.ticket && !nodes_[m.from].dead) {
+        Event event;
+        event.kind = Event::Kind::sent, event.id = m.send.ticket;
+        tell(m.from, m.send.channel, event);
+    }
+    messages_free_.push_back(index);
+}
+
+/// Asks the protocol.  What comes on a channel where nobody listens is dropped.
+Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
+    for (auto& [channel, protocol] : nodes_[to].protocols) {
+        if (channel != m.send.channel) continue;
+        uint64_t bytes = m.send.payload.bytes;
+        Landing landing = protocol->land(packet_of(m), bytes, place);
+        if (landing == Landing::place && place->bytes != bytes)
+            fault(fail(Code::conflict, "rank {} gives a place of {} bytes to {} bytes of {}", to, place->bytes, bytes,
+                       packet_name(m.from, m.send)));
+        else if (landing == Landing::place && bytes) std::memset(place->host, poison, bytes);
+        if (landing == Landing::lease && bytes > lease_bytes_max)
+            fault(fail(Code::conflict, "rank {} takes {} bytes of {} as a lease, above {}", to, bytes, packet_name(m.from, m.send),
+                       lease_bytes_max));
+        return landing;
+    }
+    return Landing::drop;
+}
+
+/// The payload is whole at the receiver: into its place and into the inbox.
+void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer place) {
+    if (landing == Landing::drop || !fault_.ok()) return;
+    uint32_t index = static_cast<uint32_t>(slots_.size());
+    if (slots_free_.empty()) slots_.emplace_back();
+    else index = slots_free_.back(), slots_free_.pop_back();
+    Slot& slot = slots_[index];
+    slot.packet = packet_of(m);
+    Buffer payload = message_payload(m);
+    if (landing == Landing::lease) {
+        slot.lease.resize(payload.bytes);
+        place = {slot.lease.data(), nullptr, payload.bytes, 0};
+    }
+    if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
+    slot.packet.payload = place;
+    Event event;
+    event.kind = Event::Kind::packet, event.packet = &slot.packet;
+    note_packet(SimTrace::What::deliver, to, m.from, m.send);
+    tell(to, m.send.channel, event, index);
+}
+
+// ---- streams -------------------------------------------------------------------------------------------------------------------
+
+void SimulatorImpl::append(List& list, uint32_t transfer) {
+    transfers_[transfer].next = none;
+    if (list.empty()) list.head = transfer;
+    else transfers_[list.tail].next = transfer;
+    list.tail = transfer;
+}
+
+uint32_t SimulatorImpl::pop(List& list) {
+    uint32_t transfer = list.head;
+    list.head = transfers_[transfer].next;
+    if (list.empty()) list.tail = none;
+    return transfer;
+}
+
+void SimulatorImpl::activate(Rank from, Rank to) {
+    Pair& p = pair(from, to);
+    if (p.active || !sendable(p)) return;
+    p.active = true;
+    nodes_[from].active.push_back(to);
+    transmit(from);
+}
+
+/// Puts the next packet on the sender's link if that is free; peers take turns.
+void SimulatorImpl::transmit(Rank from) {
+    if (config_.datagrams) return transmit_datagram(from);
+    Node& node = nodes_[from];
+    while (!node.active.empty() && !node.transmitting) {
+        Rank to = node.active.front();
+        node.active.pop_front();
+        Pair& p = pair(from, to);
+        p.active = false;
+        if (!sendable(p)) continue;
+        uint32_t index = pop(p.queue);
+        append(p.flight, index);
+        Transfer& t = transfers_[index];
+        uint64_t bytes = messages_[t.message].bytes();
+        node.bytes_sent += bytes, p.flight_bytes += bytes;
+        node.transmitting = true;
+        happen(now_ns_ + pass_ns(bytes), Do::transmit, from);
+        if (config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
+            disconnect(from, to, true);
+            continue;
+        }
+        p.head_ns = std::max(p.head_ns, now_ns_ + delay_ns());
+        t.stamp = happen(p.head_ns, Do::arrive, to, index, number_ + 1);
+        if (sendable(p)) p.active = true, node.active.push_back(to);
+    }
+}
+
+/// The connection of a and b breaks, both ways: what was not taken will be sent again.
+void SimulatorImpl::disconnect(Rank a, Rank b, bool back) {
+    for (auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+        Pair& p = pair(from, to);
+        p.up = false, p.flight_bytes = 0;
+        if (std::exchange(p.stalled, false)) std::erase(nodes_[to].stalled, from);
+        for (uint32_t i = p.flight.head; i != none; i = transfers_[i].next) {
+            Transfer& t = transfers_[i];
+            t.stamp = 0, t.arrived = t.landed = t.complete = false;
+        }
+        if (p.flight.empty()) continue;
+        transfers_[p.flight.tail].next = p.queue.head;
+        p.queue = {p.flight.head, p.queue.empty() ? p.flight.tail : p.queue.tail};
+        p.flight = {};
+    }
+    if (back) happen(now_ns_ + config_.reconnect_us * 1000, Do::reconnect, a, b);
+}
+
+/// Nothing goes this way any more; the sender's tickets complete.
+void SimulatorImpl::drop_all(Rank from, Rank to) {
+    Pair& p = pair(from, to);
+    p.lost = true;
+    while (!p.queue.empty()) {
+        uint32_t index = pop(p.queue);
+        message_settle(transfers_[index].message);
+        transfers_free_.push_back(index);
+    }
+}
+
+/// Takes what can be taken, in order: land() at a head, the event at the last byte.
+void SimulatorImpl::drain(Rank from, Rank to) {
+    Pair& p = pair(from, to);
+    while (!p.stalled && !p.flight.empty() && transfers_[p.flight.head].arrived && fault_.ok()) {
+        uint32_t index = p.flight.head;
+        Transfer& t = transfers_[index];
+        Message& m = messages_[t.message];
+        if (!t.landed) {
+            t.landing = land(m, to, &t.place);
+            if (t.landing == Landing::later) {
+                p.stalled = true;
+                nodes_[to].stalled.push_back(from);
+                return;
+            }
+            t.landed = true;
+        }
+        if (!t.complete) return;
+        if (untouched(m, to)) take(m, to, t.landing, t.place);
+        pop(p.flight);
+        p.flight_bytes -= m.bytes();
+        happen(now_ns_ + config_.latency_us * 1000, Do::acked, from, t.message);
+        transfers_free_.push_back(index);
+        activate(from, to);
+    }
+}
+
+// ---- datagrams -----------------------------------------------------------------------------------------------------------------
+
+void SimulatorImpl::transmit_datagram(Rank from) {
+    Node& node = nodes_[from];
+    if (node.transmitting || node.datagrams.empty()) return;
+    uint32_t index = node.datagrams.front();
+    node.datagrams.pop_front();
+    node.bytes_sent += messages_[index].bytes();
+    node.transmitting = true;
+    uint64_t end_ns = now_ns_ + pass_ns(messages_[index].bytes());
+    happen(end_ns, Do::left, from, index);
+    happen(end_ns, Do::transmit, from);
+}
+
+bool SimulatorImpl::separated(Rank a, Rank b) const {
+    for (const Partition& p : partitions_)
+        if (now_us() >= p.from_us && now_us() < p.to_us && p.side[a] != p.side[b]) return true;
+    return false;
+}
+
+/// Gilbert-Elliott with a bad state that loses everything, entered so often that `loss` is the mean; loss_burst 1 is independent loss.
+bool SimulatorImpl::unlucky(Rank to, PacketType type) {
+    if (config_.loss <= 0 || (config_.loss_type != PacketType{} && config_.loss_type != type)) return false;
+    if (config_.loss_burst <= 1) return chance() < config_.loss;
+    bool& bad = nodes_[to].bad;
+    bad = bad ? chance() >= 1 / config_.loss_burst : chance() < config_.loss / (config_.loss_burst * (1 - config_.loss));
+    return bad;
+}
+
+/// The last byte has left: the payload is free again, each copy meets its fate.
+void SimulatorImpl::left(uint32_t index) {
+    Message& m = messages_[index];
+    if (nodes_[m.from].dead) return message_settle(index);
+    if (m.copy.empty() && m.send.payload.bytes) {
+        if (!untouched(m, m.send.to.rank)) return;
+        m.copy.assign(m.send.payload.host, m.send.payload.host + m.send.payload.bytes);
+    }
+    for (Rank to = 0; to < nodes_.size(); ++to) {
+        bool wanted = m.send.to.bits ? m.send.to.bits[to / 64] >> (to % 64) & 1 : to == m.send.to.rank;
+        if (!wanted || nodes_[to].dead || separated(m.from, to)) continue;
+        uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
+        m.waiting += copies;
+        while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
+    }
+    uint64_t ticket = std::exchange(m.send.ticket, 0);
+    if (ticket) {
+        Event event;
+        event.kind = Event::Kind::sent, event.id = ticket;
+        tell(m.from, m.send.channel, event);
+    }
+    message_settle(index);
+}
+
+}   // namespace gradcast::sim
