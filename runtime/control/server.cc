@@ -94,8 +94,7 @@ public:
     Status open() {
         GC_TRY(socket_clear(config_.socket));
         http_.set_address_family(AF_UNIX);
-        // Before bind(), so there is no moment at which the socket's mode is wider; bind() takes the umask's bits away, so once more after
-        // it.
+        // Before bind(), so that the socket's mode is never wider; bind() takes the umask's bits away, so once more after it.
         http_.set_socket_options([mode = config_.mode](int fd) { ::fchmod(fd, mode); });
         http_.set_keep_alive_max_count(1);
         http_.set_read_timeout(io_seconds);

@@ -40,5 +40,7 @@ struct JobMistake {
 bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config, std::vector<JobMistake>* mistakes);
 /// Reads and parses; the error has one line a mistake.
 Status job_read(const std::string& path, JobConfig* config);
+/// All keys with their defaults and allowed values, for people.
+std::string job_help();
 
 }   // namespace gradcast

@@ -1,0 +1,155 @@
+#include "tools/gradcastctl/client.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <thread>
+
+namespace gradcast {
+namespace {
+
+constexpr time_t connect_seconds = 5;
+constexpr time_t answer_seconds = 120;   // PREPARE at all members stands inside: data sets are read there
+constexpr time_t watch_seconds = 10;     // the server sends a line a second even when nothing changes
+
+httplib::Client client_open(const std::string& socket, time_t read_seconds) {
+    httplib::Client client(socket, 1);
+    client.set_address_family(AF_UNIX);
+    client.set_default_headers({{"Host", "localhost"}});
+    client.set_url_encode(false);   // job_route() did
+    client.set_connection_timeout(connect_seconds);
+    client.set_read_timeout(read_seconds);
+    client.set_write_timeout(connect_seconds);
+    return client;
+}
+
+/// A daemon's own words for what went wrong.
+Reply refused(int http, const std::string& body) {
+    Reply reply{.exit = exit_failed, .error = {}, .json = Json::parse(body, nullptr, false), .text = {}, .next = 0};
+    auto text = [&](const char* key) {
+        return reply.json.is_object() && reply.json[key].is_string() ? reply.json[key].get<std::string>() : "";
+    };
+    reply.error = text("error");
+    if (reply.error.empty()) reply.error = fmt::format("the daemon answered with HTTP status {}", http);
+    if (text("code") == code_name(Code::invalid)) reply.exit = exit_usage;
+    return reply;
+}
+
+}   // namespace
+
+std::string socket_default() {
+    std::string system = "/run/gradcast/control.sock";
+    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+    std::string own = runtime && *runtime ? std::string(runtime) + "/gradcast/control.sock" : "";
+    return !own.empty() && ::access(system.c_str(), F_OK) != 0 && ::access(own.c_str(), F_OK) == 0 ? own : system;
+}
+
+std::string job_route(const std::string& which, const std::string& rest) {
+    std::string route = "/v1/jobs/";
+    for (unsigned char c : which)
+        route += std::isalnum(c) || c == '-' || c == '_' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
+    return route + rest;
+}
+
+bool job_ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
+
+Reply Client::unreachable(const std::string& why) const {
+    if (::access(socket_.c_str(), F_OK) == 0 && ::access(socket_.c_str(), W_OK) != 0)
+        return {.exit = exit_unreachable,
+                .error = fmt::format("no permission to use {}: be root or in its group (ls -l {})", socket_, socket_),
+                .json = {},
+                .text = {},
+                .next = 0};
+    return {.exit = exit_unreachable,
+            .error =
+                fmt::format("no gradcastd answers at {} ({}): is it running? systemctl status gradcastd, or use run --local", socket_, why),
+            .json = {},
+            .text = {},
+            .next = 0};
+}
+
+Reply Client::request(const std::string& route, const std::string* body) const {
+    httplib::Client client = client_open(socket_, answer_seconds);
+    auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
+    if (!result) return unreachable(to_string(result.error()));
+    if (result->status / 100 != 2) return refused(result->status, result->body);
+    Reply reply;
+    if (result->get_header_value("Content-Type") == "application/json") {
+        reply.json = Json::parse(result->body, nullptr, false);
+        if (!reply.json.is_object()) return unreachable("its answer is not JSON");
+        return reply;
+    }
+    reply.next = std::strtoull(result->get_header_value("Gradcast-Next").c_str(), nullptr, 10);
+    reply.text = std::move(result->body);
+    return reply;
+}
+
+Reply Client::job(const std::string& which, JobDetail* detail) const {
+    Reply reply = get(job_route(which));
+    if (reply.exit != exit_done) return reply;
+    try {
+        *detail = reply.json.get<JobDetail>();
+    } catch (const Json::exception& error) {
+        return unreachable(error.what());
+    }
+    return reply;
+}
+
+Reply Client::nodes(std::vector<NodeInfo>* nodes) const {
+    Reply reply = get("/v1/nodes");
+    if (reply.exit != exit_done) return reply;
+    try {
+        *nodes = reply.json.at("nodes").get<std::vector<NodeInfo>>();
+    } catch (const Json::exception& error) {
+        return unreachable(error.what());
+    }
+    return reply;
+}
+
+Reply Client::follow(const std::string& which, JobDetail* detail, const std::function<bool(const JobDetail&)>& seen) const {
+    Reply reply = job(which, detail);
+    if (reply.exit != exit_done) return reply;
+    const std::string id = detail->summary.id;
+    int http = 0;
+    bool wanted = true;
+    std::string text, wrong;
+    httplib::Client client = client_open(socket_, watch_seconds);
+    auto result = client.Get(
+        job_route(id, "/watch"), [&](const httplib::Response& response) { return (http = response.status) != 0; },
+        [&](const char* data, size_t bytes) {
+            text.append(data, bytes);
+            for (size_t end; (end = text.find("\n\n")) != std::string::npos && http == 200; text.erase(0, end + 2)) {
+                if (size_t at = text.find("data: "); at < end) {
+                    Json json = Json::parse(text.substr(at + 6, end - at - 6), nullptr, false);
+                    if (text.starts_with("event: error")) return wrong = json.value("error", "the job is gone"), false;
+                    try {
+                        *detail = json.get<JobDetail>();
+                    } catch (const Json::exception& error) {
+                        return wrong = error.what(), false;
+                    }
+                }
+                if (!(wanted = seen(*detail))) return false;   // an idle line shows the last status again
+            }
+            return true;
+        });
+    if (!wanted) return {.exit = exit_failed, .error = {}, .json = {}, .text = {}, .next = 0};
+    if (http == 503) {   // no seat left among the watchers: ask now and then instead
+        for (;;) {
+            reply = job(id, detail);
+            if (reply.exit != exit_done) return reply;
+            if (!seen(*detail)) return {.exit = exit_failed, .error = {}, .json = {}, .text = {}, .next = 0};
+            if (job_ended(detail->summary.status.state)) return {};
+            std::this_thread::sleep_for(std::chrono::seconds(1));
+        }
+    }
+    if (!wrong.empty()) return {.exit = exit_failed, .error = wrong, .json = {}, .text = {}, .next = 0};
+    if (result && http != 200) return refused(http, text);
+    if (!job_ended(detail->summary.status.state))
+        return unreachable(result ? "it ended while the job ran" : to_string(result.error()) + " while the job ran");
+    return {};
+}
+
+}   // namespace gradcast

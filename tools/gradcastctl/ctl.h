@@ -1,0 +1,42 @@
+// What the files of gradcastctl share: the flags that all commands take, exit codes, and one function a command.
+//
+// main.cc     flags, and which function they call
+// client.*    requests to a daemon, watching a job
+// print.*     numbers with units, tables, the progress line, the result of a job
+// jobs.cc     submit, list, describe, watch, logs, cancel, nodes
+// local.*     a private cluster on this machine;  run.cc  the command that trains on it
+// data.cc     import, evaluate
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+
+namespace gradcast {
+
+enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachable = 3 };
+
+struct Options {
+    std::string socket;
+    bool json = false;   // -o json: the same content as the text, on stdout
+};
+
+/// Prints "gradcastctl: text" on stderr, once, where the error is found; callers pass `exit` on.
+template <typename... Args>
+int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
+    fmt::print(stderr, "gradcastctl: {}\n", fmt::format(format, std::forward<Args>(args)...));
+    return exit;
+}
+
+// Each returns the exit code.
+int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
+int command_list(const Options& options);
+int command_describe(const Options& options, const std::string& job);
+int command_watch(const Options& options, const std::string& job);
+int command_logs(const Options& options, const std::string& job, bool follow);
+int command_cancel(const Options& options, const std::string& job);
+int command_nodes(const Options& options);
+int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep);
+int command_import(const Options& options, const std::string& kind, const std::string& from, const std::string& out, bool force);
+int command_evaluate(const Options& options, const std::string& model, const std::string& data);
+
+}   // namespace gradcast

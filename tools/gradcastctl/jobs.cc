@@ -1,0 +1,187 @@
+// The commands that ask a daemon about jobs and nodes.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <thread>
+
+#include "runtime/job/job_file.h"
+#include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+int complain_of(const Reply& reply) {
+    if (reply.error.empty()) return reply.exit;
+    return complain(reply.exit, "{}", reply.error);
+}
+
+std::string progress(const JobStatus& status) { return fmt::format("{}/{}", status.step, status.steps); }
+
+/// Follows the job to its end and prints its result.
+int finish(const Options& options, const Client& client, const std::string& which) {
+    Progress bar;
+    JobDetail job;
+    Reply reply = client.follow(which, &job, [&](const JobDetail& now) {
+        bar.show(now);
+        return true;
+    });
+    bar.end();
+    if (reply.exit != exit_done) return complain_of(reply);
+    std::vector<NodeResult> nodes;
+    for (Rank rank = 0; rank < job.summary.nodes.size(); ++rank) {
+        nodes.push_back({job.summary.nodes[rank], {}});
+        if (rank == job.self) nodes.back().status = job.summary.status;
+    }
+    return print_result(options.json, job, nodes, job.self == 0 && job.summary.status.state == JobState::done ? job.folder : "");
+}
+
+}   // namespace
+
+int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
+    JobConfig config;
+    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
+    if (nodes.find_first_not_of("0123456789") != std::string::npos) {
+        for (size_t at = 0; at <= nodes.size();) {
+            size_t end = std::min(nodes.find(',', at), nodes.size());
+            if (end == at) return complain(exit_usage, "--nodes {}: a name is empty", nodes);
+            submission.nodes.push_back(nodes.substr(at, end - at));
+            at = end + 1;
+        }
+    } else if (!nodes.empty()) {
+        submission.count = static_cast<uint32_t>(std::strtoul(nodes.c_str(), nullptr, 10));
+        if (submission.count == 0 || nodes.size() > 4)
+            return complain(exit_usage, "--nodes {}: 1 to 4096 nodes, or names with commas", nodes);
+    }
+    Client client(options.socket);
+    Reply reply = client.post("/v1/jobs", json_text(Json(submission)));
+    if (reply.exit != exit_done) return complain_of(reply);
+    std::string id = reply.json.value("id", "");
+    if (wait) {
+        fmt::print(stderr, "job {}\n", id);
+        return finish(options, client, id);
+    }
+    fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
+    return exit_done;
+}
+
+int command_list(const Options& options) {
+    Reply reply = Client(options.socket).get("/v1/jobs");
+    if (reply.exit != exit_done) return complain_of(reply);
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return exit_done;
+    }
+    std::vector<std::vector<std::string>> rows = {{"job", "name", "state", "step", "accuracy", "nodes", "submitted"}};
+    for (const JobSummary& job : reply.json.at("jobs").get<std::vector<JobSummary>>()) {
+        const JobStatus& status = job.status;
+        rows.push_back({job.id.substr(0, 8), job.name, job_state_name(status.state), progress(status),
+                        status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "-", std::to_string(job.nodes.size()),
+                        text_time(job.submitted_unix)});
+    }
+    if (rows.size() == 1) fmt::print("no jobs\n");
+    else print_table(rows);
+    return exit_done;
+}
+
+int command_describe(const Options& options, const std::string& which) {
+    JobDetail job;
+    Reply reply = Client(options.socket).job(which, &job);
+    if (reply.exit != exit_done) return complain_of(reply);
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return exit_done;
+    }
+    const JobStatus& status = job.summary.status;
+    auto line = [](const char* name, const std::string& value) {
+        if (!value.empty()) fmt::print("{:<15} {}\n", name, value);
+    };
+    line("job", job.summary.id);
+    line("name", job.summary.name);
+    line("state", job_state_name(status.state));
+    line("error", status.error);
+    line("submitted", text_time(job.summary.submitted_unix));
+    line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
+    line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
+                                  job.batch, job.blocks));
+    line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
+    line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
+    line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
+    line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
+    line("time", fmt::format("{}, {:.0f} samples/s", text_seconds(status.seconds), status.samples_per_second));
+    line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
+                                  text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),
+                                  text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
+    line("memory", status.memory);
+    line("kernel set", status.kernel_set);
+    std::string timeouts;
+    for (const auto& [name, us] : status.timeouts_us)
+        timeouts += fmt::format("{}{} {}", timeouts.empty() ? "" : ", ", name, text_seconds(static_cast<double>(us) * 1e-6));
+    line("time-outs", timeouts);
+    line("folder", job.folder);
+    line("step digest", status.step ? fmt::format("{:016x}", status.step_digest) : "");
+    line("digest", status.digest);
+    return exit_done;
+}
+
+int command_watch(const Options& options, const std::string& which) { return finish(options, Client(options.socket), which); }
+
+int command_logs(const Options& options, const std::string& which, bool follow) {
+    Client client(options.socket);
+    JobDetail job;
+    Reply reply = client.job(which, &job);
+    if (reply.exit != exit_done) return complain_of(reply);
+    const std::string id = job.summary.id;
+    std::string whole;
+    for (uint64_t offset = 0;;) {
+        bool ended = job_ended(job.summary.status.state);   // before the read, so that the last lines are not missed
+        reply = client.get(job_route(id, fmt::format("/log?offset={}", offset)));
+        if (reply.exit != exit_done) return complain_of(reply);
+        bool more = reply.next > offset;
+        offset = reply.next;
+        if (options.json) {
+            whole += reply.text;
+        } else if (std::fwrite(reply.text.data(), 1, reply.text.size(), stdout) != reply.text.size() || std::fflush(stdout) != 0) {
+            return exit_failed;   // whoever read us has gone
+        }
+        if (more) continue;   // a long log comes in pieces
+        if (!follow || ended) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        reply = client.job(id, &job);
+        if (reply.exit != exit_done) return complain_of(reply);
+    }
+    if (options.json) fmt::print("{}\n", json_text(Json{{"id", id}, {"log", whole}}, 2));
+    return exit_done;
+}
+
+int command_cancel(const Options& options, const std::string& which) {
+    Reply reply = Client(options.socket).post(job_route(which, "/cancel"), "");
+    if (reply.exit != exit_done) return complain_of(reply);
+    if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
+    else fmt::print("job {} is being cancelled\n", reply.json.value("id", which));
+    return exit_done;
+}
+
+int command_nodes(const Options& options) {
+    std::vector<NodeInfo> nodes;
+    Reply reply = Client(options.socket).nodes(&nodes);
+    if (reply.exit != exit_done) return complain_of(reply);
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return exit_done;
+    }
+    std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "version", "uuid", ""}};
+    for (const NodeInfo& node : nodes)
+        rows.push_back({node.name, node.address,
+                        node.self    ? "this one"
+                        : node.alive ? "alive"
+                                     : "away",
+                        std::to_string(node.jobs), node.version, node.uuid, node.why});
+    print_table(rows);
+    return exit_done;
+}
+
+}   // namespace gradcast

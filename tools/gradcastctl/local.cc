@@ -1,0 +1,246 @@
+#include "tools/gradcastctl/local.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t ready_us_max = 60'000'000;   // for all daemons to be up and to see each other
+constexpr uint64_t stop_us_max = 10'000'000;    // between SIGTERM and SIGKILL
+constexpr auto poll_period = std::chrono::milliseconds(20);
+
+volatile sig_atomic_t interrupt_count = 0;
+
+/// gradcastd beside this program (the build folder), in its sbin, or where the system has it.
+Status daemon_find(std::string* path) {
+    std::error_code error;
+    std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+    std::vector<std::string> folders = {here, here.parent_path() / "sbin"};
+    std::string all = std::getenv("PATH") ? std::getenv("PATH") : "";
+    for (size_t at = 0; at < all.size();) {
+        size_t end = std::min(all.find(':', at), all.size());
+        if (end > at) folders.push_back(all.substr(at, end - at));
+        at = end + 1;
+    }
+    folders.insert(folders.end(), {"/usr/sbin", "/usr/local/sbin"});
+    for (const std::string& folder : folders)
+        if (::access((*path = folder + "/gradcastd").c_str(), X_OK) == 0) return {};
+    return fail(Code::invalid, "gradcastd is not beside gradcastctl ({}) and not in PATH: build or install it", here.string());
+}
+
+/// Free ports of 127.0.0.1 below the range from which the kernel gives ports to outgoing connections, so that none is taken by the time it
+/// is used.
+Status ports_pick(uint32_t count, std::vector<uint16_t>* ports) {
+    std::vector<Fd> held;   // until all are picked, so that they differ
+    uint16_t random = 0;
+    for (uint32_t tries = 0; tries < 1000 && ports->size() < count; ++tries) {
+        random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
+        auto port = static_cast<uint16_t>(10'000 + random % 20'000);
+        Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_port = htons(port);
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
+        held.push_back(std::move(fd));
+        ports->push_back(port);
+    }
+    return ports->size() == count ? Status{} : fail(Code::node_io, "cannot find {} free ports on 127.0.0.1", count);
+}
+
+/// A folder only we can read, whose name is short because a Unix socket's path has at most 107 letters.
+Status folder_make(std::string* folder) {
+    const char* wanted = std::getenv("TMPDIR");
+    for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
+        if (base.empty() || base[0] != '/' || base.size() > 60) continue;
+        base += "/gradcast-XXXXXX";
+        if (::mkdtemp(base.data())) return *folder = base, Status{};
+    }
+    return fail_sys(errno, "cannot make a folder in /tmp");
+}
+
+std::vector<uint32_t> cpus_allowed() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::vector<uint32_t> cpus;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0)
+        for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+            if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+    if (cpus.empty()) cpus.push_back(0);
+    return cpus;
+}
+
+std::vector<std::string> tail(const std::string& path, uint32_t lines) {
+    std::string text;
+    if (!file_read(path, &text).ok()) return {};
+    std::vector<std::string> result;
+    while (!text.empty() && result.size() < lines) {
+        if (text.back() == '\n') text.pop_back();
+        size_t at = text.rfind('\n') + 1;   // npos + 1 is 0
+        result.insert(result.begin(), text.substr(at));
+        text.resize(at);
+    }
+    return result;
+}
+
+}   // namespace
+
+int interrupts() {
+    static const bool caught = [] {
+        struct sigaction action {};
+        action.sa_handler = [](int) { interrupt_count = interrupt_count + 1; };
+        for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+        return true;
+    }();
+    (void)caught;
+    return interrupt_count;
+}
+
+Status Cluster::prepare(uint32_t nodes) {
+    std::vector<uint16_t> ports;
+    GC_TRY(ports_pick(nodes, &ports));
+    GC_TRY(folder_make(&folder_));
+    GC_TRY(cluster_key_create(folder_ + "/key"));
+    std::string members;
+    for (uint32_t i = 0; i < nodes; ++i) {
+        Node node;
+        node.name = fmt::format("node-{:0{}}", i + 1, std::to_string(nodes).size());   // sorted by name is sorted by number
+        node.folder = folder_ + "/" + node.name;
+        node.socket = node.folder + "/control.sock";
+        node.log = node.folder + "/stderr";
+        node.port = ports[i];
+        members += fmt::format("{}\"{}=127.0.0.1:{}\"", i ? ", " : "", node.name, node.port);
+        nodes_.push_back(std::move(node));
+    }
+    std::vector<uint32_t> cpus = cpus_allowed();
+    for (uint32_t i = 0; i < nodes; ++i) {
+        const Node& node = nodes_[i];
+        GC_TRY(make_directories(node.folder));
+        // The machine's CPUs are dealt out; where there are fewer than daemons, each daemon has one lane.
+        std::vector<uint32_t> own;
+        for (size_t at = i; at < cpus.size(); at += nodes) own.push_back(cpus[at]);
+        if (own.empty()) own.push_back(cpus[i % cpus.size()]);
+        GC_TRY(
+            file_write(node.folder + "/gradcastd.toml",
+                       fmt::format("name = \"{}\"\nmembers = [{}]\nkey = \"{}/key\"\nstate = \"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\n",
+                                   node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "))));
+    }
+    return {};
+}
+
+Status Cluster::spawn(const std::string& program, Node& node) {
+    Fd log(::open(node.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!log || !nothing) return fail_sys(errno, "cannot open {}", node.log);
+    std::string config = node.folder + "/gradcastd.toml";
+    const pid_t parent = ::getpid();
+    pid_t pid = ::fork();
+    if (pid < 0) return fail_sys(errno, "cannot start {}", program);
+    if (pid == 0) {
+        ::setpgid(0, 0);   // Ctrl-C is for gradcastctl, which ends its daemons in order
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() != parent) ::_exit(1);
+        ::signal(SIGPIPE, SIG_DFL);
+        ::dup2(nothing.get(), 0), ::dup2(log.get(), 1), ::dup2(log.get(), 2);
+        ::execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
+        ::dprintf(2, "cannot run %s: %s\n", program.c_str(), std::strerror(errno));
+        ::_exit(127);
+    }
+    node.pid = pid;
+    return {};
+}
+
+Status Cluster::ready() {
+    for (uint64_t end = clock_us() + ready_us_max;;) {
+        GC_TRY(check());
+        std::string missing;
+        for (uint32_t i = 0; i < count() && missing.empty(); ++i) {
+            std::vector<NodeInfo> seen;
+            Reply reply = client(i).nodes(&seen);
+            if (reply.exit != exit_done) missing = fmt::format("{} does not answer", nodes_[i].name);
+            for (const NodeInfo& other : seen)
+                if (!other.alive && !other.self && missing.empty())
+                    missing = fmt::format("{} does not see {}{}{}", nodes_[i].name, other.name, other.why.empty() ? "" : ": ", other.why);
+        }
+        if (missing.empty()) return {};
+        if (clock_us() > end) return fail(Code::deadline, "the daemons were not ready in {} s: {}", ready_us_max / 1'000'000, missing);
+        std::this_thread::sleep_for(poll_period);
+    }
+}
+
+Status Cluster::start(uint32_t nodes) {
+    interrupts();   // caught before there is anything to leave behind
+    std::string program;
+    GC_TRY(daemon_find(&program));
+    GC_TRY(prepare(nodes));
+    // Many daemons share this machine: their libraries must not start threads of their own, nor spin.
+    ::setenv("OMP_NUM_THREADS", "1", 1);
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);
+    for (Node& node : nodes_) GC_TRY(spawn(program, node));
+    return ready();
+}
+
+Status Cluster::check() {
+    for (Node& node : nodes_) {
+        int how = 0;
+        if (node.pid < 0 || ::waitpid(node.pid, &how, WNOHANG) != node.pid) continue;
+        pid_t pid = std::exchange(node.pid, -1);
+        std::vector<std::string> last = tail(node.log, 1);
+        std::string what = WIFSIGNALED(how) ? fmt::format("was ended by signal {} ({})", WTERMSIG(how), ::strsignal(WTERMSIG(how)))
+                                            : fmt::format("ended with status {}", WEXITSTATUS(how));
+        return fail(Code::peer_lost, "{} (gradcastd, process {}) {}{}", node.name, pid, what, last.empty() ? "" : ": " + last.back());
+    }
+    return interrupts() ? fail(Code::cancelled, "interrupted") : Status{};
+}
+
+void Cluster::stop() {
+    for (const Node& node : nodes_)
+        if (node.pid > 0) ::kill(node.pid, SIGTERM);
+    const int before = interrupts();
+    uint64_t end = clock_us() + stop_us_max;
+    for (bool killed = false;;) {
+        bool running = false;
+        for (Node& node : nodes_)
+            if (node.pid > 0 && ::waitpid(node.pid, nullptr, WNOHANG) == 0) running = true;
+            else node.pid = -1;
+        if (!running) break;
+        if (!killed && (clock_us() > end || interrupts() != before)) {
+            killed = true;
+            for (const Node& node : nodes_)
+                if (node.pid > 0) ::kill(node.pid, SIGKILL);
+        }
+        std::this_thread::sleep_for(poll_period);   // a killed process ends, so this loop does
+    }
+    nodes_.clear();
+    std::error_code error;
+    if (!folder_.empty()) std::filesystem::remove_all(std::exchange(folder_, {}), error);
+}
+
+std::string Cluster::last_lines(uint32_t lines) const {
+    std::string text;
+    for (const Node& node : nodes_)
+        for (const std::string& line : tail(node.log, lines)) text += fmt::format("  {}: {}\n", node.name, line);
+    return text;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,47 @@
+// A private cluster: daemons on 127.0.0.1 with a key and folders of their own, as children of this process; nothing of it outlives the
+// object.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+#include "tools/gradcastctl/client.h"
+
+namespace gradcast {
+
+/// SIGINT, SIGTERM and SIGHUP are counted from the first call on instead of ending this process.
+int interrupts();
+
+class Cluster {
+public:
+    Cluster() = default;
+    Cluster(const Cluster&) = delete;
+    Cluster& operator=(const Cluster&) = delete;
+    ~Cluster() { stop(); }
+    /// Starts `nodes` daemons and waits until each sees all the others.  Error: what is missing, or which daemon ended and its last words.
+    Status start(uint32_t nodes);
+    /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
+    Status check();
+    /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL; then removes all files.
+    void stop();
+    Client client(uint32_t node) const { return Client(nodes_[node].socket); }
+    const std::string& name(uint32_t node) const { return nodes_[node].name; }
+    uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
+    std::string last_lines(uint32_t lines) const;   // of every daemon's log, for people
+
+private:
+    struct Node {
+        std::string name, folder, socket, log;
+        uint16_t port = 0;
+        pid_t pid = -1;   // -1: not running
+    };
+    Status prepare(uint32_t nodes);
+    Status spawn(const std::string& program, Node& node);
+    Status ready();
+    std::string folder_;
+    std::vector<Node> nodes_;
+};
+
+}   // namespace gradcast

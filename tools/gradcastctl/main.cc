@@ -1,0 +1,109 @@
+// gradcastctl: trains on a cluster or on this machine, asks and steers daemons, handles data sets and models.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "datasets/shard.h"
+#include "runtime/control/cli.h"
+#include "runtime/core/version.h"
+#include "runtime/job/job_file.h"
+#include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/ctl.h"
+
+using namespace gradcast;
+
+namespace {
+
+int command_help(const CLI::App& app, const std::string& topic) {
+    auto named = app.get_subcommands([&](const CLI::App* each) { return each->get_name() == topic; });
+    if (topic == "job") fmt::print("{}", job_help());
+    else if (topic.empty()) fmt::print("{}", app.help());
+    else if (!named.empty()) fmt::print("{}", named.front()->help());
+    else return complain(exit_usage, "there is no help on {}: name a command, or job for the job file", topic);
+    return exit_done;
+}
+
+int run(int argc, char** argv) {
+    CLI::App app{"trains neural networks on many nodes, exactly", "gradcastctl"};
+    app.require_subcommand(1);
+    app.fallthrough();   // the flags below stand before or after the command
+    app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
+    Options options{.socket = socket_default(), .json = false};
+    std::string output = "text", path, job, nodes, keep, kind, from, out, model, data, topic;
+    uint32_t local = 0;
+    bool wait = false, follow = false, force = false;
+    app.add_option("-o,--output", output, "text, or json: the same content for programs")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str();
+    app.add_option("--socket", options.socket, "control socket of the daemon to ask")->capture_default_str();
+    app.footer("exit codes: 0 done, 1 failed, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl help job");
+
+    std::vector<std::pair<CLI::App*, std::function<int()>>> commands;
+    auto add = [&](const char* name, const char* help, std::function<int()> action) {
+        commands.emplace_back(app.add_subcommand(name, help), std::move(action));
+        return commands.back().first;
+    };
+    auto job_argument = [&](CLI::App* command) {
+        command->add_option("JOB", job, "its id, 4 or more of its first digits, or its name")->required();
+    };
+    auto file_argument = [&](CLI::App* command) {
+        command->add_option("JOB.toml", path, "the job file (gradcastctl help job)")->required();
+    };
+
+    CLI::App* command =
+        add("run", "train on this machine: a private cluster, gone afterwards", [&] { return command_run(options, path, local, keep); });
+    file_argument(command);
+    command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
+    command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
+
+    command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
+    file_argument(command);
+    command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
+    command->add_flag("--wait", wait, "show progress and, at its end, the result");
+
+    add("list", "all jobs this daemon knows", [&] { return command_list(options); });
+    job_argument(add("describe", "all about a job", [&] { return command_describe(options, job); }));
+    job_argument(add("watch", "show a job's progress and, at its end, the result", [&] { return command_watch(options, job); }));
+    command = add("logs", "a job's log at this node", [&] { return command_logs(options, job, follow); });
+    job_argument(command);
+    command->add_flag("-f,--follow", follow, "go on until the job has ended");
+    job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
+    add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });
+
+    command = add("evaluate", "accuracy of a model on this machine", [&] { return command_evaluate(options, model, data); });
+    command->add_option("MODEL", model, "final.h5 of a job")->required();
+    command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
+
+    command = add("import", "write a data set as shards", [&] { return command_import(options, kind, from, out, force); });
+    command->add_option("KIND", kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
+    command->add_option("--from", from, "folder of the original files")->required();
+    command->add_option("--out", out, "folder for train.h5 and test.h5")->required();
+    command->add_flag("--force", force, "replace shards that are there");
+
+    command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
+    command->add_option("TOPIC", topic, "a command, or job");
+
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return cli_exit(app, error);
+    }
+    options.json = output == "json";
+    for (const auto& [each, action] : commands)
+        if (each->parsed()) return action();
+    return exit_usage;   // require_subcommand(1) lets no one come here
+}
+
+}   // namespace
+
+int main(int argc, char** argv) {
+    std::signal(SIGPIPE, SIG_IGN);   // a daemon that goes away is an error of a request, not of this process
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& error) {   // of CLI11, JSON or the file system; what we expect is handled where it happens
+        return complain(exit_failed, "{}", error.what());
+    }
+}

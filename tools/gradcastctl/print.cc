@@ -1,0 +1,127 @@
+#include "tools/gradcastctl/print.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <ctime>
+
+#include "runtime/core/clock.h"
+#include "tools/gradcastctl/ctl.h"
+
+namespace gradcast {
+
+std::string text_bytes(uint64_t bytes) {
+    const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = static_cast<double>(bytes);
+    size_t unit = 0;
+    for (; value >= 1000 && unit + 1 < std::size(units); ++unit) value /= 1024;
+    return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 10 ? 2 : value < 100 ? 1 : 0, units[unit]);
+}
+
+std::string text_seconds(double seconds) {
+    auto whole = static_cast<uint64_t>(seconds);
+    if (seconds < 120) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
+    if (whole < 7200) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+    return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string text_time(uint64_t unix) {
+    time_t at = static_cast<time_t>(unix);
+    tm parts{};
+    ::localtime_r(&at, &parts);
+    return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
+                       parts.tm_min, parts.tm_sec);
+}
+
+void print_table(const std::vector<std::vector<std::string>>& rows) {
+    std::vector<size_t> widths(rows[0].size());
+    for (const auto& row : rows)
+        for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (const auto& row : rows) {
+        std::string line;
+        for (size_t i = 0; i < row.size(); ++i) {
+            bool right = rows.size() > 1 && !rows[1][i].empty() && std::isdigit(static_cast<unsigned char>(rows[1][i][0])) && i > 0;
+            line += right ? fmt::format("{:>{}}  ", row[i], widths[i]) : fmt::format("{:<{}}  ", row[i], widths[i]);
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        fmt::print("{}\n", line);
+    }
+}
+
+Progress::Progress() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+void Progress::show(const JobDetail& job) {
+    const JobStatus& status = job.summary.status;
+    bool last = status.state != JobState::preparing && status.state != JobState::running;
+    uint64_t now = clock_us();
+    bool due = now - shown_us_ >= (terminal_ ? 100'000 : 5'000'000) || (!terminal_ && status.epoch != epoch_) || last;
+    if (!due || status.step == step_) return;   // nothing to say before the first step
+    shown_us_ = now;
+    epoch_ = status.epoch;
+    step_ = status.step;
+    std::string text = fmt::format("step {}/{}  epoch {}/{}  loss {:.4f}", status.step, status.steps,
+                                   std::min(status.epoch + 1, status.epochs), status.epochs, status.loss);
+    if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
+    text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
+                        text_bytes(status.bytes_received));
+    if (!terminal_) {
+        fmt::print(stderr, "{}\n", text);
+        return;
+    }
+    constexpr size_t cells = 24;
+    size_t full = status.steps ? status.step * cells / status.steps : 0;
+    text = "[" + std::string(full, '#') + std::string(cells - full, '.') + "] " + text;
+    winsize size{};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && text.size() >= size.ws_col) text.resize(size.ws_col - 1u);
+    fmt::print(stderr, "\r{}\x1b[K", text);
+    std::fflush(stderr);
+    open_ = true;
+}
+
+void Progress::end() {
+    if (std::exchange(open_, false)) fmt::print(stderr, "\n");
+}
+
+int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept) {
+    const JobStatus& status = job.summary.status;
+    const bool done = status.state == JobState::done;
+    if (json) {
+        Json all = job;
+        Json list = Json::array();
+        for (const NodeResult& node : nodes)
+            list.push_back(Json{
+                {"name", node.name}, {"known", node.status.has_value()}, {"status", node.status ? Json(*node.status) : Json(nullptr)}});
+        all["node_results"] = list;
+        all["kept"] = kept;
+        fmt::print("{}\n", json_text(all, 2));
+    } else {
+        std::vector<std::vector<std::string>> rows = {{"node", "sent", "received", "exchange wait", "load wait"}};
+        std::vector<std::string> unknown;
+        for (const NodeResult& node : nodes) {
+            if (!node.status) {
+                unknown.push_back(node.name);
+                continue;
+            }
+            const JobStatus& each = *node.status;
+            rows.push_back({node.name, text_bytes(each.bytes_sent), text_bytes(each.bytes_received),
+                            text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
+                            text_seconds(static_cast<double>(each.load_wait_us) * 1e-6)});
+        }
+        if (rows.size() > 1) print_table(rows);
+        if (!unknown.empty()) fmt::print("not known here: {} (each node's daemon knows its own bytes)\n", fmt::join(unknown, ", "));
+        fmt::print("time {}, {} of {} steps, {:.0f} samples/s\n", text_seconds(status.seconds), status.step, status.steps,
+                   status.samples_per_second);
+        if (!kept.empty()) fmt::print("kept in {}\n", kept);
+        if (done && status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
+        if (done) fmt::print("digest {}\n", status.digest);
+    }
+    std::fflush(stdout);
+    if (done) return exit_done;
+    std::string why = status.error.empty() ? "" : ": " + status.error;
+    return complain(exit_failed, "job {} ({}) {}{}", job.summary.name, job.summary.id.substr(0, 8), job_state_name(status.state), why);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,40 @@
+// How gradcastctl shows things: numbers with units, tables, the progress line, the result of a job.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/control/json.h"
+
+namespace gradcast {
+
+std::string text_bytes(uint64_t bytes);     // "12.3 MiB"
+std::string text_seconds(double seconds);   // "12.3 s", "4 min 05 s", "2 h 03 min"
+std::string text_time(uint64_t unix);       // local, "2025-01-31 18:00:05"
+
+/// Columns as wide as their widest cell, two spaces between; a column that holds numbers (first row after the head) is set to the right.
+void print_table(const std::vector<std::vector<std::string>>& rows);
+
+/// One rewritten line on a terminal; otherwise a line an epoch, and one every five seconds.
+class Progress {
+public:
+    Progress();
+    ~Progress() { end(); }
+    void show(const JobDetail& job);
+    void end();   // leaves the line as it is
+
+private:
+    bool terminal_, open_ = false;
+    uint64_t shown_us_ = 0, epoch_ = 0, step_ = 0;
+};
+
+/// What one node of a job did, as far as we could ask it.
+struct NodeResult {
+    std::string name;
+    std::optional<JobStatus> status;
+};
+/// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` and `digest …`; or the error on
+/// stderr. `kept`: where the model and the records are, "" if nowhere.  Returns the exit code.
+int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept);
+
+}   // namespace gradcast

@@ -1,0 +1,102 @@
+// run JOB.toml --local N: a private cluster, one job on it, its results kept, and nothing else left.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/core/fd.h"
+#include "runtime/job/job_file.h"
+#include "tools/gradcastctl/local.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t log_lines = 5;   // of each daemon, shown when something failed
+
+/// $XDG_STATE_HOME/gradcast/<name>-<8 digits of the id>, which no other run uses.
+std::string keep_default(const JobDetail& job) {
+    const char* state = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    std::string base = state && *state == '/' ? state : home && *home == '/' ? std::string(home) + "/.local/state" : ".";
+    return fmt::format("{}/gradcast/{}-{}", base, job.summary.name, job.summary.id.substr(0, 8));
+}
+
+/// Copies what the job left at rank 0.
+Status keep_results(const JobDetail& job, const std::string& folder) {
+    GC_TRY(make_directories(folder));
+    for (const char* name : {"job.toml", "log", "steps.jsonl", "final.h5"}) {
+        std::filesystem::path from = std::filesystem::path(job.folder) / name;
+        std::error_code error;
+        if (!std::filesystem::exists(from, error)) continue;   // a job that failed has no model
+        std::filesystem::copy_file(from, std::filesystem::path(folder) / name, std::filesystem::copy_options::overwrite_existing, error);
+        if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", from.string(), folder, error.message());
+    }
+    return {};
+}
+
+int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, std::string keep) {
+    Cluster cluster;
+    auto give_up = [&](const Status& status) {
+        if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
+        fmt::print(stderr, "the daemons' last lines:\n{}", cluster.last_lines(log_lines));
+        return complain(exit_failed, "{}", status.what);
+    };
+    if (Status status = cluster.start(nodes); !status.ok()) return give_up(status);
+    fmt::print(stderr, "{} daemons on 127.0.0.1 are ready\n", nodes);
+
+    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
+    Client client = cluster.client(0);
+    Reply reply = client.post("/v1/jobs", json_text(Json(submission)));
+    if (reply.exit != exit_done) {
+        if (Status status = cluster.check(); !status.ok()) return give_up(status);
+        return complain(reply.exit, "{}", reply.error);
+    }
+    Progress bar;
+    JobDetail job;
+    Status dead;
+    reply = client.follow(reply.json.value("id", ""), &job, [&](const JobDetail& now) {
+        bar.show(now);
+        dead = cluster.check();
+        return dead.ok();
+    });
+    bar.end();
+    if (dead.ok() && reply.exit != exit_done) dead = cluster.check();   // rank 0 is the one that ended
+    if (!dead.ok()) return give_up(dead);
+    if (reply.exit != exit_done) return give_up(fail(Code::peer_lost, "{}", reply.error));
+
+    std::vector<NodeResult> results;
+    for (uint32_t i = 0; i < nodes; ++i) {
+        JobDetail own;
+        results.push_back({cluster.name(i), {}});
+        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done) results.back().status = own.summary.status;
+    }
+    if (keep.empty()) keep = keep_default(job);
+    Status kept = keep_results(job, keep);
+    if (job.summary.status.state != JobState::done) fmt::print(stderr, "the daemons' last lines:\n{}", cluster.last_lines(log_lines));
+    cluster.stop();
+    int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
+    return kept.ok() ? exit : complain(exit_failed, "{}", kept.what);
+}
+
+}   // namespace
+
+int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep) {
+    JobConfig config;
+    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    std::error_code error;
+    if (!keep.empty() && std::filesystem::exists(keep + "/final.h5", error))
+        return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
+    if (!keep.empty())
+        if (Status status = make_directories(keep); !status.ok())
+            return complain(exit_usage, "--keep: {}", status.what);   // before the hours of training
+    int exit = train(options, config, path, nodes, keep);
+    if (interrupts()) {   // end as a program does that was interrupted, now that nothing is left behind
+        ::signal(SIGINT, SIG_DFL);
+        ::raise(SIGINT);
+    }
+    return exit;
+}
+
+}   // namespace gradcast
