@@ -1,5 +1,5 @@
-// Shards: HDF5 files with `images` uint8 [N,C,H,W], `labels` uint8 or uint16 [N] and attributes (format, classes, mean, std, source, digests), readable by any HDF5 tool.
-// The HDF5 library opens them and tells where the bytes are; the bytes are read by datasets/reader.h.
+// Shards: HDF5 files with `images` uint8 [N,C,H,W], `labels` uint8 or uint16 [N] and attributes (format, classes, mean, std, source,
+// digests), readable by any HDF5 tool. The HDF5 library opens them and tells where the bytes are; the bytes are read by datasets/reader.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace gradcast {
 struct DataInfo {
     uint64_t count = 0;
     uint32_t C = 0, H = 0, W = 0, classes = 0;
-    std::vector<float> mean, std;    // [C], pixels scaled to 0..1
+    std::vector<float> mean, std;   // [C], pixels scaled to 0..1
     std::string source;
 };
 
@@ -22,7 +22,7 @@ struct Shard {
     DataInfo info;
     uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
     uint32_t label_bytes = 1;
-    uint64_t digest_samples = 0;                     // samples a digest covers ("chunk" in messages)
+    uint64_t digest_samples = 0;                             // samples a digest covers ("chunk" in messages)
     std::vector<std::string> image_digests, label_digests;   // SHA-256, hex
 };
 /// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
@@ -30,7 +30,11 @@ Status shard_open(const std::string& path, Shard* shard);
 /// Reads everything and compares digests and label range; the error names file, data set and chunk.
 Status shard_verify(const Shard& shard);
 
-/// Writes <path>.part and renames it.  images [count, C, H, W], labels [count].
+/// For readers of a shard's bytes.  sys 0: the file ended too early.  Both name file, data set and chunk.
+Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);
+Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
+
+/// Writes <path>.part and renames it; the same data give the same file, byte for byte.  images [count, C, H, W], labels [count].
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels);
 
 struct ImportConfig {

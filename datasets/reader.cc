@@ -1,0 +1,118 @@
+#include "datasets/reader.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "runtime/core/digest.h"
+
+namespace gradcast {
+namespace {
+
+/// Reads it all, through short reads and signals.
+Status run_read(const DataSet& data, const Run& run, uint8_t* to) {
+    for (uint64_t at = 0; at < run.bytes;) {
+        ssize_t got = ::pread(data.fd(run.shard), to + at, run.bytes - at, static_cast<off_t>(run.offset + at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return shard_read_error(data.shards()[run.shard], "images", run.sample + at / data.sample_bytes(), got < 0 ? errno : 0);
+        at += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
+    std::vector<uint8_t> bytes(shard.info.count * shard.label_bytes);
+    for (size_t at = 0; at < bytes.size();) {
+        ssize_t got = ::pread(fd, bytes.data() + at, bytes.size() - at, static_cast<off_t>(shard.labels_offset + at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return shard_read_error(shard, "labels", at / shard.label_bytes, got < 0 ? errno : 0);
+        at += static_cast<size_t>(got);
+    }
+    for (uint64_t i = 0; i < shard.info.count; ++i) {
+        uint32_t label = shard.label_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8;
+        if (label >= shard.info.classes) return shard_label_error(shard, i, label);
+        labels->push_back(static_cast<uint16_t>(label));
+    }
+    return {};
+}
+
+/// All that the samples of a shard depend on, once: the digests stand for the bytes.
+void digest_add(const Shard& shard, Sha256& sha) {
+    const DataInfo& info = shard.info;
+    std::string text = fmt::format("{} {} {} {} {} {}", info.count, info.C, info.H, info.W, info.classes, shard.digest_samples);
+    for (float mean : info.mean) text += fmt::format(" {:a}", mean);
+    for (float std : info.std) text += fmt::format(" {:a}", std);
+    for (const std::string& digest : shard.image_digests) text += " " + digest;
+    for (const std::string& digest : shard.label_digests) text += " " + digest;
+    text += "\n";
+    sha.add(std::as_bytes(std::span(text)));
+}
+
+}   // namespace
+
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data) {
+    std::vector<std::string> paths;
+    GC_TRY(file_glob(pattern, &paths));
+    auto result = std::make_unique<DataSet>();
+    result->pattern_ = pattern;
+    Sha256 sha;
+    for (const std::string& path : paths) {
+        Shard shard;
+        GC_TRY(shard_open(path, &shard));
+        Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        if (!fd) return fail_sys(errno, "cannot open the shard {}", path);
+        const DataInfo &ours = result->info_, &its = shard.info;
+        if (result->shards_.empty()) result->info_ = its, result->info_.count = 0;
+        else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)
+            return fail(Code::data,
+                        "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
+                        its.C, its.H, its.W, its.classes, paths[0], ours.C, ours.H, ours.W, ours.classes);
+        else if (its.mean != ours.mean || its.std != ours.std)
+            return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, paths[0]);
+        GC_TRY(labels_read(shard, fd.get(), &result->labels_));
+        digest_add(shard, sha);
+        result->first_.push_back(result->info_.count);
+        result->info_.count += its.count;
+        result->shards_.push_back(std::move(shard));
+        result->fds_.push_back(std::move(fd));
+    }
+    result->digest_ = sha.hex();
+    *data = std::move(result);
+    return {};
+}
+
+Status data_verify(const DataSet& data) {
+    for (const Shard& shard : data.shards()) GC_TRY(shard_verify(shard));
+    return {};
+}
+
+Run DataSet::run(std::span<const uint64_t> indices) const {
+    uint64_t index = indices[0], bytes = sample_bytes();
+    GC_ASSERT(index < info_.count);
+    auto shard = static_cast<uint32_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1);
+    uint64_t sample = index - first_[shard];
+    uint64_t most =
+        std::min({uint64_t{indices.size()}, shards_[shard].info.count - sample, std::max((uint64_t{1} << 30) / bytes, uint64_t{1})});
+    uint32_t count = 1;
+    while (count < most && indices[count] == index + count) ++count;
+    return {shard, count, sample, shards_[shard].images_offset + sample * bytes, count * bytes};
+}
+
+void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
+    for (size_t i = 0; i < indices.size(); ++i) labels[i] = labels_[indices[i]];
+}
+
+Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out) const {
+    for (size_t at = 0; at < indices.size();) {
+        Run next = run(indices.subspan(at));
+        GC_TRY(run_read(*this, next, images + at * sample_bytes()));
+        at += next.count;
+    }
+    labels(indices, labels_out);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,343 @@
+// In a shard everything hangs on the root group:
+//   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk")
+//   labels   uint8 or uint16 [N]           attribute sha256: the same
+//   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source
+// Bytes come from outside: every attribute's type and size is checked before it is read, every size before memory is taken for it.
+#include "datasets/shard.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <span>
+
+#include "datasets/hdf5.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+constexpr char format_name[] = "gradcast shard";
+constexpr uint32_t format_version = 1;
+constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest, and more where
+constexpr uint64_t digests_max = 512;        // there would be too many: HDF5 keeps an attribute of at most 64 KiB in the object's header
+constexpr uint64_t digest_digits = 64;
+constexpr uint64_t source_bytes_max = 4096;
+constexpr uint64_t side_max = 65536;   // C, H, W, classes
+constexpr uint64_t sample_bytes_max = 256 << 20;
+
+Status broken(const std::string& path, const char* attribute, std::string_view what) {
+    return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; write it with `gradcastctl import`", path, attribute, what);
+}
+
+/// An attribute of the wanted class with exactly `count` elements.
+Status attribute_open(hid_t object, const std::string& path, const char* name, H5T_class_t kind, uint64_t count, Hid* attribute,
+                      Hid* type) {
+    Hid found(H5Aopen(object, name, H5P_DEFAULT));
+    if (!found) return broken(path, name, "is missing");
+    Hid found_type(H5Aget_type(found.get())), space(H5Aget_space(found.get()));
+    if (!found_type || !space || H5Tget_class(found_type.get()) != kind ||
+        (kind == H5T_STRING && H5Tis_variable_str(found_type.get()) != 0))
+        return broken(path, name, "has the wrong type");
+    if (hssize_t has = H5Sget_simple_extent_npoints(space.get()); has < 0 || static_cast<uint64_t>(has) != count)
+        return broken(path, name, fmt::format("has {} elements instead of {}", has, count));
+    *attribute = std::move(found), *type = std::move(found_type);
+    return {};
+}
+
+template <typename T>
+Status attribute_numbers(hid_t object, const std::string& path, const char* name, H5T_class_t kind, hid_t native, std::span<T> values) {
+    Hid attribute, type;
+    GC_TRY(attribute_open(object, path, name, kind, values.size(), &attribute, &type));
+    if (H5Aread(attribute.get(), native, values.data()) < 0) return broken(path, name, "cannot be read: " + hdf5_reason());
+    return {};
+}
+
+Status attribute_number(hid_t object, const std::string& path, const char* name, uint64_t low, uint64_t high, uint64_t* value) {
+    uint64_t read = 0;
+    GC_TRY(attribute_numbers(object, path, name, H5T_INTEGER, H5T_NATIVE_UINT64, std::span(&read, 1)));
+    if (read < low || read > high) return broken(path, name, fmt::format("is {}, outside {} .. {}", read, low, high));
+    *value = read;
+    return {};
+}
+
+/// `count` strings of fixed length, at most bytes_max each, put one after the other; *bytes is the length of one.
+Status attribute_text(hid_t object, const std::string& path, const char* name, uint64_t count, uint64_t bytes_max, std::string* text,
+                      uint64_t* bytes) {
+    Hid attribute, type;
+    GC_TRY(attribute_open(object, path, name, H5T_STRING, count, &attribute, &type));
+    uint64_t size = H5Tget_size(type.get());
+    if (size == 0 || size > bytes_max) return broken(path, name, fmt::format("has strings of {} bytes, more than {}", size, bytes_max));
+    std::string read(size * count, '\0');
+    if (H5Aread(attribute.get(), type.get(), read.data()) < 0) return broken(path, name, "cannot be read: " + hdf5_reason());
+    *text = std::move(read), *bytes = size;
+    return {};
+}
+
+Status attribute_string(hid_t object, const std::string& path, const char* name, std::string* text) {
+    std::string read;
+    uint64_t bytes;
+    GC_TRY(attribute_text(object, path, name, 1, source_bytes_max, &read, &bytes));
+    read.resize(std::min(read.size(), read.find('\0')));
+    *text = std::move(read);
+    return {};
+}
+
+Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std::vector<std::string>* digests) {
+    std::string text;
+    uint64_t bytes;
+    GC_TRY(attribute_text(data_set, path, "sha256", count, digest_digits, &text, &bytes));
+    if (bytes != digest_digits || text.find_first_not_of("0123456789abcdef") != text.npos)
+        return broken(path, "sha256", "is not made of 64 hex digits a chunk");
+    for (uint64_t i = 0; i < count; ++i) digests->push_back(text.substr(i * digest_digits, digest_digits));
+    return {};
+}
+
+/// A data set of ours: its dimensions, its bytes an element (1, or up to `element_bytes_max`), and where its first byte is.
+Status data_set_open(hid_t file, const std::string& path, const char* name, int rank, uint64_t element_bytes_max, uint64_t file_bytes,
+                     Hid* data_set, hsize_t* dims, uint32_t* element_bytes, uint64_t* offset) {
+    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, name, what); };
+    // A hard link only: a soft or an external one could lead to another file, whose offsets mean nothing in this one.
+    H5L_info_t link;
+    if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
+    Hid found(H5Dopen2(file, name, H5P_DEFAULT));
+    if (!found) return wrong("cannot be opened: " + hdf5_reason());
+    Hid type(H5Dget_type(found.get())), space(H5Dget_space(found.get())), creation(H5Dget_create_plist(found.get()));
+    if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
+    if (H5Tequal(type.get(), H5T_STD_U8LE) > 0) *element_bytes = 1;
+    else if (element_bytes_max == 2 && H5Tequal(type.get(), H5T_STD_U16LE) > 0) *element_bytes = 2;
+    else return wrong(element_bytes_max == 2 ? "is neither uint8 nor little-endian uint16" : "is not uint8");
+    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != rank)
+        return wrong(fmt::format("has {} dimensions instead of {}", H5Sget_simple_extent_ndims(space.get()), rank));
+    H5Sget_simple_extent_dims(space.get(), dims, nullptr);
+    H5D_layout_t layout = H5Pget_layout(creation.get());
+    if (layout == H5D_CHUNKED)
+        return wrong("is chunked, which is not supported yet by this version; write it contiguous (h5repack -l CONTI)");
+    if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
+        return wrong("is not stored contiguously in this file; use h5repack -l CONTI");
+    if (std::find(dims, dims + rank, 0) != dims + rank) return wrong("is empty");
+    haddr_t address = H5Dget_offset(found.get());
+    if (address == HADDR_UNDEF) return wrong("has no data: it was never written");
+    uint64_t left = address > file_bytes ? 0 : file_bytes - address;
+    for (uint64_t i = 0, bytes = *element_bytes; i < static_cast<uint64_t>(rank); ++i) {
+        if (__builtin_mul_overflow(bytes, dims[i], &bytes) || bytes > left)
+            return wrong(
+                fmt::format("is truncated: it begins at byte {} and goes beyond the end of the file ({} bytes)", address, file_bytes));
+    }
+    *data_set = std::move(found), *offset = address;
+    return {};
+}
+
+Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
+    const std::string& path = shard->path;
+    std::string format;
+    GC_TRY(attribute_string(file, path, "format", &format));
+    if (format != format_name) return broken(path, "format", fmt::format("is not \"{}\"", format_name));
+    uint64_t version, classes;
+    GC_TRY(attribute_number(file, path, "version", 1, UINT32_MAX, &version));
+    if (version > format_version)
+        return fail(Code::data, "{}: shard format version {} is newer than this gradcast, which reads up to {}: update it", path, version,
+                    format_version);
+    GC_TRY(attribute_number(file, path, "classes", 1, side_max, &classes));
+    GC_TRY(attribute_number(file, path, "digest_samples", 1, UINT64_MAX, &shard->digest_samples));
+    GC_TRY(attribute_string(file, path, "source", &shard->info.source));
+
+    Hid images, labels;
+    hsize_t dims[4], label_count;
+    uint32_t image_bytes;
+    GC_TRY(data_set_open(file, path, "images", 4, 1, file_bytes, &images, dims, &image_bytes, &shard->images_offset));
+    GC_TRY(data_set_open(file, path, "labels", 1, 2, file_bytes, &labels, &label_count, &shard->label_bytes, &shard->labels_offset));
+    if (label_count != dims[0]) return fail(Code::data, "{}: data set labels has {} entries for {} images", path, label_count, dims[0]);
+    if (dims[1] > side_max || dims[2] > side_max || dims[3] > side_max || dims[1] * dims[2] * dims[3] > sample_bytes_max)
+        return fail(Code::data, "{}: data set images has samples of {} x {} x {}, above {} MiB each", path, dims[1], dims[2], dims[3],
+                    sample_bytes_max >> 20);
+    DataInfo& info = shard->info;
+    info.count = dims[0], info.classes = static_cast<uint32_t>(classes);
+    info.C = static_cast<uint32_t>(dims[1]), info.H = static_cast<uint32_t>(dims[2]), info.W = static_cast<uint32_t>(dims[3]);
+    info.mean.resize(info.C), info.std.resize(info.C);
+    GC_TRY(attribute_numbers(file, path, "mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.mean)));
+    GC_TRY(attribute_numbers(file, path, "std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.std)));
+    for (float mean : info.mean)
+        if (!std::isfinite(mean)) return broken(path, "mean", "is not finite");
+    for (float std : info.std)
+        if (!std::isfinite(std) || std <= 0) return broken(path, "std", "is not above 0");
+
+    uint64_t digests = (info.count - 1) / shard->digest_samples + 1;
+    if (digests > digests_max)
+        return broken(path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
+    GC_TRY(digests_read(images.get(), path, digests, &shard->image_digests));
+    GC_TRY(digests_read(labels.get(), path, digests, &shard->label_digests));
+    return {};
+}
+
+/// Ids that could not be made are refused by the calls that take them, so only the last of a chain is checked.
+bool attribute_write(hid_t object, const char* name, hid_t type, std::vector<hsize_t> dims, const void* values) {
+    Hid space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    Hid attribute(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+    return attribute && H5Awrite(attribute.get(), type, values) >= 0;
+}
+bool attribute_write(hid_t object, const char* name, const std::string& text) {
+    Hid type(H5Tcopy(H5T_C_S1));
+    std::string padded = text.empty() ? std::string(1, '\0') : text;   // HDF5 has no strings of 0 bytes
+    return H5Tset_size(type.get(), padded.size()) >= 0 && H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 &&
+           attribute_write(object, name, type.get(), {}, padded.data());
+}
+
+bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
+                    uint64_t chunk_bytes) {
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    // No times: the same data give the same file, byte for byte.
+    if (H5Pset_layout(creation.get(), H5D_CONTIGUOUS) < 0 || H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!data_set || H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) return false;
+    std::string digests;
+    for (uint64_t at = 0; at < bytes.size(); at += chunk_bytes)
+        digests += sha256_hex(bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at)));
+    Hid text(H5Tcopy(H5T_C_S1));
+    return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
+           attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
+}
+
+Status part_write(const std::string& part, const DataInfo& info, const uint8_t* images, std::span<const std::byte> labels,
+                  uint32_t label_bytes) {
+    uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
+    uint64_t digest_samples = std::max({digest_bytes / sample_bytes, (info.count + digests_max - 1) / digests_max, uint64_t{1}});
+    uint32_t version = format_version;
+    Hdf5Lock lock;
+    Hid access(H5Pcreate(H5P_FILE_ACCESS));
+    H5Pset_alignment(access.get(), 1, 4096);   // so that a data set can be read with O_DIRECT
+    Hid file(H5Fcreate(part.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+    hid_t root = file.get();
+    bool good = file && attribute_write(root, "format", format_name) && attribute_write(root, "version", H5T_NATIVE_UINT32, {}, &version) &&
+                attribute_write(root, "classes", H5T_NATIVE_UINT32, {}, &info.classes) &&
+                attribute_write(root, "digest_samples", H5T_NATIVE_UINT64, {}, &digest_samples) &&
+                attribute_write(root, "mean", H5T_NATIVE_FLOAT, {info.C}, info.mean.data()) &&
+                attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
+                data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
+                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes) &&
+                data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
+                               digest_samples * label_bytes) &&
+                H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
+    if (!good || !file.close()) return fail(Code::node_io, "cannot write {}: {}", part, hdf5_reason());
+    return {};
+}
+
+Status part_finish(const std::string& part, const std::string& path) {
+    Fd fd(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd || ::fsync(fd.get()) != 0 || ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot write {}", path);
+    return {};
+}
+
+/// Compares the digests of one data set; `each` sees its bytes in order.
+template <typename Each>
+Status verify(const Shard& shard, int fd, const char* name, uint64_t offset, uint64_t sample_bytes, const std::vector<std::string>& digests,
+              Each each) {
+    std::vector<std::byte> buffer(digest_bytes);
+    for (uint64_t chunk = 0; chunk < digests.size(); ++chunk) {
+        uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
+        Sha256 sha;
+        for (uint64_t at = first * sample_bytes; at < last * sample_bytes;) {
+            ssize_t got = ::pread(fd, buffer.data(), std::min(buffer.size(), last * sample_bytes - at), static_cast<off_t>(offset + at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return shard_read_error(shard, name, at / sample_bytes, got < 0 ? errno : 0);
+            std::span<const std::byte> bytes(buffer.data(), static_cast<size_t>(got));
+            sha.add(bytes);
+            GC_TRY(each(at, bytes));
+            at += bytes.size();
+        }
+        if (sha.hex() != digests[chunk])
+            return fail(Code::data,
+                        "{}: data set {}, chunk {} (samples {} .. {}): SHA-256 is not the one written with it: the file is damaged, import "
+                        "it again",
+                        shard.path, name, chunk, first, last - 1);
+    }
+    return {};
+}
+
+}   // namespace
+
+Status shard_read_error(const Shard& shard, const char* name, uint64_t sample, int sys) {
+    uint64_t chunk = sample / shard.digest_samples;
+    if (sys == 0)
+        return fail(Code::data, "{}: data set {}, chunk {} (sample {}): the file ends here: truncated while in use", shard.path, name,
+                    chunk, sample);
+    return fail_sys(sys, "{}: data set {}, chunk {} (sample {}): cannot read", shard.path, name, chunk, sample);
+}
+
+Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
+    return fail(Code::data, "{}: data set labels, chunk {} (sample {}): label {} is not below the {} classes", shard.path,
+                sample / shard.digest_samples, sample, label, shard.info.classes);
+}
+
+Status shard_open(const std::string& path, Shard* shard) {
+    struct stat file_info;
+    if (::stat(path.c_str(), &file_info) != 0) return fail_sys(errno, "cannot open the shard {}", path);
+    if (!S_ISREG(file_info.st_mode)) return fail(Code::data, "{}: not a gradcast shard: not a file", path);
+    if (::access(path.c_str(), R_OK) != 0) return fail_sys(errno, "cannot open the shard {}", path);
+    Shard read;
+    read.path = path;
+    Hdf5Lock lock;
+    if (H5Fis_hdf5(path.c_str()) <= 0) return fail(Code::data, "{}: not a gradcast shard: not an HDF5 file", path);
+    Hid file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+    if (!file) {
+        std::string reason = hdf5_reason();
+        if (reason.starts_with("truncated"))
+            return fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_info.st_size, reason);
+        return fail(Code::data, "{}: damaged: HDF5 cannot open it ({})", path, reason);
+    }
+    GC_TRY(shard_read(file.get(), static_cast<uint64_t>(file_info.st_size), &read));
+    *shard = std::move(read);
+    return {};
+}
+
+Status shard_verify(const Shard& shard) {
+    Fd fd(::open(shard.path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return fail_sys(errno, "cannot open the shard {}", shard.path);
+    uint64_t sample_bytes = uint64_t{shard.info.C} * shard.info.H * shard.info.W;
+    GC_TRY(
+        verify(shard, fd.get(), "images", shard.images_offset, sample_bytes, shard.image_digests, [](uint64_t, auto) { return Status(); }));
+    // The labels of a chunk are looked at before its digest: one out of range is told as such, whoever wrote it.
+    uint32_t low = 0;
+    return verify(shard, fd.get(), "labels", shard.labels_offset, shard.label_bytes, shard.label_digests,
+                  [&](uint64_t at, std::span<const std::byte> bytes) {
+                      if (shard.label_bytes == 1) {
+                          for (size_t i = 0; i < bytes.size(); ++i)
+                              if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
+                                  return shard_label_error(shard, at + i, label);
+                          return Status();
+                      }
+                      // A read may end in the middle of a label: the low byte was seen at an even place, the high byte comes at an odd one.
+                      for (size_t i = 0; i < bytes.size(); ++i) {
+                          uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
+                          if ((at + i) % 2 == 0) low = byte;
+                          else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
+                      }
+                      return Status();
+                  });
+}
+
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels) {
+    GC_ASSERT(info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C && info.std.size() == info.C);
+    if (info.classes == 0 || info.classes > side_max)
+        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, side_max);
+    uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
+    std::vector<std::byte> packed(info.count * label_bytes);
+    for (uint64_t i = 0; i < info.count; ++i) {
+        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
+            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
+        packed[i * label_bytes] = static_cast<std::byte>(labels[i] & 255);
+        if (label_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
+    }
+    std::string part = path + ".part";
+    Status status = part_write(part, info, images, packed, label_bytes);
+    if (status.ok()) status = part_finish(part, path);
+    if (!status.ok()) ::unlink(part.c_str());
+    return status;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "tests/datasets/support.h"
+
+namespace gradcast {
+namespace {
+
+struct Case {
+    const char* name;
+    LoaderConfig config;
+    const char* path;
+};
+const Case cases[] = {
+    {"uring", {}, "io_uring"},         {"unregistered", {.registered = false}, "io_uring"},  {"pread", {.uring = false}, "pread"},
+    {"one", {.ahead = 1}, "io_uring"}, {"inline", {.ahead = 2, .threaded = false}, "pread"},
+};
+
+class LoaderTest : public ::testing::TestWithParam<Case> {
+protected:
+    TestFolder folder;
+    std::unique_ptr<DataSet> data;
+    void SetUp() override {
+        for (uint64_t i = 0; i < 3; ++i)
+            ASSERT_TRUE(write_shard(folder.file(fmt::format("s{}.h5", i)), info_of(101, 2, 5, 7, 10), i * 101).ok());
+        ASSERT_TRUE(data_open(folder.file("s*.h5"), &data).ok());
+    }
+    /// Arena and loader over `data`.
+    struct Made {
+        Arena arena;
+        std::unique_ptr<Loader> loader;
+    };
+    void make(Made& made, const Sampler& sampler, LoaderConfig config) {
+        ASSERT_TRUE(loader_plan(*data, sampler, config, made.arena, Log(), &made.loader).ok());
+        ASSERT_TRUE(made.arena.seal().ok());
+        ASSERT_TRUE(loader_start(*made.loader).ok());
+    }
+    static void expect_block(const Sampler& sampler, BlockId id, const Samples& samples) {
+        std::vector<uint64_t> indices(sampler.block_size(id.block));
+        sampler.block(id, indices);
+        ASSERT_EQ(samples.count, indices.size());
+        ASSERT_EQ(samples.C * samples.H * samples.W, 70u);
+        for (uint32_t i = 0; i < samples.count; ++i) expect_sample(indices[i], samples.images + 70 * i, 70, samples.labels[i], 10);
+    }
+};
+
+TEST_P(LoaderTest, GivesEveryBlockOfThePlan) {
+    Sampler sampler(data->info().count, 9, 50, 7);
+    Made made;
+    make(made, sampler, GetParam().config);
+    EXPECT_STREQ(made.loader->name(), GetParam().path);
+    made.loader->plan(3, {1, 2, 5});
+    for (StepId step = 3; step < 30; ++step)
+        for (uint32_t block : {1, 2, 5}) {
+            Samples samples;
+            Status status = made.loader->get({step, block}, 10'000'000, &samples);
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_block(sampler, {step, block}, samples);
+            EXPECT_EQ(samples.mean[1], 0.25f);
+            made.loader->done({step, block});
+        }
+}
+
+TEST_P(LoaderTest, LanesTakeBlocksSideBySide) {
+    Sampler sampler(data->info().count, 9, 64, 16);
+    Made made;
+    make(made, sampler, GetParam().config);
+    std::vector<uint32_t> blocks(16);
+    for (uint32_t i = 0; i < 16; ++i) blocks[i] = i;
+    made.loader->plan(0, blocks);
+    std::mutex mutex;
+    uint64_t next = 0, end = 16 * 20;
+    auto lane = [&] {
+        for (;;) {
+            std::unique_lock lock(mutex);
+            if (next == end) return;
+            BlockId id{next / 16, static_cast<uint32_t>(next % 16)};
+            ++next;
+            lock.unlock();
+            Samples samples;
+            Status status = made.loader->get(id, 10'000'000, &samples);
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_block(sampler, id, samples);
+            made.loader->done(id);
+        }
+    };
+    std::thread lanes[4];
+    for (auto& each : lanes) each = std::thread(lane);
+    for (auto& each : lanes) each.join();
+}
+
+TEST_P(LoaderTest, ANewPlanStartsAnew) {
+    Sampler sampler(data->info().count, 9, 50, 10);
+    Made made;
+    make(made, sampler, GetParam().config);
+    for (uint32_t round = 0; round < 200; ++round) {
+        uint32_t a = round % 10, b = (round + 3) % 10;
+        made.loader->plan(round % 5, {a, b});
+        for (uint32_t i = 0; i < round % 4; ++i) {
+            BlockId id{round % 5 + i / 2, i % 2 ? b : a};
+            Samples samples;
+            Status status = made.loader->get(id, 10'000'000, &samples);
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_block(sampler, id, samples);
+            if (round % 3 || i % 2) made.loader->done(id);   // sometimes one is not given back
+            else if (GetParam().config.ahead == 1) break;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LoaderTest, ::testing::ValuesIn(cases), [](const auto& each) { return each.param.name; });
+
+}   // namespace
+}   // namespace gradcast
