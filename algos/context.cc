@@ -1,0 +1,167 @@
+#include "algos/context.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "runtime/core/digest.h"
+
+namespace gradcast {
+namespace {
+
+/// Takes the gradients of one step's blocks from all lanes, and knows when a bucket is complete.
+class StepSink final : public GradientSink {
+public:
+    explicit StepSink(Context& context) : context_(context), step_(context.step) {}
+
+    void block(uint32_t lane, uint32_t number) {
+        if (failed_.load(std::memory_order_relaxed)) return;
+        BlockId id{step_, number};
+        Samples samples;
+        Status status = context_.loader.get(id, context_.deadline_us, &samples);
+        if (status.ok()) {
+            status = context_.net.block(lane, id, samples, *this);
+            context_.loader.done(id);
+        }
+        if (!status.ok()) fail_with(status);
+    }
+
+    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
+        if (context_.spend_us) context_.host.spend(context_.spend_us);
+        Fence fence;
+        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange.plan(step_, bucket), &fence));
+        context_.progress.advance();
+        // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
+        if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
+        return {};
+    }
+
+    // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN among
+    // them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
+    void loss(uint32_t, BlockId, double sum) override {
+        double limit = std::ldexp(1.0, 42) / context_.blocks;
+        loss_.fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20), std::memory_order_relaxed);
+    }
+
+    void ready(uint32_t bucket, Fence fence) {
+        Record& record = *context_.exchange.plan(step_, bucket).record;
+        record.state = context_.state;
+        record.loss = loss_.load(std::memory_order_relaxed);   // complete: every block tells its loss before its first bucket
+        Event event;
+        event.kind = Event::Kind::ready;
+        event.step = step_;
+        event.bucket = bucket;
+        event.fence = fence;
+        context_.host.post(static_cast<uint16_t>(Channel::gradient), event);
+    }
+
+    Status status() {
+        std::lock_guard lock(mutex_);
+        return status_;
+    }
+
+private:
+    void fail_with(Status status) {
+        std::lock_guard lock(mutex_);
+        if (!status_.ok()) return;
+        status_ = status;
+        failed_.store(true, std::memory_order_relaxed);
+        context_.net.cancel(step_);
+    }
+
+    Context& context_;
+    StepId step_;
+    std::atomic<int64_t> loss_{0};
+    std::atomic<bool> failed_{false};
+    std::mutex mutex_;   // of status_, taken by failing lanes only
+    Status status_;
+};
+
+constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+
+/// Waits for something to happen and takes what ends the job out of it.
+Status collect(Context& context, uint64_t until_us) {
+    context.completions.clear();
+    GC_TRY(context.host.wait(&context.completions, until_us));
+    for (const Completion& each : context.completions)
+        if (each.channel == on(Channel::job) && !each.status.ok()) context.ended = each.status;
+    GC_TRY(context.ended);
+    for (const Completion& each : context.completions) GC_TRY(each.status);
+    return {};
+}
+
+/// The trainer waits for others as long as this lives.
+struct Waiting {
+    explicit Waiting(Progress& p) : progress(p) { progress.waiting.store(true, std::memory_order_relaxed); }
+    ~Waiting() {
+        progress.advance();
+        progress.waiting.store(false, std::memory_order_relaxed);
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    Progress& progress;
+};
+
+}   // namespace
+
+Status Context::compute() {
+    const size_t buckets = net.layout().buckets.size();
+    if (blocks_left.size() != buckets) blocks_left = std::vector<std::atomic<uint32_t>>(buckets);   // before the first step
+    for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
+    StepSink sink(*this);
+    for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) {
+        codec.clear(step, bucket, exchange.plan(step, bucket));
+        sink.ready(bucket, {});
+    }
+    // Two pointers fit into a std::function without memory of its own.
+    lanes.run(static_cast<uint32_t>(own_blocks.size()), [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
+    return sink.status();
+}
+
+Status Context::wait(std::span<const Sum*> sums) {
+    Waiting waiting(progress);
+    std::fill(sums.begin(), sums.end(), nullptr);
+    uint64_t us = (step == 0 ? 10 : 1) * deadline_us, until_us = host.now_us() + us;
+    for (size_t missing = sums.size(); missing > 0;) {
+        Status status = collect(*this, until_us);
+        if (status.code == Code::deadline && ended.ok()) {
+            auto bucket = std::find(sums.begin(), sums.end(), nullptr) - sums.begin();
+            return fail(Code::deadline, "step {}: no sum of bucket {} within {} s", step, bucket, us / 1e6);
+        }
+        GC_TRY(status);
+        for (const Completion& each : completions)
+            if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id]) sums[each.id] = each.sum, --missing;
+    }
+    return {};
+}
+
+Status Context::wait_mail(uint32_t count, uint64_t us, const char* what) {
+    Waiting waiting(progress);
+    uint64_t until_us = host.now_us() + us;
+    while (count > 0) {
+        Status status = collect(*this, until_us);
+        if (status.code == Code::deadline && ended.ok()) return fail(Code::deadline, "no {} within {} s", what, us / 1e6);
+        GC_TRY(status);
+        for (const Completion& each : completions) count -= each.channel == on(Channel::mail);
+    }
+    return {};
+}
+
+Status Context::wait_job(uint64_t id) {
+    Waiting waiting(progress);
+    for (uint64_t until_us = host.now_us() + 20 * deadline_us;;) {
+        GC_TRY(collect(*this, until_us));
+        for (const Completion& each : completions)
+            if (each.channel == on(Channel::job) && each.id == id) return {};
+    }
+}
+
+uint64_t Context::digest(StepId next) {
+    uint64_t elements = net.layout().elements;
+    std::span<const int32_t> exponents = codec.exponents();
+    std::span<const float> weights = net.parameters(), moments = optimiser.state();
+    return digest64(weights) + digest64(moments, elements) + splitmix64(next) +
+           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()}, elements + moments.size());
+}
+
+}   // namespace gradcast

@@ -1,0 +1,63 @@
+// Synchronous SGD, spec/coded-sgd.md section 1:  g = (1/b) sum over all B blocks of G_T, then every rank applies the same optimiser step.
+// The smallest algorithm there is, and the template for the others.
+#include "algos/algorithm.h"
+
+namespace gradcast {
+namespace {
+
+class Ssgd final : public Algorithm {
+public:
+    Status round(Context& context) override {
+        sums_.resize(context.net.layout().buckets.size());   // takes memory in the first round only
+        uint64_t begin_us = context.host.now_us();
+        GC_TRY(context.compute());
+        uint64_t computed_us = context.host.now_us();
+        GC_TRY(context.wait(sums_));
+        for (const Sum* sum : sums_)
+            if (sum->state != context.state)
+                return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step, sum->bucket, sum->state,
+                            context.state);
+        uint64_t summed_us = context.host.now_us();
+
+        // All sums are there, so nothing below can fail for what others do.
+        StepRecord record;
+        context.optimiser.step(context.step);
+        for (const Sum* sum : sums_) {
+            GC_TRY(context.net.apply(context.optimiser, *sum, context.codec.units(sum->bucket)));
+            record.clipped += sum->clipped;
+        }
+        for (const Sum* sum : sums_) context.codec.commit(*sum);
+        record.step = context.step;
+        record.loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
+        // All computed this step from one state, which says that all have applied the step before: that one is stable.
+        if (context.step > 0) {
+            Event event;
+            event.kind = Event::Kind::command;
+            event.id = static_cast<uint64_t>(ExchangeCommand::release);
+            event.step = context.step - 1;
+            context.host.post(static_cast<uint16_t>(Channel::gradient), event);
+        }
+        ++context.step;
+        record.digest = context.state = context.digest(context.step);
+        record.compute_us = computed_us - begin_us;
+        record.wait_us = summed_us - computed_us;
+        record.apply_us = context.host.now_us() - summed_us;
+        context.record = record;
+        context.progress.step.store(context.step, std::memory_order_relaxed);
+        context.progress.advance();
+        return {};
+    }
+
+    Status on_view(Context&, const View&) override {
+        return fail(Code::unsupported, "synchronous SGD keeps its first view in this version");
+    }
+
+private:
+    std::vector<const Sum*> sums_;   // by bucket
+};
+
+}   // namespace
+
+std::unique_ptr<Algorithm> ssgd_create() { return std::make_unique<Ssgd>(); }
+
+}   // namespace gradcast

@@ -1,0 +1,368 @@
+#include "runtime/job/job_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "algos/algorithm.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/limits.h"
+#include "runtime/core/nearest.h"
+#include "transport/exchange/exchange.h"
+
+// Everything of toml++ is compiled here and nowhere else, without exceptions.
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t job_bytes_max = 1 << 20;
+
+enum class Kind : uint8_t { text, name, integer, number, duration };   // name: one of Option::names()
+
+struct Value {
+    std::string text;
+    int64_t integer = 0;
+    double number = 0;   // of a duration: seconds
+};
+
+/// Where values go: a layer is filled in and then appended to the job's.
+struct Target {
+    JobConfig* job;
+    LayerSpec* layer;
+};
+
+using Names = std::vector<std::string> (*)();
+
+/// One key of the file.  This table makes the parser, its messages and job_help().
+struct Option {
+    const char* section;
+    const char* key;
+    Kind kind;
+    const char* value;   // what it is when left out, as written in the file; "" where there is none
+    double min, max;     // integer, number; duration in seconds
+    bool above;          // min itself is not allowed
+    Names names;
+    const char* help;
+    void (*set)(Target, const Value&);   // null: checked only
+};
+
+std::vector<std::string> exchange_names() {
+    std::vector<std::string> names;
+    for (const ExchangeKind& kind : exchange_kinds()) names.emplace_back(kind.name);
+    return names;
+}
+std::vector<std::string> algorithm_names() {
+    std::vector<std::string> names;
+    for (const AlgorithmKind& kind : algorithm_kinds()) names.emplace_back(kind.name);
+    return names;
+}
+std::vector<std::string> quantiser_names() { return {quantiser_name(Quantiser::auto32), quantiser_name(Quantiser::fixed)}; }
+std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
+std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
+std::vector<std::string> optimiser_names() { return {"sgd"}; }
+std::vector<std::string> transport_names() { return {"auto", "ip"}; }
+std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
+
+constexpr double u32_max = 4294967295.0;
+
+template <auto member>
+void set_u32(Target target, const Value& value) { target.job->*member = static_cast<uint32_t>(value.integer); }
+template <auto member>
+void set_text(Target target, const Value& value) { target.job->*member = value.text; }
+template <auto member>
+void set_rate(Target target, const Value& value) { target.job->optimiser.*member = value.number; }
+template <auto member>
+void set_layer(Target target, const Value& value) { target.layer->*member = static_cast<uint32_t>(value.integer); }
+
+constexpr Option options[] = {
+    {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr, "at most 64 letters, digits, '.', '_' and '-'", set_text<&JobConfig::name>},
+    {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr, "of weights and of the order of samples",
+     [](Target target, const Value& value) { target.job->seed = static_cast<uint64_t>(value.integer); }},
+    {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr, "how often all samples are seen; or", set_u32<&JobConfig::epochs>},
+    {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr, "how many mini-batches", set_u32<&JobConfig::steps>},
+    {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", set_u32<&JobConfig::batch>},
+    {"job", "blocks", Kind::integer, "8", 1, blocks_max, false, nullptr, "parts of a mini-batch, at most its samples; fixes the result, whatever the number of nodes",
+     set_u32<&JobConfig::blocks>},
+    {"job", "deadline", Kind::duration, "\"30s\"", 4, 86400, false, nullptr, "the longest tolerable stall; every time-out is derived from it",
+     [](Target target, const Value& value) { target.job->deadline_us = static_cast<uint64_t>(std::llrint(value.number * 1e6)); }},
+    {"data", "train", Kind::text, "", 0, 0, false, nullptr, "pattern of the shards to learn from; relative paths are against this file's folder",
+     set_text<&JobConfig::train>},
+    {"data", "test", Kind::text, "\"\"", 0, 0, false, nullptr, "pattern of the shards to measure accuracy on; empty: none", set_text<&JobConfig::test>},
+    {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set_text<&JobConfig::preset>},
+    {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]", set_u32<&JobConfig::net_pad>},
+    {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "what the layer is",
+     [](Target target, const Value& value) { target.layer->kind = value.text; }},
+    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "for messages; empty: kind and number",
+     [](Target target, const Value& value) { target.layer->name = value.text; }},
+    {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)", set_layer<&LayerSpec::outputs>},
+    {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool)", set_layer<&LayerSpec::kernel>},
+    {"net.layers", "stride", Kind::integer, "1", 0, 1024, false, nullptr, "step of the window; 0 in max_pool: its kernel", set_layer<&LayerSpec::stride>},
+    {"net.layers", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side", set_layer<&LayerSpec::pad>},
+    {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "how parameters follow the gradient",
+     [](Target target, const Value& value) { target.job->optimiser.kind = value.text; }},
+    {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", set_rate<&OptimiserConfig::lr>},
+    {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr, "how much of the last update is kept", set_rate<&OptimiserConfig::momentum>},
+    {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr, "pull of weights towards 0", set_rate<&OptimiserConfig::weight_decay>},
+    {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "how nodes learn together", set_text<&JobConfig::algorithm>},
+    {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names, "how gradients are summed", set_text<&JobConfig::exchange>},
+    {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "of coded exchanges: by what factor packets are shorter", nullptr},
+    {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead", nullptr},
+    {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
+     [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
+    {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names, "what carries packets", set_text<&JobConfig::transport>},
+    {"transport", "protect", Kind::name, "\"auth\"", 0, 0, false, protect_names, "packets are tagged, tagged and encrypted, or bare",
+     [](Target target, const Value& value) {
+         target.job->protect = value.text == "auth" ? Protect::auth : value.text == "encrypt" ? Protect::encrypt : Protect::none;
+     }},
+};
+
+std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
+
+/// A user's text in a message of one line.
+std::string shown(std::string_view text) {
+    std::string out(text.substr(0, 60));
+    for (char& c : out)
+        if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+    return '"' + out + (text.size() > 60 ? "…\"" : "\"");
+}
+
+std::string bound(const Option& option, double value) {
+    return option.kind == Kind::duration ? fmt::format("{}s", value) : fmt::format("{}", value);
+}
+
+/// "30s", "500ms", "2min" -> seconds.
+std::optional<double> duration(std::string_view text) {
+    double number;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+    if (error != std::errc{}) return {};
+    std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+    for (auto [name, seconds] : {std::pair{"ms", 1e-3}, {"s", 1.0}, {"min", 60.0}, {"h", 3600.0}})
+        if (unit == name) return number * seconds;
+    return {};
+}
+
+const char* type_name(const toml::node& node) {
+    switch (node.type()) {
+        case toml::node_type::none: return "nothing";
+        case toml::node_type::table: return "a section";
+        case toml::node_type::array: return "an array";
+        case toml::node_type::string: return "text";
+        case toml::node_type::integer: return "a whole number";
+        case toml::node_type::floating_point: return "a number";
+        case toml::node_type::boolean: return "true or false";
+        case toml::node_type::date:
+        case toml::node_type::time:
+        case toml::node_type::date_time: return "a date";
+    }
+    return "?";
+}
+
+class Parser {
+public:
+    Parser(const std::string& path, const std::string& base, JobConfig& job, std::vector<JobMistake>& mistakes)
+        : path_(path), base_(base), job_(job), mistakes_(mistakes) {}
+
+    void mistake(uint32_t line, std::string_view key, std::string_view text) {
+        mistakes_.push_back({line, fmt::format("{}:{}: {}{}{}", path_, line, key, key.empty() ? "" : ": ", text)});
+    }
+
+    void file(const toml::table& root) {
+        std::vector<std::string> sections;
+        for (const Option& option : options)
+            if (std::string_view name = option.section; name != "net.layers" && (sections.empty() || sections.back() != name)) sections.emplace_back(name);
+        for (auto&& [key, node] : root) {
+            if (std::find(sections.begin(), sections.end(), key.str()) == sections.end()) unknown(node, "", key.str(), sections);
+            else if (const toml::table* table = node.as_table()) section(std::string(key.str()), *table, {&job_, nullptr});
+            else mistake(line_of(node), key.str(), fmt::format("is {}, not a section: write [{}]", type_name(node), key.str()));
+        }
+        whole(root);
+    }
+
+private:
+    static uint32_t line_of(const toml::node& node) { return static_cast<uint32_t>(node.source().begin.line); }
+
+    void unknown(const toml::node& node, const std::string& section, std::string_view key, const std::vector<std::string>& names) {
+        std::string near = nearest(key, names), full = section.empty() ? std::string() : section + ".";
+        mistake(line_of(node), full + std::string(shown(key).substr(1, shown(key).size() - 2)),
+                fmt::format("is not known: {}", near.empty() ? joined(names) : fmt::format("did you mean {}?", near)));
+    }
+
+    void section(const std::string& name, const toml::table& table, Target target) {
+        std::vector<std::string> keys;
+        for (const Option& option : options)
+            if (name == option.section) keys.emplace_back(option.key);
+        if (name == "net") keys.emplace_back("layers");
+        for (auto&& [key, node] : table) {
+            auto at = std::find_if(std::begin(options), std::end(options),
+                                   [&key = key, &name](const Option& option) { return name == option.section && key.str() == option.key; });
+            if (at != std::end(options)) value(*at, node, target);
+            else if (name == "net" && key.str() == "layers") layers(node);
+            else unknown(node, name, key.str(), keys);
+        }
+    }
+
+    void layers(const toml::node& node) {
+        const toml::array* array = node.as_array();
+        if (!array || !array->is_homogeneous(toml::node_type::table))
+            return mistake(line_of(node), "net.layers", fmt::format("is {}: write one [[net.layers]] for each layer", array ? "not a list of sections" : type_name(node)));
+        for (const toml::node& each : *array) {
+            LayerSpec layer;
+            section("net.layers", *each.as_table(), {&job_, &layer});
+            if (!each.as_table()->contains("kind")) mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", joined(kinds_of_layers())));
+            job_.layers.push_back(std::move(layer));
+        }
+    }
+
+    void value(const Option& option, const toml::node& node, Target target) {
+        std::string key = fmt::format("{}.{}", option.section, option.key);
+        auto wrong = [&](const std::string& text) { mistake(line_of(node), key, text); };
+        Value value;
+        switch (option.kind) {
+            case Kind::text:
+            case Kind::name:
+            case Kind::duration:
+                if (!node.is_string())
+                    return wrong(fmt::format("is {}, not text{}", type_name(node), option.kind == Kind::duration ? ", as \"30s\"" : " in quotes"));
+                value.text = **node.as_string();
+                break;
+            case Kind::integer:
+                if (!node.is_integer()) return wrong(fmt::format("is {}, not a whole number", type_name(node)));
+                value.integer = **node.as_integer();
+                value.number = static_cast<double>(value.integer);
+                break;
+            case Kind::number:
+                if (!node.is_number()) return wrong(fmt::format("is {}, not a number", type_name(node)));
+                value.number = *node.value<double>();
+                break;
+        }
+        if (option.kind == Kind::duration) {
+            std::optional<double> seconds = duration(value.text);
+            if (!seconds) return wrong(fmt::format("{} is not a duration: a number and ms, s, min or h, as \"30s\"", shown(value.text)));
+            value.number = *seconds;
+        }
+        if (option.kind == Kind::name) {
+            std::vector<std::string> names = option.names();
+            if (std::find(names.begin(), names.end(), value.text) == names.end()) {
+                std::string near = nearest(value.text, names);
+                return wrong(fmt::format("{} is not one of {}{}", shown(value.text), joined(names), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+            }
+        }
+        if (option.kind != Kind::text && option.kind != Kind::name) {
+            std::string is = option.kind == Kind::duration ? value.text : option.kind == Kind::integer ? fmt::format("{}", value.integer) : fmt::format("{}", value.number);
+            if (option.above ? !(value.number > option.min) : !(value.number >= option.min))
+                return wrong(fmt::format("{} is {} {}", is, option.above ? "not above" : "below", bound(option, option.min)));
+            if (!(value.number <= option.max)) return wrong(fmt::format("{} is above {}", is, bound(option, option.max)));
+        }
+        if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return wrong("holds a zero byte");
+        if (option.set) option.set(target, value);
+    }
+
+    /// What no single key can tell.
+    void whole(const toml::table& root) {
+        auto line = [&](std::string_view dotted) {   // of the key, else of its section, else the first
+            toml::node_view<const toml::node> node = root.at_path(dotted);
+            if (!node) node = root.at_path(dotted.substr(0, dotted.find('.')));
+            return node ? line_of(*node.node()) : 1;
+        };
+        auto has = [&](std::string_view dotted) { return static_cast<bool>(root.at_path(dotted)); };
+
+        if (has("job.epochs") && has("job.steps")) mistake(line("job.steps"), "job.steps", "either epochs or steps, not both");
+        if (!has("job.epochs") && !has("job.steps")) mistake(line("job.epochs"), "job.epochs", "is missing: either epochs or steps");
+        if (job_.blocks > job_.batch)
+            mistake(line("job.blocks"), "job.blocks", fmt::format("{} blocks are more than the {} samples of a mini-batch (job.batch)", job_.blocks, job_.batch));
+        bool plain = !job_.name.empty() && job_.name.size() <= 64 && job_.name[0] != '.' && job_.name[0] != '-';
+        for (char c : job_.name) plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-');
+        if (!plain) mistake(line("job.name"), "job.name", fmt::format("{} is not 1 to 64 letters, digits, '.', '_' and '-' that begin with a letter, a digit or '_'", shown(job_.name)));
+
+        if (!has("data.train")) mistake(line("data.train"), "data.train", "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\"");
+        else if (job_.train.empty() && root.at_path("data.train").is_string()) mistake(line("data.train"), "data.train", "is empty");
+        for (std::string* pattern : {&job_.train, &job_.test})
+            if (!pattern->empty() && pattern->front() != '/') *pattern = base_ + '/' + *pattern;
+
+        if (has("net.preset") && has("net.layers")) mistake(line("net.layers"), "net.layers", "either a preset or layers, not both");
+        if (!has("net.preset") && !has("net.layers")) mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", joined(presets())));
+        if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
+        if (has("net.layers") && root.at_path("net.layers").is_array() && job_.layers.empty() && root.at_path("net.layers").as_array()->empty())
+            mistake(line("net.layers"), "net.layers", "is empty");
+        if (job_.optimiser.momentum == 1) mistake(line("optimiser.momentum"), "optimiser.momentum", "1 is not below 1");
+
+        const ExchangeKind* kind;
+        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); !status.ok())
+            mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
+    }
+
+    const std::string& path_;
+    const std::string& base_;
+    JobConfig& job_;
+    std::vector<JobMistake>& mistakes_;
+};
+
+}   // namespace
+
+bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config, std::vector<JobMistake>* mistakes) {
+    JobConfig job;
+    job.text = text;
+    job.base = base;
+    mistakes->clear();
+    Parser parser(path, base, job, *mistakes);
+    if (text.size() > job_bytes_max) {
+        parser.mistake(1, "", fmt::format("{} bytes are too many for a job file, at most {}", text.size(), job_bytes_max));
+        return false;
+    }
+    toml::parse_result parsed = toml::parse(text);
+    if (!parsed) {
+        const toml::source_position& at = parsed.error().source().begin;
+        std::string what(parsed.error().description());
+        for (char& c : what)
+            if (static_cast<unsigned char>(c) < ' ') c = ' ';
+        parser.mistake(static_cast<uint32_t>(at.line), "", fmt::format("column {}: {}", at.column, what));
+        return false;
+    }
+    parser.file(parsed.table());
+    std::stable_sort(mistakes->begin(), mistakes->end(), [](const JobMistake& a, const JobMistake& b) { return a.line < b.line; });
+    if (!mistakes->empty()) return false;
+    *config = std::move(job);
+    return true;
+}
+
+Status job_read(const std::string& path, JobConfig* config) {
+    std::string text;
+    GC_TRY(file_read(path, &text));
+    char* folder = ::realpath(path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1).append(".").c_str(), nullptr);
+    if (!folder) return fail_sys(errno, "cannot find the folder of {}", path);
+    std::string base = folder;
+    ::free(folder);
+    std::vector<JobMistake> mistakes;
+    if (job_parse(text, path, base, config, &mistakes)) return {};
+    std::string all;
+    for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
+    return fail(Code::invalid, "{}", all);
+}
+
+std::string job_help() {
+    std::string text = "The job file, in TOML: sections, keys with their defaults, and what is allowed.\n";
+    const char* section = "";
+    for (const Option& option : options) {
+        if (std::string_view(option.section) != section) {
+            section = option.section;
+            bool list = std::string_view(section) == "net.layers";
+            text += fmt::format("\n{}{}{}\n", list ? "[[" : "[", section, list ? "]]" : "]");
+        }
+        std::string range;
+        if (option.names) range = joined(option.names());
+        else if (option.kind == Kind::integer || option.kind == Kind::duration) range = fmt::format("{} .. {}", bound(option, option.min), bound(option, option.max));
+        else if (option.kind == Kind::number) range = option.above ? "above 0" : option.max == 1 ? "0 .. 1" : "0 and more";
+        text += fmt::format("    {:<24}{}{}\n", fmt::format("{} = {}", option.key, *option.value ? option.value : "…"), option.help,
+                            range.empty() ? "" : fmt::format(" ({})", range));
+    }
+    return text;
+}
+
+}   // namespace gradcast

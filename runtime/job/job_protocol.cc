@@ -1,0 +1,287 @@
+#include "runtime/job/job_protocol.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+enum class Phase : uint8_t { preparing, started, ended, done, aborted };
+
+constexpr uint32_t kind_news = 1;
+constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
+constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
+
+struct Peer {
+    JobNews news{};
+    uint64_t serial = 0;
+    uint64_t heard_us = 0;     // last news
+    uint64_t moved_us = 0;     // last sign of its trainer's progress
+    bool lost = false, suspected = false;
+    Phase phase() const { return static_cast<Phase>(news.phase); }
+};
+
+std::string_view text_of(const char (&field)[64]) { return {field, sizeof field}; }
+
+class JobProtocol final : public Protocol {
+public:
+    JobProtocol(const JobProtocolConfig& config, const Log& log)
+        : config_(config), log_(log), timeouts_(timeouts_of(config.deadline_us)), peers_(config.view.n()), others_((config.view.n() + 63) / 64) {
+        GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
+        std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
+        std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
+        for (Rank rank = 0; rank < peers_.size(); ++rank)
+            if (rank != config.self) others_[rank / 64] |= uint64_t{1} << rank % 64;
+    }
+
+    void on(std::span<const Event> events, Actions& actions) override {
+        now_us_ = actions.now_us;
+        for (const Event& event : events) switch (event.kind) {
+                case Event::Kind::packet: news(*event.packet, actions); break;
+                case Event::Kind::timer: timer(event.id, actions); break;
+                case Event::Kind::command: command(event, actions); break;
+                case Event::Kind::peer_lost: peer_lost(event.rank, event.status, actions); break;
+                case Event::Kind::sent:
+                case Event::Kind::computed:
+                case Event::Kind::ready:
+                case Event::Kind::peer_up:
+                case Event::Kind::view: break;
+            }
+        advance(actions);
+        if (tell_) tell(actions);
+    }
+
+    Landing land(const Packet&, uint64_t bytes, Buffer*) override { return bytes <= inline_bytes_max ? Landing::lease : Landing::drop; }
+
+private:
+    Phase phase() const { return static_cast<Phase>(own_.phase); }
+    bool over() const { return phase() == Phase::done || settled_; }
+    std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
+
+    void enter(Phase phase) {
+        own_.phase = static_cast<uint8_t>(phase);
+        entered_us_ = now_us_;
+        tell_ = true;
+    }
+
+    void complete(JobCommand id, Status status, Actions& actions) {
+        Completion completion;
+        completion.id = static_cast<uint64_t>(id);
+        completion.status = status;
+        actions.completions.push_back(completion);
+    }
+
+    void command(const Event& event, Actions& actions) {
+        switch (static_cast<JobCommand>(event.id)) {
+            case JobCommand::begin:
+                if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
+                own_.state.set(event.tag);
+                enter(Phase::started);
+                for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
+                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
+                actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
+                return;
+            case JobCommand::end:
+                if (phase() != Phase::started) return;
+                GC_ASSERT(event.buffer.bytes == sizeof own_.digest);
+                std::memcpy(own_.digest, event.buffer.host, sizeof own_.digest);
+                enter(Phase::ended);
+                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
+                return;
+            case JobCommand::abort: abort(event.status.code, local_text(event.status), actions); return;
+        }
+        GC_ASSERT(!"an unknown command");
+    }
+
+    /// The line about something that this rank's trainer has found.
+    std::string local_text(Status status) const {
+        std::string text = status.what;
+        if (status.code == Code::cancelled) return text;
+        if (std::string prefix = std::string(code_name(status.code)) + ": "; status.code == Code::diverged && !text.starts_with(prefix)) text = prefix + text;
+        text += ", found by " + name(config_.self);
+        if (status.code != Code::deadline) return text;
+        // Whom we may be waiting for: those who are behind, or whom we have not heard for long.
+        uint64_t step = config_.progress->step.load(std::memory_order_relaxed);
+        int told = 0;
+        for (Rank rank = 0; rank < peers_.size() && told < 3; ++rank) {
+            const Peer& peer = peers_[rank];
+            if (rank == config_.self) continue;
+            if (now_us_ - peer.heard_us > timeouts_.suspicion_us)
+                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6), ++told;
+            else if (peer.news.step.get() < step || !peer.news.waiting)
+                text += fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", peer.news.step.get()), ++told;
+        }
+        return text;
+    }
+
+    void abort(Code code, std::string_view text, Actions& actions, Rank origin) {
+        if (over() || (phase() == Phase::aborted && origin >= own_.origin.get())) return;
+        own_.code = static_cast<uint8_t>(code);
+        own_.origin.set(origin);
+        text_ = text.substr(0, text_bytes_max);
+        for (char& c : text_)
+            if (static_cast<unsigned char>(c) < ' ' && c != '\n') c = '?';
+        if (phase() != Phase::aborted) actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
+        enter(Phase::aborted);
+    }
+    /// A cause found here.  One that comes after another is a consequence, or comes too late.
+    void abort(Code code, std::string_view text, Actions& actions) {
+        if (phase() != Phase::aborted) abort(code, text, actions, config_.self);
+    }
+
+    void settle(Actions& actions) {
+        settled_ = true;
+        actions.timers.push_back({timer_heartbeat, 0});
+        actions.timers.push_back({timer_settle, 0});
+        complete(JobCommand::abort, fail_text(static_cast<Code>(own_.code), 0, text_), actions);
+    }
+
+    void news(const Packet& packet, Actions& actions) {
+        JobBody body = body_of<JobBody>(packet);
+        JobNews said;
+        if (packet.sender >= peers_.size() || packet.sender == config_.self || packet.type != PacketType::job || body.kind.get() != kind_news ||
+            packet.payload.bytes < sizeof said)
+            return;
+        std::memcpy(&said, packet.payload.host, sizeof said);
+        Peer& peer = peers_[packet.sender];
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::aborted) || said.origin.get() >= peers_.size()) return;
+        peer.serial = body.value.get();
+        if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
+        peer.heard_us = now_us_;
+        peer.news = said;
+        if (peer.phase() == Phase::aborted) {
+            Code code = said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
+            abort(code, {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
+        }
+        compare(packet.sender, actions);
+        // One that has missed our last word asks by telling its old phase.
+        if (over() && peer.phase() < phase()) tell_ = true;
+    }
+
+    /// What must be equal everywhere, as soon as both have told it.
+    void compare(Rank rank, Actions& actions) {
+        const Peer& peer = peers_[rank];
+        if (rank == config_.self || phase() == Phase::preparing || phase() == Phase::aborted || peer.phase() == Phase::preparing || peer.phase() == Phase::aborted)
+            return;
+        auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, const char* way) {
+            abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
+        };
+        std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
+        if (kernels != config_.kernel_set) differs("computes with kernel set", kernels, config_.kernel_set, ": set the same isa in gradcastd.toml of all nodes");
+        else if (text_of(peer.news.data) != config_.data_digest)
+            differs("has data with the digest", text_of(peer.news.data), config_.data_digest, ": import the same data on all nodes");
+        else if (peer.news.state.get() != own_.state.get())
+            differs("begins with state", fmt::format("{:016x}", peer.news.state.get()), fmt::format("{:016x}", own_.state.get()), "");
+        else if (phase() >= Phase::ended && peer.phase() >= Phase::ended && text_of(peer.news.digest) != text_of(own_.digest))
+            differs("ends with digest", text_of(peer.news.digest), text_of(own_.digest), ": a node computes wrongly");
+    }
+
+    void peer_lost(Rank rank, Status status, Actions& actions) {
+        if (rank >= peers_.size()) return;
+        Peer& peer = peers_[rank];
+        peer.lost = true;
+        if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
+        abort(Code::peer_lost, fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what), actions);
+    }
+
+    void timer(uint64_t id, Actions& actions) {
+        if (over()) return;
+        if (id == timer_settle) return settle(actions);
+        tell_ = true;
+        actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
+        if (phase() == Phase::aborted) return;
+        for (Rank rank = 0; rank < peers_.size(); ++rank)
+            if (rank != config_.self && !peers_[rank].lost) watch(rank, actions);
+    }
+
+    void watch(Rank rank, Actions& actions) {
+        Peer& peer = peers_[rank];
+        if (!begun_ || phase() == Phase::ended) {
+            Phase wanted = begun_ ? Phase::ended : Phase::started;
+            if (peer.phase() < wanted && now_us_ - entered_us_ > timeouts_.stall_us)
+                abort(Code::deadline, fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6), actions);
+        }
+        if (!begun_ || peer.phase() >= Phase::ended) return;
+        uint64_t silent_us = now_us_ - peer.heard_us, stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() == 0 ? 10 : 1);
+        uint64_t worst_us = std::max(silent_us, stuck_us);
+        const char* what = silent_us >= stuck_us ? "silent" : "without progress";
+        if (peer.suspected != (worst_us > timeouts_.suspicion_us)) {
+            peer.suspected = !peer.suspected;
+            if (peer.suspected) log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get());
+            else log_.info("{} is back", name(rank));
+        }
+        if (worst_us > timeouts_.lost_us)
+            abort(Code::peer_lost, fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()), actions);
+    }
+
+    void advance(Actions& actions) {
+        auto all = [&](auto&& holds) {
+            for (Rank rank = 0; rank < peers_.size(); ++rank)
+                if (rank != config_.self && !holds(peers_[rank])) return false;
+            return true;
+        };
+        if (phase() == Phase::started && !begun_ && all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
+            begun_ = true;
+            for (Peer& peer : peers_) peer.moved_us = now_us_;
+            complete(JobCommand::begin, {}, actions);
+        }
+        if (phase() == Phase::ended) {
+            bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == Phase::done; });
+            if (told || all([](const Peer& peer) { return peer.phase() == Phase::ended; })) {
+                enter(Phase::done);
+                actions.timers.push_back({timer_heartbeat, 0});
+                complete(JobCommand::end, {}, actions);
+            }
+        }
+        if (phase() == Phase::aborted && !settled_ &&
+            all([&](const Peer& peer) { return peer.lost || (peer.phase() == Phase::aborted && peer.news.origin.get() == own_.origin.get()); }))
+            settle(actions);
+    }
+
+    void tell(Actions& actions) {
+        tell_ = false;
+        if (peers_.size() == 1) return;
+        own_.waiting = config_.progress->waiting.load(std::memory_order_relaxed);
+        own_.step.set(config_.progress->step.load(std::memory_order_relaxed));
+        own_.done.set(config_.progress->done.load(std::memory_order_relaxed));
+        std::memcpy(payload_.data(), &own_, sizeof own_);
+        std::memcpy(payload_.data() + sizeof own_, text_.data(), text_.size());
+        JobBody body{};
+        body.kind.set(kind_news);
+        body.value.set(++serial_);
+        Send send;
+        send.to.bits = others_.data();
+        send.type = PacketType::job;
+        send.body = body_bytes(body);
+        send.payload = {payload_.data(), nullptr, sizeof own_ + text_.size(), 0};   // short enough to be copied at once
+        actions.sends.push_back(send);
+    }
+
+    const JobProtocolConfig config_;
+    const Log log_;
+    const Timeouts timeouts_;
+    std::vector<Peer> peers_;        // by rank; the own entry is not used
+    std::vector<uint64_t> others_;   // bits of all ranks but this one
+    JobNews own_{};
+    std::string text_;               // of the abort
+    std::array<std::byte, inline_bytes_max> payload_;
+    uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
+    bool begun_ = false, settled_ = false, tell_ = false;
+};
+
+}   // namespace
+
+Timeouts timeouts_of(uint64_t deadline_us) {
+    return {deadline_us / 40, deadline_us / 40, deadline_us / 4, deadline_us / 2, deadline_us, 10 * deadline_us};
+}
+
+std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts) {
+    return {{"heartbeat", timeouts.heartbeat_us}, {"aborts agree", timeouts.settle_us},     {"suspicion", timeouts.suspicion_us},
+            {"peer lost", timeouts.lost_us},      {"longest stall", timeouts.stall_us}, {"first step", timeouts.first_step_us}};
+}
+
+std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log) { return std::make_unique<JobProtocol>(config, log); }
+
+}   // namespace gradcast

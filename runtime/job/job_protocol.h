@@ -1,0 +1,62 @@
+// How the ranks of a job keep in step about the job itself: they begin together, know who lives, end with one verdict.  A state machine on Channel::job.
+//
+// There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
+// something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
+//
+//   preparing  -> started   command begin; with kernel set, data and parameters, which must be equal everywhere.  Complete when all have started.
+//   started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere
+//   ended      -> done      all have ended, or somebody knows that all have.  Complete.
+//   any but done -> aborted the first cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody else has aborted.
+//
+// Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict when
+// all living ranks name the same, or after D/40.
+// Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "algos/context.h"
+#include "runtime/core/le.h"
+#include "runtime/core/log.h"
+
+namespace gradcast {
+
+/// All that is derived from the deadline D of a job (spec/views.md).
+struct Timeouts {
+    uint64_t heartbeat_us;    // D/40
+    uint64_t settle_us;       // D/40: crossing aborts agree
+    uint64_t suspicion_us;    // D/4: silence, or no progress of a trainer that does not wait, is told in the log
+    uint64_t lost_us;         // D/2: the same ends the job; also how long a broken stream may stay away
+    uint64_t stall_us;        // D: any wait for other ranks
+    uint64_t first_step_us;   // 10 D: the first step
+};
+Timeouts timeouts_of(uint64_t deadline_us);
+std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts);   // for people
+
+/// Event::id of commands on Channel::job, and Completion::id of what they lead to.
+enum class JobCommand : uint64_t {
+    begin = 1,   // Event::tag: digest of the initial state
+    end = 2,     // Event::buffer: 64 hex digits, SHA-256 of the parameters
+    abort = 3,   // Event::status; every completion of it has the status that all ranks end with
+};
+
+struct JobProtocolConfig {
+    View view;
+    Rank self = 0;
+    uint64_t deadline_us = 30'000'000;
+    std::string kernel_set;    // 16 hex digits
+    std::string data_digest;   // 64 hex digits
+    const Progress* progress = nullptr;
+};
+std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
+
+/// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
+struct JobNews {
+    uint8_t phase, waiting, code, reserved;
+    Le32 origin;             // aborted: the rank that found the cause
+    Le64 step, done, state;
+    char kernel_set[16], data[64], digest[64];
+};
+static_assert(sizeof(JobNews) == 176 && alignof(JobNews) == 1);
+
+}   // namespace gradcast
