@@ -7,6 +7,12 @@
 
 namespace gradcast {
 
+/// x is [planes, H, W, width], y [planes, P, Q, width]; a plane is `width` channels of one sample.
+struct PoolShape {
+    uint32_t planes, H, W, P, Q, kernel, stride, pad, width;   // width 8 or 16
+};
+constexpr uint32_t pool_kernel_max = 16;   // a window's places are numbered in a byte
+
 struct FloatKernels {
     /// dst = src * scale + shift, src in 0..255.
     void (*normalise)(float* dst, const uint8_t* src, uint64_t count, float scale, float shift);
@@ -14,6 +20,10 @@ struct FloatKernels {
     void (*relu)(float* x, uint64_t count);
     /// dx = y > 0 ? dx : 0.
     void (*relu_backward)(float* dx, const float* y, uint64_t count);
+    /// y = the greatest of each window, winners [planes, P, Q, width] = its place in the window; the first of equals, NaN before all.
+    void (*max_pool)(float* y, uint8_t* winners, const float* x, const PoolShape& shape);
+    /// dx = dy at the winners, 0 elsewhere (summed where windows overlap).  All of dx is written.
+    void (*max_pool_backward)(float* dx, const float* dy, const uint8_t* winners, const PoolShape& shape);
     /// dst = (float)((double)words * unit).
     void (*dequantise_i32)(float* dst, const int32_t* words, uint64_t count, double unit);
     void (*dequantise_i64)(float* dst, const int64_t* words, uint64_t count, double unit);

@@ -16,6 +16,75 @@ void relu_backward(float* __restrict dx, const float* __restrict y, uint64_t cou
     for (uint64_t i = 0; i < count; ++i) dx[i] = y[i] > 0 ? dx[i] : 0.0f;
 }
 
+// Vectors of the compiler's own kind, `width` channels each: one register, or as many as this instruction set needs.
+template <uint32_t width>
+struct Vector {
+    typedef float F __attribute__((vector_size(width * 4), aligned(4), may_alias));
+    typedef int32_t I __attribute__((vector_size(width * 4), aligned(4), may_alias));
+    typedef uint8_t B __attribute__((vector_size(width), aligned(1), may_alias));
+};
+
+/// Calls visit(place in the window, offset of the pixel in the plane) for the places of window (p, q) that lie inside.
+template <typename Visit>
+inline __attribute__((always_inline)) void window(const PoolShape& s, uint32_t p, uint32_t q, Visit visit) {
+    for (uint32_t r = 0; r < s.kernel; ++r) {
+        uint32_t h = p * s.stride + r - s.pad;   // wraps below 0, and is then not below H
+        if (h >= s.H) continue;
+        for (uint32_t t = 0; t < s.kernel; ++t)
+            if (uint32_t w = q * s.stride + t - s.pad; w < s.W) visit(r * s.kernel + t, uint64_t{h} * s.W + w);
+    }
+}
+
+template <uint32_t width>
+void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s) {
+    using V = Vector<width>;
+    for (uint32_t plane = 0; plane < s.planes; ++plane, x += uint64_t{s.H} * s.W * width)
+        for (uint32_t p = 0; p < s.P; ++p)
+            for (uint32_t q = 0; q < s.Q; ++q, y += width, winners += width) {
+                typename V::F best = {};
+                typename V::I winner = {};
+                bool first = true;
+                window(s, p, q, [&](uint32_t place, uint64_t pixel) {
+                    auto value = *reinterpret_cast<const typename V::F*>(x + pixel * width);
+                    typename V::I here = (typename V::I){} + static_cast<int32_t>(place);
+                    typename V::I takes = first ? (typename V::I){} - 1 : (typename V::I)((value > best) | (value != value));
+                    best = takes ? value : best;
+                    winner = takes ? here : winner;
+                    first = false;
+                });
+                *reinterpret_cast<typename V::F*>(y) = best;
+                *reinterpret_cast<typename V::B*>(winners) = __builtin_convertvector(winner, typename V::B);
+            }
+}
+
+template <uint32_t width>
+void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, const PoolShape& s) {
+    using V = Vector<width>;
+    bool tiles = s.stride == s.kernel && s.pad == 0 && s.P * s.stride == s.H && s.Q * s.stride == s.W;   // each pixel is in one window
+    uint64_t plane_size = uint64_t{s.H} * s.W * width;
+    for (uint32_t plane = 0; plane < s.planes; ++plane, dx += plane_size) {
+        if (!tiles)
+            for (uint64_t i = 0; i < plane_size; ++i) dx[i] = 0;
+        for (uint32_t p = 0; p < s.P; ++p)
+            for (uint32_t q = 0; q < s.Q; ++q, dy += width, winners += width) {
+                typename V::F gradient = *reinterpret_cast<const typename V::F*>(dy);
+                typename V::I winner = __builtin_convertvector(*reinterpret_cast<const typename V::B*>(winners), typename V::I);
+                window(s, p, q, [&](uint32_t place, uint64_t pixel) {
+                    auto& d = *reinterpret_cast<typename V::F*>(dx + pixel * width);
+                    typename V::F share = winner == static_cast<int32_t>(place) ? gradient : (typename V::F){};
+                    d = tiles ? share : d + share;
+                });
+            }
+    }
+}
+
+void max_pool(float* y, uint8_t* winners, const float* x, const PoolShape& s) {
+    s.width == 8 ? max_pool_of<8>(y, winners, x, s) : max_pool_of<16>(y, winners, x, s);
+}
+void max_pool_backward(float* dx, const float* dy, const uint8_t* winners, const PoolShape& s) {
+    s.width == 8 ? max_pool_backward_of<8>(dx, dy, winners, s) : max_pool_backward_of<16>(dx, dy, winners, s);
+}
+
 template <typename Word>
 void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t count, double unit) {
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit);
@@ -33,6 +102,6 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
 }
 
 }   // namespace
-extern const FloatKernels float_kernels = {normalise, relu, relu_backward, dequantise<int32_t>, dequantise<int64_t>, sgd};
+extern const FloatKernels float_kernels = {normalise, relu, relu_backward, max_pool, max_pool_backward, dequantise<int32_t>, dequantise<int64_t>, sgd};
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -48,14 +48,16 @@ dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like) {
     return desc;
 }
 
-Status Build::describe(const char* what, const void* op, const_dnnl_primitive_attr_t attributes, const_dnnl_primitive_desc_t hint, Pd* pd) {
-    dnnl_primitive_attr_t own = nullptr;
-    if (attributes ? dnnl_primitive_attr_clone(&own, attributes) : dnnl_primitive_attr_create(&own))
-        return fail(Code::node_memory, "oneDNN cannot make the attributes of layer {}", layer->spec.name);
-    dnnl_primitive_attr_set_scratchpad_mode(own, dnnl_scratchpad_mode_user);
+// Scratch memory is the caller's, so that it comes from the arena and lanes do not share it.
+Build::Attributes Build::attributes() {
+    dnnl_primitive_attr_t made = nullptr;
+    GC_ASSERT(dnnl_primitive_attr_create(&made) == dnnl_success && dnnl_primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user) == dnnl_success);
+    return Attributes(made);
+}
+
+Status Build::describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd) {
     dnnl_primitive_desc_t made = nullptr;
-    dnnl_status_t status = dnnl_primitive_desc_create(&made, op, own, engine_, hint);
-    dnnl_primitive_attr_destroy(own);
+    dnnl_status_t status = dnnl_primitive_desc_create(&made, op, attributes().get(), engine_, hint);
     if (status != dnnl_success)
         return fail(Code::unsupported, "layer {}: oneDNN has no kernel for its {} pass with {} samples ({})", layer->spec.name, what, samples, dnnl_status2str(status));
     pd->reset(made);
@@ -77,13 +79,8 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
 }
 
 Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
-    dnnl_primitive_attr_t attributes = nullptr;
     dnnl_primitive_desc_t made = nullptr;
-    if (dnnl_primitive_attr_create(&attributes) == dnnl_success) {
-        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-        dnnl_reorder_primitive_desc_create(&made, &from.desc, engine_, &to.desc, engine_, attributes);
-        dnnl_primitive_attr_destroy(attributes);
-    }
+    dnnl_reorder_primitive_desc_create(&made, &from.desc, engine_, &to.desc, engine_, attributes().get());
     if (!made) return fail(Code::unsupported, "layer {}: oneDNN cannot reorder one of its tensors", layer->spec.name);
     return primitive(Pd(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, list);
 }

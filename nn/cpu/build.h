@@ -102,7 +102,7 @@ public:
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like);
 
     /// `what` is for the error: "forward".
-    Status describe(const char* what, const void* op, const_dnnl_primitive_attr_t attributes, const_dnnl_primitive_desc_t hint, Pd* pd);
+    Status describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd);
     static dnnl_memory_desc_t query(const Pd& pd, dnnl_query_t what) { return *dnnl_primitive_desc_query_md(pd.get(), what, 0); }
     /// Appends an operation that runs the primitive; adds the scratch memory that it wants.
     Status primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list);
@@ -123,7 +123,10 @@ public:
 
     std::array<uint64_t, place_count> bytes{};   // the most that any size needs
     std::vector<std::unique_ptr<Call>> calls;
+
 private:
+    using Attributes = std::unique_ptr<dnnl_primitive_attr, Closer<&dnnl_primitive_attr_destroy>>;
+    static Attributes attributes();
     Tensor allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset);
     dnnl_engine_t engine_;
     uint64_t kept_ = 0;

@@ -20,7 +20,7 @@ Status conv(Build& b) {
     Pd forward;
     GC_ASSERT(dnnl_convolution_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y,
                                                  strides, pad, pad) == dnnl_success);
-    GC_TRY(b.describe("forward", &op, nullptr, nullptr, &forward));
+    GC_TRY(b.describe("forward", &op, nullptr, &forward));
     Tensor x1, w1;
     GC_TRY(b.consume({x.value}, Build::query(forward, dnnl_query_src_md), list.forward, &x1));
     GC_TRY(b.weights_as(canonical, Build::query(forward, dnnl_query_weights_md), &w1));
@@ -30,7 +30,7 @@ Status conv(Build& b) {
 
     Pd backward;
     GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y, strides, pad, pad) == dnnl_success);
-    GC_TRY(b.describe("backward weights", &op, nullptr, forward.get(), &backward));
+    GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     Tensor x2, dy2, dw;
     std::vector<Operation> after;
     GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
@@ -41,7 +41,7 @@ Status conv(Build& b) {
     if (!x.learns) return {};
 
     GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &any_y, strides, pad, pad) == dnnl_success);
-    GC_TRY(b.describe("backward data", &op, nullptr, forward.get(), &backward));
+    GC_TRY(b.describe("backward data", &op, forward.get(), &backward));
     Tensor dy3, w3, dx;
     after.clear();
     GC_TRY(b.consume({y.gradient, dy2}, Build::query(backward, dnnl_query_diff_dst_md), list.data, &dy3));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <set>
 
 #include "nn/cpu/build.h"
@@ -40,7 +41,7 @@ struct Program {
     uint32_t samples;
     bool training;
     Tensor input;
-    std::vector<Operations> layers;
+    std::vector<Operations> layers;   // one each, those with weights at their own place
 };
 
 class CpuNet final : public Net {
@@ -88,9 +89,13 @@ constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"}
 Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training);
     build.activation.value = program.input = build.kept(Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
-    program.layers.resize(layers_.size());
-    for (size_t i = 0; i < layers_.size(); ++i) {
-        build.layer = &layers_[i], build.operations = &program.layers[i], build.copies = &copies_[i];
+    // A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
+    std::vector<size_t> order(layers_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    for (size_t i = 0; i + 1 < order.size(); ++i)
+        if (layers_[order[i]].kind == Kind::relu && layers_[order[i + 1]].kind == Kind::max_pool) std::swap(order[i], order[i + 1]);
+    for (size_t i : order) {
+        build.layer = &layers_[i], build.operations = &program.layers.emplace_back(), build.copies = &copies_[i];
         GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
     }
     return {};
