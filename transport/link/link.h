@@ -45,10 +45,13 @@ struct LinkConfig {
     Protect protect = Protect::auth;
     uint64_t deadline_us = 30'000'000;   // how long a broken stream may stay away before peer_lost
     uint32_t segment_bytes = segment_bytes_stream;
+    uint32_t socket_bytes = 0;           // SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel
 };
 
-/// A stream whose handshake has been done by a Listener, on its way to the link of its job.
-struct AcceptedStream;
+/// A stream whose peer a Listener has authenticated, on its way to the link of its job, which answers the peer's Hello.
+struct AcceptedStream {
+    virtual ~AcceptedStream() = default;   // closes it
+};
 
 /// Counted by the link, read from any thread.
 struct LinkCounters {
@@ -81,6 +84,7 @@ struct ListenerConfig {
     int socket_fd = -1;            // or an already listening socket, taken over
     Identity self;
     std::vector<ClusterKey> keys;
+    uint64_t handshake_us = 5'000'000;   // a peer that has not said its Hello by then is dropped
 };
 class Listener {
 public:

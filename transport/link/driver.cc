@@ -1,0 +1,287 @@
+#include "transport/link/driver.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "transport/code/kernels.h"
+
+namespace gradcast {
+
+namespace {
+constexpr uint64_t flush_us = 200'000;       // stop() lets what is queued go out and be acknowledged for so long
+constexpr uint64_t close_us = 1'000'000;     // and waits so long for cancelled operations
+constexpr uint64_t sleep_us_max = 1'000'000;
+constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
+}   // namespace
+
+const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
+std::string job_id_text(const JobId& id) { return hex(id); }
+
+// ---- the trainer's side --------------------------------------------------------------------------------------------------------
+
+void TrainerQueue::push(std::vector<Completion>& completions) {
+    if (completions.empty()) return;
+    {
+        std::lock_guard lock(mutex_);
+        queue_.insert(queue_.end(), completions.begin(), completions.end());
+    }
+    changed_.notify_all();
+}
+void TrainerQueue::end() {
+    {
+        std::lock_guard lock(mutex_);
+        ended_ = true;
+    }
+    changed_.notify_all();
+}
+Status TrainerQueue::wait(std::vector<Completion>* out, uint64_t deadline_us) {
+    std::unique_lock lock(mutex_);
+    std::chrono::steady_clock::time_point until{std::chrono::microseconds(std::min<uint64_t>(deadline_us, INT64_MAX / 1000))};
+    changed_.wait_until(lock, until, [this] { return ended_ || !queue_.empty(); });
+    out->insert(out->end(), queue_.begin(), queue_.end());
+    bool any = !queue_.empty();
+    queue_.clear();
+    if (any) return {};
+    if (ended_) return fail(Code::cancelled, "the network thread has stopped");
+    return fail(Code::deadline, "nothing was completed before the deadline");
+}
+
+void TcpDriver::post(uint16_t channel, const Event& event) {
+    {
+        std::lock_guard lock(mutex_);
+        GC_ASSERT(posted_.size() < posted_max);
+        posted_.emplace_back(channel, event);
+    }
+    wake();
+}
+void TcpDriver::adopt(std::unique_ptr<AcceptedStream> stream) {
+    {
+        std::lock_guard lock(mutex_);
+        adopted_.emplace_back(static_cast<Accepted*>(stream.release()));   // there is no other kind
+    }
+    wake();
+}
+void TcpDriver::stop() {
+    stop_.store(true);
+    wake();
+}
+// The loop sets asleep_ and then looks at the queues under their mutex: either it sees what was put there, or who put it sees asleep_.
+void TcpDriver::wake() {
+    if (asleep_.exchange(false)) proactor_->wake();
+}
+
+// ---- opening -------------------------------------------------------------------------------------------------------------------
+
+Status TcpDriver::open() {
+    const LinkConfig& c = config_;
+    if (c.peers.empty() || c.peers.size() > ranks_max || c.rank >= c.peers.size()) return fail(Code::invalid, "a link of {} ranks cannot have rank {}", c.peers.size(), c.rank);
+    if (c.keys.empty()) return fail(Code::invalid, "a link needs a cluster key");
+    if (c.segment_bytes == 0 || c.segment_bytes > segment_bytes_stream) return fail(Code::invalid, "segments of {} bytes: 1 to {} are possible", c.segment_bytes, segment_bytes_stream);
+    tls_ = std::make_shared<TlsContext>(c.keys);
+    if (c.kind == LinkKind::uring_tcp)
+        if (Status status = proactor_uring(&proactor_); !status.ok()) log_.warn("{}: using epoll instead", status.what);
+    if (!proactor_) GC_TRY(proactor_epoll(&proactor_));
+    StreamConfig stream;
+    std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
+    stream.view = c.view, stream.self = c.rank, stream.ranks = static_cast<uint32_t>(c.peers.size());
+    stream.segment_bytes = c.segment_bytes, stream.protect = c.protect;
+    for (Rank rank = 0; rank < c.peers.size(); ++rank) {
+        peers_.emplace_back();
+        if (rank == c.rank) continue;
+        stream.peer = rank;
+        peers_.back() = std::make_unique<Peer>(stream, pool_);
+        Peer& peer = *peers_.back();
+        peer.identity = c.peers[rank].identity;
+        peer.active = c.rank < rank;
+        peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
+        if (peer.active) GC_TRY(address_resolve(c.peers[rank].address, false, &peer.address));
+        for (Op* op : {&peer.connect, &peer.receive, &peer.send}) op->owner = &peer;
+        peer.connect.kind = Op::Kind::connect, peer.receive.kind = Op::Kind::receive, peer.send.kind = Op::Kind::send;
+        begin_anew(peer);
+    }
+    posted_.reserve(posted_reserve), taken_.reserve(posted_reserve);
+    return {};
+}
+
+TcpDriver::~TcpDriver() = default;
+
+Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Driver>* driver) {
+    auto made = std::make_unique<TcpDriver>(config, log);
+    GC_TRY(made->open());
+    *driver = std::move(made);
+    return {};
+}
+
+// ---- the loop ------------------------------------------------------------------------------------------------------------------
+
+void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
+    GC_ASSERT(!protocol(channel));
+    protocols_.emplace_back(channel, new_protocol);
+}
+Protocol* TcpDriver::protocol(uint16_t channel) const {
+    for (auto& [number, attached] : protocols_)
+        if (number == channel) return attached;
+    return nullptr;
+}
+
+Status TcpDriver::run() {
+    uint64_t now = clock_us();
+    for (auto& peer : peers_)
+        if (peer) peer->down_us = now;
+    Status status;
+    while (status.ok()) {
+        done_.clear();
+        status = proactor_->wait(sleep_us(now), &done_);
+        asleep_.store(false);
+        bool stopping = stop_.load();
+        now = clock_us();
+        for (Op* op : done_) complete(*op, now);
+        take_posted();
+        ring_alarms(now);
+        for (auto& peer : peers_)
+            if (peer) tend(*peer, now);
+        // All packets of a turn are taken before its dispatch, and the next receive starts after it: so leases live long enough.
+        if (std::exchange(handled_, false))
+            for (auto& peer : peers_)
+                if (peer && peer->state == Peer::State::open && peer->receiver.blocked()) parse(*peer, now);
+        handled_ = dispatch(now);
+        if (stopping && !stopping_us_) stopping_us_ = now + flush_us;
+        for (auto& peer : peers_)
+            if (peer) pump(*peer, now);
+        if (stopping && flushed(now)) break;
+    }
+    for (auto& peer : peers_)
+        if (peer) peer->final = true, fall(*peer, {});
+    auto busy = [](const std::unique_ptr<Peer>& peer) { return peer && (peer->connect.busy || peer->receive.busy || peer->send.busy); };
+    for (uint64_t until = now + close_us; status.ok() && now < until && std::any_of(peers_.begin(), peers_.end(), busy); now = clock_us())
+        status = proactor_->wait(until - now, &done_);
+    trainer_.end();
+    return status;
+}
+
+// How long nothing of our own can happen.
+uint64_t TcpDriver::sleep_us(uint64_t now) {
+    if (!happened_.empty() || handled_) return 0;
+    uint64_t until = now + sleep_us_max;
+    for (const Alarm& alarm : alarms_) until = std::min(until, alarm.at_us);
+    for (auto& peer : peers_)
+        if (peer) until = std::min(until, due_us(*peer));
+    if (stopping_us_) until = std::min(until, stopping_us_);
+    asleep_.store(true);
+    std::lock_guard lock(mutex_);
+    if (!posted_.empty() || !adopted_.empty() || (stop_.load() && !stopping_us_)) return 0;
+    return until > now ? until - now : 0;
+}
+
+bool TcpDriver::flushed(uint64_t now) {
+    if (now >= stopping_us_) return true;
+    for (auto& peer : peers_) {
+        if (!peer || peer->state != Peer::State::open) continue;
+        if (peer->send.busy || !peer->sender.acknowledged() || peer->sender.told() != peer->receiver.delivered()) return false;
+    }
+    return happened_.empty();
+}
+
+void TcpDriver::take_posted() {
+    std::vector<std::unique_ptr<Accepted>> adopted;
+    taken_.clear();
+    {
+        std::lock_guard lock(mutex_);
+        std::swap(taken_, posted_);
+        std::swap(adopted, adopted_);
+    }
+    for (auto& [channel, event] : taken_) tell(channel, event);
+    for (auto& stream : adopted) invite(std::move(stream));
+}
+
+void TcpDriver::ring_alarms(uint64_t now) {
+    for (size_t i = 0; i < alarms_.size();) {
+        if (alarms_[i].at_us > now) {
+            ++i;
+            continue;
+        }
+        Event event;
+        event.kind = Event::Kind::timer, event.id = alarms_[i].id;
+        tell(alarms_[i].channel, event);
+        alarms_[i] = alarms_.back();
+        alarms_.pop_back();
+    }
+}
+
+void TcpDriver::tell_all(const Event& event) {
+    for (auto& [channel, attached] : protocols_) tell(channel, event);
+}
+
+// True when there was an event.  What the protocols' actions make happen is for the next turn.
+bool TcpDriver::dispatch(uint64_t now) {
+    if (happened_.empty()) return false;
+    std::swap(happening_, happened_);
+    for (auto& [channel, attached] : protocols_) {
+        batch_.clear();
+        for (const Happening& each : happening_) {
+            if (each.channel != channel) continue;
+            batch_.push_back(each.event);
+            if (each.event.kind == Event::Kind::packet) batch_.back().packet = &each.packet;
+        }
+        if (batch_.empty()) continue;
+        actions_.clear();
+        actions_.now_us = now;
+        attached->on(batch_, actions_);
+        carry_out(channel);
+    }
+    happening_.clear();
+    return true;
+}
+
+void TcpDriver::carry_out(uint16_t channel) {
+    for (Send& each : actions_.sends) each.channel = channel, send(each);
+    for (const Timer& timer : actions_.timers) {
+        std::erase_if(alarms_, [&](const Alarm& alarm) { return alarm.channel == channel && alarm.id == timer.id; });
+        if (timer.at_us) alarms_.push_back({channel, timer.id, timer.at_us});
+    }
+    for (const Compute& compute : actions_.computes) {
+        compute_now(compute);
+        Event event;
+        event.kind = Event::Kind::computed, event.id = compute.ticket;
+        tell(channel, event);
+    }
+    for (Completion& completion : actions_.completions) completion.channel = channel;
+    trainer_.push(actions_.completions);
+}
+
+void TcpDriver::send(const Send& send) {
+    uint32_t ticket = ticket_none;
+    if (send.ticket) {
+        if (tickets_free_.empty()) tickets_free_.push_back(static_cast<uint32_t>(tickets_.size())), tickets_.emplace_back();
+        ticket = tickets_free_.back();
+        tickets_free_.pop_back();
+        tickets_[ticket] = {send.ticket, 1, send.channel, {}};   // one too many until all are queued
+    }
+    auto queue = [&](Rank rank) {
+        GC_ASSERT(rank < peers_.size() && rank != config_.rank);
+        Peer& peer = *peers_[rank];
+        if (ticket != ticket_none) ++tickets_[ticket].open;
+        if (!peer.lost && peer.sender.push(send, ticket)) return;
+        if (!peer.lost) peer.losing = true, fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
+        if (ticket != ticket_none) ticket_done(ticket, peer.last);
+    };
+    if (!send.to.bits) {
+        queue(send.to.rank);
+    } else {
+        for (Rank first = 0; first < peers_.size(); first += 64)
+            for (uint64_t word = send.to.bits[first / 64]; word; word &= word - 1) queue(first + static_cast<Rank>(std::countr_zero(word)));
+    }
+    if (ticket != ticket_none) ticket_done(ticket, {});
+}
+
+void TcpDriver::ticket_done(uint32_t index, Status status) {
+    Ticket& ticket = tickets_[index];
+    if (!status.ok()) ticket.status = status;
+    if (--ticket.open) return;
+    Event event;
+    event.kind = Event::Kind::sent, event.id = ticket.id, event.status = ticket.status;
+    tell(ticket.channel, event);
+    tickets_free_.push_back(index);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,165 @@
+// The Driver: the network thread of one rank.  A turn of its loop collects what has happened (completed operations, posted events, timers), gives
+// it to the protocols by the batch, carries out what they want, and starts the next operations.
+//
+// A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing -> down.
+// Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms), greet_us (handshake must be done), down_us (when the stream went; a
+// deadline later the peer is lost), ack_us (when packets that came must be acknowledged at last).
+#pragma once
+#include <condition_variable>
+#include <mutex>
+
+#include "runtime/core/clock.h"
+#include "transport/link/proactor.h"
+#include "transport/link/socket.h"
+#include "transport/link/stream.h"
+
+namespace gradcast {
+
+struct Peer {
+    enum class State : uint8_t { down, connecting, greeting, open, closing } state = State::down;
+    Peer(const StreamConfig& config, InlinePool& pool) : rank(config.peer), sender(config, pool), receiver(config) {}
+    const Rank rank;
+    bool active = false;        // we connect
+    Identity identity;          // expected; once it was here, what it said
+    std::string label;          // "peer 'b' (rank 1, 127.0.0.1:4711)"
+    SocketAddress address;
+    Fd fd;
+    Op connect, receive, send;
+    std::unique_ptr<Handshake> handshake;
+    std::unique_ptr<Accepted> next;   // a stream from the listener, taken up when the old one is closed
+    Sender sender;
+    Receiver receiver;
+    iovec receive_to[2];
+    std::vector<std::byte> greeting, telling;   // what arrives during the handshake, what is being sent of it
+    iovec telling_vector{};
+    uint64_t stream = 0, peer_stream = 0;   // Hello::stream, ours and the peer's (0: not met yet)
+    uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
+    uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
+    uint32_t key = 0;           // of the ring, offered next
+    uint32_t strikes = 0;       // refusals without a stream between them
+    bool up = false;            // told by peer_up
+    bool lost = false;          // told by peer_lost
+    bool final = false;         // lost for good
+    bool losing = false;        // lost as soon as its operations are done
+    Status last;                // why the stream is not there
+};
+
+/// Host::wait's side, for the trainer.
+class TrainerQueue {
+public:
+    void push(std::vector<Completion>& completions);
+    void end();
+    Status wait(std::vector<Completion>* out, uint64_t deadline_us);
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<Completion> queue_;
+    bool ended_ = false;
+};
+
+class TcpDriver final : public Driver, private Host, private ReceiverSink {
+public:
+    TcpDriver(const LinkConfig& config, const Log& log) : config_(config), log_(log) {}
+    ~TcpDriver() override;
+    Status open();
+
+    void attach(uint16_t channel, Protocol* protocol) override;
+    void register_memory(Buffer) override {}   // see proactor_uring.cc
+    Status run() override;
+    void stop() override;
+    void adopt(std::unique_ptr<AcceptedStream> stream) override;
+    Host& host() override { return *this; }
+    const LinkCounters& counters() const override { return counters_; }
+    const char* name() const override { return proactor_->name(); }
+
+private:
+    struct Happening {   // an event on its way to a channel
+        uint16_t channel;
+        Event event;
+        Packet packet;
+    };
+    struct Ticket {
+        uint64_t id;
+        uint32_t open;   // ranks that have not acknowledged yet
+        uint16_t channel;
+        Status status;
+    };
+    struct Alarm {
+        uint16_t channel;
+        uint64_t id, at_us;
+    };
+
+    // Host
+    uint64_t now_us() override { return clock_us(); }
+    void post(uint16_t channel, const Event& event) override;
+    Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return trainer_.wait(out, deadline_us); }
+    // ReceiverSink, for the peer in receiving_
+    bool known(uint16_t channel) override { return protocol(channel) != nullptr; }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return protocol(packet.channel)->land(packet, bytes, place); }
+    void packet(const Packet& packet) override;
+    bool ack(uint64_t received) override;
+
+    // driver.cc: the loop
+    Protocol* protocol(uint16_t channel) const;
+    void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
+    void tell_all(const Event& event);
+    void take_posted();
+    void ring_alarms(uint64_t now);
+    bool dispatch(uint64_t now);
+    void carry_out(uint16_t channel);
+    void send(const Send& send);
+    void ticket_done(uint32_t index, Status status);
+    uint64_t sleep_us(uint64_t now);
+    bool flushed(uint64_t now);
+    void wake();
+
+    // driver_stream.cc: one peer's stream
+    void complete(Op& op, uint64_t now);
+    void parse(Peer& peer, uint64_t now);
+    Hello own_hello(const Peer& peer) const;
+    void connect(Peer& peer, uint64_t now);
+    void equip(Peer& peer, uint64_t now);
+    void invite(std::unique_ptr<Accepted> stream);
+    void take_up(Peer& peer, uint64_t now);
+    void greet(Peer& peer, std::span<const std::byte> bytes, uint64_t now);
+    std::string conflict(const Peer& peer, const Hello& hello) const;
+    void meet(Peer& peer);
+    void opened(Peer& peer, std::span<const std::byte> rest, uint64_t now);
+    void turned_away(Peer& peer);
+    void fall(Peer& peer, Status why);   // the stream is broken; the next one comes after the back-off
+    void begin_anew(Peer& peer);
+    void lose(Peer& peer);
+    void tend(Peer& peer, uint64_t now);
+    uint64_t due_us(const Peer& peer) const;
+    void pump(Peer& peer, uint64_t now);
+
+    const LinkConfig config_;
+    const Log log_;
+    std::shared_ptr<const TlsContext> tls_;
+    std::unique_ptr<Proactor> proactor_;
+    InlinePool pool_;
+    std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for ourselves
+    std::vector<std::pair<uint16_t, Protocol*>> protocols_;
+    LinkCounters counters_;
+    TrainerQueue trainer_;
+
+    std::vector<Op*> done_;
+    std::vector<Happening> happened_, happening_;   // for the next dispatch, in the current one
+    std::vector<Event> batch_;
+    Actions actions_;
+    std::vector<Alarm> alarms_;
+    std::vector<Ticket> tickets_;
+    std::vector<uint32_t> tickets_free_;
+    Peer* receiving_ = nullptr;
+    bool handled_ = false;       // the last dispatch had events, so who said `later` is asked again
+    std::string stranger_;       // the last line about one
+    uint64_t stopping_us_ = 0;   // when flushing must end; 0: not stopping
+
+    std::mutex mutex_;   // of the two below
+    std::vector<std::pair<uint16_t, Event>> posted_, taken_;
+    std::vector<std::unique_ptr<Accepted>> adopted_;
+    std::atomic<bool> asleep_{false}, stop_{false};
+};
+
+}   // namespace gradcast

@@ -1,0 +1,120 @@
+// How a stream begins: TLS 1.3 with the cluster key as external PSK and (EC)DHE, then one Hello each way inside it, then both leave TLS
+// and go on with packets under keys exported from it.  Bytes in, bytes out: no socket, clock or thread.
+//
+//     connecting side                           accepting side
+//     ClientHello …            TLS 1.3          … Finished
+//     Hello (verdict ask)      ->               checks it
+//                              <-               Hello (verdict accept), or a refusal with its reason
+//     checks it
+//     Hello (verdict accept)   ->               done; packets both ways
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/crypto.h"
+#include "transport/link/link.h"
+
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace gradcast {
+
+constexpr uint16_t link_version_min = 1, link_version_max = 1;
+constexpr uint32_t rank_any = 0xffffffff;
+
+/// later: not now (the job is not open yet); refuse: never, as things are.
+enum class Verdict : uint8_t { ask = 0, accept = 1, later = 2, refuse = 3 };
+
+struct Hello {
+    uint16_t version_min = link_version_min, version_max = link_version_max;
+    Verdict verdict = Verdict::ask;
+    Protect protect = Protect::auth;
+    JobId job{};
+    uint32_t view = 0;
+    Rank rank = rank_any;
+    uint32_t segment_bytes = 0;
+    std::array<uint8_t, 16> uuid{};
+    uint64_t incarnation = 0;
+    uint64_t stream = 0;        // drawn by the speaker when its side of the stream began, or began anew; never 0
+    uint64_t peer_stream = 0;   // the other side's, if the speaker knows it
+    uint64_t received = 0;      // packets the speaker has had on this stream
+    std::string name;
+    std::string reason;         // of later and refuse
+};
+/// Appends the wire form.  Name and reason are cut to what fits.
+void hello_write(const Hello& hello, std::vector<std::byte>* bytes);
+/// Why `bytes` do not begin with a Hello: null if they may.  *used is its size, or 0 when more bytes are needed.
+const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* used);
+
+/// TLS settings and the key ring, shared by all handshakes of a listener or link.
+class TlsContext {
+public:
+    explicit TlsContext(const std::vector<ClusterKey>& ring);
+    ~TlsContext();
+    TlsContext(const TlsContext&) = delete;
+    TlsContext& operator=(const TlsContext&) = delete;
+    const std::vector<ClusterKey> keys;
+    ssl_ctx_st* ssl = nullptr;
+};
+
+class Handshake {
+public:
+    enum class State : uint8_t {
+        negotiating,   // feed() me
+        asked,         // peer() is here: accept() or refuse()
+        waiting,       // accepted; the other side's verdict is still to come
+        done,          // send output(), then packets
+        failed,        // send output() if possible, then close; status() says why
+    };
+    enum class Side : uint8_t { connector, acceptor };
+    /// The connector offers key number `key` of the ring and asks with `own`; the acceptor needs of `own` the name alone.
+    Handshake(std::shared_ptr<const TlsContext> tls, Side side, const Hello& own, uint32_t key = 0);
+    ~Handshake();
+    Handshake(const Handshake&) = delete;
+    Handshake& operator=(const Handshake&) = delete;
+
+    /// How many of the bytes belonged to it: what is left after `done` are packets.
+    size_t feed(std::span<const std::byte> bytes);
+    std::span<const std::byte> output() const { return std::span(out_).subspan(sent_); }
+    void wrote(size_t bytes);
+
+    State state() const { return state_; }
+    const Status& status() const { return status_; }
+    bool keys_differ() const { return keys_differ_; }          // failed, and another key of the ring may help
+    Verdict verdict() const { return peer_.verdict; }          // failed: later or refuse when the peer said so
+    const Hello& peer() const { return peer_; }
+    void accept(const Hello& own);
+    /// `reason` is told to the peer and becomes status().
+    void refuse(Verdict verdict, const std::string& reason);
+    /// Packet keys, bound to the job and both incarnations.  State done.
+    void keys(Key* to_acceptor, Key* to_connector) const;
+
+    const ClusterKey* psk_find(std::string_view id);   // for OpenSSL's callbacks
+    const ClusterKey& psk_offer() const { return tls_->keys[key_]; }
+
+private:
+    void progress();
+    void hear(const Hello& hello);
+    void say(const Hello& hello);
+    void collect();   // from OpenSSL to out_
+    void fail_tls();
+    void fail_with(Status status);
+
+    std::shared_ptr<const TlsContext> tls_;
+    ssl_st* ssl_ = nullptr;
+    const bool connector_;
+    uint32_t key_ = 0;
+    State state_ = State::negotiating;
+    Status status_;
+    bool secure_ = false, keys_differ_ = false, known_ = false;   // known_: the ring has the key id that was offered
+    bool met_ = false;                                            // the first Hello has come
+    Hello own_, peer_;
+    std::string offered_;                        // accepting side: the key id that was offered
+    std::vector<std::byte> record_;              // the TLS record that is arriving
+    std::vector<std::byte> plain_, out_;
+    size_t sent_ = 0;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,47 @@
+// The border to the kernel: operations are started, and complete once each.  Two backends with the same meaning, io_uring and epoll, so that
+// all else about streams is written once.
+//
+// An Op and the memory it names belong to the caller and stay untouched from start() until wait() returns the Op, also after cancel().
+// All methods but wake() are for the thread that calls wait() (the first of them may come from another thread, before any wait()).
+#pragma once
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+struct Op {
+    enum class Kind : uint8_t { connect, receive, send } kind;
+    bool busy = false;      // started and not yet returned
+    int fd = -1;
+    int32_t result = 0;     // bytes, 0 for connect, or -errno (-ECANCELED after cancel)
+    msghdr message{};       // receive, send: msg_iov and msg_iovlen
+    const sockaddr_storage* address = nullptr;   // connect
+    socklen_t address_bytes = 0;
+    void* owner = nullptr;  // the caller's
+};
+
+struct Proactor {
+    virtual ~Proactor() = default;
+    /// Before the first operation on a socket; sets what its backend wants (blocking or not).
+    virtual void add(int fd) = 0;
+    /// Before the socket is closed; none of its operations is busy.
+    virtual void remove(int fd) = 0;
+    virtual void start(Op& op) = 0;
+    /// The operation completes soon, with -ECANCELED unless it was done already.
+    virtual void cancel(Op& op) = 0;
+    /// Sends what was started to the kernel, then waits until an operation is done, wake() or the time-out.  Appends to *done.
+    virtual Status wait(uint64_t timeout_us, std::vector<Op*>* done) = 0;
+    virtual void wake() = 0;   // any thread
+    virtual const char* name() const = 0;
+};
+
+/// Error: Code::unsupported when the kernel, a seccomp filter or a limit refuses io_uring.
+Status proactor_uring(std::unique_ptr<Proactor>* proactor);
+Status proactor_epoll(std::unique_ptr<Proactor>* proactor);
+
+}   // namespace gradcast

@@ -1,0 +1,61 @@
+#include "transport/link/socket.h"
+
+#include <netdb.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+
+namespace gradcast {
+
+Status address_resolve(const std::string& text, bool listening, SocketAddress* address) {
+    size_t colon = text.rfind(':');
+    std::string host = text.substr(0, colon), port = colon == text.npos ? "" : text.substr(colon + 1);
+    if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    else if (host.find(':') != host.npos) port.clear();   // a bare v6 address
+    if (host.empty() || port.empty()) return fail(Code::invalid, "'{}' is not an address: write host:port or [v6]:port", text);
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM, hints.ai_flags = AI_NUMERICSERV | (listening ? AI_PASSIVE : 0);
+    int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+    if (error) return fail(Code::invalid, "cannot resolve '{}': {}", text, ::gai_strerror(error));
+    std::memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
+    address->bytes = found->ai_addrlen;
+    ::freeaddrinfo(found);
+    return {};
+}
+
+std::string address_text(const SocketAddress& address) {
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.bytes, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return "?";
+    if (address.storage.ss_family == AF_INET6) return fmt::format("[{}]:{}", host, port);
+    return fmt::format("{}:{}", host, port);
+}
+
+void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
+    auto set = [fd](int level, int option, uint64_t value) {
+        int number = static_cast<int>(std::min<uint64_t>(value, 0x7fffffff));
+        (void)::setsockopt(fd, level, option, &number, sizeof number);   // each is an improvement, none a condition
+    };
+    uint64_t seconds = std::max<uint64_t>(deadline_us / 8'000'000, 1);
+    set(IPPROTO_TCP, TCP_NODELAY, 1);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_KEEPIDLE, seconds), set(IPPROTO_TCP, TCP_KEEPINTVL, seconds), set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set(IPPROTO_TCP, TCP_USER_TIMEOUT, deadline_us / 2000);
+    if (socket_bytes) set(SOL_SOCKET, SO_SNDBUF, socket_bytes), set(SOL_SOCKET, SO_RCVBUF, socket_bytes);
+}
+
+Accepted::~Accepted() {
+    if (handshake && handshake->state() == Handshake::State::asked)
+        refuse(Verdict::later, fmt::format("it has not opened job {}", job_id_text(handshake->peer().job)));
+}
+
+void Accepted::refuse(Verdict verdict, const std::string& reason) {
+    handshake->refuse(verdict, reason);
+    auto text = handshake->output();
+    (void)!::send(fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    ::shutdown(fd.get(), SHUT_WR);
+    fd.close();
+}
+
+}   // namespace gradcast
