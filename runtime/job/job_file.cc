@@ -133,6 +133,14 @@ std::string shown(std::string_view text) {
     return '"' + out + (text.size() > 60 ? "…\"" : "\"");
 }
 
+constexpr char plain_rule[] = "is not 1 to 64 letters, digits, '.', '_' and '-' that begin with a letter, a digit or '_'";
+bool plain(std::string_view name) {
+    if (name.empty() || name.size() > 64 || name[0] == '.' || name[0] == '-') return false;
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    });
+}
+
 std::string bound(const Option& option, double value) {
     return option.kind == Kind::duration ? fmt::format("{}s", value) : fmt::format("{}", value);
 }
@@ -215,6 +223,7 @@ private:
         for (const toml::node& each : *array) {
             LayerSpec layer;
             section("net.layers", *each.as_table(), {&job_, &layer});
+            if (!layer.name.empty() && !plain(layer.name)) mistake(line_of(each), "net.layers.name", fmt::format("{} {}", shown(layer.name), plain_rule));
             if (!each.as_table()->contains("kind")) mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", joined(kinds_of_layers())));
             job_.layers.push_back(std::move(layer));
         }
@@ -277,9 +286,7 @@ private:
         if (!has("job.epochs") && !has("job.steps")) mistake(line("job.epochs"), "job.epochs", "is missing: either epochs or steps");
         if (job_.blocks > job_.batch)
             mistake(line("job.blocks"), "job.blocks", fmt::format("{} blocks are more than the {} samples of a mini-batch (job.batch)", job_.blocks, job_.batch));
-        bool plain = !job_.name.empty() && job_.name.size() <= 64 && job_.name[0] != '.' && job_.name[0] != '-';
-        for (char c : job_.name) plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-');
-        if (!plain) mistake(line("job.name"), "job.name", fmt::format("{} is not 1 to 64 letters, digits, '.', '_' and '-' that begin with a letter, a digit or '_'", shown(job_.name)));
+        if (!plain(job_.name)) mistake(line("job.name"), "job.name", fmt::format("{} {}", shown(job_.name), plain_rule));
 
         if (!has("data.train")) mistake(line("data.train"), "data.train", "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\"");
         else if (job_.train.empty() && root.at_path("data.train").is_string()) mistake(line("data.train"), "data.train", "is empty");

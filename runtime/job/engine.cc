@@ -1,0 +1,468 @@
+#include "runtime/job/engine.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "algos/algorithm.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
+#include "runtime/job/evaluate.h"
+#include "runtime/job/job_protocol.h"
+#include "runtime/job/model_file.h"
+#include "runtime/job/step_log.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+
+/// Keeps the whole gradient of the probe block.
+struct ProbeSink final : GradientSink {
+    ProbeSink(const Layout& l, std::vector<float>& g) : layout(l), gradient(g) {}
+    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
+        std::memcpy(gradient.data() + layout.buckets[bucket].offset, from.host, from.bytes);
+        return {};
+    }
+    void loss(uint32_t, BlockId, double) override {}
+    const Layout& layout;
+    std::vector<float>& gradient;
+};
+
+/// What a lane's thread does first.  A block is computed by one thread, so libraries below must not start more.
+void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
+    omp_set_num_threads(1);
+    if (cpus.empty()) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus[lane % cpus.size()], &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
+}
+
+Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
+    if (!job.preset.empty()) return preset_find(job.preset, info.C, info.H, info.W, info.classes, spec);
+    *spec = {info.C, info.H, info.W, job.net_pad, info.classes, job.layers};
+    return {};
+}
+
+class JobEngine final : public Engine {
+public:
+    JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), timeouts_(timeouts_of(job_.deadline_us)), log_(log) {}
+
+    Status prepare() {
+        GC_TRY(make_directories(config_.folder));
+        GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
+        GC_TRY(log_.open(config_.folder + "/log", fmt::format("job {}: ", hex(config_.id).substr(0, 8))));
+        GC_TRY(steps_log_.open(config_.folder + "/steps.jsonl", config_.lanes > 0, log_));
+        GC_TRY(open_data());
+        GC_TRY(plan());
+        GC_TRY(arena_.seal());
+        GC_TRY(net_cpu_ready(*net_));
+        GC_TRY(loader_start(*loader_));
+        lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
+        GC_TRY(probe());
+        job_protocol_ = job_protocol({config_.view, config_.self, job_.deadline_us, kernel_set_, data_digest_, &progress_}, log_);
+        log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(), net_->layout().elements,
+                  net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
+        return {};
+    }
+
+    const std::string& kernel_set() const override { return kernel_set_; }
+    const std::string& data_digest() const override { return data_digest_; }
+    Buffer memory() const override { return arena_.whole(); }
+    void counters(const LinkCounters* counters) override { counters_ = counters; }
+
+    void attach(const std::function<void(uint16_t, Protocol*)>& attach) override {
+        attach(on(Channel::job), job_protocol_.get());
+        attach(on(Channel::gradient), exchange_.get());
+        attach(on(Channel::mail), mail_protocol_.get());
+    }
+
+    Status run(Host& host) override {
+        omp_set_num_threads(1);   // without lanes this thread computes
+        Mail mail(host, on(Channel::mail));
+        Context context{.host = host, .lanes = lanes_, .loader = *loader_, .net = *net_, .optimiser = *optimiser_, .codec = *codec_, .exchange = *exchange_,
+                        .mail = mail, .progress = progress_, .self = config_.self, .batch = job_.batch, .blocks = job_.blocks,
+                        .deadline_us = job_.deadline_us, .spend_us = config_.spend_us, .own_blocks = own_blocks_};
+        {
+            std::lock_guard lock(host_mutex_);
+            host_ = &host;
+            if (!cancel_.ok()) post_abort(host, cancel_);
+        }
+        Status status = train(context);
+        if (!status.ok() && context.ended.ok() && !ended_) {
+            // Others must hear of it, and may have found something else first: all end with one line.
+            post_abort(host, status);
+            (void)context.wait_job(static_cast<uint64_t>(JobCommand::abort));
+            if (!context.ended.ok()) status = context.ended;
+        }
+        {
+            std::lock_guard lock(host_mutex_);
+            host_ = nullptr;
+        }
+        finish(context, status);
+        return status;
+    }
+
+    void cancel(const std::string& why) override {
+        std::lock_guard lock(host_mutex_);
+        if (!cancel_.ok()) return;
+        cancel_ = fail(Code::cancelled, "{}", why);
+        if (host_) post_abort(*host_, cancel_);
+    }
+
+    JobStatus status() const override {
+        std::lock_guard lock(status_mutex_);
+        JobStatus status = status_;
+        if (counters_) {
+            status.bytes_sent = counters_->bytes_sent.load(std::memory_order_relaxed);
+            status.bytes_received = counters_->bytes_received.load(std::memory_order_relaxed);
+        }
+        return status;
+    }
+
+private:
+    // ---- before the first step -------------------------------------------------------------------------------------------------
+
+    Status open_data() {
+        GC_TRY(data_open(job_.train, &train_));
+        GC_TRY(data_verify(*train_));
+        data_digest_ = train_->digest();
+        if (job_.test.empty()) return {};
+        GC_TRY(data_open(job_.test, &test_));
+        GC_TRY(data_verify(*test_));
+        const DataInfo &a = train_->info(), &b = test_->info();
+        if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
+            return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job_.test, b.C, b.H, b.W, b.classes,
+                        job_.train, a.C, a.H, a.W, a.classes);
+        std::string both = train_->digest() + test_->digest();
+        data_digest_ = sha256_hex(std::as_bytes(std::span(both)));
+        return {};
+    }
+
+    Status plan() {
+        const DataInfo& info = train_->info();
+        if (config_.self >= config_.view.n() || config_.view.n() > ranks_max)
+            return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config_.self, config_.view.n());
+        sampler_ = std::make_unique<Sampler>(info.count, job_.seed, job_.batch, job_.blocks);
+        steps_ = job_.steps ? job_.steps : sampler_->steps(job_.epochs);
+        if (steps_ > UINT32_MAX) return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_, UINT32_MAX);
+        std::vector<uint32_t> sizes;
+        for (uint32_t block = 0; block < job_.blocks; ++block) sizes.push_back(sampler_->block_size(block));
+        std::set<uint32_t> distinct(sizes.begin(), sizes.end());
+
+        const uint32_t lanes = std::max(config_.lanes, 1u);
+        NetSpec spec;
+        GC_TRY(net_spec(job_, info, &spec));
+        NetConfig net{.lanes = lanes, .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(), .block_sizes = {distinct.begin(), distinct.end()},
+                      .seed = job_.seed};
+        omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
+        GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
+        const Layout& layout = net_->layout();
+        GC_TRY(optimiser_plan(job_.optimiser, layout.elements, arena_, &optimiser_));
+        codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks});
+
+        const ExchangeKind* exchange;
+        GC_TRY(exchange_find(job_.exchange, job_.quantiser, &exchange));
+        exchange_ = exchange->create({.layout = &layout, .self = config_.self, .blocks = job_.blocks, .quantiser = job_.quantiser});
+        own_blocks_ = exchange_->place(config_.view, sizes).blocks_of(config_.self);
+        GC_TRY(exchange_->install(config_.view, arena_));
+        GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_, &loader_));
+        mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
+        const AlgorithmKind* algorithm;
+        GC_TRY(algorithm_find(job_.algorithm, &algorithm));
+        algorithm_ = algorithm->create();
+
+        if (test_) {
+            evaluator_ = std::make_unique<Evaluator>(*test_, info.mean, info.std);
+            evaluator_->plan(lanes, arena_);
+            arena_.plan("evaluation", evaluator_->batches() * sizeof(BatchResult), &results_);
+            arena_.plan("evaluation", sizeof(BatchResult), &total_);
+            others_.resize((config_.view.n() + 63) / 64);
+            for (Rank rank = 1; rank < config_.view.n(); ++rank) others_[rank / 64] |= uint64_t{1} << rank % 64;
+        }
+        std::lock_guard lock(status_mutex_);
+        status_.steps = steps_;
+        status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
+        status_.timeouts_us = timeouts_list(timeouts_);
+        status_.memory = arena_.budget();
+        return {};
+    }
+
+    /// Block 0 of step 0: the digest of its gradient is the identity of the kernel set, its maxima are the first scales.
+    Status probe() {
+        const DataInfo& info = train_->info();
+        const uint32_t count = sampler_->block_size(0);
+        std::vector<uint64_t> indices(count);
+        std::vector<uint8_t> images(count * train_->sample_bytes());
+        std::vector<int32_t> labels(count);
+        sampler_->block({0, 0}, indices);
+        GC_TRY(train_->read(indices, images.data(), labels.data()));
+        Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+        std::vector<float> gradient(net_->layout().elements);
+        ProbeSink sink(net_->layout(), gradient);
+        Status status;
+        uint64_t begin_us = clock_us();
+        lanes_.run(1, [&](uint32_t lane, uint32_t) { status = net_->block(lane, {0, 0}, samples, sink); });
+        GC_TRY(status);
+        uint64_t block_us = clock_us() - begin_us;
+        for (const Group& group : net_->layout().groups)
+            for (uint64_t i = 0; i < group.count; ++i)
+                if (!std::isfinite(gradient[group.offset + i]))
+                    return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data", group.layer);
+        if (8 * block_us > job_.deadline_us)
+            log_.warn("a block takes {:.1f} s, so a deadline of {} s is too short: use at least {:.0f} s, or more blocks", static_cast<double>(block_us) / 1e6,
+                      static_cast<double>(job_.deadline_us) / 1e6, std::ceil(8 * static_cast<double>(block_us) / 1e6));
+        kernel_set_ = fmt::format("{:016x}", digest64(std::span<const float>(gradient)));
+        codec_->probe(gradient.data());
+        std::lock_guard lock(status_mutex_);
+        status_.kernel_set = kernel_set_;
+        return {};
+    }
+
+    // ---- training --------------------------------------------------------------------------------------------------------------
+
+    static Event job_event(JobCommand command) {
+        Event event;
+        event.kind = Event::Kind::command;
+        event.id = static_cast<uint64_t>(command);
+        return event;
+    }
+    static void post_abort(Host& host, Status status) {
+        Event event = job_event(JobCommand::abort);
+        event.status = status;
+        host.post(on(Channel::job), event);
+    }
+
+    Status train(Context& context) {
+        loader_->plan(0, own_blocks_);
+        context.state = context.digest(0);
+        Event begin = job_event(JobCommand::begin);
+        begin.tag = context.state;
+        context.host.post(on(Channel::job), begin);
+        GC_TRY(context.wait_job(static_cast<uint64_t>(JobCommand::begin)));
+        begin_us_ = context.host.now_us();
+        {
+            std::lock_guard lock(status_mutex_);
+            status_.state = JobState::running;
+        }
+        uint64_t epoch = 0, evaluated = 0;
+        while (context.step < steps_) {
+            GC_TRY(algorithm_->round(context));
+            record(context);
+            bool boundary = context.step == steps_;
+            for (; sampler_->steps(epoch + 1) <= context.step; ++epoch) boundary = true;
+            if (boundary && evaluated != context.step) {
+                GC_TRY(evaluate(context, epoch));
+                evaluated = context.step;
+            }
+        }
+        std::span<const float> parameters = net_->parameters();
+        digest_ = sha256_hex(std::as_bytes(parameters));
+        const std::string path = config_.folder + "/final.h5", part = path + ".part";
+        if (config_.self == 0) {
+            Model model{net_->spec(), train_->info().mean, train_->info().std, job_.text, digest_, kernel_set_, context.step, status_.accuracy};
+            GC_TRY(model_write(part, model, parameters, optimiser_->state(), codec_->exponents()));
+        }
+        // The file gets its name when all ranks have the same bits.
+        Event end = job_event(JobCommand::end);
+        end.buffer = {reinterpret_cast<std::byte*>(digest_.data()), nullptr, digest_.size(), 0};
+        context.host.post(on(Channel::job), end);
+        GC_TRY(context.wait_job(static_cast<uint64_t>(JobCommand::end)));
+        ended_ = true;
+        if (config_.self == 0 && ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot rename {}", part);
+        return {};
+    }
+
+    void record(Context& context) {
+        const StepRecord& step = context.record;
+        uint64_t sent = 0, received = 0, now_us = context.host.now_us();
+        if (counters_) {
+            sent = counters_->bytes_sent.load(std::memory_order_relaxed);
+            received = counters_->bytes_received.load(std::memory_order_relaxed);
+        }
+        const uint64_t epoch = sampler_->epoch_of(step.step);
+        line_.clear();
+        fmt::format_to(std::back_inserter(line_),
+                       "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},\"apply_us\":{},"
+                       "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"}}\n",
+                       step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_, received - received_,
+                       kernel_set_, job_.exchange, quantiser_name(job_.quantiser));
+        steps_log_.add({line_.data(), line_.size()});
+        sent_ = sent, received_ = received;
+
+        std::unique_lock lock(status_mutex_);
+        status_.step = context.step;
+        status_.epoch = epoch;
+        status_.loss = step.loss;
+        status_.step_digest = step.digest;
+        status_.seconds = static_cast<double>(now_us - begin_us_) / 1e6;
+        status_.samples_per_second = status_.seconds > 0 ? static_cast<double>(context.step * job_.batch) / status_.seconds : 0;
+        status_.load_wait_us = loader_->waited_us();
+        status_.exchange_wait_us += step.wait_us;
+        double rate = status_.samples_per_second;
+        lock.unlock();
+        if (config_.self == 0 && now_us - logged_us_ >= 1'000'000) {
+            logged_us_ = now_us;
+            log_.info("step {}/{} epoch {} loss {:.4f} {:.0f} samples/s compute {} us wait {} us apply {} us", context.step, steps_, epoch, step.loss, rate,
+                      step.compute_us, step.wait_us, step.apply_us);
+        }
+    }
+
+    /// Rank r evaluates batches r, r + n, …; rank 0 adds all up in the order of the batches, so the sum has the same bits whatever n.
+    Status evaluate(Context& context, uint64_t epoch) {
+        if (!test_) return {};
+        const uint32_t n = config_.view.n(), batches = evaluator_->batches();
+        auto* results = results_.as<BatchResult>();
+        auto count = [&](Rank rank) { return rank < batches ? (batches - rank - 1) / n + 1 : 0; };   // of rank's batches, which lie side by side
+        auto first = [&](Rank rank) { return rank * (batches / n) + std::min(rank, batches % n); };
+        auto part = [&](Rank rank) { return results_.part(first(rank) * sizeof(BatchResult), count(rank) * sizeof(BatchResult)); };
+
+        const std::string what = fmt::format("result of the evaluation after step {}", context.step);
+        const uint64_t tag = 2 * context.step;
+        uint32_t tickets = 0;
+        if (config_.self > 0) context.mail.receive(0, tag + 1, total_, ++tickets);
+        else
+            for (Rank rank = 1; rank < n; ++rank)
+                if (count(rank) > 0) context.mail.receive(rank, tag, part(rank), ++tickets);
+        GC_TRY(evaluator_->run(*net_, lanes_, config_.self, n, {results + first(config_.self), count(config_.self)}, progress_));
+        if (config_.self > 0 && count(config_.self) > 0) context.mail.send({.rank = 0}, tag, part(config_.self), ++tickets);
+        GC_TRY(context.wait_mail(tickets, timeouts_.first_step_us, what.c_str()));
+        if (config_.self == 0) {
+            BatchResult sum;
+            for (uint32_t batch = 0; batch < batches; ++batch) {
+                const BatchResult& result = results[first(batch % n) + batch / n];
+                sum.right += result.right, sum.loss += result.loss;
+            }
+            *total_.as<BatchResult>() = sum;
+            if (n > 1) {
+                context.mail.send({.rank = 0, .bits = others_.data()}, tag + 1, total_, 1);
+                GC_TRY(context.wait_mail(1, timeouts_.first_step_us, what.c_str()));
+            }
+        }
+        const BatchResult sum = *total_.as<BatchResult>();
+        const auto samples = static_cast<double>(test_->info().count);
+        double accuracy = static_cast<double>(sum.right) / samples;
+        {
+            std::lock_guard lock(status_mutex_);
+            status_.accuracy = accuracy;
+        }
+        log_.info("epoch {} step {} loss {:.4f} test loss {:.4f} accuracy {:.4f}", epoch, context.step, context.record.loss, sum.loss / samples, accuracy);
+        return {};
+    }
+
+    void finish(Context& context, Status status) {
+        if (!status.ok() && config_.self == 0) ::unlink((config_.folder + "/final.h5.part").c_str());
+        steps_log_.close();
+        if (status.ok()) log_.info("done after {} steps, digest {}", context.step, digest_);
+        else log_.error("{}", status.what);
+        std::lock_guard lock(status_mutex_);
+        status_.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
+        status_.error = status.what;
+        status_.digest = status.ok() ? digest_ : "";
+        if (begin_us_) status_.seconds = static_cast<double>(context.host.now_us() - begin_us_) / 1e6;
+    }
+
+    const EngineConfig config_;
+    const JobConfig& job_;
+    const Timeouts timeouts_;
+    Log log_;
+    StepLog steps_log_;
+
+    // In the order in which they are made; each may use those before it.
+    Arena arena_;
+    std::unique_ptr<DataSet> train_, test_;
+    std::unique_ptr<Sampler> sampler_;
+    std::unique_ptr<Net> net_;
+    std::unique_ptr<Optimiser> optimiser_;
+    std::unique_ptr<Codec> codec_;
+    std::unique_ptr<Exchange> exchange_;
+    std::unique_ptr<Loader> loader_;
+    std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
+    std::unique_ptr<Algorithm> algorithm_;
+    std::unique_ptr<Evaluator> evaluator_;
+    Progress progress_;
+    Lanes lanes_;
+
+    std::vector<uint32_t> own_blocks_;
+    std::vector<uint64_t> others_;   // bits of all ranks but 0
+    Buffer results_, total_;         // BatchResult by rank and batch; of the whole test set
+    uint64_t steps_ = 0, begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
+    std::string kernel_set_, data_digest_, digest_;
+    fmt::memory_buffer line_;
+    bool ended_ = false;             // all ranks have agreed that the job is done
+    const LinkCounters* counters_ = nullptr;
+
+    mutable std::mutex status_mutex_;
+    JobStatus status_;
+    std::mutex host_mutex_;   // of the two below: cancel() comes from any thread
+    Host* host_ = nullptr;    // while run() runs
+    Status cancel_;
+};
+
+}   // namespace
+
+const char* job_state_name(JobState state) {
+    switch (state) {
+        case JobState::preparing: return "preparing";
+        case JobState::running: return "running";
+        case JobState::done: return "done";
+        case JobState::failed: return "failed";
+        case JobState::cancelled: return "cancelled";
+    }
+    return "?";
+}
+
+Status Engine::open(const EngineConfig& config, const Log& log, std::unique_ptr<Engine>* engine) {
+    auto made = std::make_unique<JobEngine>(config, log);
+    GC_TRY(made->prepare());
+    *engine = std::move(made);
+    return {};
+}
+
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation) {
+    Model model;
+    std::vector<float> parameters;
+    GC_TRY(model_read(path, &model, &parameters));
+    std::unique_ptr<DataSet> set;
+    GC_TRY(data_open(data, &set));
+    const DataInfo& info = set->info();
+    const NetSpec& spec = model.net;
+    if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)
+        return fail(Code::data, "the model {} takes samples of {}x{}x{} in {} classes, {} has {}x{}x{} in {}", path, spec.C, spec.H, spec.W, spec.classes, data,
+                    info.C, info.H, info.W, info.classes);
+    threads = std::max(threads, 1u);
+    omp_set_num_threads(1);
+    Arena arena;
+    std::unique_ptr<Net> net;
+    GC_TRY(net_cpu_plan(spec, {.lanes = threads, .samples_max = evaluation_batch}, arena, &net));
+    if (net->layout().elements != parameters.size())
+        return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, parameters.size(), net->layout().elements);
+    Evaluator evaluator(*set, model.mean, model.std);
+    evaluator.plan(threads, arena);
+    GC_TRY(arena.seal());
+    GC_TRY(net_cpu_ready(*net));
+    std::copy(parameters.begin(), parameters.end(), net->parameters().begin());
+    net->refresh();
+    Lanes lanes;
+    lanes.open(threads, [](uint32_t lane) { lane_start(lane, {}); });
+    std::vector<BatchResult> results(evaluator.batches());
+    Progress progress;
+    GC_TRY(evaluator.run(*net, lanes, 0, 1, results, progress));
+    Evaluation done{.count = info.count, .count_of_class = evaluator.count_of_class, .right_of_class = evaluator.right_of_class, .digest = model.digest};
+    for (const BatchResult& result : results) done.right += result.right, done.loss += result.loss;
+    done.loss /= static_cast<double>(info.count);
+    *evaluation = std::move(done);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,41 @@
+// Accuracy on a data set, in fixed batches, so that the result does not depend on who evaluates which of them.
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "algos/context.h"
+
+namespace gradcast {
+
+constexpr uint32_t evaluation_batch = 100;   // samples
+
+/// What a batch or a whole data set gave.  Travels by mail as it is.
+struct BatchResult {
+    uint64_t right = 0;
+    double loss = 0;   // summed over its samples
+};
+static_assert(sizeof(BatchResult) == 16);
+
+class Evaluator {
+public:
+    /// mean and std [C] are those of the data the net was trained on.  All outlive the evaluator.
+    Evaluator(const DataSet& data, const std::vector<float>& mean, const std::vector<float>& std) : data_(data), mean_(mean), std_(std) {}
+    void plan(uint32_t lanes, Arena& arena);
+    uint32_t batches() const { return static_cast<uint32_t>((data_.info().count + evaluation_batch - 1) / evaluation_batch); }
+    /// Evaluates batches first, first + stride, … into results[0], results[1], …  Trainer thread.
+    Status run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress);
+
+    std::vector<uint64_t> count_of_class, right_of_class;   // of all batches so far
+
+private:
+    struct Room {
+        Buffer images, labels, predicted;
+    };
+    Status batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result);
+    const DataSet& data_;
+    const std::vector<float>&mean_, &std_;
+    std::vector<Room> rooms_;   // by lane
+    std::mutex mutex_;          // of the counts by class, and of the first error
+};
+
+}   // namespace gradcast

@@ -1,0 +1,220 @@
+#include "runtime/job/model_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+
+#include "datasets/hdf5.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+constexpr char format_name[] = "gradcast model";
+constexpr uint32_t format_version = 1;
+constexpr uint64_t text_bytes_max = 1 << 20;
+constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
+
+Hid text_type(uint64_t bytes) {
+    Hid type(H5Tcopy(H5T_C_S1));
+    if (type) H5Tset_size(type.get(), bytes == 0 ? 1 : bytes);
+    return type;
+}
+
+bool put_attribute(hid_t file, const char* name, hid_t type, hid_t space, const void* value) {
+    Hid attribute(H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT));
+    return attribute && H5Awrite(attribute.get(), type, value) >= 0;
+}
+bool put_text(hid_t file, const char* name, const std::string& text) {
+    Hid type = text_type(text.size()), space(H5Screate(H5S_SCALAR));
+    return put_attribute(file, name, type.get(), space.get(), text.empty() ? "" : text.data());
+}
+template <typename T>
+bool put_numbers(hid_t file, const char* name, hid_t type, std::span<const T> values) {
+    hsize_t count = values.size();
+    Hid space(values.size() == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &count, nullptr));
+    return put_attribute(file, name, type, space.get(), values.data());
+}
+bool put_data(hid_t file, const char* name, hid_t type, hid_t space, const void* values) {
+    Hid data(H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    return data && H5Dwrite(data.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+}
+bool put_vector(hid_t file, const char* name, hid_t type, uint64_t count, const void* values) {
+    hsize_t dims = count;
+    Hid space(H5Screate_simple(1, &dims, nullptr));
+    return put_data(file, name, type, space.get(), values);
+}
+bool put_long_text(hid_t file, const char* name, const std::string& text) {
+    Hid type = text_type(text.size()), space(H5Screate(H5S_SCALAR));
+    return put_data(file, name, type.get(), space.get(), text.empty() ? "" : text.data());
+}
+
+/// Reads attributes and data sets of one file; every type and size is checked before memory is taken.
+class Reader {
+public:
+    Reader(const std::string& path, hid_t file, uint64_t file_bytes) : path_(path), file_(file), file_bytes_(file_bytes) {}
+
+    Status broken(const char* name, std::string_view what) const { return fail(Code::data, "{}: not a gradcast model: {} {}", path_, name, what); }
+
+    Status text(const char* name, std::string* value) const {
+        Hid attribute(H5Aopen(file_, name, H5P_DEFAULT));
+        if (!attribute) return broken(name, "is missing");
+        Hid type(H5Aget_type(attribute.get())), space(H5Aget_space(attribute.get()));
+        GC_TRY(text_check(name, type, space));
+        value->assign(H5Tget_size(type.get()), '\0');
+        if (H5Aread(attribute.get(), type.get(), value->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        value->resize(std::min(value->size(), value->find('\0')));
+        return {};
+    }
+    Status long_text(const char* name, std::string* value) const {
+        Hid data(H5Dopen2(file_, name, H5P_DEFAULT));
+        if (!data) return broken(name, "is missing");
+        Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
+        GC_TRY(text_check(name, type, space));
+        value->assign(H5Tget_size(type.get()), '\0');
+        if (H5Dread(data.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        value->resize(std::min(value->size(), value->find('\0')));
+        return {};
+    }
+    template <typename T>
+    Status numbers(const char* name, H5T_class_t kind, hid_t native, std::span<T> values) const {
+        Hid attribute(H5Aopen(file_, name, H5P_DEFAULT));
+        if (!attribute) return broken(name, "is missing");
+        Hid type(H5Aget_type(attribute.get())), space(H5Aget_space(attribute.get()));
+        if (!type || !space || H5Tget_class(type.get()) != kind) return broken(name, "has the wrong type");
+        if (hssize_t has = H5Sget_simple_extent_npoints(space.get()); has != static_cast<hssize_t>(values.size()))
+            return broken(name, fmt::format("has {} elements instead of {}", has, values.size()));
+        if (H5Aread(attribute.get(), native, values.data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        return {};
+    }
+    Status number(const char* name, uint64_t low, uint64_t high, uint64_t* value) const {
+        GC_TRY(numbers(name, H5T_INTEGER, H5T_NATIVE_UINT64, std::span(value, 1)));
+        return *value >= low && *value <= high ? Status{} : broken(name, fmt::format("is {}, outside {} .. {}", *value, low, high));
+    }
+    Status floats(const char* name, std::vector<float>* values) const {
+        Hid data(H5Dopen2(file_, name, H5P_DEFAULT));
+        if (!data) return broken(name, "is missing");
+        Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
+        if (!type || !space || H5Tequal(type.get(), H5T_IEEE_F32LE) <= 0) return broken(name, "is not float32");
+        hssize_t count = H5Sget_simple_extent_npoints(space.get());
+        if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(float)) return broken(name, "is longer than the file: it is truncated");
+        values->resize(static_cast<uint64_t>(count));
+        if (H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        return {};
+    }
+
+private:
+    Status text_check(const char* name, const Hid& type, const Hid& space) const {
+        if (!type || !space || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
+            H5Sget_simple_extent_npoints(space.get()) != 1)
+            return broken(name, "is not a text");
+        if (H5Tget_size(type.get()) > text_bytes_max) return broken(name, "is too long");
+        return {};
+    }
+    const std::string& path_;
+    hid_t file_;
+    uint64_t file_bytes_;
+};
+
+std::string layers_text(const NetSpec& net) {
+    std::string text;
+    for (const LayerSpec& layer : net.layers)
+        text += fmt::format("{} {} {} {} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs, layer.kernel, layer.stride, layer.pad);
+    return text;
+}
+
+/// False: some line is not such a layer.
+bool layers_parse(const std::string& text, NetSpec* net) {
+    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+        end = std::min(text.find('\n', begin), text.size());
+        char kind[65], name[65];
+        LayerSpec layer;
+        if (std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u", kind, name, &layer.outputs, &layer.kernel, &layer.stride,
+                        &layer.pad) != 6)
+            return false;
+        layer.kind = kind;
+        if (std::string_view(name) != "-") layer.name = name;
+        net->layers.push_back(std::move(layer));
+    }
+    return !net->layers.empty();
+}
+
+Status model_load(const std::string& path, uint64_t file_bytes, Model* model, std::vector<float>* parameters) {
+    Hdf5Lock lock;
+    Hid file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+    if (!file) return fail(Code::data, "{}: not a gradcast model: {}", path, hdf5_reason());
+    Reader reader(path, file.get(), file_bytes);
+    std::string format, layers;
+    GC_TRY(reader.text("format", &format));
+    if (format != format_name) return reader.broken("format", fmt::format("is not \"{}\"", format_name));
+    uint64_t version, pad, classes, sample[3];
+    GC_TRY(reader.number("version", 1, format_version, &version));
+    GC_TRY(reader.numbers("sample", H5T_INTEGER, H5T_NATIVE_UINT64, std::span<uint64_t>(sample)));
+    for (uint64_t side : sample)
+        if (side == 0 || side > side_max) return reader.broken("sample", fmt::format("has a side of {}", side));
+    GC_TRY(reader.number("pad", 0, side_max, &pad));
+    GC_TRY(reader.number("classes", 1, side_max, &classes));
+    GC_TRY(reader.number("step", 0, UINT32_MAX, &model->step));
+    model->net = {static_cast<uint32_t>(sample[0]), static_cast<uint32_t>(sample[1]), static_cast<uint32_t>(sample[2]), static_cast<uint32_t>(pad),
+                  static_cast<uint32_t>(classes), {}};
+    model->mean.resize(sample[0]), model->std.resize(sample[0]);
+    GC_TRY(reader.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->mean)));
+    GC_TRY(reader.numbers("std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->std)));
+    GC_TRY(reader.numbers("accuracy", H5T_FLOAT, H5T_NATIVE_DOUBLE, std::span(&model->accuracy, 1)));
+    GC_TRY(reader.text("digest", &model->digest));
+    GC_TRY(reader.text("kernel_set", &model->kernel_set));
+    GC_TRY(reader.long_text("job", &model->job));
+    GC_TRY(reader.long_text("layers", &layers));
+    if (!layers_parse(layers, &model->net)) return reader.broken("layers", "is not a list of layers");
+    for (float value : model->std)
+        if (!(value > 0) || !std::isfinite(value)) return reader.broken("std", "is not above 0");
+    return reader.floats("parameters", parameters);
+}
+
+}   // namespace
+
+Status model_write(const std::string& path, const Model& model, std::span<const float> parameters, std::span<const float> optimiser,
+                   std::span<const int32_t> exponents) {
+    Status status;
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+        const hid_t h = file.get();
+        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad, classes = model.net.classes;
+        bool good = file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
+                    put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) && put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
+                    put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
+                    put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) && put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) &&
+                    put_text(h, "digest", model.digest) && put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
+                    put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
+                    put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
+                    put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
+                    (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
+                    put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());
+        if (!good) status = fail(Code::node_io, "cannot write {}: {}", path, hdf5_reason());
+        if (!file.close() && status.ok()) status = fail(Code::node_io, "cannot write {}: {}", path, hdf5_reason());
+    }
+    if (!status.ok()) ::unlink(path.c_str());
+    return status;
+}
+
+Status model_read(const std::string& path, Model* model, std::vector<float>* parameters) {
+    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat info;
+    if (!fd || ::fstat(fd.get(), &info) != 0) return fail_sys(errno, "cannot open the model {}", path);
+    Model read;
+    std::vector<float> values;
+    GC_TRY(model_load(path, static_cast<uint64_t>(info.st_size), &read, &values));
+    std::string digest = sha256_hex(std::as_bytes(std::span(values)));
+    if (digest != read.digest) return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
+    *model = std::move(read);
+    *parameters = std::move(values);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,40 @@
+// steps.jsonl: one line a step, kept in memory and written by a thread of its own, so that a slow disk never stalls a step.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/log.h"
+
+namespace gradcast {
+
+class StepLog {
+public:
+    StepLog() = default;
+    StepLog(const StepLog&) = delete;
+    StepLog& operator=(const StepLog&) = delete;
+    ~StepLog() { close(); }
+    /// threaded: a second after it was added at the latest, a line is in the file.  Otherwise add() writes it (the simulator).
+    Status open(const std::string& path, bool threaded, const Log& log);
+    /// Trainer thread.  Takes memory only when the disk is far behind.
+    void add(std::string_view line);
+    /// Writes what is left.  An error has been logged, once.
+    void close();
+
+private:
+    void loop();
+    void write(std::string& lines);
+    Log log_;
+    std::string path_;
+    Fd fd_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::string lines_, writing_;
+    bool threaded_ = false, stop_ = false, failed_ = false;
+    std::thread thread_;
+};
+
+}   // namespace gradcast
