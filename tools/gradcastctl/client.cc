@@ -26,9 +26,29 @@ httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     return client;
 }
 
+/// httplib's words for what went wrong are the names of its enumerators.
+std::string words(httplib::Error error) {
+    switch (error) {
+        case httplib::Error::Connection: return "nobody listens";
+        case httplib::Error::ConnectionTimeout: return "it does not accept";
+        case httplib::Error::Read: return "it broke off or was silent for too long";
+        case httplib::Error::Write: return "it does not read";
+        default: return to_string(error);
+    }
+}
+
+Reply failed(Exit exit, std::string error) {
+    Reply reply;
+    reply.exit = exit;
+    reply.error = std::move(error);
+    return reply;
+}
+
 /// A daemon's own words for what went wrong.
 Reply refused(int http, const std::string& body) {
-    Reply reply{.exit = exit_failed, .error = {}, .json = Json::parse(body, nullptr, false), .text = {}, .next = 0};
+    Reply reply;
+    reply.exit = exit_failed;
+    reply.json = Json::parse(body, nullptr, false);
     auto text = [&](const char* key) {
         return reply.json.is_object() && reply.json[key].is_string() ? reply.json[key].get<std::string>() : "";
     };
@@ -57,24 +77,18 @@ std::string job_route(const std::string& which, const std::string& rest) {
 bool job_ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
 
 Reply Client::unreachable(const std::string& why) const {
-    if (::access(socket_.c_str(), F_OK) == 0 && ::access(socket_.c_str(), W_OK) != 0)
-        return {.exit = exit_unreachable,
-                .error = fmt::format("no permission to use {}: be root or in its group (ls -l {})", socket_, socket_),
-                .json = {},
-                .text = {},
-                .next = 0};
-    return {.exit = exit_unreachable,
-            .error =
-                fmt::format("no gradcastd answers at {} ({}): is it running? systemctl status gradcastd, or use run --local", socket_, why),
-            .json = {},
-            .text = {},
-            .next = 0};
+    const bool there = ::access(socket_.c_str(), F_OK) == 0;
+    if (there && ::access(socket_.c_str(), W_OK) != 0)
+        return failed(exit_unreachable, fmt::format("no permission to use {}: be root or in its group (ls -l {})", socket_, socket_));
+    return failed(exit_unreachable,
+                  fmt::format("no gradcastd answers at {} ({}): is it running? systemctl status gradcastd, or use run --local", socket_,
+                              there ? why : "no such file"));
 }
 
 Reply Client::request(const std::string& route, const std::string* body) const {
     httplib::Client client = client_open(socket_, answer_seconds);
     auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
-    if (!result) return unreachable(to_string(result.error()));
+    if (!result) return unreachable(words(result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);
     Reply reply;
     if (result->get_header_value("Content-Type") == "application/json") {
@@ -135,20 +149,20 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
             }
             return true;
         });
-    if (!wanted) return {.exit = exit_failed, .error = {}, .json = {}, .text = {}, .next = 0};
+    if (!wanted) return failed(exit_failed, "");
     if (http == 503) {   // no seat left among the watchers: ask now and then instead
         for (;;) {
             reply = job(id, detail);
             if (reply.exit != exit_done) return reply;
-            if (!seen(*detail)) return {.exit = exit_failed, .error = {}, .json = {}, .text = {}, .next = 0};
+            if (!seen(*detail)) return failed(exit_failed, "");
             if (job_ended(detail->summary.status.state)) return {};
             std::this_thread::sleep_for(std::chrono::seconds(1));
         }
     }
-    if (!wrong.empty()) return {.exit = exit_failed, .error = wrong, .json = {}, .text = {}, .next = 0};
+    if (!wrong.empty()) return failed(exit_failed, wrong);
     if (result && http != 200) return refused(http, text);
     if (!job_ended(detail->summary.status.state))
-        return unreachable(result ? "it ended while the job ran" : to_string(result.error()) + " while the job ran");
+        return unreachable(result ? "it ended while the job ran" : words(result.error()) + " while the job ran");
     return {};
 }
 

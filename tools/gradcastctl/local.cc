@@ -240,7 +240,7 @@ std::string Cluster::last_lines(uint32_t lines) const {
     std::string text;
     for (const Node& node : nodes_)
         for (const std::string& line : tail(node.log, lines)) text += fmt::format("  {}: {}\n", node.name, line);
-    return text;
+    return text.empty() ? text : "the daemons' last lines:\n" + text;
 }
 
 }   // namespace gradcast

@@ -21,7 +21,7 @@ int command_help(const CLI::App& app, const std::string& topic) {
     auto named = app.get_subcommands([&](const CLI::App* each) { return each->get_name() == topic; });
     if (topic == "job") fmt::print("{}", job_help());
     else if (topic.empty()) fmt::print("{}", app.help());
-    else if (!named.empty()) fmt::print("{}", named.front()->help());
+    else if (!named.empty()) fmt::print("{}", named.front()->help("gradcastctl"));
     else return complain(exit_usage, "there is no help on {}: name a command, or job for the job file", topic);
     return exit_done;
 }

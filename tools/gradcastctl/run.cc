@@ -40,7 +40,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     Cluster cluster;
     auto give_up = [&](const Status& status) {
         if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
-        fmt::print(stderr, "the daemons' last lines:\n{}", cluster.last_lines(log_lines));
+        fmt::print(stderr, "{}", cluster.last_lines(log_lines));
         return complain(exit_failed, "{}", status.what);
     };
     if (Status status = cluster.start(nodes); !status.ok()) return give_up(status);
@@ -74,7 +74,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     if (keep.empty()) keep = keep_default(job);
     Status kept = keep_results(job, keep);
-    if (job.summary.status.state != JobState::done) fmt::print(stderr, "the daemons' last lines:\n{}", cluster.last_lines(log_lines));
+    if (job.summary.status.state != JobState::done) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
     cluster.stop();
     int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
     return kept.ok() ? exit : complain(exit_failed, "{}", kept.what);

@@ -1,0 +1,427 @@
+// The real gradcastctl, as a person or a script calls it: exit codes, texts, JSON.  Daemons are faked where the subject is the client.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/control/json.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/fd.h"
+#include "tests/control/fake_backend.h"
+
+namespace gradcast {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+    int exit = -1;
+    std::string out, err;
+    Json json() const { return Json::parse(out, nullptr, false); }
+    bool says(const std::string& text) const { return err.find(text) != std::string::npos; }
+};
+
+struct Ctl : testing::Test {
+    std::string folder, program, socket;
+    FakeBackend backend;
+    std::unique_ptr<ControlServer> server;
+
+    void SetUp() override {
+        ::signal(SIGPIPE, SIG_IGN);
+        const char* build = std::getenv("GRADCAST_BUILD");
+        program = fs::absolute(std::string(build ? build : "build") + "/gradcastctl");
+        if (::access(program.c_str(), X_OK) != 0) GTEST_SKIP() << "not built: " << program;
+        folder = testing::TempDir() + "gc-ctl-XXXXXX";
+        ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+        socket = folder + "/control.sock";
+    }
+    void TearDown() override {
+        server.reset();
+        if (!folder.empty()) fs::remove_all(folder);
+    }
+    void serve() {
+        Status status = control_open({.socket = socket}, backend, Log(), &server);
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+    void write(const std::string& name, const std::string& text) const { ASSERT_TRUE(file_write(folder + "/" + name, text).ok()); }
+    std::string read(const std::string& name) const {
+        std::string text;
+        (void)file_read(folder + "/" + name, &text).ok();
+        return text;
+    }
+    /// Starts `gradcastctl arguments` with folder as its working, state and temporary folder.
+    pid_t start(const std::string& arguments) const {
+        pid_t pid = ::fork();
+        if (pid != 0) return pid;
+        if (::chdir(folder.c_str()) != 0) ::_exit(126);
+        ::signal(SIGPIPE, SIG_DFL);
+        ::setenv("XDG_STATE_HOME", (folder + "/state").c_str(), 1);
+        ::setenv("TMPDIR", folder.c_str(), 1);
+        std::string command = "exec '" + program + "' " + arguments + " >out 2>err </dev/null";
+        ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+        ::_exit(126);
+    }
+    Outcome wait(pid_t pid, uint64_t seconds = 120) const {
+        int how = 0;
+        for (uint64_t end = clock_us() + seconds * 1'000'000; ::waitpid(pid, &how, WNOHANG) == 0;) {
+            if (clock_us() > end) {
+                ADD_FAILURE() << "did not end in " << seconds << " s:\n" << read("out") << read("err");
+                ::kill(pid, SIGKILL);
+                ::waitpid(pid, &how, 0);
+                break;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        return {WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how), read("out"), read("err")};
+    }
+    Outcome run(const std::string& arguments) const { return wait(start(arguments)); }
+    Outcome ask(const std::string& arguments) const { return run("--socket " + socket + " " + arguments); }
+};
+
+const std::string id_a = "aaaa0000000000000000000000000000";
+const std::string good_job =
+    "[job]\nname = \"tiny\"\nseed = 1\nsteps = 6\nbatch = 16\nblocks = 4\n[data]\ntrain = \"train.h5\"\ntest = \"test.h5\"\n"
+    "[net]\npreset = \"lenet5\"\n[optimiser]\nkind = \"sgd\"\nlr = 0.05\n[algorithm]\nkind = \"ssgd\"\nexchange = \"ring\"\n";
+
+TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
+    struct {
+        const char *arguments, *says;
+    } cases[] = {
+        {"", "subcommand is required"},
+        {"sbmit job.toml", "did you mean submit?"},
+        {"submit job.toml --node 4", "did you mean --nodes?"},
+        {"run job.toml --locl 4", "did you mean --local?"},
+        {"run job.toml", "--local is required"},
+        {"run job.toml --local 0", "--local"},
+        {"run job.toml --local 65", "--local"},
+        {"run job.toml --local four", "--local"},
+        {"list extra", "extra"},
+        {"-o yaml list", "json"},
+        {"describe", "JOB"},
+        {"evaluate final.h5", "--data"},
+        {"import mist --from . --out .", "did you mean mnist?"},
+        {"help jbo", "no help on jbo"},
+        {"submit absent.toml", "absent.toml"},
+    };
+    for (const auto& each : cases) {
+        Outcome outcome = run(each.arguments);
+        EXPECT_EQ(outcome.exit, 2) << each.arguments;
+        EXPECT_TRUE(outcome.says(each.says)) << each.arguments << "\n" << outcome.err;
+        EXPECT_EQ(outcome.out, "") << each.arguments;
+    }
+}
+
+TEST_F(Ctl, HelpAndVersionGoToStdout) {
+    for (const char* arguments : {"--help", "--version", "help", "help submit", "help job", "submit --help"}) {
+        Outcome outcome = run(arguments);
+        EXPECT_EQ(outcome.exit, 0) << arguments << outcome.err;
+        EXPECT_NE(outcome.out, "") << arguments;
+        EXPECT_EQ(outcome.err, "") << arguments;
+    }
+    EXPECT_NE(run("help job").out.find("exchange"), std::string::npos);
+    EXPECT_NE(run("help submit").out.find("--wait"), std::string::npos);
+}
+
+TEST_F(Ctl, NoDaemonIsExitThree) {
+    for (const char* arguments : {"list", "nodes", "describe x", "watch x", "logs x", "cancel x"}) {
+        Outcome outcome = ask(arguments);
+        EXPECT_EQ(outcome.exit, 3) << arguments;
+        EXPECT_TRUE(outcome.says("no gradcastd answers at " + socket)) << outcome.err;
+        EXPECT_TRUE(outcome.says("run --local")) << outcome.err;
+    }
+}
+
+TEST_F(Ctl, EveryMistakeOfAJobFileIsTold) {
+    write("job.toml",
+          "[job]\nname = \"x\"\nepochs = -1\nbatchs = 128\n[data]\ntrain = \"train.h5\"\n[net]\npreset = \"lenet5\"\n[algorithm]\nexchange "
+          "= \"rong\"\n");
+    for (const char* arguments : {"run job.toml --local 2", "submit job.toml"}) {
+        Outcome outcome = ask(arguments);
+        EXPECT_EQ(outcome.exit, 2) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:3:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:4:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("batch")) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:10:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("ring")) << outcome.err;
+    }
+    for (const auto& entry : fs::directory_iterator(folder)) EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-"));
+}
+
+TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
+    backend.add(id_a, "first");
+    backend.members = {
+        {.name = "node-1", .address = "127.0.0.1:1", .uuid = "u", .version = "0.1.0", .self = true, .alive = true, .jobs = 1, .why = ""},
+        {.name = "node-2",
+         .address = "127.0.0.1:2",
+         .uuid = "",
+         .version = "",
+         .self = false,
+         .alive = false,
+         .jobs = 0,
+         .why = "refused: keys differ"}};
+    serve();
+    Outcome outcome = ask("list");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* word : {"aaaa0000", "first", "running", "1/10"}) EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("list -o json").json()["jobs"][0]["id"], id_a);
+
+    outcome = ask("describe first");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* word : {id_a.c_str(), "ring", "128 in 8 blocks", "node-1, node-2", "3.00 MiB"})
+        EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("describe aaaa -o json").json()["status"]["step"], 1);
+
+    outcome = ask("nodes");
+    EXPECT_NE(outcome.out.find("refused: keys differ"), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("nodes -o json").json()["nodes"].size(), 2u);
+
+    outcome = ask("describe nothing");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_EQ(outcome.err, "gradcastctl: there is no job nothing\n");
+    EXPECT_EQ(ask("cancel first").exit, 0);
+    EXPECT_EQ(ask("describe first -o json").json()["status"]["state"], "cancelled");
+}
+
+TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
+    backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    Outcome outcome = ask("submit job.toml --nodes a,b");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "job " + id_a + "\n");
+    ASSERT_EQ(backend.submitted.size(), 1u);
+    EXPECT_EQ(backend.submitted[0].text, good_job);
+    EXPECT_EQ(fs::weakly_canonical(backend.submitted[0].base), fs::weakly_canonical(folder));
+    EXPECT_EQ(backend.submitted[0].nodes, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(ask("submit job.toml --nodes 3 -o json").json()["id"], id_a);
+    ASSERT_EQ(backend.submitted.size(), 2u);
+    EXPECT_EQ(backend.submitted[1].count, 3u);
+    for (const char* nodes : {"0", "a,,b", ",", "99999"}) EXPECT_EQ(ask(std::string("submit job.toml --nodes ") + nodes).exit, 2) << nodes;
+
+    backend.submit_answer = fail(Code::data, "node b: no file matches /data/train*.h5");
+    outcome = ask("submit job.toml");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
+}
+
+TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
+    JobDetail* detail = backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    pid_t pid = start("--socket " + socket + " submit job.toml --wait");
+    std::thread worker([&] {
+        for (int i = 0; i < 3; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(150));
+            std::lock_guard lock(backend.mutex);
+            ++detail->summary.status.step;
+        }
+        backend.finish(detail, JobState::done);
+    });
+    Outcome outcome = wait(pid);
+    worker.join();
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.out.ends_with("\naccuracy 0.8912\ndigest " + std::string(64, 'a') + "\n")) << outcome.out;
+    EXPECT_NE(outcome.out.find("node-1"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("not known here: node-2"), std::string::npos) << outcome.out;
+    EXPECT_TRUE(outcome.says("step 10/10")) << outcome.err;
+
+    outcome = ask("watch first -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["status"]["accuracy"], 0.8912);
+    EXPECT_EQ(outcome.json()["node_results"][1]["known"], false);
+
+    detail->summary.status.state = JobState::running;
+    backend.finish(detail, JobState::failed, "rank 1 (node-2) lost in step 4, exchange, bucket 2: 8192 bytes missing");
+    outcome = ask("watch first");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("rank 1 (node-2) lost in step 4")) << outcome.err;
+    EXPECT_EQ(outcome.out.find("digest"), std::string::npos);
+}
+
+TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
+    backend.add(id_a, "first");
+    serve();
+    pid_t pid = start("--socket " + socket + " watch first");
+    for (uint64_t end = clock_us() + 10'000'000; read("err").find("step 1/10") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.reset();
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 3);
+    EXPECT_TRUE(outcome.says("while the job ran")) << outcome.err;
+}
+
+TEST_F(Ctl, LogsComeWholeAndFollow) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->folder = folder;
+    serve();
+    std::string text;   // more than one piece of the server
+    while (text.size() < (9u << 20)) text += fmt::format("line {}\n", text.size());
+    write("log", text);
+    EXPECT_EQ(ask("logs first").out, text);
+    EXPECT_EQ(ask("logs first -o json").json()["log"].get<std::string>().size(), text.size());
+
+    write("log", "one\n");
+    pid_t pid = start("--socket " + socket + " logs first -f");
+    for (uint64_t end = clock_us() + 10'000'000; read("out") != "one\n" && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::ofstream(folder + "/log", std::ios::app) << "two\n";
+    backend.finish(detail, JobState::done);
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 0);
+    EXPECT_EQ(outcome.out, "one\ntwo\n");
+}
+
+std::string big_endian(uint32_t value) {
+    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+}
+
+struct CtlData : Ctl {
+    /// Synthetic IDX files: class k is a bright band at rows 2k and 2k + 1.
+    void idx(const std::string& prefix, uint32_t count) const {
+        std::string images = big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28),
+                    labels = big_endian(0x801) + big_endian(count);
+        for (uint32_t i = 0; i < count; ++i) {
+            uint32_t k = i % 10;
+            labels += static_cast<char>(k);
+            for (uint32_t at = 0; at < 28 * 28; ++at)
+                images += static_cast<char>(at / 56 == k ? 200 + (i * 31 + at * 7) % 50 : (i * 13 + at * 5) % 40);
+        }
+        write(prefix + "-images-idx3-ubyte", images);
+        write(prefix + "-labels-idx1-ubyte", labels);
+    }
+    void import() const {
+        idx("train", 320);
+        idx("t10k", 80);
+        Outcome outcome = run("import idx --from . --out .");
+        ASSERT_EQ(outcome.exit, 0) << outcome.err;
+        EXPECT_NE(outcome.out.find("320 samples to train on, 80 to test on"), std::string::npos) << outcome.out;
+    }
+    /// Nothing of a private cluster is left: neither its folder nor a process that was given it.
+    void expect_nothing_left() const {
+        for (const auto& entry : fs::directory_iterator(folder))
+            EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-")) << entry.path();
+        for (const auto& entry : fs::directory_iterator("/proc")) {
+            std::string line;
+            if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok())
+                EXPECT_EQ(line.find(folder), std::string::npos) << entry.path();
+        }
+    }
+};
+
+TEST_F(CtlData, ImportWritesShardsOnceUnlessForced) {
+    import();
+    EXPECT_TRUE(fs::exists(folder + "/train.h5"));
+    EXPECT_TRUE(fs::exists(folder + "/test.h5"));
+    Outcome outcome = run("import idx --from . --out .");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    outcome = run("import idx --from . --out . --force -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["train"], 320);
+    EXPECT_EQ(outcome.json()["paths"].size(), 2u);
+    outcome = run("import idx --from absent --out .");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("absent")) << outcome.err;
+}
+
+TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
+    import();
+    Outcome outcome = run("evaluate absent.h5 --data test.h5");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("absent.h5")) << outcome.err;
+    outcome = run("evaluate train.h5 --data test.h5");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    outcome = run("evaluate train.h5 --data 'nothing*.h5'");
+    EXPECT_EQ(outcome.exit, 1);
+}
+
+struct SystemLocal : CtlData {
+    void SetUp() override {
+        CtlData::SetUp();
+        if (!IsSkipped() && ::access((fs::path(program).parent_path() / "gradcastd").c_str(), X_OK) != 0)
+            GTEST_SKIP() << "not built: gradcastd";
+    }
+};
+
+TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
+    import();
+    write("job.toml", good_job);
+    Outcome outcome = run("run job.toml --local 2 --keep kept");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    size_t at = outcome.out.find("\ndigest ");
+    ASSERT_NE(at, std::string::npos) << outcome.out;
+    std::string digest = outcome.out.substr(at + 8, 64);
+    EXPECT_NE(outcome.out.find("node-1"), std::string::npos);
+    EXPECT_NE(outcome.out.find("node-2"), std::string::npos);
+    EXPECT_EQ(outcome.out.find("not known"), std::string::npos);
+    expect_nothing_left();
+    for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
+    EXPECT_TRUE(run("run job.toml --local 2 --keep kept").says("there is a model already"));
+
+    Outcome evaluated = run("evaluate kept/final.h5 --data test.h5 -o json");
+    EXPECT_EQ(evaluated.exit, 0) << evaluated.err;
+    EXPECT_EQ(evaluated.json()["digest"], digest);
+    EXPECT_EQ(evaluated.json()["samples"], 80);
+
+    // The same bits with another number of daemons, and the default place for what is kept.
+    outcome = run("run job.toml --local 1 -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["status"]["digest"], digest);
+    EXPECT_TRUE(outcome.json()["kept"].get<std::string>().starts_with(folder + "/state/gradcast/tiny-"));
+    EXPECT_TRUE(fs::exists(outcome.json()["kept"].get<std::string>() + "/final.h5"));
+}
+
+TEST_F(SystemLocal, CtrlCLeavesNothing) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 1000000");
+    write("job.toml", job);
+    pid_t pid = start("run job.toml --local 2");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_NE(read("err").find("step "), std::string::npos) << read("err");
+    ::kill(pid, SIGINT);
+    Outcome outcome = wait(pid, 30);
+    EXPECT_EQ(outcome.exit, 128 + SIGINT) << outcome.err;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 1000000");
+    write("job.toml", job);
+    pid_t pid = start("run job.toml --local 2");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pid_t victim = 0;   // node-2's daemon is a child of the client and has node-2 in its command line
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+        std::string line;
+        if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok() &&
+            line.find(folder) != std::string::npos && line.find("node-2") != std::string::npos)
+            victim = static_cast<pid_t>(std::stol(entry.path().filename()));
+    }
+    ASSERT_GT(victim, 0);
+    ::kill(victim, SIGKILL);
+    Outcome outcome = wait(pid, 30);
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("node-2")) << outcome.err;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, AMissingDataSetEndsTheRun) {
+    write("job.toml", good_job);
+    Outcome outcome = run("run job.toml --local 2");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    expect_nothing_left();
+}
+
+}   // namespace
+}   // namespace gradcast
