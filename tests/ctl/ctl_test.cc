@@ -307,8 +307,8 @@ struct CtlData : Ctl {
             EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-")) << entry.path();
         for (const auto& entry : fs::directory_iterator("/proc")) {
             std::string line;
-            if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok())
-                EXPECT_EQ(line.find(folder), std::string::npos) << entry.path();
+            if (!std::isdigit(entry.path().filename().string()[0]) || !file_read(entry.path() / "cmdline", &line).ok()) continue;
+            EXPECT_EQ(line.find(folder), std::string::npos) << entry.path();
         }
     }
 };
@@ -324,7 +324,7 @@ TEST_F(CtlData, ImportWritesShardsOnceUnlessForced) {
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["train"], 320);
     EXPECT_EQ(outcome.json()["paths"].size(), 2u);
-    outcome = run("import idx --from absent --out .");
+    outcome = run("import idx --from absent --out other");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("absent")) << outcome.err;
 }

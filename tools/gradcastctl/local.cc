@@ -48,24 +48,20 @@ Status daemon_find(std::string* path) {
     return fail(Code::invalid, "gradcastd is not beside gradcastctl ({}) and not in PATH: build or install it", here.string());
 }
 
-/// Free ports of 127.0.0.1 below the range from which the kernel gives ports to outgoing connections, so that none is taken by the time it
-/// is used.
-Status ports_pick(uint32_t count, std::vector<uint16_t>* ports) {
-    std::vector<Fd> held;   // until all are picked, so that they differ
-    uint16_t random = 0;
-    for (uint32_t tries = 0; tries < 1000 && ports->size() < count; ++tries) {
-        random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
-        auto port = static_cast<uint16_t>(10'000 + random % 20'000);
-        Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_port = htons(port);
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
-        held.push_back(std::move(fd));
-        ports->push_back(port);
-    }
-    return ports->size() == count ? Status{} : fail(Code::node_io, "cannot find {} free ports on 127.0.0.1", count);
+/// A listening socket on a port of 127.0.0.1 that the kernel picks.  The daemon takes it over, so nobody can take the port in between.
+Status listener_make(Fd* listener, uint16_t* port) {
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    socklen_t bytes = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 || ::listen(fd.get(), 128) != 0 ||
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0)
+        return fail_sys(errno, "cannot listen on 127.0.0.1");
+    // Above the numbers that a child gives to its own descriptors.
+    *listener = Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 16));
+    *port = ntohs(address.sin_port);
+    return *listener ? Status{} : fail_sys(errno, "cannot listen on 127.0.0.1");
 }
 
 /// A folder only we can read, whose name is short because a Unix socket's path has at most 107 letters.
@@ -117,8 +113,6 @@ int interrupts() {
 }
 
 Status Cluster::prepare(uint32_t nodes) {
-    std::vector<uint16_t> ports;
-    GC_TRY(ports_pick(nodes, &ports));
     GC_TRY(folder_make(&folder_));
     GC_TRY(cluster_key_create(folder_ + "/key"));
     std::string members;
@@ -128,8 +122,9 @@ Status Cluster::prepare(uint32_t nodes) {
         node.folder = folder_ + "/" + node.name;
         node.socket = node.folder + "/control.sock";
         node.log = node.folder + "/stderr";
-        node.port = ports[i];
-        members += fmt::format("{}\"{}=127.0.0.1:{}\"", i ? ", " : "", node.name, node.port);
+        uint16_t port = 0;
+        GC_TRY(listener_make(&node.listener, &port));
+        members += fmt::format("{}\"{}=127.0.0.1:{}\"", i ? ", " : "", node.name, port);
         nodes_.push_back(std::move(node));
     }
     std::vector<uint32_t> cpus = cpus_allowed();
@@ -161,12 +156,15 @@ Status Cluster::spawn(const std::string& program, Node& node) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(1);
         ::signal(SIGPIPE, SIG_DFL);
-        ::dup2(nothing.get(), 0), ::dup2(log.get(), 1), ::dup2(log.get(), 2);
+        ::dup2(nothing.get(), 0), ::dup2(log.get(), 1), ::dup2(log.get(), 2),
+            ::dup2(node.listener.get(), 3);   // as systemd hands a socket over
+        ::setenv("LISTEN_FDS", "1", 1), ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
         ::execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
         ::dprintf(2, "cannot run %s: %s\n", program.c_str(), std::strerror(errno));
         ::_exit(127);
     }
     node.pid = pid;
+    node.listener.close();
     return {};
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/status.h"
+#include "runtime/core/fd.h"
 #include "tools/gradcastctl/client.h"
 
 namespace gradcast {
@@ -34,7 +34,7 @@ public:
 private:
     struct Node {
         std::string name, folder, socket, log;
-        uint16_t port = 0;
+        Fd listener;      // until the daemon has it
         pid_t pid = -1;   // -1: not running
     };
     Status prepare(uint32_t nodes);
