@@ -34,6 +34,7 @@ void to_json(Json& json, const JobStatus& status) {
                 {"samples_per_second", status.samples_per_second},
                 {"bytes_sent", status.bytes_sent},
                 {"bytes_received", status.bytes_received},
+                {"bytes_bound", status.bytes_bound},
                 {"load_wait_us", status.load_wait_us},
                 {"exchange_wait_us", status.exchange_wait_us},
                 {"kernel_set", status.kernel_set},
@@ -61,6 +62,7 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "samples_per_second", status.samples_per_second);
     take(json, "bytes_sent", status.bytes_sent);
     take(json, "bytes_received", status.bytes_received);
+    take(json, "bytes_bound", status.bytes_bound);
     take(json, "load_wait_us", status.load_wait_us);
     take(json, "exchange_wait_us", status.exchange_wait_us);
     take(json, "kernel_set", status.kernel_set);

@@ -98,7 +98,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         all["kept"] = kept;
         fmt::print("{}\n", json_text(all, 2));
     } else {
-        std::vector<std::vector<std::string>> rows = {{"node", "sent", "received", "exchange wait", "load wait"}};
+        std::vector<std::vector<std::string>> rows = {{"node", "sent", "bound", "received", "exchange wait", "load wait"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
@@ -106,8 +106,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                 continue;
             }
             const JobStatus& each = *node.status;
-            rows.push_back({node.name, text_bytes(each.bytes_sent), text_bytes(each.bytes_received),
-                            text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
+            rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound * each.step) : "-",
+                            text_bytes(each.bytes_received), text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
                             text_seconds(static_cast<double>(each.load_wait_us) * 1e-6)});
         }
         if (rows.size() > 1) print_table(rows);
