@@ -195,6 +195,7 @@ private:
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
         status_.timeouts_us = timeouts_list(timeouts_);
         status_.memory = arena_.budget();
+        status_.bytes_bound = exchange_->bytes_bound();
         return {};
     }
 
