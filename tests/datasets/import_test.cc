@@ -1,15 +1,230 @@
 #include <zlib.h>
 
+#include <cmath>
+
 #include "tests/datasets/support.h"
 
 namespace gradcast {
 namespace {
 
+std::string idx_bytes(std::vector<uint32_t> dims, std::string_view bytes) {
+    std::string text{0, 0, 8, static_cast<char>(dims.size())};
+    for (uint32_t dim : dims)
+        for (int shift = 24; shift >= 0; shift -= 8) text += static_cast<char>(dim >> shift);
+    return text.append(bytes);
+}
+std::string gz_bytes(const std::string& path, const std::string& bytes) {
+    gzFile file = gzopen(path.c_str(), "wb");
+    EXPECT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())), static_cast<int>(bytes.size()));
+    gzclose(file);
+    std::string packed = read_file(path);
+    std::filesystem::remove(path);
+    return packed;
+}
+
+/// A small data set as IDX files: 120 images for training, 30 for testing, 6 x 5 pixels.
+class ImportIdx : public ::testing::Test {
+protected:
+    TestFolder folder;
+    std::string from = folder.file("from"), out = folder.file("out");
+    static constexpr uint32_t H = 6, W = 5;
+    static std::string images(uint64_t count, uint64_t first) {
+        std::string bytes;
+        for (uint64_t n = 0; n < count; ++n)
+            for (uint64_t i = 0; i < H * W; ++i) bytes += static_cast<char>(pixel_of(first + n, i));
+        return idx_bytes({static_cast<uint32_t>(count), H, W}, bytes);
+    }
+    static std::string labels(uint64_t count, uint64_t first, uint32_t classes = 10) {
+        std::string bytes;
+        for (uint64_t n = 0; n < count; ++n) bytes += static_cast<char>(label_of(first + n, classes));
+        return idx_bytes({static_cast<uint32_t>(count)}, bytes);
+    }
+    std::string in(const std::string& name) const { return from + "/" + name; }
+    void SetUp() override {
+        std::filesystem::create_directory(from);
+        write_file(in("train-images-idx3-ubyte"), images(120, 0));
+        write_file(in("train-labels-idx1-ubyte"), labels(120, 0));
+        write_file(in("t10k-images-idx3-ubyte"), images(30, 120));
+        write_file(in("t10k-labels-idx1-ubyte"), labels(30, 120));
+    }
+    Status import(bool force = false, const char* kind = "mnist") {
+        ImportResult result;
+        return data_import({.kind = kind, .from = from, .out = out, .force = force}, &result);
+    }
+    /// Import fails with all of `parts` in its message and leaves nothing behind.
+    void expect_refused(std::initializer_list<std::string> parts, const char* kind = "mnist") {
+        expect_error(import(false, kind), parts);
+        if (std::filesystem::exists(out)) {
+            EXPECT_TRUE(std::filesystem::is_empty(out));
+        }
+    }
+};
+
+TEST_F(ImportIdx, PlainAndGz) {
+    std::string bytes[2];
+    for (int gz : {0, 1}) {
+        if (gz)
+            for (const char* name :
+                 {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+                write_file(in(name) + std::string(".gz"), gz_bytes(in("x"), read_file(in(name))));
+                std::filesystem::remove(in(name));
+            }
+        ImportResult result;
+        Status status = data_import({.kind = "mnist", .from = from, .out = out, .force = gz == 1}, &result);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(result.train, 120u);
+        EXPECT_EQ(result.test, 30u);
+        ASSERT_EQ(result.paths, (std::vector<std::string>{out + "/train.h5", out + "/test.h5"}));
+        for (int half : {0, 1}) {
+            std::unique_ptr<DataSet> data;
+            ASSERT_TRUE(data_open(result.paths[half], &data).ok());
+            ASSERT_TRUE(data_verify(*data).ok());
+            EXPECT_EQ(data->info().classes, 10u);
+            EXPECT_NE(data->info().source.find("MNIST"), std::string::npos);
+            std::vector<uint64_t> indices(data->info().count);
+            for (uint64_t i = 0; i < indices.size(); ++i) indices[i] = i;
+            std::vector<uint8_t> pixels(indices.size() * H * W);
+            std::vector<int32_t> its(indices.size());
+            ASSERT_TRUE(data->read(indices, pixels.data(), its.data()).ok());
+            for (uint64_t i = 0; i < indices.size(); ++i) expect_sample(half * 120 + i, &pixels[i * H * W], H * W, its[i], 10);
+            // Both halves carry the mean and std of the training half.
+            double sum = 0, squares = 0;
+            for (uint64_t n = 0; n < 120; ++n)
+                for (uint64_t i = 0; i < H * W; ++i) sum += pixel_of(n, i) / 255.0, squares += std::pow(pixel_of(n, i) / 255.0, 2);
+            double mean = sum / (120 * H * W);
+            EXPECT_NEAR(data->info().mean[0], mean, 1e-7);
+            EXPECT_NEAR(data->info().std[0], std::sqrt(squares / (120 * H * W) - mean * mean), 1e-7);
+        }
+        bytes[gz] = read_file(out + "/train.h5");
+    }
+    EXPECT_EQ(bytes[0], bytes[1]);
+}
+
+TEST_F(ImportIdx, CountsClassesOfUnknownData) {
+    write_file(in("train-labels-idx1-ubyte"), labels(120, 0, 7));
+    write_file(in("t10k-labels-idx1-ubyte"), labels(30, 120, 200));
+    ASSERT_TRUE(import(false, "idx").ok());
+    Shard shard;
+    ASSERT_TRUE(shard_open(out + "/train.h5", &shard).ok());
+    int32_t most = 0;
+    for (uint64_t i = 120; i < 150; ++i) most = std::max(most, label_of(i, 200));
+    EXPECT_EQ(shard.info.classes, static_cast<uint32_t>(most) + 1);
+}
+
+TEST_F(ImportIdx, EqualPixels) {
+    write_file(in("train-images-idx3-ubyte"), idx_bytes({120, H, W}, std::string(120 * H * W, '\x33')));
+    ASSERT_TRUE(import().ok());
+    Shard shard;
+    ASSERT_TRUE(shard_open(out + "/train.h5", &shard).ok());
+    EXPECT_FLOAT_EQ(shard.info.mean[0], 0.2f);
+    EXPECT_EQ(shard.info.std[0], 1.0f);
+}
+
+TEST_F(ImportIdx, OverwritesOnlyByForce) {
+    ASSERT_TRUE(import().ok());
+    std::string before = read_file(out + "/train.h5");
+    write_file(in("train-images-idx3-ubyte"), images(120, 1000));
+    expect_error(import(), {"out/train.h5", "--force"});
+    EXPECT_EQ(read_file(out + "/train.h5"), before);
+    ASSERT_TRUE(import(true).ok());
+    EXPECT_NE(read_file(out + "/train.h5"), before);
+    std::filesystem::remove(out + "/train.h5");
+    expect_error(import(), {"out/test.h5", "--force"});
+}
+
+TEST_F(ImportIdx, WrongFlags) {
+    expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, idx"});
+    ImportResult result;
+    expect_error(data_import({.kind = "mnist", .from = "", .out = out}, &result), {"mnist", "--from"});
+    expect_error(data_import({.kind = "mnist", .from = from, .out = ""}, &result), {"--out"});
+    expect_error(data_import({.kind = "mnist", .from = folder.file("none"), .out = out}, &result),
+                 {"none/train-labels-idx1-ubyte[.gz] is missing"});
+    write_file(folder.file("file"), "x");
+    expect_error(data_import({.kind = "mnist", .from = from, .out = folder.file("file/out")}, &result), {"file"});
+    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "idx"}));
+}
+
+TEST_F(ImportIdx, MissingFile) {
+    std::filesystem::remove(in("t10k-images-idx3-ubyte"));
+    expect_refused({"from/t10k-images-idx3-ubyte[.gz] is missing"});
+}
+
+TEST_F(ImportIdx, WrongMagic) {
+    write_file(in("train-images-idx3-ubyte"), labels(120, 0));
+    expect_refused({"train-images-idx3-ubyte", "not an IDX file", "00 00 08 01"});
+    write_file(in("train-images-idx3-ubyte"), "PK\3\4 something else");
+    expect_refused({"train-images-idx3-ubyte", "not an IDX file", "50 4b 03 04"});
+}
+
+TEST_F(ImportIdx, TruncatedPlain) {
+    std::string whole = images(120, 0);
+    for (size_t left : {size_t{0}, size_t{3}, size_t{9}, size_t{16}, whole.size() - 1}) {
+        write_file(in("train-images-idx3-ubyte"), whole.substr(0, left));
+        expect_refused({"train-images-idx3-ubyte", "truncated"});
+    }
+    write_file(in("train-images-idx3-ubyte"), whole + "x");
+    expect_refused({"train-images-idx3-ubyte", "longer than the 3600 bytes"});
+}
+
+TEST_F(ImportIdx, TruncatedOrDamagedGz) {
+    std::string whole = gz_bytes(in("x"), images(30, 120));
+    std::string path = in("t10k-images-idx3-ubyte.gz");
+    for (size_t left : {size_t{1}, size_t{5}, size_t{12}, whole.size() / 2, whole.size() - 9, whole.size() - 8, whole.size() - 1}) {
+        write_file(path, whole.substr(0, left));
+        expect_refused({"t10k-images-idx3-ubyte.gz"});
+    }
+    write_file(path, whole.substr(0, whole.size() / 2));
+    expect_refused({"t10k-images-idx3-ubyte.gz", "truncated"});
+    for (size_t at : {whole.size() / 2, whole.size() - 6, whole.size() - 2}) {   // the data, their checksum, their length
+        std::string bytes = whole;
+        bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+        write_file(path, bytes);
+        expect_refused({"t10k-images-idx3-ubyte.gz"});
+    }
+}
+
+TEST_F(ImportIdx, HeaderThatPromisesTooMuch) {
+    write_file(in("train-images-idx3-ubyte"), idx_bytes({0xffffffff, 65536, 65536}, "abc"));
+    expect_refused({"train-images-idx3-ubyte", "truncated", "18446744069414584320 bytes"});
+    write_file(in("train-images-idx3-ubyte"), idx_bytes({120, 0xffffffff, 6}, "abc"));
+    expect_refused({"train-images-idx3-ubyte", "dimension 1 is 4294967295"});
+    write_file(in("train-images-idx3-ubyte"), idx_bytes({0, H, W}, ""));
+    expect_refused({"train-images-idx3-ubyte", "dimension 0 is 0"});
+}
+
+TEST_F(ImportIdx, CountsThatDiffer) {
+    write_file(in("t10k-labels-idx1-ubyte"), labels(29, 120));
+    expect_refused({"t10k-labels-idx1-ubyte has 29 labels for the 30 images of", "t10k-images-idx3-ubyte"});
+}
+
+TEST_F(ImportIdx, ShapesThatDiffer) {
+    write_file(in("t10k-images-idx3-ubyte"), idx_bytes({30, W, H}, std::string(30 * H * W, 'x')));
+    expect_refused({"from", "6 x 5", "5 x 6"});
+}
+
+TEST_F(ImportIdx, LabelOutOfRange) {
+    std::string bytes = labels(30, 120);
+    bytes[8 + 17] = 10;
+    write_file(in("t10k-labels-idx1-ubyte"), bytes);
+    expect_refused({"t10k-labels-idx1-ubyte", "label 10 of sample 17", "10 classes"});
+}
+
+// The second file cannot be written: the first does not stay alone.
+TEST_F(ImportIdx, HalfADataSetIsNone) {
+    std::filesystem::create_directories(out + "/test.h5.part");
+    expect_error(import(), {"test.h5.part"});
+    EXPECT_FALSE(std::filesystem::exists(out + "/train.h5"));
+    EXPECT_FALSE(std::filesystem::exists(out + "/train.h5.part"));
+}
+
 TEST(Import, FashionMnist) {
-    if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist")) GTEST_SKIP() << "package dataset-fashion-mnist is missing";
     TestFolder folder;
     ImportResult result;
     Status status = data_import({.kind = "fashion-mnist", .from = "", .out = folder.file("out")}, &result);
+    if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist")) {
+        expect_error(status, {"apt-get install dataset-fashion-mnist"});
+        GTEST_SKIP() << "package dataset-fashion-mnist is missing";
+    }
     ASSERT_TRUE(status.ok()) << status.what;
     EXPECT_EQ(result.train, 60000u);
     EXPECT_EQ(result.test, 10000u);

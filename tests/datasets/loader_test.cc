@@ -1,9 +1,24 @@
-#include <algorithm>
-#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "tests/datasets/support.h"
+
+// Counts what the loader's steady state must not do.
+static std::atomic<uint64_t> allocations = 0;
+// Not inlined: g++ would take malloc and free for a mismatched pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+    ++allocations;
+    if (void* memory = std::malloc(bytes)) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace gradcast {
 namespace {
@@ -106,6 +121,86 @@ TEST_P(LoaderTest, ANewPlanStartsAnew) {
             expect_block(sampler, id, samples);
             if (round % 3 || i % 2) made.loader->done(id);   // sometimes one is not given back
             else if (GetParam().config.ahead == 1) break;
+        }
+    }
+}
+
+// More reads than the ring has entries.
+TEST_P(LoaderTest, BlocksLargerThanTheRing) {
+    ASSERT_TRUE(write_shard(folder.file("s3.h5"), info_of(4000, 2, 5, 7, 10), 303).ok());
+    ASSERT_TRUE(data_open(folder.file("s*.h5"), &data).ok());
+    Sampler sampler(data->info().count, 9, 5000, 2);
+    Made made;
+    make(made, sampler, GetParam().config);
+    made.loader->plan(0, {1, 0});
+    for (StepId step = 0; step < 3; ++step)
+        for (uint32_t block : {1, 0}) {
+            Samples samples;
+            ASSERT_TRUE(made.loader->get({step, block}, 10'000'000, &samples).ok());
+            expect_block(sampler, {step, block}, samples);
+            made.loader->done({step, block});
+        }
+}
+
+TEST_P(LoaderTest, AllocatesNothing) {
+    Sampler sampler(data->info().count, 9, 64, 4);
+    Made made;
+    make(made, sampler, GetParam().config);
+    made.loader->plan(0, {0, 3});
+    uint64_t before = 0;
+    for (StepId step = 0; step < 100; ++step) {
+        if (step == 20) before = allocations;
+        for (uint32_t block : {0, 3}) {
+            Samples samples;
+            ASSERT_TRUE(made.loader->get({step, block}, 10'000'000, &samples).ok());
+            made.loader->done({step, block});
+        }
+    }
+    EXPECT_EQ(allocations - before, 0u);
+}
+
+// All slots are held, so the next block cannot come.
+TEST_P(LoaderTest, KeepsItsDeadline) {
+    Sampler sampler(data->info().count, 9, 50, 10);
+    Made made;
+    make(made, sampler, GetParam().config);
+    made.loader->plan(0, {0, 1, 2});
+    Samples samples;
+    uint32_t ahead = GetParam().config.ahead;
+    for (uint32_t i = 0; i < ahead; ++i) ASSERT_TRUE(made.loader->get({i / 3, i % 3}, 10'000'000, &samples).ok());
+    BlockId next{ahead / 3, ahead % 3};
+    Status status = made.loader->get(next, 3000, &samples);
+    EXPECT_EQ(status.code, Code::deadline);
+    expect_error(status, {fmt::format("block {} of step {}", next.block, next.step), "s*.h5", "3 ms"});
+    EXPECT_GE(made.loader->waited_us(), 3000u);
+    made.loader->done({0, 0});
+    EXPECT_TRUE(made.loader->get(next, 10'000'000, &samples).ok());
+    expect_block(sampler, next, samples);
+}
+
+TEST_P(LoaderTest, SaysWhereAReadFailed) {
+    Sampler sampler(data->info().count, 9, 303, 3);   // all samples are in every step
+    for (bool truncated : {true, false}) {
+        Made made;
+        make(made, sampler, GetParam().config);
+        if (truncated) std::filesystem::resize_file(folder.file("s1.h5"), data->shards()[1].images_offset + 70 * 90 + 30);
+        else ASSERT_GE(::dup2(::open("/", O_RDONLY | O_CLOEXEC), data->fd(1)), 0);   // reads of a folder fail
+        made.loader->plan(0, {0, 1, 2});
+        std::string errors;
+        for (uint32_t block : {0, 1, 2}) {
+            Samples samples;
+            Status status = made.loader->get({0, block}, 10'000'000, &samples);
+            if (!status.ok()) {
+                expect_error(status, {"s1.h5", "images", "chunk 0", "sample", truncated ? "truncated" : "Is a directory"});
+                if (GetParam().config.ahead == 1) break;   // the failed block keeps the only slot: a job ends with the first error
+            } else {
+                expect_block(sampler, {0, block}, samples);
+                made.loader->done({0, block});
+            }
+            errors += status.what;
+        }
+        if (GetParam().config.ahead > 1) {
+            EXPECT_NE(errors, "");
         }
     }
 }

@@ -1,13 +1,19 @@
-#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <thread>
 
+#include "datasets/hdf5.h"
 #include "tests/datasets/support.h"
 
 namespace gradcast {
 namespace {
 
-TEST(Shard, WritesWhatItReads) {
+TEST(Shard, ReadsWhatItWrote) {
     TestFolder folder;
     for (auto info : {info_of(1, 1, 1, 1, 1), info_of(300, 3, 8, 9, 10), info_of(5000, 1, 28, 28, 256), info_of(700, 2, 3, 5, 1000)}) {
         std::string path = folder.file("a.h5");
@@ -29,6 +35,7 @@ TEST(Shard, WritesWhatItReads) {
         status = shard_verify(shard);
         EXPECT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(folder.names(), std::vector<std::string>{"a.h5"});
+
         std::unique_ptr<DataSet> data;
         ASSERT_TRUE(data_open(path, &data).ok());
         std::vector<uint64_t> indices;
@@ -40,6 +47,382 @@ TEST(Shard, WritesWhatItReads) {
         ASSERT_TRUE(data->read(indices, images.data(), labels.data()).ok());
         for (size_t i = 0; i < indices.size(); ++i) expect_sample(indices[i], &images[i * bytes], bytes, labels[i], info.classes);
     }
+}
+
+TEST(Shard, SameDataSameBytes) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(300, 3, 8, 9, 10)).ok());
+    ASSERT_TRUE(write_shard(folder.file("b.h5"), info_of(300, 3, 8, 9, 10)).ok());
+    EXPECT_EQ(read_file(folder.file("a.h5")), read_file(folder.file("b.h5")));
+}
+
+TEST(Shard, RefusesToWriteWrongLabels) {
+    TestFolder folder;
+    DataInfo info = info_of(3, 1, 2, 2, 10);
+    std::vector<uint8_t> images(12);
+    for (int32_t wrong : {10, -1}) {
+        std::vector<int32_t> labels{1, wrong, 2};
+        expect_error(shard_write(folder.file("a.h5"), info, images.data(), labels.data()),
+                     {"a.h5", "sample 1", fmt::format("{}", wrong), "10 classes"});
+    }
+    std::vector<int32_t> labels{1, 2, 3};
+    expect_error(shard_write(folder.file("no/a.h5"), info, images.data(), labels.data()), {"no/a.h5.part", "No such file or directory"});
+    std::filesystem::create_directory(folder.file("taken"));
+    expect_error(shard_write(folder.file("taken"), info, images.data(), labels.data()), {"taken", "directory"});
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"taken"});
+}
+
+// Several threads at once: HDF5 itself could not.
+TEST(Shard, OpensFromManyThreads) {
+    TestFolder folder;
+    std::thread threads[4];
+    for (int t = 0; t < 4; ++t)
+        threads[t] = std::thread([&, t] {
+            std::string path = folder.file(fmt::format("{}.h5", t));
+            for (int i = 0; i < 10; ++i) {
+                Shard shard;
+                ASSERT_TRUE(write_shard(path, info_of(20, 1, 4, 4, 10)).ok());
+                ASSERT_TRUE(shard_open(path, &shard).ok());
+                ASSERT_FALSE(shard_open(folder.file("none.h5"), &shard).ok());
+            }
+        });
+    for (auto& thread : threads) thread.join();
+}
+
+// ---- what is not a shard, or no longer -------------------------------------------------------------------------------------------
+
+/// A good shard of 2000 samples of 3 x 20 x 20 (three chunks: 873 samples each), to be spoilt.
+class BrokenShard : public ::testing::Test {
+protected:
+    TestFolder folder;
+    std::string path = folder.file("bad.h5");
+    Shard good;
+    void SetUp() override {
+        ASSERT_TRUE(write_shard(path, info_of(2000, 3, 20, 20, 10)).ok());
+        ASSERT_TRUE(shard_open(path, &good).ok());
+        ASSERT_EQ(good.digest_samples, 873u);
+    }
+    void edit(const std::function<void(hid_t)>& change) {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        ASSERT_TRUE(file);
+        change(file.get());
+    }
+    void attribute(const char* object, const char* name, hid_t type, std::vector<hsize_t> dims, const void* value) {
+        edit([&](hid_t file) {
+            Hid at(H5Oopen(file, object, H5P_DEFAULT));
+            H5Adelete(at.get(), name);
+            Hid space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+            Hid attribute(H5Acreate2(at.get(), name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+            ASSERT_GE(H5Awrite(attribute.get(), type, value), 0);
+        });
+    }
+    void text(const char* object, const char* name, std::vector<hsize_t> dims, size_t bytes, const std::string& value) {
+        Hid type(H5Tcopy(H5T_C_S1));
+        H5Tset_size(type.get(), bytes);
+        attribute(object, name, type.get(), std::move(dims), value.data());
+    }
+    /// In place of the data set of that name, with its digests kept where `keep`.
+    void data_set(const char* name, hid_t type, std::vector<hsize_t> dims, const std::function<void(hid_t)>& layout = {},
+                  bool write = true) {
+        edit([&](hid_t file) {
+            H5Ldelete(file, name, H5P_DEFAULT);
+            Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+            if (layout) layout(creation.get());
+            Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+            ASSERT_TRUE(data_set);
+            std::vector<uint8_t> zeros(1 << 24);
+            if (!write) return;
+            ASSERT_GE(H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros.data()), 0);
+        });
+    }
+    Status open() const {
+        Shard shard;
+        return shard_open(path, &shard);
+    }
+};
+
+TEST_F(BrokenShard, NotHdf5) {
+    expect_error(shard_open(folder.file("none.h5"), &good), {"none.h5", "No such file"});
+    expect_error(shard_open(folder.path.string(), &good), {folder.path.string(), "not a file"});
+    for (const char* text : {"", "a text file\n", "\x89HDF\r\n\x1a"}) {
+        write_file(path, text);
+        expect_error(open(), {"bad.h5", "not a gradcast shard", "not an HDF5 file"});
+    }
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(folder.file("x*.h5"), &data), {"no file matches", "x*.h5"});
+}
+
+TEST_F(BrokenShard, AnotherHdf5File) {
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+    }
+    expect_error(open(), {"bad.h5", "not a gradcast shard", "attribute format is missing"});
+}
+
+TEST_F(BrokenShard, TruncatedAnywhere) {
+    std::string whole = read_file(path);
+    for (uint64_t left : {whole.size() - 1, good.labels_offset + 100, good.images_offset + 5000, uint64_t{3000}, uint64_t{600},
+                          uint64_t{100}, uint64_t{20}}) {
+        write_file(path, std::string_view(whole).substr(0, left));
+        expect_error(open(), {"bad.h5"});
+    }
+    write_file(path, std::string_view(whole).substr(0, good.images_offset + 5000));
+    expect_error(open(), {"bad.h5", "truncated", fmt::format("{}", good.images_offset + 5000)});
+}
+
+// Every byte of a small shard turned over, one by one: what is not refused has its samples still.
+TEST_F(BrokenShard, DamagedAnywhere) {
+    ASSERT_TRUE(write_shard(path, info_of(40, 1, 10, 10, 10)).ok());
+    std::string whole = read_file(path);
+    uint64_t refused = 0;
+    for (size_t at = 0; at < whole.size(); ++at) {
+        if (whole[at] == 0 && at % 16 != 0) continue;   // most of it is padding
+        flip(path, at);
+        std::unique_ptr<DataSet> data;
+        Status status = data_open(path, &data);
+        if (status.ok()) status = data_verify(*data);
+        if (status.ok() && data->info().count == 40) {
+            uint64_t index = at % 40;
+            std::vector<uint8_t> image(data->sample_bytes());
+            int32_t label;
+            ASSERT_TRUE(data->read({&index, 1}, image.data(), &label).ok());
+            expect_sample(index, image.data(), image.size(), label, 10);
+        }
+        refused += !status.ok();
+        flip(path, at);
+    }
+    ASSERT_EQ(read_file(path), whole);
+    EXPECT_GT(refused, 4200u);   // 4000 pixels, 40 labels, the digests and more
+}
+
+TEST_F(BrokenShard, FlippedPixelNamesTheChunk) {
+    flip(path, good.images_offset + 1200 * 1000 + 17);
+    EXPECT_TRUE(open().ok());
+    expect_error(shard_verify(good), {"bad.h5", "images", "chunk 1", "873 .. 1745", "SHA-256"});
+    std::unique_ptr<DataSet> data;
+    ASSERT_TRUE(data_open(path, &data).ok());
+    expect_error(data_verify(*data), {"bad.h5", "images", "chunk 1"});
+}
+
+TEST_F(BrokenShard, FlippedLabelNamesTheChunk) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(good.labels_offset + 1999));
+    file.put(static_cast<char>((label_of(1999, 10) + 1) % 10));
+    file.close();
+    expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 2", "1746 .. 1999", "SHA-256"});
+}
+
+TEST_F(BrokenShard, LabelOutOfRangeNamesTheSample) {
+    flip(path, good.labels_offset + 900);   // 0x10 is more than any of 10 classes
+    auto label = fmt::format("label {}", label_of(900, 10) ^ 0x10);
+    expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 1", "sample 900", label, "10 classes"});
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(path, &data), {"bad.h5", "labels", "chunk 1", "sample 900", label, "10 classes"});
+    // The same with two bytes a label.
+    ASSERT_TRUE(write_shard(path, info_of(100, 1, 2, 2, 300)).ok());
+    ASSERT_TRUE(shard_open(path, &good).ok());
+    flip(path, good.labels_offset + 2 * 50 + 1);
+    label = fmt::format("label {}", label_of(50, 300) ^ 0x1000);
+    expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 0", "sample 50", label, "300 classes"});
+    expect_error(data_open(path, &data), {"bad.h5", "labels", "chunk 0", "sample 50", label, "300 classes"});
+}
+
+TEST_F(BrokenShard, MissingDataSet) {
+    edit([](hid_t file) { ASSERT_GE(H5Ldelete(file, "labels", H5P_DEFAULT), 0); });
+    expect_error(open(), {"bad.h5", "labels", "missing"});
+    edit([](hid_t file) { ASSERT_GE(H5Ldelete(file, "images", H5P_DEFAULT), 0); });
+    expect_error(open(), {"bad.h5", "images", "missing"});
+    edit([](hid_t file) { Hid group(H5Gcreate2(file, "images", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)); });
+    expect_error(open(), {"bad.h5", "images"});
+}
+
+TEST_F(BrokenShard, LinksToOtherPlaces) {
+    ASSERT_TRUE(write_shard(folder.file("other.h5"), info_of(2000, 3, 20, 20, 10)).ok());
+    edit([](hid_t file) {
+        ASSERT_GE(H5Ldelete(file, "images", H5P_DEFAULT), 0);
+        ASSERT_GE(H5Lcreate_external("other.h5", "images", file, "images", H5P_DEFAULT, H5P_DEFAULT), 0);
+    });
+    expect_error(open(), {"bad.h5", "images", "missing"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 3, 20, 20},
+             [&](hid_t creation) { H5Pset_external(creation, folder.file("raw").c_str(), 0, 2000 * 1200); });
+    expect_error(open(), {"bad.h5", "images", "contiguously in this file"});
+}
+
+TEST_F(BrokenShard, WrongShapesAndTypes) {
+    data_set("images", H5T_NATIVE_UINT16, {2000, 3, 20, 20});
+    expect_error(open(), {"bad.h5", "images", "not uint8"});
+    data_set("images", H5T_NATIVE_FLOAT, {2000, 3, 20, 20});
+    expect_error(open(), {"bad.h5", "images", "not uint8"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 1200});
+    expect_error(open(), {"bad.h5", "images", "2 dimensions instead of 4"});
+    data_set("images", H5T_NATIVE_UINT8, {1999, 3, 20, 20});
+    expect_error(open(), {"bad.h5", "labels has 2000 entries for 1999 images"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 3, 0, 20}, {}, false);
+    expect_error(open(), {"bad.h5", "images", "empty"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 3, 20, 20}, {}, false);
+    expect_error(open(), {"bad.h5", "images", "never written"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 3, 20, 20}, [](hid_t creation) {
+        hsize_t chunk[4] = {100, 3, 20, 20};
+        H5Pset_chunk(creation, 4, chunk);
+    });
+    expect_error(open(), {"bad.h5", "images", "chunked", "not supported yet", "contiguous"});
+    data_set("images", H5T_NATIVE_UINT8, {1, 1, 1, 1}, [](hid_t creation) { H5Pset_layout(creation, H5D_COMPACT); });
+    expect_error(open(), {"bad.h5", "images", "contiguously"});
+    data_set("images", H5T_NATIVE_UINT8, {1, 70000, 1, 1});
+    data_set("labels", H5T_NATIVE_UINT8, {1});
+    expect_error(open(), {"bad.h5", "images", "70000"});
+    data_set("labels", H5T_NATIVE_INT32, {1});
+    expect_error(open(), {"bad.h5", "labels", "neither uint8 nor little-endian uint16"});
+    data_set("labels", H5T_NATIVE_UINT8, {1, 1});
+    expect_error(open(), {"bad.h5", "labels", "2 dimensions instead of 1"});
+}
+
+TEST_F(BrokenShard, LabelsWithoutDigests) {
+    data_set("labels", H5T_NATIVE_UINT8, {2000});
+    expect_error(open(), {"bad.h5", "attribute sha256", "missing"});
+}
+
+TEST_F(BrokenShard, WrongAttributes) {
+    auto number = [&](const char* name, int64_t value) { attribute("/", name, H5T_NATIVE_INT64, {}, &value); };
+    auto floats = [&](const char* name, std::vector<float> values) {
+        attribute("/", name, H5T_NATIVE_FLOAT, {values.size()}, values.data());
+    };
+    auto restore = [&](const char* what) {
+        SCOPED_TRACE(what);
+        ASSERT_TRUE(write_shard(path, info_of(2000, 3, 20, 20, 10)).ok());
+    };
+    text("/", "format", {}, 5, "other");
+    expect_error(open(), {"bad.h5", "attribute format", "is not \"gradcast shard\""});
+    restore("version");
+    number("version", 2);
+    expect_error(open(), {"bad.h5", "version 2", "newer", "update"});
+    number("version", 0);
+    expect_error(open(), {"bad.h5", "attribute version"});
+    restore("classes");
+    for (int64_t classes : {int64_t{0}, int64_t{-1}, int64_t{70000}, INT64_MAX}) {
+        number("classes", classes);
+        expect_error(open(), {"bad.h5", "attribute classes"});
+    }
+    text("/", "classes", {}, 2, "10");
+    expect_error(open(), {"bad.h5", "attribute classes", "wrong type"});
+    uint32_t two[2] = {10, 10};
+    attribute("/", "classes", H5T_NATIVE_UINT32, {2}, two);
+    expect_error(open(), {"bad.h5", "attribute classes", "2 elements instead of 1"});
+    number("classes", 5);   // fewer than the labels have
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(path, &data), {"bad.h5", "labels", "5 classes"});
+    restore("mean");
+    floats("mean", {1, 2});
+    expect_error(open(), {"bad.h5", "attribute mean", "2 elements instead of 3"});
+    floats("mean", {1, 2, NAN});
+    expect_error(open(), {"bad.h5", "attribute mean", "finite"});
+    restore("std");
+    floats("std", {1, 2, 0});
+    expect_error(open(), {"bad.h5", "attribute std", "not above 0"});
+    restore("digest_samples");
+    number("digest_samples", 0);
+    expect_error(open(), {"bad.h5", "attribute digest_samples"});
+    number("digest_samples", 1);
+    expect_error(open(), {"bad.h5", "attribute digest_samples", "chunks"});
+    number("digest_samples", 1000);
+    expect_error(open(), {"bad.h5", "attribute sha256", "3 elements instead of 2"});
+    number("digest_samples", INT64_MAX);
+    expect_error(open(), {"bad.h5", "attribute sha256", "3 elements instead of 1"});
+    restore("source");
+    text("/", "source", {}, 60000, std::string(60000, 'x'));
+    expect_error(open(), {"bad.h5", "attribute source", "60000"});
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT)), type(H5Tcopy(H5T_C_S1)), space(H5Screate(H5S_SCALAR));
+        H5Adelete(file.get(), "source");
+        H5Tset_size(type.get(), H5T_VARIABLE);
+        Hid attribute(H5Acreate2(file.get(), "source", type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT));
+        const char* value = "variable";
+        ASSERT_GE(H5Awrite(attribute.get(), type.get(), &value), 0);
+    }
+    expect_error(open(), {"bad.h5", "attribute source", "wrong type"});
+    restore("sha256");
+    text("images", "sha256", {3}, 64, std::string(3 * 64, 'g'));
+    expect_error(open(), {"bad.h5", "attribute sha256", "hex"});
+    text("images", "sha256", {3}, 63, std::string(3 * 63, 'a'));
+    expect_error(open(), {"bad.h5", "attribute sha256", "hex"});
+    text("images", "sha256", {3}, 64, std::string(3 * 64, 'a'));
+    ASSERT_TRUE(open().ok());
+    ASSERT_TRUE(shard_open(path, &good).ok());
+    expect_error(shard_verify(good), {"bad.h5", "images", "chunk 0"});
+}
+
+// ---- several shards --------------------------------------------------------------------------------------------------------------
+
+TEST(DataSet, JoinsShardsInOrder) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("t-b.h5"), info_of(31, 1, 6, 6, 10), 20).ok());
+    ASSERT_TRUE(write_shard(folder.file("t-a.h5"), info_of(20, 1, 6, 6, 10), 0).ok());
+    ASSERT_TRUE(write_shard(folder.file("t-c.h5"), info_of(1, 1, 6, 6, 10), 51).ok());
+    std::unique_ptr<DataSet> data, again, part;
+    Status status = data_open(folder.file("t-*.h5"), &data);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(data->info().count, 52u);
+    EXPECT_EQ(data->pattern(), folder.file("t-*.h5"));
+    std::vector<uint64_t> indices(52);
+    for (uint64_t i = 0; i < 52; ++i) indices[i] = i;
+    std::vector<uint8_t> images(52 * 36);
+    std::vector<int32_t> labels(52);
+    ASSERT_TRUE(data->read(indices, images.data(), labels.data()).ok());
+    for (uint64_t i = 0; i < 52; ++i) expect_sample(i, &images[i * 36], 36, labels[i], 10);
+    EXPECT_TRUE(data_verify(*data).ok());
+
+    ASSERT_TRUE(data_open(folder.file("t-?.h5"), &again).ok());
+    EXPECT_EQ(data->digest(), again->digest());
+    EXPECT_EQ(data->digest().size(), 64u);
+    ASSERT_TRUE(data_open(folder.file("t-[ab].h5"), &part).ok());
+    EXPECT_NE(data->digest(), part->digest());
+}
+
+TEST(DataSet, ShardsMustBeAlike) {
+    TestFolder folder;
+    std::unique_ptr<DataSet> data;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(20, 1, 6, 6, 10)).ok());
+    for (auto info : {info_of(20, 1, 6, 7, 10), info_of(20, 3, 6, 6, 10), info_of(20, 1, 6, 6, 11)}) {
+        ASSERT_TRUE(write_shard(folder.file("b.h5"), info).ok());
+        expect_error(data_open(folder.file("?.h5"), &data), {"b.h5", "a.h5", "alike"});
+    }
+    DataInfo info = info_of(20, 1, 6, 6, 10);
+    info.mean[0] = 0.5f;
+    ASSERT_TRUE(write_shard(folder.file("b.h5"), info).ok());
+    expect_error(data_open(folder.file("?.h5"), &data), {"b.h5", "a.h5", "mean"});
+}
+
+TEST(DataSet, DigestTellsDataApart) {
+    TestFolder folder;
+    std::set<std::string> digests;
+    DataInfo info = info_of(20, 1, 6, 6, 10), other = info;
+    other.std[0] = 0.75f;
+    auto add = [&](const DataInfo& each, uint64_t first) {
+        std::unique_ptr<DataSet> data;
+        ASSERT_TRUE(write_shard(folder.file("a.h5"), each, first).ok());
+        ASSERT_TRUE(data_open(folder.file("a.h5"), &data).ok());
+        digests.insert(data->digest());
+    };
+    add(info, 0), add(info, 1), add(other, 0), add(info_of(20, 1, 6, 6, 11), 0), add(info_of(20, 1, 4, 9, 10), 0);
+    EXPECT_EQ(digests.size(), 5u);
+}
+
+TEST(DataSet, SaysWhereAReadFailed) {
+    TestFolder folder;
+    std::string path = folder.file("a.h5");
+    ASSERT_TRUE(write_shard(path, info_of(2000, 3, 20, 20, 10)).ok());
+    std::unique_ptr<DataSet> data;
+    ASSERT_TRUE(data_open(path, &data).ok());
+    std::filesystem::resize_file(path, data->shards()[0].images_offset + 1000 * 1200 + 600);   // in the middle of sample 1000
+    std::vector<uint64_t> indices{998, 999, 1000, 1001};
+    std::vector<uint8_t> images(4 * 1200);
+    std::vector<int32_t> labels(4);
+    expect_error(data->read(indices, images.data(), labels.data()), {"a.h5", "images", "chunk 1", "sample 1000", "truncated"});
+    ASSERT_GE(::dup2(::open("/", O_RDONLY | O_CLOEXEC), data->fd(0)), 0);   // reads of a folder fail
+    expect_error(data->read(indices, images.data(), labels.data()), {"a.h5", "images", "chunk 1", "sample 998", "Is a directory"});
 }
 
 }   // namespace
