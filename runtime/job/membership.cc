@@ -1,0 +1,472 @@
+#include "runtime/job/membership.h"
+
+#include <algorithm>
+
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t message_max = 2 << 20;   // a plan: the job file, and about 90 bytes a member
+constexpr uint32_t fragment_bytes = lease_bytes_max;
+constexpr uint64_t tick_us = 1'000'000;
+constexpr uint64_t verdict_us =
+    5'000'000;                        // how much longer than the coordinator a member waits, so that the verdict is the coordinator's
+constexpr size_t reason_max = 2000;   // letters of a reason from another node
+
+struct Writer {
+    std::vector<std::byte> bytes;
+    void raw(const void* data, size_t size) {
+        bytes.insert(bytes.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + size);
+    }
+    void number(uint64_t value) { raw(&value, sizeof value); }
+    void text(std::string_view value) { number(value.size()), raw(value.data(), value.size()); }
+    void member(const Member& value) { text(value.name), raw(value.uuid.data(), value.uuid.size()), number(value.incarnation); }
+};
+
+/// Everything reads as zero or empty once `good` is false.
+struct Reader {
+    std::span<const std::byte> bytes;
+    bool good = true;
+    void raw(void* data, size_t size) {
+        if (size > bytes.size()) good = false, bytes = {};
+        if (good) std::memcpy(data, bytes.data(), size), bytes = bytes.subspan(size);
+    }
+    uint64_t number() {
+        uint64_t value = 0;
+        raw(&value, sizeof value);
+        return value;
+    }
+    std::string text(size_t bytes_max) {
+        uint64_t size = number();
+        if (size > bytes_max || size > bytes.size()) good = false, bytes = {}, size = 0;
+        std::string value(size, '\0');
+        raw(value.data(), size);
+        return value;
+    }
+    JobId id() {
+        JobId value{};
+        raw(value.data(), value.size());
+        return value;
+    }
+    Member member() {
+        Member value;
+        value.name = text(64);
+        raw(value.uuid.data(), value.uuid.size());
+        value.incarnation = number();
+        return value;
+    }
+    bool whole() const { return good && bytes.empty(); }
+};
+
+std::vector<std::byte> id_write(const JobId& id, std::initializer_list<std::string_view> texts = {}) {
+    Writer writer;
+    writer.raw(id.data(), id.size());
+    for (std::string_view text : texts) writer.text(text.substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+}   // namespace
+
+std::vector<std::byte> plan_write(const JobPlan& plan) {
+    Writer writer;
+    writer.raw(plan.id.data(), plan.id.size());
+    for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
+    writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
+    for (const Member& member : plan.members) writer.member(member);
+    return std::move(writer.bytes);
+}
+
+bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
+    Reader reader{bytes};
+    JobPlan result;
+    result.id = reader.id();
+    result.name = reader.text(reason_max), result.text = reader.text(job_text_max), result.path = reader.text(4096),
+    result.base = reader.text(4096);
+    result.deadline_us = reader.number(), result.submitted_unix = reader.number();
+    uint64_t members = reader.number();
+    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
+    for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
+    if (!reader.whole()) return false;
+    *plan = std::move(result);
+    return true;
+}
+
+Membership::Membership(const MembershipConfig& config) : config_(config), peers_(config.names.size()) {
+    GC_ASSERT(config_.self < peers_.size());
+    for (Rank peer = 0; peer < peers_.size(); ++peer) peers_[peer].member.name = config_.names[peer], peers_[peer].why = "not reached yet";
+    Peer& self = peers_[config_.self];
+    self.alive = true, self.why.clear(), self.version = config_.version;
+    self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
+}
+
+void Membership::start(Host& host, uint16_t channel) {
+    host_ = &host, channel_ = channel;
+    wake();   // the first event sets the timer
+}
+
+void Membership::wake() {
+    Event event;
+    event.kind = Event::Kind::command;
+    host_->post(channel_, event);
+}
+
+void Membership::command(Command command) {
+    {
+        std::lock_guard lock(mutex_);
+        commands_.push_back(std::move(command));
+    }
+    wake();
+}
+
+void Membership::submit(std::shared_ptr<const JobPlan> plan) {
+    JobId id = plan->id;
+    command({.kind = Command::Kind::submit, .id = id, .plan = std::move(plan), .status = {}, .kernel_set = {}, .data_digest = {}});
+}
+void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest) {
+    command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest)});
+}
+void Membership::ended(const JobId& id) { command({Command::Kind::ended, id, nullptr, {}, {}, {}}); }
+
+std::vector<Notice> Membership::notices() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(notices_, {});
+}
+
+std::vector<PeerState> Membership::peers() const {
+    std::lock_guard lock(mutex_);
+    return {peers_.begin(), peers_.end()};
+}
+
+uint64_t Membership::ticks() const {
+    std::lock_guard lock(mutex_);
+    return ticks_;
+}
+
+void Membership::on(std::span<const Event> events, Actions& actions) {
+    std::lock_guard lock(mutex_);
+    size_t before = notices_.size();
+    for (const Event& event : events) {
+        switch (event.kind) {
+            case Event::Kind::packet: packet(*event.packet, actions); break;
+            case Event::Kind::sent: flights_.erase(event.id); break;
+            case Event::Kind::timer: tick(actions); break;
+            case Event::Kind::peer_up: peers_[event.rank].hello_ticket = 0; break;
+            case Event::Kind::peer_lost: lost(event.rank, event.status.what, actions); break;
+            case Event::Kind::command:
+                while (!commands_.empty()) {
+                    run(commands_.front(), actions);
+                    commands_.pop_front();
+                }
+                if (ticks_ == 0) tick(actions);
+                break;
+            case Event::Kind::computed:
+            case Event::Kind::ready:
+            case Event::Kind::view: break;
+        }
+    }
+    peers_[config_.self].jobs = static_cast<uint32_t>(sessions_.size());
+    if (notices_.size() > before) actions.completions.push_back({});
+}
+
+void Membership::tick(Actions& actions) {
+    ++ticks_;
+    actions.timers.push_back({1, actions.now_us + std::min(tick_us, config_.hello_us)});
+    Writer writer;
+    writer.member(peers_[config_.self].member);
+    writer.text(config_.version), writer.number(sessions_.size());
+    for (Rank peer = 0; peer < peers_.size(); ++peer) {
+        if (peer == config_.self) continue;
+        Peer& state = peers_[peer];
+        if (state.alive && actions.now_us > state.heard_us + config_.silence_us)
+            lost(peer, fmt::format("silent for {} s", config_.silence_us / 1'000'000).c_str(), actions);
+        if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, writer.bytes, actions);
+    }
+    for (auto at = sessions_.begin(); at != sessions_.end();) {
+        Session& session = at->second;
+        if (session.deadline_us == 0 || actions.now_us < session.deadline_us) {
+            ++at;
+            continue;
+        }
+        if (session.state == State::ended) {   // somebody never said that it ended: our part is done all the same
+            notice({Notice::Kind::close, at->first, nullptr, 0, {}});
+            at = sessions_.erase(at);
+        } else if (session.self == 0) {
+            std::string late;
+            for (Rank rank = 0; rank < session.parts.size(); ++rank)
+                if (!session.parts[rank].ready) late += (late.empty() ? "" : ", ") + session.plan->members[rank].name;
+            at = give_up(at,
+                         fail(Code::deadline, "not ready within {} s (10 times the job's deadline): {}",
+                              session.plan->prepare_us() / 1'000'000, late),
+                         actions);
+        } else {
+            at = give_up(at,
+                         fail(Code::deadline, "node {} did not start the job within {} s", session.plan->members[0].name,
+                              session.plan->prepare_us() / 1'000'000),
+                         actions);
+        }
+    }
+}
+
+void Membership::run(Command& command, Actions& actions) {
+    auto at = sessions_.find(command.id);
+    switch (command.kind) {
+        case Command::Kind::submit:
+            if (Status why = why_not(*command.plan); !why.ok()) {
+                notice({Notice::Kind::submitted, command.id, nullptr, 0, why});
+                break;
+            }
+            begin(command.plan, 0, actions);
+            send_all(sessions_.at(command.id), Kind::prepare, plan_write(*command.plan), actions);
+            break;
+        case Command::Kind::opened:
+            if (at == sessions_.end()) break;   // aborted meanwhile
+            // Somebody may think better of it while others still prepare; at a member START may be on its way by then, and the job is
+            // cancelled after it.
+            if (at->second.state != State::opening && !(at->second.state == State::ready && at->second.self == 0 && !command.status.ok()))
+                break;
+            if (!command.status.ok() && at->second.self == 0)
+                give_up(at, fail(command.status.code, "node {}: {}", config_.identity.name, command.status.what), actions);
+            else if (!command.status.ok()) give_up(at, command.status, actions);
+            else ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), actions);
+            break;
+        case Command::Kind::ended:
+            if (at == sessions_.end() || at->second.state != State::running) break;
+            at->second.state = State::ended;
+            at->second.deadline_us = actions.now_us + at->second.plan->deadline_us;
+            at->second.parts[at->second.self].ended = true;
+            send_all(at->second, Kind::ended, id_write(command.id), actions);
+            close_if_over(at);
+            break;
+    }
+}
+
+/// Whether this daemon can take part, as things are.
+Status Membership::why_not(const JobPlan& plan) const {
+    if (sessions_.size() >= config_.jobs_max) return fail(Code::invalid, "it has {} jobs already: wait for one to end", sessions_.size());
+    if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
+    for (const Member& member : plan.members) {
+        auto name = std::find(config_.names.begin(), config_.names.end(), member.name);
+        if (name == config_.names.end())
+            return fail(Code::invalid, "there is no node {} in its gradcastd.toml: `members` must be the same everywhere", member.name);
+        const Peer& peer = peers_[static_cast<size_t>(name - config_.names.begin())];
+        bool same = peer.member.uuid == member.uuid && peer.member.incarnation == member.incarnation;
+        if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
+        // What we know of third parties may be older than what the coordinator knows.
+        if (plan.members[0].name != config_.identity.name) continue;
+        if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}", member.name, peer.why);
+        if (!same) return fail(Code::peer_lost, "node {} was restarted", member.name);
+    }
+    return {};
+}
+
+void Membership::begin(std::shared_ptr<const JobPlan> plan, Rank self, Actions& actions) {
+    Session session;
+    session.self = self;
+    session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
+    for (const Member& member : plan->members) {
+        auto peer = std::find(config_.names.begin(), config_.names.end(), member.name);
+        session.parts.push_back({.peer = static_cast<Rank>(peer - config_.names.begin()), .kernel_set = {}, .data_digest = {}});
+    }
+    session.plan = plan;
+    notice({Notice::Kind::open, plan->id, plan, self, {}});
+    sessions_.emplace(plan->id, std::move(session));
+}
+
+void Membership::packet(const Packet& packet, Actions& actions) {
+    if (packet.type != PacketType::job || packet.sender >= peers_.size() || packet.sender == config_.self) return;
+    JobBody body = body_of<JobBody>(packet);
+    Kind kind = static_cast<Kind>(body.kind.get());
+    uint64_t offset = body.value.get() >> 32, total = body.value.get() & UINT32_MAX, bytes = packet.payload.bytes;
+    Peer& peer = peers_[packet.sender];
+    if (offset == 0) peer.kind = kind, peer.message.clear();   // also when the one before was cut off by a restart
+    if (total > message_max || offset != peer.message.size() || kind != peer.kind || offset + bytes > total || (bytes == 0 && total != 0)) {
+        peer.message.clear();
+        return;
+    }
+    peer.message.insert(peer.message.end(), packet.payload.host, packet.payload.host + bytes);
+    if (peer.message.size() != total) return;
+    std::vector<std::byte> whole = std::exchange(peer.message, {});
+    message(packet.sender, kind, whole, actions);
+}
+
+void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions) {
+    if (kind == Kind::hello) return hello(from, bytes, actions);
+    if (kind == Kind::prepare) return prepare(from, bytes, actions);
+    Reader reader{bytes};
+    auto at = sessions_.find(reader.id());
+    if (!reader.good || at == sessions_.end()) return;
+    Session& session = at->second;
+    Rank rank = rank_of(session, from);
+    if (rank == session.parts.size()) return;
+    const std::string& name = session.plan->members[rank].name;
+    bool preparing = session.state == State::opening || session.state == State::ready;
+    if (kind == Kind::ready && session.self == 0 && preparing) {
+        std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max);
+        if (reader.whole()) ready(at, rank, std::move(kernel_set), std::move(data_digest), actions);
+    } else if (kind == Kind::refused && session.self == 0 && preparing) {
+        std::string why = reader.text(reason_max);
+        if (reader.whole()) give_up(at, fail(Code::peer_refused, "node {}: {}", name, why), actions);
+    } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
+        session.state = State::running, session.deadline_us = 0;
+        notice({Notice::Kind::start, at->first, nullptr, 0, {}});
+    } else if (kind == Kind::abort && rank == 0 && preparing) {
+        std::string why = reader.text(reason_max);
+        if (!reader.whole()) return;
+        notice({Notice::Kind::abort, at->first, nullptr, 0, fail(Code::cancelled, "{}", why)});
+        sessions_.erase(at);
+    } else if (kind == Kind::ended) {
+        session.parts[rank].ended = true;
+        close_if_over(at);
+    }
+}
+
+void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
+    Reader reader{bytes};
+    Member member = reader.member();
+    std::string version = reader.text(64);
+    uint64_t jobs = reader.number();
+    if (!reader.whole() || member.name != config_.names[from]) return;
+    Peer& peer = peers_[from];
+    if (peer.alive && peer.member.incarnation != member.incarnation)
+        lost(from, peer.member.uuid == member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
+    peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs),
+    peer.heard_us = actions.now_us;
+    for (Rank other = 0; other < peers_.size(); ++other) {
+        if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
+        lost(from,
+             fmt::format("it has the same identity as node {} (a copied state folder?): stop one, and remove its state/identity",
+                         config_.names[other])
+                 .c_str(),
+             actions);
+        return;
+    }
+    peer.alive = true, peer.why.clear();
+}
+
+void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& actions) {
+    JobPlan plan;
+    if (!plan_parse(bytes, &plan)) return;
+    auto self =
+        std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == config_.identity.name; });
+    if (self == plan.members.end() || plan.members[0].name != config_.names[from] || self == plan.members.begin()) return;
+    if (Status why = why_not(plan); !why.ok()) {
+        send(from, Kind::refused, id_write(plan.id, {why.what}), actions);
+        return;
+    }
+    Rank rank = static_cast<Rank>(self - plan.members.begin());
+    begin(std::make_shared<const JobPlan>(std::move(plan)), rank, actions);
+}
+
+/// A rank's engine is open; here or, at the coordinator, anywhere.
+void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, Actions& actions) {
+    Session& session = at->second;
+    if (rank == session.self) session.state = State::ready;
+    if (session.self != 0) {
+        send(session.parts[0].peer, Kind::ready, id_write(at->first, {kernel_set, data_digest}), actions);
+        return;
+    }
+    Part& part = session.parts[rank];
+    part.ready = true, part.kernel_set = std::move(kernel_set), part.data_digest = std::move(data_digest);
+    if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
+}
+
+void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
+    Session& session = at->second;
+    const Part& first = session.parts[0];
+    const std::vector<Member>& members = session.plan->members;
+    for (Rank rank = 1; rank < session.parts.size(); ++rank) {
+        const Part& part = session.parts[rank];
+        if (part.data_digest != first.data_digest) {
+            give_up(
+                at,
+                fail(Code::conflict, "node {} has other data than node {} under the same names (digest {} and {}): copy the shards again",
+                     members[rank].name, members[0].name, part.data_digest, first.data_digest),
+                actions);
+            return;
+        }
+        if (part.kernel_set != first.kernel_set) {
+            give_up(at,
+                    fail(Code::conflict,
+                         "node {} computes other bits than node {} (kernel sets {} and {}): set the same `isa` in their gradcastd.toml, or "
+                         "leave it out",
+                         members[rank].name, members[0].name, part.kernel_set, first.kernel_set),
+                    actions);
+            return;
+        }
+    }
+    send_all(session, Kind::start, id_write(at->first), actions);
+    session.state = State::running, session.deadline_us = 0;
+    notice({Notice::Kind::start, at->first, nullptr, 0, {}});
+    notice({Notice::Kind::submitted, at->first, nullptr, 0, {}});
+}
+
+/// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
+Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status why, Actions& actions) {
+    const Session& session = at->second;
+    if (session.self == 0) {
+        send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
+        notice({Notice::Kind::submitted, at->first, nullptr, 0, why});
+    } else {
+        send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what}), actions);
+    }
+    notice({Notice::Kind::abort, at->first, nullptr, 0, why});
+    return sessions_.erase(at);
+}
+
+/// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
+void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
+    Peer& peer = peers_[lost_peer];
+    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0;
+    for (auto at = sessions_.begin(); at != sessions_.end();) {
+        Session& session = at->second;
+        Rank rank = rank_of(session, lost_peer);
+        if (rank == session.parts.size()) {
+            ++at;
+        } else if (session.state == State::running || session.state == State::ended) {
+            session.parts[rank].ended = true;
+            at = close_if_over(at);
+        } else if (session.self == 0 || rank == 0) {
+            at = give_up(at, fail(Code::peer_lost, "node {} was lost while the job was prepared: {}", config_.names[lost_peer], why),
+                         actions);
+        } else {
+            ++at;   // the coordinator will tell
+        }
+    }
+}
+
+Membership::Sessions::iterator Membership::close_if_over(Sessions::iterator at) {
+    const Session& session = at->second;
+    bool over = session.state == State::ended &&
+                std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ended; });
+    if (!over) return std::next(at);
+    notice({Notice::Kind::close, at->first, nullptr, 0, {}});
+    return sessions_.erase(at);
+}
+
+Rank Membership::rank_of(const Session& session, Rank peer) const {
+    auto part = std::find_if(session.parts.begin(), session.parts.end(), [&](const Part& each) { return each.peer == peer; });
+    return static_cast<Rank>(part - session.parts.begin());
+}
+
+uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions) {
+    GC_ASSERT(bytes.size() <= message_max && !bytes.empty());
+    auto shared = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+    for (uint64_t offset = 0; offset < shared->size(); offset += fragment_bytes) {
+        JobBody body{};
+        body.kind.set(static_cast<uint32_t>(kind)), body.value.set(offset << 32 | shared->size());
+        // The link only reads what it sends.
+        Buffer payload{const_cast<std::byte*>(shared->data()) + offset, nullptr,
+                       std::min<uint64_t>(fragment_bytes, shared->size() - offset), 0};
+        flights_[++ticket_] = shared;
+        actions.sends.push_back({.to = {peer}, .type = PacketType::job, .body = body_bytes(body), .payload = payload, .ticket = ticket_});
+    }
+    return ticket_;
+}
+
+void Membership::send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions) {
+    for (const Part& part : session.parts)
+        if (part.peer != config_.self) send(part.peer, kind, bytes, actions);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,146 @@
+// Which daemons are there, and how a job comes to run on several of them at once: a state machine on the daemons' mesh.
+//
+//     coordinator (it got the submission and is rank 0)        each other member
+//     PREPARE(plan) to all; opens its own engine          ->   notice open; opens its engine
+//                                                         <-   READY(kernel set, data digest) or REFUSED(why)
+//     all ready and alike: START to all, else ABORT(why)  ->   notice start or abort
+//     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
+//     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
+//
+// Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
+// deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
+// (waiting for the others).
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/core/protocol.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+
+constexpr uint32_t job_text_max = 1 << 20;   // bytes of a job file
+
+/// What every member must know of a job before it opens its engine.
+struct JobPlan {
+    JobId id{};
+    std::string name, text, path, base;   // of the job file: see Submission
+    uint64_t deadline_us = 0;             // D
+    uint64_t submitted_unix = 0;
+    std::vector<Member> members;   // by rank; 0 coordinates
+    /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
+    uint64_t prepare_us() const { return 10 * deadline_us; }
+};
+/// The wire form of a plan (of PREPARE); parse returns false where bytes are not one.
+std::vector<std::byte> plan_write(const JobPlan& plan);
+bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan);
+
+struct MembershipConfig {
+    Rank self = 0;                    // peer number of this daemon
+    std::vector<std::string> names;   // by peer
+    Identity identity;
+    std::string version;
+    uint32_t jobs_max = 16;                                  // sessions at one time
+    uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
+};
+
+/// A copy of what is known of a peer.
+struct PeerState {
+    bool alive = false;
+    Member member;   // as it last said; uuid all zero: never heard of
+    std::string version;
+    uint32_t jobs = 0;
+    std::string why;   // not alive: the last error
+};
+
+/// What the daemon has to do.  Each open is followed by exactly one start or abort, each start by exactly one close.
+struct Notice {
+    enum class Kind : uint8_t { open, start, abort, close, submitted } kind;
+    JobId id{};
+    std::shared_ptr<const JobPlan> plan;   // of open
+    Rank self = 0;                         // of open: our rank
+    Status status;                         // of abort: why; of submitted: the outcome
+};
+
+/// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
+class Membership final : public Protocol {
+public:
+    explicit Membership(const MembershipConfig& config);
+    void start(Host& host, uint16_t channel);   // once, when attached; host outlives it
+
+    void submit(std::shared_ptr<const JobPlan> plan);   // answered by the notice `submitted`
+    /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
+    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest);
+    void ended(const JobId& id);   // run() has returned here
+    std::vector<Notice> notices();
+    std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
+    uint64_t ticks() const;                 // grows by one a second as long as the network thread lives
+
+    void on(std::span<const Event> events, Actions& actions) override;
+
+private:
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended };
+    enum class State : uint8_t { opening, ready, running, ended };
+    struct Part {   // of a job, by rank
+        Rank peer = 0;
+        bool ready = false, ended = false;
+        std::string kernel_set, data_digest;
+    };
+    struct Session {
+        std::shared_ptr<const JobPlan> plan;
+        Rank self = 0;
+        State state = State::opening;
+        uint64_t deadline_us = 0;   // of this state; none while running
+        std::vector<Part> parts;
+    };
+    using Sessions = std::map<JobId, Session>;
+    struct Peer : PeerState {
+        uint64_t heard_us = 0;
+        uint64_t hello_ticket = 0;   // at most one HELLO is on its way
+        Kind kind{};                 // of the message that is arriving
+        std::vector<std::byte> message;
+    };
+    struct Command {
+        enum class Kind : uint8_t { submit, opened, ended } kind;
+        JobId id{};
+        std::shared_ptr<const JobPlan> plan;
+        Status status;
+        std::string kernel_set, data_digest;
+    };
+    void wake();
+    void command(Command command);
+    void run(Command& command, Actions& actions);
+    void packet(const Packet& packet, Actions& actions);
+    void message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions);
+    void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void tick(Actions& actions);
+    void lost(Rank peer, const char* why, Actions& actions);
+    void begin(std::shared_ptr<const JobPlan> plan, Rank self, Actions& actions);
+    void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, Actions& actions);
+    void finish_preparing(Sessions::iterator at, Actions& actions);
+    Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
+    Sessions::iterator close_if_over(Sessions::iterator at);
+    Status why_not(const JobPlan& plan) const;
+    uint64_t send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions);
+    void send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions);
+    Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it
+    void notice(Notice notice) { notices_.push_back(std::move(notice)); }
+
+    const MembershipConfig config_;
+    Host* host_ = nullptr;
+    uint16_t channel_ = 0;
+    mutable std::mutex mutex_;   // all below: network thread and callers, briefly
+    std::vector<Peer> peers_;
+    Sessions sessions_;
+    std::deque<Command> commands_;
+    std::vector<Notice> notices_;
+    std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket
+    uint64_t ticket_ = 0, ticks_ = 0;
+};
+
+}   // namespace gradcast

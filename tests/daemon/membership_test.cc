@@ -1,0 +1,419 @@
+// Membership on the simulator: whatever dies, is refused or comes at once, every open ends in one start or abort, every start in one close,
+// every submission in one answer.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/core/rng.h"
+#include "runtime/job/membership.h"
+#include "transport/link/sim.h"
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+using Kind = Notice::Kind;
+constexpr uint64_t second = 1'000'000;
+
+std::string name_of(uint32_t i) { return std::string(1, static_cast<char>('a' + i % 26)) + (i < 26 ? "" : std::to_string(i / 26)); }
+Identity identity_of(uint32_t i, uint64_t incarnation = 1) {
+    Identity identity{name_of(i), {}, incarnation << 32};
+    identity.uuid[0] = static_cast<uint8_t>(i + 1);
+    return identity;
+}
+MembershipConfig config_of(uint32_t self, uint32_t n) {
+    MembershipConfig config{.self = self, .names = {}, .identity = identity_of(self), .version = "test"};
+    for (uint32_t i = 0; i < n; ++i) config.names.push_back(name_of(i));
+    return config;
+}
+
+struct Seen {   // of one job at one daemon
+    uint32_t open = 0, start = 0, abort = 0, close = 0, submitted = 0;
+    Status abort_status, submitted_status;
+    Rank self = 99;
+    uint64_t submitted_us = 0;
+};
+
+/// One daemon: does what notices ask, after the times below, on the simulator's trainer.
+struct Node {
+    Node(uint32_t index, uint32_t nodes) : self(index), n(nodes), membership(config_of(index, nodes)) {}
+    const uint32_t self, n;
+    Membership membership;
+    uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
+    Status open_status;
+    std::string kernel_set = "k", data_digest = "d";
+    std::multimap<uint64_t, std::function<void()>> agenda;
+    std::map<JobId, Seen> seen;
+    Host* host = nullptr;
+
+    void submit_at(uint64_t at_us, JobId id, std::vector<uint32_t> members, uint64_t deadline_us = 4 * second, std::string text = "x") {
+        agenda.emplace(at_us, [this, id, members, deadline_us, text] {
+            auto plan = std::make_shared<JobPlan>();
+            plan->id = id, plan->name = "job", plan->text = text, plan->deadline_us = deadline_us;
+            for (uint32_t member : members) {
+                Identity identity = identity_of(member);
+                plan->members.push_back({identity.name, identity.uuid, identity.incarnation});
+            }
+            membership.submit(plan);
+        });
+    }
+    void act(const Notice& notice) {
+        Seen& job = seen[notice.id];
+        uint64_t now = host->now_us();
+        switch (notice.kind) {
+            case Kind::open:
+                ++job.open, job.self = notice.self;
+                agenda.emplace(now + open_us, [this, id = notice.id] { membership.opened(id, open_status, kernel_set, data_digest); });
+                break;
+            case Kind::start:
+                ++job.start;
+                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id); });
+                break;
+            case Kind::abort: ++job.abort, job.abort_status = notice.status; break;
+            case Kind::close: ++job.close; break;
+            case Kind::submitted: ++job.submitted, job.submitted_status = notice.status, job.submitted_us = now; break;
+        }
+    }
+    Status run(Host& its) {
+        host = &its;
+        std::vector<Completion> completions;
+        while (its.now_us() < end_us) {
+            completions.clear();
+            uint64_t until = std::min(end_us, agenda.empty() ? end_us : agenda.begin()->first);
+            if (until > its.now_us() && its.wait(&completions, until).code == Code::cancelled) return {};   // killed
+            for (const Notice& notice : membership.notices()) act(notice);
+            while (!agenda.empty() && agenda.begin()->first <= its.now_us()) {
+                auto what = std::move(agenda.begin()->second);
+                agenda.erase(agenda.begin());
+                what();
+            }
+        }
+        return {};
+    }
+};
+
+struct Cluster {
+    std::unique_ptr<Simulator> simulator;
+    std::vector<std::unique_ptr<Node>> nodes;
+    std::vector<bool> dead;
+    explicit Cluster(uint32_t n, SimConfig config = {}) {
+        config.ranks = n;
+        config.lost_after_us = 4 * second;
+        simulator = Simulator::create(config);
+        for (uint32_t i = 0; i < n; ++i) {
+            nodes.push_back(std::make_unique<Node>(i, n));
+            simulator->attach(i, 0, &nodes[i]->membership);
+            nodes[i]->membership.start(simulator->host(i), 0);
+            simulator->trainer(i, [node = nodes[i].get()](Host& host) { return node->run(host); });
+        }
+        dead.resize(n);
+    }
+    Node& operator[](uint32_t i) { return *nodes[i]; }
+    void kill(Rank rank, uint64_t at_us) {
+        simulator->kill(rank, at_us);
+        dead[rank] = true;
+    }
+    void run() {
+        Status status = simulator->run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        for (auto& node : nodes) {
+            if (dead[node->self]) continue;
+            for (auto& [id, job] : node->seen) {
+                EXPECT_LE(job.open, 1u);
+                EXPECT_EQ(job.open, job.start + job.abort) << "node " << node->self;
+                EXPECT_EQ(job.start, job.close) << "node " << node->self;
+                EXPECT_EQ(job.submitted, job.self == 0 || job.self == 99 ? 1u : 0u) << "node " << node->self;
+            }
+            EXPECT_EQ(node->membership.peers()[node->self].jobs, 0u) << "node " << node->self;
+        }
+    }
+};
+
+std::vector<uint32_t> all(uint32_t n, uint32_t first = 0) {
+    std::vector<uint32_t> members{first};
+    for (uint32_t i = 0; i < n; ++i)
+        if (i != first) members.push_back(i);
+    return members;
+}
+
+TEST(Membership, StartsEverywhereAndCloses) {
+    for (uint32_t n : {1, 2, 3, 4, 8, 16}) {
+        for (uint64_t seed = 1; seed <= 3; ++seed) {
+            Cluster cluster(n, {.seed = seed, .jitter_us = 2000});
+            cluster[n / 2].submit_at(2 * second, {1}, all(n, n / 2));
+            cluster.run();
+            for (uint32_t i = 0; i < n; ++i) EXPECT_EQ(cluster[i].seen[{1}].close, 1u) << n << " node " << i;
+            EXPECT_EQ(cluster[n / 2].seen[{1}].self, 0u);
+            EXPECT_TRUE(cluster[n / 2].seen[{1}].submitted_status.ok());
+        }
+    }
+}
+
+TEST(Membership, SeesWhoIsAlive) {
+    Cluster cluster(3);
+    cluster.kill(2, 10 * second);
+    cluster.run();
+    std::vector<PeerState> peers = cluster[0].membership.peers();
+    EXPECT_TRUE(peers[0].alive && peers[1].alive);
+    EXPECT_FALSE(peers[2].alive);
+    EXPECT_NE(peers[2].why, "");
+    EXPECT_EQ(peers[1].version, "test");
+    EXPECT_EQ(peers[1].member.incarnation, identity_of(1).incarnation);
+}
+
+TEST(Membership, ANodeThatWasAwayIsAliveAgain) {
+    Cluster cluster(3);
+    bool away = false;
+    cluster.simulator->partition({2}, 10 * second, 13 * second);   // too short to notice
+    cluster.simulator->partition({2}, 20 * second, 23'900'000);
+    cluster[0].agenda.emplace(12 * second, [&] { EXPECT_TRUE(cluster[0].membership.peers()[2].alive); });
+    cluster[0].agenda.emplace(40 * second, [&] { away = !cluster[0].membership.peers()[2].alive; });
+    cluster[0].submit_at(41 * second, {1}, all(3));
+    cluster.run();
+    EXPECT_FALSE(away);
+    EXPECT_EQ(cluster[0].seen[{1}].close, 1u);
+}
+
+TEST(Membership, ARefusalEndsItEverywhereByName) {
+    for (uint32_t who : {0, 1, 2}) {
+        Cluster cluster(3);
+        cluster[who].open_status = fail(Code::data, "data.train: no file matches /x/y*.h5");
+        cluster[0].submit_at(2 * second, {1}, all(3));
+        cluster[0].submit_at(
+            9 * second, {2},
+            who == 0 ? std::vector<uint32_t>{0} : std::vector<uint32_t>{0, 3 - who});   // and the next one is not disturbed
+        if (who == 0) cluster[0].agenda.emplace(8 * second, [&] { cluster[0].open_status = {}; });
+        cluster.run();
+        EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": data.train: no file matches /x/y*.h5");
+        EXPECT_TRUE(cluster[0].seen[{2}].submitted_status.ok());
+        for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(cluster[i].seen[{1}].abort, 1u);
+    }
+}
+
+TEST(Membership, UnlikeBitsAreRefusedByName) {
+    Cluster cluster(4);
+    cluster[2].kernel_set = "other";
+    cluster[0].submit_at(2 * second, {1}, all(4));
+    cluster[0].agenda.emplace(10 * second, [&] { cluster[2].kernel_set = "k", cluster[3].data_digest = "other"; });
+    cluster[0].submit_at(11 * second, {2}, all(4));
+    cluster.run();
+    EXPECT_EQ(std::string(cluster[0].seen[{1}].submitted_status.what).find("node c computes other bits than node a"), 0u);
+    EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
+}
+
+TEST(Membership, AMemberThatDiesWhileItPreparesIsNamed) {
+    uint32_t refused = 0, started = 0;
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+        Cluster cluster(4, {.seed = seed, .jitter_us = 5000});
+        for (uint32_t i = 0; i < 4; ++i) cluster[i].open_us = 10'000 + random4(Purpose::test, seed, i, 0)[0] % 100'000;
+        cluster.kill(3, 2 * second + random4(Purpose::test, seed, 9, 0)[0] % 150'000);
+        cluster[0].submit_at(2 * second, {1}, all(4));
+        cluster[1].submit_at(20 * second, {2}, {1, 0, 2});   // they live on
+        cluster.run();
+        const Seen& first = cluster[0].seen[{1}];
+        if (first.submitted_status.ok()) {
+            ++started;   // it died just after; the job's own link finds out
+        } else {
+            ++refused;
+            EXPECT_NE(std::string(first.submitted_status.what).find("node d"), std::string::npos) << first.submitted_status.what;
+            EXPECT_LE(first.submitted_us, 10 * second);
+        }
+        EXPECT_TRUE(cluster[1].seen[{2}].submitted_status.ok()) << cluster[1].seen[{2}].submitted_status.what;
+    }
+    EXPECT_GT(refused, 5u);
+    EXPECT_GT(started, 5u);
+}
+
+TEST(Membership, ACoordinatorThatDiesLeavesNothingOpen) {
+    uint32_t aborted = 0, started = 0;
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+        Cluster cluster(4, {.seed = seed, .jitter_us = 5000});
+        cluster.kill(0, 2 * second + random4(Purpose::test, seed, 0, 0)[0] % 150'000);
+        cluster[0].submit_at(2 * second, {1}, all(4));
+        cluster.run();   // looks that every open was followed by a start and its close, or by an abort
+        for (uint32_t i = 1; i < 4; ++i) aborted += cluster[i].seen[{1}].abort, started += cluster[i].seen[{1}].close;
+    }
+    EXPECT_GT(aborted, 5u);
+    EXPECT_GT(started, 5u);
+}
+
+TEST(Membership, AMemberThatDiesWhileItRunsDoesNotHoldUpTheEnd) {
+    Cluster cluster(3);
+    cluster.kill(1, 4 * second);
+    cluster[0].submit_at(2 * second, {1}, all(3));
+    cluster.run();
+    EXPECT_EQ(cluster[0].seen[{1}].close, 1u);
+    EXPECT_EQ(cluster[2].seen[{1}].close, 1u);
+}
+
+TEST(Membership, OneThatNeverEndsHoldsTheOthersForTheDeadlineOnly) {
+    Cluster cluster(2);
+    cluster[1].run_us = 30 * second;
+    cluster[0].submit_at(2 * second, {1}, all(2), 4 * second);
+    bool closed = false;
+    cluster[0].agenda.emplace(11 * second, [&] { closed = cluster[0].seen[{1}].close == 1; });
+    cluster.run();
+    EXPECT_TRUE(closed);
+}
+
+TEST(Membership, OneThatIsNeverReadyIsNamed) {
+    Cluster cluster(3);
+    cluster[2].open_us = 1000 * second;
+    for (auto& node : cluster.nodes) node->end_us = 100 * second;
+    cluster[0].submit_at(2 * second, {1}, all(3), 4 * second);
+    cluster.run();
+    EXPECT_STREQ(cluster[0].seen[{1}].submitted_status.what, "not ready within 40 s (10 times the job's deadline): c");
+    EXPECT_EQ(cluster[1].seen[{1}].abort, 1u);
+}
+
+TEST(Membership, ManySubmissionsAtOnce) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        Cluster cluster(4, {.seed = seed, .jitter_us = 3000});
+        for (uint32_t i = 0; i < 4; ++i)
+            for (uint8_t k = 0; k < 3; ++k) cluster[i].submit_at(2 * second + k * 1000, {static_cast<uint8_t>(i + 1), k}, all(4, i));
+        cluster.run();
+        for (uint32_t i = 0; i < 4; ++i) {
+            ASSERT_EQ(cluster[i].seen.size(), 12u);
+            for (auto& [id, job] : cluster[i].seen) EXPECT_EQ(job.close, 1u);
+        }
+    }
+}
+
+TEST(Membership, NoMoreJobsThanAreAllowed) {
+    Cluster cluster(2);
+    cluster[0].run_us = cluster[1].run_us = 20 * second;
+    for (uint8_t k = 1; k <= 20; ++k)
+        cluster[0].submit_at(2 * second + k * 10'000, {k}, k % 2 ? std::vector<uint32_t>{0} : std::vector<uint32_t>{0, 1});
+    for (uint8_t k = 21; k <= 24; ++k) cluster[1].submit_at(3 * second, {k}, {1, 0});
+    cluster.run();
+    for (uint8_t k = 1; k <= 16; ++k) EXPECT_TRUE(cluster[0].seen[{k}].submitted_status.ok());
+    for (uint8_t k = 17; k <= 20; ++k)
+        EXPECT_STREQ(cluster[0].seen[{k}].submitted_status.what, "it has 16 jobs already: wait for one to end");
+    for (uint8_t k = 21; k <= 24; ++k)
+        EXPECT_STREQ(cluster[1].seen[{k}].submitted_status.what, "node a: it has 16 jobs already: wait for one to end");
+}
+
+TEST(Membership, CancelledWhileItPrepares) {
+    for (uint32_t who : {0, 2}) {
+        Cluster cluster(3);
+        for (uint32_t i = 0; i < 3; ++i) cluster[i].open_us = i == 1 ? 5 * second : second;
+        for (uint64_t at : {2'500'000, 4'000'000})   // while its engine opens, and while it waits for another's
+            cluster[who].agenda.emplace(
+                at, [&, who] { cluster[who].membership.opened({1}, fail(Code::cancelled, "cancelled at node z"), "", ""); });
+        cluster[0].submit_at(2 * second, {1}, all(3));
+        cluster.run();
+        EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": cancelled at node z");
+    }
+}
+
+TEST(Membership, AFullJobFilePassesOverBrokenStreams) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+        Cluster cluster(3, {.seed = seed, .break_per_packet = 0.02});
+        std::string text(job_text_max, 'x');
+        text[12345] = static_cast<char>('0' + seed);
+        cluster[0].submit_at(2 * second, {1}, all(3), 4 * second, text);
+        cluster.run();
+        for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(cluster[i].seen[{1}].close, 1u);
+    }
+}
+
+// ---- by hand: what the simulator cannot do ------------------------------------------------------------------------------------
+
+struct Wire {   // carries what one Membership sends to another, which takes it for peer `from`
+    static void carry(Membership& source, Membership& target, Rank from, Rank to, uint64_t now_us) {
+        Actions actions;
+        actions.now_us = now_us;
+        Event timer;
+        timer.kind = Event::Kind::timer;
+        source.on({&timer, 1}, actions);
+        std::vector<Event> sent;
+        for (Send& send : actions.sends) {
+            Event event;
+            event.kind = Event::Kind::sent, event.id = send.ticket;
+            sent.push_back(event);
+            if (send.to.rank != to) continue;
+            give(target, from, send, now_us);
+        }
+        source.on(sent, actions);
+    }
+    static void give(Membership& target, Rank from, const Send& send, uint64_t now_us) {
+        Packet packet{send.type, 0, from, 1, send.body, send.payload};
+        Event event;
+        event.kind = Event::Kind::packet, event.packet = &packet;
+        Actions answer;
+        answer.now_us = now_us;
+        target.on({&event, 1}, answer);
+    }
+};
+
+TEST(Membership, TellsIncarnationsAndCopiedIdentitiesApart) {
+    Membership a(config_of(0, 3)), b(config_of(1, 3));
+    Wire::carry(b, a, 1, 0, second);
+    EXPECT_TRUE(a.peers()[1].alive);
+    MembershipConfig again = config_of(1, 3);
+    again.identity = identity_of(1, 2);
+    Membership restarted(again);
+    Wire::carry(restarted, a, 1, 0, 2 * second);
+    EXPECT_TRUE(a.peers()[1].alive);
+    EXPECT_EQ(a.peers()[1].member.incarnation, uint64_t{2} << 32);
+    MembershipConfig copy = config_of(2, 3);
+    copy.identity.uuid = identity_of(1).uuid;
+    Membership copied(copy);
+    Wire::carry(copied, a, 2, 0, 2 * second);
+    EXPECT_FALSE(a.peers()[2].alive);
+    EXPECT_NE(a.peers()[2].why.find("the same identity as node b"), std::string::npos) << a.peers()[2].why;
+}
+
+TEST(Membership, SilenceIsNotLife) {
+    Membership a(config_of(0, 2)), b(config_of(1, 2));
+    Wire::carry(b, a, 1, 0, second);
+    Wire::carry(a, b, 0, 1, 6 * second);
+    EXPECT_TRUE(a.peers()[1].alive);
+    Wire::carry(a, b, 0, 1, 8 * second);
+    EXPECT_EQ(a.peers()[1].why, "silent for 6 s");
+}
+
+TEST(Membership, ForgedMessagesDoNothing) {
+    Membership a(config_of(0, 3));
+    std::vector<std::byte> bytes(300);
+    for (uint64_t i = 0; i < 20'000; ++i) {
+        Philox random = random4(Purpose::test, 1, i, 0), more = random4(Purpose::test, 2, i, 0);
+        JobBody body{};
+        uint64_t size = random[0] % bytes.size(), total = random[1] % 3 ? size : more[0] % (4 << 20);
+        body.kind.set(random[2] % 9), body.value.set((random[1] % 5 ? 0 : uint64_t{more[1] % 300}) << 32 | total);
+        for (uint64_t k = 0; k < size; ++k)
+            bytes[k] = static_cast<std::byte>(random4(Purpose::test, 3, i, static_cast<uint32_t>(k / 16))[k % 4] >> (k % 16));
+        Send send{.to = {0}, .type = PacketType::job, .body = body_bytes(body), .payload = {bytes.data(), nullptr, size, 0}};
+        Wire::give(a, random[3] % 4, send, second);
+    }
+    EXPECT_TRUE(a.notices().empty());
+    EXPECT_FALSE(a.peers()[1].alive);
+}
+
+TEST(JobPlan, RoundTripsAndRefusesAllElse) {
+    JobPlan plan;
+    plan.id = {1, 2, 3}, plan.name = "j", plan.text = "[job]\n", plan.path = "job.toml", plan.base = "/data",
+    plan.deadline_us = 30 * second, plan.submitted_unix = 7;
+    for (uint32_t i = 0; i < 3; ++i) plan.members.push_back({name_of(i), identity_of(i).uuid, i});
+    std::vector<std::byte> bytes = plan_write(plan);
+    JobPlan read;
+    ASSERT_TRUE(plan_parse(bytes, &read));
+    EXPECT_EQ(plan_write(read), bytes);
+    EXPECT_EQ(read.members[2].name, "c");
+    EXPECT_EQ(read.base, "/data");
+    for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(plan_parse(std::span(bytes).first(size), &read)) << size;
+    bytes.push_back(std::byte{0});
+    EXPECT_FALSE(plan_parse(bytes, &read));
+    bytes.pop_back();
+    for (size_t i = 0; i < bytes.size(); ++i) {   // whatever is flipped, it is read whole or not at all
+        bytes[i] ^= std::byte{0xff};
+        if (plan_parse(bytes, &read)) {
+            EXPECT_EQ(plan_write(read), bytes);
+        }
+        bytes[i] ^= std::byte{0xff};
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
