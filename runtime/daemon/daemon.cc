@@ -1,0 +1,311 @@
+#include "runtime/daemon/daemon.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/version.h"
+#include "runtime/daemon/identity.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t mesh_channel = 0;
+constexpr uint64_t mesh_deadline_us = 4'000'000;   // a daemon whose stream is gone for so long is not alive
+constexpr uint64_t steward_us = 200'000;           // how often the steward looks up when nothing happens
+constexpr uint64_t submit_grace_us = 10'000'000;   // beyond the preparing that membership bounds by itself
+
+}   // namespace
+
+Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, std::unique_ptr<Daemon>* daemon) {
+    std::unique_ptr<Daemon> made(new Daemon(config, log));
+    GC_TRY(made->open(listen_fd));
+    *daemon = std::move(made);
+    return {};
+}
+
+Status Daemon::open(int listen_fd) {
+    GC_TRY(cluster_keys_read(config_.key, &keys_));
+    GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_));
+    std::string folder = config_.state + "/jobs";
+    GC_TRY(make_directories(folder));
+    over_ = job_records_read(folder, jobs_listed_max, log_);
+
+    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
+    if (status.sys == EADDRINUSE)
+        return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another `listen`", config_.listen);
+    if (status.sys == EADDRNOTAVAIL)
+        return fail(Code::node_io, "{} is not an address of this machine: choose another `listen`", config_.listen);
+    GC_TRY(status);
+    address_ = listener_->address();
+
+    LinkConfig link;
+    link.kind = config_.link;
+    link.self = identity_;
+    link.rank = config_.self();
+    for (const NodeAddress& member : config_.members) link.peers.push_back({{member.name, {}, 0}, member.address});
+    link.keys = keys_;
+    link.deadline_us = mesh_deadline_us;
+    GC_TRY(driver_open(link, log_, &mesh_));
+
+    MembershipConfig membership;
+    membership.self = config_.self();
+    for (const NodeAddress& member : config_.members) membership.names.push_back(member.name);
+    membership.identity = identity_;
+    membership.version = version_text;
+    membership_ = std::make_unique<Membership>(membership);
+    job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, keys_, *membership_, log_, folder});
+    mesh_->attach(mesh_channel, membership_.get());
+    membership_->start(mesh_->host(), mesh_channel);
+    network_ = std::thread([this] {
+        if (Status ended = mesh_->run(); !ended.ok()) log_.error("the daemons' mesh ended: {}", ended.what);
+    });
+    steward_ = std::thread([this] { steward(); });
+    return listener_->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
+        if (job == JobId{}) return mesh_->adopt(std::move(stream)), true;
+        std::lock_guard lock(mutex_);
+        auto run = runs_.find(job);
+        return run != runs_.end() && run->second->adopt(std::move(stream));
+    });
+}
+
+Daemon::~Daemon() {
+    listener_.reset();
+    stop_.store(true, std::memory_order_relaxed);
+    if (steward_.joinable()) steward_.join();
+    runs_.clear();
+    if (mesh_) mesh_->stop();
+    if (network_.joinable()) network_.join();
+}
+
+void Daemon::steward() {
+    std::vector<Completion> completions;
+    std::vector<PeerState> peers = membership_->peers();
+    while (!stop_.load(std::memory_order_relaxed)) {
+        completions.clear();
+        Status status = mesh_->host().wait(&completions, clock_us() + steward_us);
+        (void)status;   // a passed deadline is what makes the rounds go on
+        for (const Notice& notice : membership_->notices()) act(notice);
+        watch_peers(&peers);
+        std::vector<std::unique_ptr<JobRun>> over;   // their threads are joined outside the lock
+        std::lock_guard lock(mutex_);
+        for (auto run = runs_.begin(); run != runs_.end();) {
+            if (!run->second->over()) {
+                ++run;
+                continue;
+            }
+            if (run->second->ran()) {
+                over_.push_back(run->second->detail());
+                if (over_.size() > jobs_listed_max) over_.erase(over_.begin());
+            }
+            over.push_back(std::move(run->second));
+            run = runs_.erase(run);
+        }
+    }
+}
+
+void Daemon::act(const Notice& notice) {
+    std::lock_guard lock(mutex_);
+    if (notice.kind == Notice::Kind::open) {
+        log_.info("job {}: opened as rank {} of {} for node {}", job_id_text(notice.id), notice.self, notice.plan->members.size(),
+                  notice.plan->members[0].name);
+        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, notice.self);
+        if (!leaving_.empty()) run->cancel(leaving_);
+        runs_.emplace(notice.id, std::move(run));
+        return;
+    }
+    if (notice.kind == Notice::Kind::submitted) {
+        if (auto waiter = waiters_.find(notice.id); waiter != waiters_.end()) {
+            waiter->second->done = true, waiter->second->status = notice.status;
+            answered_.notify_all();
+        }
+        return;
+    }
+    auto run = runs_.find(notice.id);
+    GC_ASSERT(run != runs_.end());   // it is over only after a close or an abort, of which there is one
+    switch (notice.kind) {
+        case Notice::Kind::start:
+            log_.info("job {}: starts", job_id_text(notice.id));
+            run->second->start();
+            break;
+        case Notice::Kind::abort:
+            log_.info("job {}: not started: {}", job_id_text(notice.id), notice.status.what);
+            run->second->abort(notice.status);
+            break;
+        case Notice::Kind::close: run->second->close(); break;
+        case Notice::Kind::open:
+        case Notice::Kind::submitted: break;
+    }
+}
+
+void Daemon::watch_peers(std::vector<PeerState>* before) {
+    std::vector<PeerState> now = membership_->peers();
+    for (size_t peer = 0; peer < now.size(); ++peer) {
+        if (now[peer].alive && !(*before)[peer].alive) log_.info("node {} is alive", config_.members[peer].name);
+        if (!now[peer].alive && now[peer].why != (*before)[peer].why)
+            log_.warn("node {} is not alive: {}", config_.members[peer].name, now[peer].why);
+    }
+    *before = std::move(now);
+}
+
+/// This node, then the others in the order of gradcastd.toml.
+Status Daemon::choose(const Submission& submission, std::vector<Member>* members) const {
+    std::vector<PeerState> peers = membership_->peers();
+    std::vector<std::string> names, dead;
+    for (const PeerState& peer : peers) names.push_back(peer.member.name);
+    std::vector<Member> result = {peers[config_.self()].member};
+    if (!submission.nodes.empty()) {
+        bool self = false;
+        for (const std::string& name : submission.nodes) {
+            auto at = std::find(names.begin(), names.end(), name);
+            if (at == names.end()) return fail(Code::invalid, "there is no node {}: the nodes are {}", name, fmt::join(names, ", "));
+            const PeerState& peer = peers[static_cast<size_t>(at - names.begin())];
+            if (name == config_.name) {
+                if (std::exchange(self, true)) return fail(Code::invalid, "node {} is named twice", name);
+                continue;
+            }
+            if (std::any_of(result.begin(), result.end(), [&](const Member& each) { return each.name == name; }))
+                return fail(Code::invalid, "node {} is named twice", name);
+            if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}", name, peer.why);
+            result.push_back(peer.member);
+        }
+        if (!self)
+            return fail(Code::invalid, "node {}, which coordinates the job, must be among its nodes: add it, or submit at one of {}",
+                        config_.name, fmt::join(submission.nodes, ", "));
+        if (submission.count && submission.count != result.size())
+            return fail(Code::invalid, "{} nodes are named, but {} asked for", result.size(), submission.count);
+        *members = std::move(result);
+        return {};
+    }
+    for (size_t peer = 0; peer < peers.size(); ++peer) {
+        if (peer == config_.self()) continue;
+        if (!peers[peer].alive) dead.push_back(fmt::format("{} ({})", names[peer], peers[peer].why));
+        else if (submission.count == 0 || result.size() < submission.count) result.push_back(peers[peer].member);
+    }
+    if (result.size() < submission.count)
+        return fail(Code::peer_lost, "{} nodes are asked for, {} {} alive{}{}", submission.count, result.size(),
+                    result.size() == 1 ? "is" : "are",
+                    dead.empty() ? ": there are no more members" : "; not alive: ", fmt::join(dead, ", "));
+    *members = std::move(result);
+    return {};
+}
+
+Status Daemon::submit(const Submission& submission, std::string* id) {
+    if (submission.text.size() > job_text_max)
+        return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
+    JobConfig config;
+    std::vector<JobMistake> mistakes;
+    if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
+        std::vector<std::string> lines;
+        for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
+        return fail(Code::invalid, "{}", fmt::join(lines, "\n"));
+    }
+    auto plan = std::make_shared<JobPlan>();
+    GC_TRY(choose(submission, &plan->members));
+    random_bytes(plan->id);
+    plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
+    plan->deadline_us = config.deadline_us, plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
+
+    Waiter waiter;
+    std::unique_lock lock(mutex_);
+    if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
+    waiters_[plan->id] = &waiter;
+    membership_->submit(plan);
+    answered_.wait_for(lock, std::chrono::microseconds(plan->prepare_us() + submit_grace_us), [&] { return waiter.done; });
+    waiters_.erase(plan->id);
+    if (!waiter.done)
+        return fail(Code::deadline, "job {} was not started within {} s", job_id_text(plan->id),
+                    (plan->prepare_us() + submit_grace_us) / 1'000'000);
+    GC_TRY(waiter.status);
+    *id = job_id_text(plan->id);
+    return {};
+}
+
+std::vector<JobSummary> Daemon::jobs() {
+    std::lock_guard lock(mutex_);
+    std::vector<JobSummary> result;
+    for (const JobDetail& detail : over_) result.push_back(detail.summary);
+    for (const auto& [id, run] : runs_) result.push_back(run->detail().summary);
+    std::stable_sort(result.begin(), result.end(),
+                     [](const JobSummary& a, const JobSummary& b) { return a.submitted_unix < b.submitted_unix; });
+    return result;
+}
+
+Status Daemon::find(const std::string& which, JobDetail* detail, JobRun** found) {
+    const JobDetail* best = nullptr;
+    std::vector<JobDetail> live;   // copies, kept while best may point to one
+    std::vector<JobRun*> live_runs;
+    for (const auto& [id, run] : runs_) live.push_back(run->detail()), live_runs.push_back(run.get());
+    std::vector<const JobDetail*> all;
+    for (const JobDetail& each : over_) all.push_back(&each);
+    for (const JobDetail& each : live) all.push_back(&each);
+    bool by_id = false;
+    for (const JobDetail* each : all) {
+        if (which.size() >= 4 && each->summary.id.starts_with(which)) {
+            if (by_id) return fail(Code::invalid, "several jobs begin with {}: {} and {}", which, best->summary.id, each->summary.id);
+            best = each, by_id = true;
+        } else if (!by_id && each->summary.name == which && (!best || each->summary.submitted_unix >= best->summary.submitted_unix)) {
+            best = each;
+        }
+    }
+    if (!best) return fail(Code::invalid, "there is no job {}: an id, at least 4 digits of one, or a name is wanted", which);
+    *detail = *best;
+    *found = nullptr;
+    for (size_t i = 0; i < live.size(); ++i)
+        if (best == &live[i]) *found = live_runs[i];
+    return {};
+}
+
+Status Daemon::job(const std::string& which, JobDetail* detail) {
+    std::lock_guard lock(mutex_);
+    JobRun* run;
+    return find(which, detail, &run);
+}
+
+Status Daemon::cancel(const std::string& which) {
+    std::lock_guard lock(mutex_);
+    JobDetail detail;
+    JobRun* run;
+    GC_TRY(find(which, &detail, &run));
+    JobState state = detail.summary.status.state;
+    if (!run || (state != JobState::preparing && state != JobState::running))
+        return fail(Code::conflict, "job {} has ended already: {}", detail.summary.id, job_state_name(state));
+    run->cancel(fmt::format("cancelled at node {}", config_.name));
+    return {};
+}
+
+std::vector<NodeInfo> Daemon::nodes() {
+    std::vector<NodeInfo> result;
+    std::vector<PeerState> peers = membership_->peers();
+    for (size_t peer = 0; peer < peers.size(); ++peer) {
+        const PeerState& state = peers[peer];
+        bool known = state.member.uuid != decltype(state.member.uuid){};
+        bool self = peer == config_.self();
+        result.push_back({config_.members[peer].name, self ? address_ : config_.members[peer].address,
+                          known ? uuid_text(state.member.uuid) : "", state.version, self, state.alive, state.jobs, state.why});
+    }
+    return result;
+}
+
+void Daemon::leave(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    leaving_ = why;
+    for (const auto& [id, run] : runs_) run->cancel(why);
+}
+
+size_t Daemon::running() const {
+    std::lock_guard lock(mutex_);
+    return runs_.size();
+}
+
+std::string Daemon::summary() const {
+    std::vector<PeerState> peers = membership_->peers();
+    auto alive = std::count_if(peers.begin(), peers.end(), [](const PeerState& each) { return each.alive; });
+    size_t jobs = running();
+    return fmt::format("{} job{}, {} of {} node{} alive", jobs, jobs == 1 ? "" : "s", alive, peers.size(), peers.size() == 1 ? "" : "s");
+}
+
+}   // namespace gradcast

@@ -1,0 +1,72 @@
+// A daemon: its listener, the mesh of all daemons, the jobs that run here.  Threads: listener, mesh network, steward (does what membership
+// says), two a job, and the control plane's, which only take copies.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/control/backend.h"
+#include "runtime/daemon/config.h"
+#include "runtime/daemon/job_run.h"
+#include "runtime/job/membership.h"
+
+namespace gradcast {
+
+constexpr size_t jobs_listed_max = 1000;   // that are over; older ones keep their folder
+
+class Daemon final : public Backend {
+public:
+    /// Takes the state folder and the port and starts.  listen_fd: a listening socket to take over, or -1.
+    /// Errors: one line each, with the way out.
+    static Status open(const DaemonConfig& config, int listen_fd, const Log& log, std::unique_ptr<Daemon>* daemon);
+    ~Daemon() override;   // when no job runs
+
+    Status submit(const Submission& submission, std::string* id) override;
+    std::vector<JobSummary> jobs() override;
+    Status job(const std::string& which, JobDetail* detail) override;
+    Status cancel(const std::string& which) override;
+    std::vector<NodeInfo> nodes() override;
+
+    void leave(const std::string& why);   // no new jobs; cancels those that are here
+    size_t running() const;               // jobs whose threads are here
+    std::string summary() const;          // "2 jobs, 3 of 4 nodes alive"
+    uint64_t ticks() const { return membership_->ticks(); }
+    const std::string& address() const { return address_; }
+
+private:
+    Daemon(const DaemonConfig& config, const Log& log) : config_(config), log_(log) {}
+    Status open(int listen_fd);
+    void steward();
+    void act(const Notice& notice);
+    void watch_peers(std::vector<PeerState>* before);
+    Status choose(const Submission& submission, std::vector<Member>* members) const;
+    Status find(const std::string& which, JobDetail* detail, JobRun** run);   // holding mutex_
+
+    const DaemonConfig config_;
+    const Log log_;
+    Fd lock_;
+    Identity identity_;
+    std::vector<ClusterKey> keys_;
+    std::string address_;
+    std::unique_ptr<Listener> listener_;
+    std::unique_ptr<Membership> membership_;
+    std::unique_ptr<Driver> mesh_;   // after its protocol, so that it goes first
+    std::unique_ptr<JobHost> job_host_;
+    std::thread network_, steward_;
+    std::atomic<bool> stop_{false};   // read by the steward
+
+    struct Waiter {   // a submit() that waits for membership's answer
+        bool done = false;
+        Status status;
+    };
+    mutable std::mutex mutex_;   // all below
+    std::condition_variable answered_;
+    std::map<JobId, std::unique_ptr<JobRun>> runs_;
+    std::map<JobId, Waiter*> waiters_;
+    std::vector<JobDetail> over_;   // oldest first
+    std::string leaving_;           // why; empty: not
+};
+
+}   // namespace gradcast

@@ -1,0 +1,226 @@
+#include "runtime/daemon/job_run.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/control/json.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+const char* protect_name(Protect protect) {
+    switch (protect) {
+        case Protect::none: return "none";
+        case Protect::auth: return "auth";
+        case Protect::encrypt: return "encrypt";
+    }
+    return "?";
+}
+
+}   // namespace
+
+JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, Rank self) : host_(host), plan_(std::move(plan)), self_(self) {
+    detail_.summary.id = job_id_text(plan_->id);
+    detail_.summary.name = plan_->name;
+    detail_.summary.submitted_unix = plan_->submitted_unix;
+    for (const Member& member : plan_->members) detail_.summary.nodes.push_back(member.name);
+    detail_.self = self_;
+    detail_.folder = host_.folder + "/" + detail_.summary.id;
+    worker_ = std::thread([this] { work(); });
+}
+
+JobRun::~JobRun() { worker_.join(); }
+
+void JobRun::start() {
+    std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_all();
+}
+void JobRun::abort(Status why) {
+    std::lock_guard lock(mutex_);
+    aborted_ = true, detail_.summary.status.error = why.what;
+    changed_.notify_all();
+}
+void JobRun::close() {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+}
+
+void JobRun::cancel(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (cancelled_.empty()) cancelled_ = why;
+    if (phase_ == Phase::running) engine_->cancel(why);
+    // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
+    if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "");
+}
+
+bool JobRun::adopt(std::unique_ptr<AcceptedStream> stream) {
+    std::lock_guard lock(mutex_);
+    if (phase_ != Phase::running) return false;
+    driver_->adopt(std::move(stream));
+    return true;
+}
+
+JobDetail JobRun::detail_locked() const {
+    JobDetail detail = detail_;
+    if (!engine_) return detail;
+    JobState state = detail.summary.status.state;
+    std::string error = detail.summary.status.error;
+    detail.summary.status = engine_->status();
+    detail.summary.status.path = driver_->name();
+    if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
+    if (phase_ == Phase::ended) detail.summary.status.state = state, detail.summary.status.error = error;
+    return detail;
+}
+JobDetail JobRun::detail() const {
+    std::lock_guard lock(mutex_);
+    return detail_locked();
+}
+bool JobRun::ran() const {
+    std::lock_guard lock(mutex_);
+    return ran_;
+}
+bool JobRun::over() const {
+    std::lock_guard lock(mutex_);
+    return phase_ == Phase::over;
+}
+
+void JobRun::record() const {
+    if (Status status = job_record_write(detail()); !status.ok()) host_.log.error("job {}: {}", detail_.summary.id, status.what);
+}
+
+Status JobRun::prepare() {
+    EngineConfig config;
+    config.id = plan_->id;
+    std::vector<JobMistake> mistakes;
+    if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes)) return fail(Code::invalid, "{}", mistakes.front().text);
+    config.view.members = plan_->members;
+    config.self = self_;
+    config.folder = detail_.folder;
+    config.lanes = host_.config.lanes();
+    config.cpus = host_.config.cpus;
+    std::unique_ptr<Engine> engine;
+    GC_TRY(Engine::open(config, host_.log, &engine));
+
+    LinkConfig link;
+    link.kind = host_.config.link;
+    link.job = plan_->id;
+    link.self = host_.identity;
+    link.rank = self_;
+    for (const Member& member : plan_->members) {
+        auto node = std::find_if(host_.config.members.begin(), host_.config.members.end(),
+                                 [&](const NodeAddress& each) { return each.name == member.name; });
+        GC_ASSERT(node != host_.config.members.end());   // membership has looked
+        link.peers.push_back({{member.name, member.uuid, member.incarnation}, node->address});
+    }
+    link.keys = host_.keys;
+    link.protect = config.job.protect;
+    link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is told and handled within D
+    std::unique_ptr<Driver> driver;
+    GC_TRY(driver_open(link, host_.log, &driver));
+    engine->attach([&](uint16_t channel, Protocol* protocol) { driver->attach(channel, protocol); });
+    engine->counters(&driver->counters());
+    driver->register_memory(engine->memory());
+
+    std::lock_guard lock(mutex_);
+    detail_.exchange = config.job.exchange, detail_.quantiser = quantiser_name(config.job.quantiser),
+    detail_.algorithm = config.job.algorithm;
+    detail_.protect = protect_name(config.job.protect), detail_.batch = config.job.batch, detail_.blocks = config.job.blocks;
+    engine_ = std::move(engine), driver_ = std::move(driver);
+    return {};
+}
+
+void JobRun::work() {
+    Status status = prepare();
+    host_.membership.opened(plan_->id, status, status.ok() ? engine_->kernel_set() : "", status.ok() ? engine_->data_digest() : "");
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return started_ || aborted_; });
+        if (started_) {
+            phase_ = Phase::running, ran_ = true;
+            if (!cancelled_.empty()) engine_->cancel(cancelled_);
+        }
+    }
+    if (ran_) {
+        record();
+        Status network_status;
+        std::thread network([&] {
+            network_status = driver_->run();
+            if (!network_status.ok()) engine_->cancel(network_status.what);
+        });
+        status = engine_->run(driver_->host());
+        {
+            std::lock_guard lock(mutex_);
+            detail_ = detail_locked();
+            JobStatus& last = detail_.summary.status;
+            last.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
+            last.error = status.what;
+            phase_ = Phase::ended;
+        }
+        record();
+        host_.membership.ended(plan_->id);
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] { return closed_; });
+        }
+        driver_->stop();
+        network.join();
+        std::lock_guard lock(mutex_);
+        detail_ = detail_locked();   // with the last bytes counted
+        if (!network_status.ok()) detail_.summary.status.state = JobState::failed, detail_.summary.status.error = network_status.what;
+    }
+    if (ran_) record();
+    std::unique_ptr<Engine> engine;
+    std::unique_ptr<Driver> driver;
+    {
+        std::lock_guard lock(mutex_);
+        engine = std::move(engine_), driver = std::move(driver_);
+    }
+    driver.reset();   // before the protocols that it drives
+    engine.reset();
+    if (!ran_) {
+        std::error_code ignored;
+        std::filesystem::remove_all(detail_.folder, ignored);
+    }
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::over;
+}
+
+Status job_record_write(const JobDetail& detail) { return file_write(detail.folder + "/job.json", json_text(Json(detail), 2) + "\n"); }
+
+std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, const Log& log) {
+    std::vector<JobDetail> details;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+        std::string name = entry.path().filename().string(), path = entry.path().string();
+        if (name.size() != 32 || name.find_first_not_of("0123456789abcdef") != name.npos) continue;
+        if (!std::filesystem::exists(path + "/job.json")) {
+            std::filesystem::remove_all(path, error);
+            continue;
+        }
+        std::string text;
+        JobDetail detail;
+        try {
+            if (Status status = file_read(path + "/job.json", &text); !status.ok()) throw std::runtime_error(status.what);
+            Json::parse(text).get_to(detail);
+        } catch (const std::exception& failure) {
+            log.warn("{}/job.json cannot be read, so that job is not listed: {}", path, failure.what());
+            continue;
+        }
+        detail.summary.id = name, detail.folder = path;
+        JobStatus& status = detail.summary.status;
+        if (status.state == JobState::preparing || status.state == JobState::running) {
+            status.state = JobState::failed, status.error = "daemon restarted";
+            if (Status written = job_record_write(detail); !written.ok()) log.warn("{}", written.what);
+        }
+        details.push_back(std::move(detail));
+    }
+    std::sort(details.begin(), details.end(),
+              [](const JobDetail& a, const JobDetail& b) { return a.summary.submitted_unix < b.summary.submitted_unix; });
+    if (details.size() > keep) details.erase(details.begin(), details.end() - static_cast<ptrdiff_t>(keep));
+    return details;
+}
+
+}   // namespace gradcast

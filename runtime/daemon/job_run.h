@@ -1,0 +1,74 @@
+// One job at this daemon, from PREPARE to its last packet: the engine, the job's own link, and their two threads.
+//
+//     worker    opens the engine and the driver, tells membership, waits for its verdict, trains (the engine's trainer thread), waits for
+//     `close` network   the driver's loop, from START until `close`
+//
+// Whoever the other side is, waiting ends: membership follows each `open` by a start or an abort, each `ended` by a close, all within
+// deadlines.
+#pragma once
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/control/backend.h"
+#include "runtime/daemon/config.h"
+#include "runtime/job/membership.h"
+
+namespace gradcast {
+
+/// What all jobs of a daemon share; outlives them.
+struct JobHost {
+    const DaemonConfig& config;
+    const Identity& identity;
+    const std::vector<ClusterKey>& keys;
+    Membership& membership;
+    const Log& log;
+    std::string folder;   // holds a folder a job
+};
+
+class JobRun {
+public:
+    JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, Rank self);   // starts the worker
+    ~JobRun();                                                                     // joins it: only when over()
+    JobRun(const JobRun&) = delete;
+    JobRun& operator=(const JobRun&) = delete;
+
+    // Any thread; none waits for the worker.
+    void start();
+    void abort(Status why);   // before start
+    void close();             // after run() has returned
+    void cancel(const std::string& why);
+    bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
+    JobDetail detail() const;
+    bool ran() const;   // it got as far as START, so its folder stays
+    bool over() const;
+
+private:
+    enum class Phase : uint8_t { preparing, running, ended, over };
+    void work();
+    Status prepare();
+    void record() const;   // job.json
+    JobDetail detail_locked() const;
+
+    const JobHost& host_;
+    const std::shared_ptr<const JobPlan> plan_;
+    const Rank self_;
+    mutable std::mutex mutex_;   // all below, but the worker alone uses engine_ and driver_ without it where it does not change them
+    std::condition_variable changed_;
+    Phase phase_ = Phase::preparing;
+    bool started_ = false, aborted_ = false, closed_ = false, ran_ = false;
+    std::string cancelled_;   // why; empty: not
+    JobDetail detail_;
+    std::unique_ptr<Engine> engine_;
+    std::unique_ptr<Driver> driver_;
+    std::thread worker_;
+};
+
+/// What is kept of a job when it is over, in its folder's job.json.
+Status job_record_write(const JobDetail& detail);
+/// All that are kept below `folder`, oldest first, the newest `keep` of them.  A job that was running when the daemon died has failed:
+/// "daemon restarted". Folders of jobs that never started are removed.
+std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, const Log& log);
+
+}   // namespace gradcast

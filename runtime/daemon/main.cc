@@ -1,0 +1,103 @@
+// gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
+#include <signal.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "nn/net.h"
+#include "runtime/control/cli.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/version.h"
+#include "runtime/daemon/daemon.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t leave_us = 20'000'000;   // how long running jobs may take to end after SIGTERM; systemd would kill after 90 s
+constexpr uint64_t round_us = 500'000;      // of the main thread, which tells systemd how we are
+
+Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log) {
+    int passed = ::sd_listen_fds(1);
+    if (passed > 1) return fail(Code::invalid, "{} sockets were passed on, at most one is wanted", passed);
+    GC_TRY(make_directories(config.socket.substr(0, config.socket.rfind('/'))));
+    std::unique_ptr<Daemon> daemon;
+    GC_TRY(Daemon::open(config, passed == 1 ? SD_LISTEN_FDS_START : -1, log, &daemon));
+    std::unique_ptr<ControlServer> control;
+    GC_TRY(control_open({.socket = config.socket}, *daemon, log, &control));
+    log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
+             config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa));
+    ::sd_notify(0, "READY=1");
+
+    uint64_t watchdog_us = 0;
+    ::sd_watchdog_enabled(0, &watchdog_us);
+    timespec round{0, static_cast<long>(std::min(round_us, watchdog_us ? watchdog_us / 2 : round_us) * 1000)};
+    uint64_t ticks = 0, ticked_us = clock_us();
+    std::string told;
+    int signal = -1;
+    while (signal < 0) {
+        signal = ::sigtimedwait(&signals, nullptr, &round);
+        uint64_t now = clock_us();
+        if (uint64_t seen = daemon->ticks(); seen != ticks) ticks = seen, ticked_us = now;
+        // The mesh's thread ticks once a second; one that has not for ten is stuck, and systemd shall know.
+        if (watchdog_us && now - ticked_us < 10'000'000) ::sd_notify(0, "WATCHDOG=1");
+        if (std::string summary = daemon->summary(); summary != told) ::sd_notify(0, ("STATUS=" + summary).c_str()), told = summary;
+    }
+    // The next one ends the process at once.
+    ::signal(SIGTERM, SIG_DFL), ::signal(SIGINT, SIG_DFL);
+    ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    ::sd_notify(0, "STOPPING=1");
+    size_t jobs = daemon->running();
+    log.info("{}: leaving, {} job{} to end", ::strsignal(signal), jobs, jobs == 1 ? "" : "s");
+    daemon->leave(fmt::format("node {} leaves (SIG{})", config.name, ::sigabbrev_np(signal)));
+    uint64_t until = clock_us() + leave_us;
+    while (daemon->running() > 0 && clock_us() < until) ::usleep(20'000);
+    if (daemon->running() > 0) {
+        log.warn("{} of the jobs did not end within {} s: left behind", daemon->running(), leave_us / 1'000'000);
+        ::_exit(0);   // their threads cannot be joined
+    }
+    control.reset();
+    daemon.reset();
+    log.info("left");
+    return {};
+}
+
+int main_(int argc, char** argv) {
+    CLI::App app{"The daemon of a gradcast node: trains with the others in its gradcastd.toml.", "gradcastd"};
+    std::string path = "/etc/gradcast/gradcastd.toml";
+    bool check = false, debug = false;
+    app.add_option("-c,--config", path, "the file that says who we are and who the others are")->capture_default_str();
+    app.add_flag("--check", check, "only check that file");
+    app.add_flag("--debug", debug, "more lines in the log");
+    app.set_version_flag("--version", version_text);
+    app.footer("Keys of gradcastd.toml:\n" + config_help());
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return cli_exit(app, error);
+    }
+    if (debug) log_level(Level::debug);
+    DaemonConfig config;
+    Status status = config_read(path, &config);
+    if (status.ok() && check) {
+        fmt::print("{}: right; node {}, {} member{}\n", path, config.name, config.members.size(), config.members.size() == 1 ? "" : "s");
+        return 0;
+    }
+    if (status.ok()) status = nn_isa(config.isa);
+    // Blocked before the first thread is made, so that none but the main thread takes them.
+    sigset_t signals;
+    sigemptyset(&signals), sigaddset(&signals, SIGTERM), sigaddset(&signals, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+    Log log;
+    if (status.ok()) status = serve(config, signals, log);
+    if (status.ok()) return 0;
+    fmt::print(stderr, "{}\n", status.what);
+    ::sd_notify(0, fmt::format("STATUS={}", status.what).c_str());
+    return 1;
+}
+
+}   // namespace
+}   // namespace gradcast
+
+int main(int argc, char** argv) { return gradcast::main_(argc, argv); }
