@@ -91,6 +91,7 @@ enum class Kernel : uint8_t {
     add_i32,         // dst += src                wrapping
     add_i64,         // dst += src                wrapping
     add_i32_to_i64,  // dst (i64) += src (i32)
+    copy_i32_to_i64, // dst (i64) = src (i32)
 };
 struct Compute {
     Kernel kernel{};

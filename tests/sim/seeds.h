@@ -1,5 +1,6 @@
 // Seeds of the simulation suites.  GC_SEED=N runs one seed alone, GC_SEEDS=N that many; a failing seed prints the command that replays it.
 #pragma once
+#include <errno.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -19,7 +20,7 @@ void for_seeds(uint64_t count, Test test) {
         test(seed);
         if (!::testing::Test::HasFailure() || ::testing::Test::IsSkipped()) continue;
         const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        ADD_FAILURE() << "replay: GC_SEED=" << seed << " build/tests/sim --gtest_filter=" << info->test_suite_name() << "." << info->name();
+        ADD_FAILURE() << "replay: GC_SEED=" << seed << " build/tests/" << program_invocation_short_name << " --gtest_filter=" << info->test_suite_name() << "." << info->name();
         return;
     }
 }

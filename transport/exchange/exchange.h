@@ -42,7 +42,10 @@ struct Exchange : Protocol {
 };
 
 /// Events of kind `command` that an exchange understands.
-enum class ExchangeCommand : uint64_t { release = 1 };   // Event::step
+enum class ExchangeCommand : uint64_t {
+    release = 1,   // Event::step; before `ready` of step + step_slots
+    explain = 2,   // Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does
+};
 
 struct ExchangeKind {
     const char* name;

@@ -1,0 +1,357 @@
+#include "tests/exchange/world.h"
+#include "tests/sim/seeds.h"
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 77, what)[0] % count; }
+
+/// A world in which everything that a seed can choose is chosen by it.
+WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quantiser quantiser) {
+    WorldConfig config;
+    config.sim.seed = seed, config.sim.ranks = ranks;
+    config.sim.compute_async = pick(seed, 1, 2);
+    config.sim.jitter_us = pick(seed, 2, 200);
+    config.sim.batch_us = pick(seed, 3, 20);
+    if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
+    if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
+    config.exchange = exchange, config.quantiser = quantiser;
+    const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
+    config.blocks = blocks[pick(seed, 6, 6)];
+    const uint32_t segments[] = {16, 64, 100, 4096};
+    config.segment_bytes = segments[pick(seed, 7, 4)];
+    config.buckets = {20, 90, 7, 1}, config.steps = 6;
+    if (ranks > 12) config.segment_bytes = std::max(config.segment_bytes, 64u), config.buckets = {33, 5}, config.steps = 4;
+    return config;
+}
+
+void expect_exact(const WorldConfig& config, uint64_t seed) {
+    World world(config);
+    if (pick(seed, 8, 2)) world.simulator().slow(pick(seed, 9, config.sim.ranks), 1 + pick(seed, 10, 20));
+    for (Rank r = 0; r < config.sim.ranks; ++r) world.spy(r).words = (config.sim.ranks + 63) / 64;
+    Status status = world.run();
+    ASSERT_TRUE(status.ok()) << status.what << " n = " << config.sim.ranks << " B = " << config.blocks << " segment " << config.segment_bytes;
+    EXPECT_EQ(world.wrong(), 0u);
+    EXPECT_TRUE(world.agree());
+    for (Rank r = 0; r < config.sim.ranks; ++r) {
+        EXPECT_EQ(world.done(r), config.steps);
+        EXPECT_EQ(world.spy(r).drops, 0u);
+        EXPECT_EQ(world.spy(r).words_bytes, world.exchange(r).bytes_bound() * config.steps);
+    }
+}
+
+using Param = std::pair<const char*, Quantiser>;
+const auto params = ::testing::Values(Param{"ring", Quantiser::auto32}, Param{"unicast", Quantiser::auto32}, Param{"unicast", Quantiser::fixed});
+std::string param_name(const ::testing::TestParamInfo<Param>& each) { return std::string(each.param.first) + "_" + quantiser_name(each.param.second); }
+
+class Sums : public ::testing::TestWithParam<Param> {};
+INSTANTIATE_TEST_SUITE_P(All, Sums, params, param_name);
+class ManyRanks : public ::testing::TestWithParam<Param> {};
+INSTANTIATE_TEST_SUITE_P(Slow, ManyRanks, params, param_name);
+
+TEST_P(ManyRanks, SumsAreExactForEveryNumberOfThem) {
+    for_seeds(64, [&](uint64_t seed) {
+        expect_exact(world_of(seed, static_cast<uint32_t>((seed - 1) % 64 + 1), GetParam().first, GetParam().second), seed);
+    });
+}
+
+TEST_P(Sums, AreExact) {
+    for_seeds(60, [&](uint64_t seed) {
+        expect_exact(world_of(seed + 1000, static_cast<uint32_t>(seed % 9 + 1), GetParam().first, GetParam().second), seed);
+    });
+}
+
+TEST_P(Sums, OneFlippedBitIsSeen) {
+    WorldConfig config = world_of(5, 4, GetParam().first, GetParam().second);
+    config.flip_seed = 6;
+    World world(config);
+    ASSERT_TRUE(world.run().ok());
+    EXPECT_GT(world.wrong(), 0u);      // so the comparison with the reference can fail,
+    EXPECT_TRUE(world.agree());        // and all ranks go the same wrong way
+}
+
+TEST_P(Sums, ADifferentStateIsNamed) {
+    for (Rank odd : {0u, 3u}) {
+        WorldConfig config = world_of(7, 5, GetParam().first, GetParam().second);
+        config.other_state = odd;
+        World world(config);
+        Status status = world.run();
+        EXPECT_EQ(status.code, Code::conflict);
+        std::string what = status.what;
+        EXPECT_NE(what.find("step 2: "), std::string::npos) << what;
+        EXPECT_NE(what.find(fmt::format("rank {0} (node{0})", odd)), std::string::npos) << what;
+        EXPECT_NE(what.find("different states"), std::string::npos) << what;
+        for (Rank r = 0; r < 5; ++r) EXPECT_LE(world.done(r), 2u);
+    }
+}
+
+TEST_P(Sums, ALostRankIsNamed) {
+    WorldConfig config = world_of(3, 5, GetParam().first, GetParam().second);
+    config.steps = 50, config.sim.lost_after_us = 100'000;
+    World world(config);
+    world.simulator().kill(2, 2'000);
+    Status status = world.run();
+    EXPECT_EQ(status.code, Code::peer_lost) << status.what;
+    EXPECT_NE(std::string(status.what).find("rank 2"), std::string::npos) << status.what;
+    EXPECT_NE(std::string(status.what).find("missing"), std::string::npos) << status.what;
+}
+
+TEST_P(Sums, NothingIsAllocatedInASteadyState) {
+    WorldConfig config = world_of(3, 4, GetParam().first, GetParam().second);
+    config.steps = 30;
+    World world(config);
+    allocations = 0;
+    for (Rank r = 0; r < 4; ++r) world.spy(r).quiet_after = 1;   // a driver's Actions keep what they have grown to: the first batch reserves it
+    ASSERT_TRUE(world.run().ok());
+    EXPECT_EQ(allocations, 0u);
+    for (Rank r = 0; r < 4; ++r) EXPECT_GT(world.spy(r).batches, 100u);   // it was looked at
+}
+
+TEST(Exchange, KindsByName) {
+    const ExchangeKind* kind = nullptr;
+    EXPECT_STREQ(exchange_find("coded-rs", Quantiser::auto32, &kind).what, "exchange 'coded-rs' does not exist; one of: ring, unicast");
+    EXPECT_STREQ(exchange_find("ring", Quantiser::fixed, &kind).what, "ring does not allow the quantiser fixed: use auto32");
+    ASSERT_TRUE(exchange_find("unicast", Quantiser::fixed, &kind).ok());
+    EXPECT_STREQ(kind->name, "unicast");
+}
+
+TEST(Exchange, PlacesEachBlockOnce) {
+    Layout layout = layout_make({10});
+    for (uint32_t n : {1u, 2u, 3u, 8u, 11u, 64u})
+        for (uint32_t blocks : {1u, 2u, 8u, 10u, 64u, 100u}) {
+            View view;
+            view.members.resize(n);
+            std::vector<uint32_t> samples(blocks, 3);
+            auto exchange = exchange_kinds()[0].create({&layout, 0, blocks, Quantiser::auto32, 64});
+            Placement placement = exchange->place(view, samples);
+            std::vector<uint32_t> all;
+            for (Rank r = 0; r < n; ++r) {
+                std::vector<uint32_t> own = placement.blocks_of(r);
+                EXPECT_EQ(own.size(), (r + 1) * blocks / n - r * blocks / n);
+                all.insert(all.end(), own.begin(), own.end());
+            }
+            ASSERT_EQ(all.size(), blocks);
+            for (uint32_t b = 0; b < blocks; ++b) EXPECT_EQ(all[b], b);
+        }
+}
+
+TEST(Exchange, BytesAreThoseOfTheSpec) {
+    Layout layout = layout_make({8 * 1000, 8 * 300});
+    View view;
+    view.members.resize(8);
+    auto bound = [&](const char* name, Quantiser quantiser, uint32_t blocks) {
+        const ExchangeKind* kind = nullptr;
+        EXPECT_TRUE(exchange_find(name, quantiser, &kind).ok());
+        auto exchange = kind->create({&layout, 3, blocks, quantiser, segment_bytes_stream});
+        Arena arena;
+        EXPECT_TRUE(exchange->install(view, arena).ok());
+        return exchange->bytes_bound();
+    };
+    const uint64_t G = layout.elements * 4;
+    EXPECT_EQ(bound("ring", Quantiser::auto32, 8), 2 * G * 7 / 8);
+    EXPECT_EQ(bound("unicast", Quantiser::auto32, 8), 7 * G);
+    EXPECT_EQ(bound("unicast", Quantiser::fixed, 8), 7 * G);        // one block a rank: int32
+    EXPECT_EQ(bound("unicast", Quantiser::fixed, 16), 2 * 7 * G);   // two: int64
+    EXPECT_EQ(bound("unicast", Quantiser::fixed, 2), 7 * G);        // rank 3 holds block 0, ranks 0-2 none
+}
+
+// Bucket 0 is on its way while later buckets are still computed, and a segment goes on before its part is complete.
+TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
+    for (const char* name : {"ring", "unicast"}) {
+        WorldConfig config;
+        config.exchange = name;
+        config.sim.ranks = 3, config.sim.trace = true;
+        config.steps = 1, config.segment_bytes = 400, config.buckets = {3000, 3000};
+        config.sim.rate_bytes_per_s = 4e6;   // a segment takes 100 us
+        config.spend_us = 2000;
+        World world(config);
+        ASSERT_TRUE(world.run().ok());
+        std::map<Rank, uint64_t> delivered;
+        std::map<Rank, std::vector<uint64_t>> passed;   // how many packets of bucket 0 had been delivered when each was sent
+        std::map<Rank, uint32_t> sent_before_last_ready, sent;
+        for (const SimTrace& line : world.simulator().trace()) {
+            if (line.what == SimTrace::What::deliver && line.type == PacketType::words && line.bucket == 0) ++delivered[line.rank];
+            if (line.what == SimTrace::What::send && line.type == PacketType::words && line.bucket == 0)
+                ++sent[line.rank], passed[line.rank].push_back(delivered[line.rank]);
+            if (line.what == SimTrace::What::ready && line.bucket == 1) sent_before_last_ready[line.rank] = sent[line.rank];
+        }
+        for (Rank r = 0; r < 3; ++r) {
+            EXPECT_GT(sent_before_last_ready[r], 0u) << name << " rank " << r;
+            if (std::string(name) != "ring") continue;
+            // 10 segments a part: own part, then each of the next part goes out before the 10 of it are in.
+            ASSERT_EQ(passed[r].size(), 40u);
+            EXPECT_LT(passed[r][10], 10u) << "rank " << r;
+        }
+    }
+}
+
+// ---- packets from hell -----------------------------------------------------------------------------------------------------------
+
+struct One {
+    Layout layout = layout_make({7, 300});
+    View view;
+    Arena arena;
+    std::unique_ptr<Exchange> exchange;
+    Actions actions;
+    explicit One(const char* name, Rank self = 1, uint32_t n = 3, uint32_t blocks = 3) {
+        for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
+        const ExchangeKind* kind = nullptr;
+        EXPECT_TRUE(exchange_find(name, Quantiser::auto32, &kind).ok());
+        exchange = kind->create({&layout, self, blocks, Quantiser::auto32, 64});
+        EXPECT_TRUE(exchange->install(view, arena).ok());
+        EXPECT_TRUE(arena.seal().ok());
+    }
+    void on(Event event) {
+        actions.clear();
+        exchange->on({&event, 1}, actions);
+    }
+    void ready(uint32_t bucket) {
+        Event event;
+        event.kind = Event::Kind::ready, event.bucket = bucket;
+        on(event);
+    }
+    /// As a driver: asks, fills the place, tells.  What land() said.
+    Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
+        actions.clear();
+        Landing landing = exchange->land(packet, bytes, &packet.payload);
+        if (landing != Landing::place) return landing;
+        EXPECT_EQ(packet.payload.bytes, bytes);
+        std::memset(packet.payload.host, fill, bytes);
+        Event event;
+        event.kind = Event::Kind::packet, event.packet = &packet;
+        on(event);
+        return landing;
+    }
+    bool silent() const { return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty(); }
+};
+
+Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bucket, uint32_t part, uint32_t index, Phase phase = Phase::reduce) {
+    Packet packet;
+    packet.type = type, packet.sender = sender, packet.view = 1;
+    DataBody body{};
+    body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
+    body.index.set(index), body.phase = static_cast<uint8_t>(phase);
+    packet.body = body_bytes(body);
+    return packet;
+}
+
+TEST(Malformed, EveryFieldIsChecked) {
+    for (const char* name : {"ring", "unicast"}) {
+        SCOPED_TRACE(name);
+        One one(name);
+        one.ready(0), one.ready(1);
+        // Rank 1 of 3 gets part 0 of bucket 1 (100 of 300 words for the ring, all for unicast) from rank 0 in segments of 16 words.
+        const Packet words = packet_make(PacketType::words, 0, 0, 1, 0, 0), record = packet_make(PacketType::record, 0, 0, 1, 0, 0);
+        const uint64_t record_size = sizeof(RecordHeader) + 2 * sizeof(float);
+        auto refused = [&](Packet packet, uint64_t bytes, const char* why) {
+            EXPECT_EQ(one.deliver(packet, bytes), Landing::drop) << why;
+            // Even if it came as an event it would do nothing.
+            std::vector<std::byte> memory(bytes);
+            packet.payload = {memory.data(), nullptr, bytes, 0};
+            Event event;
+            event.kind = Event::Kind::packet, event.packet = &packet;
+            one.on(event);
+            EXPECT_TRUE(one.silent()) << why;
+        };
+        for (auto [valid, bytes] : {std::pair{words, uint64_t{64}}, std::pair{record, record_size}}) {
+            auto with = [&, valid = valid](auto change) {
+                Packet packet = valid;
+                DataBody body = body_of<DataBody>(packet);
+                change(packet, body);
+                packet.body = body_bytes(body);
+                return packet;
+            };
+            refused(valid, bytes - 1, "a byte less");
+            refused(valid, bytes + 1, "a byte more");
+            refused(valid, bytes + 4, "a word more");
+            refused(valid, 0, "nothing");
+            Packet huge = valid;
+            EXPECT_EQ(one.exchange->land(huge, uint64_t{1} << 40, &huge.payload), Landing::drop);
+            refused(with([](Packet& p, DataBody&) { p.view = 2; }), bytes, "view");
+            refused(with([](Packet& p, DataBody&) { p.sender = 1; }), bytes, "own");
+            refused(with([](Packet& p, DataBody&) { p.sender = 3; }), bytes, "sender out of range");
+            refused(with([](Packet& p, DataBody&) { p.sender = ~0u; }), bytes, "sender far out of range");
+            if (std::string(name) == "ring") refused(with([](Packet& p, DataBody&) { p.sender = 2; }), bytes, "not from the one before us");
+            refused(with([](Packet&, DataBody& b) { b.bucket.set(2); }), bytes, "bucket");
+            refused(with([](Packet&, DataBody& b) { b.bucket.set(65535); }), bytes, "bucket");
+            refused(with([](Packet&, DataBody& b) { b.bucket.set(0); }), bytes, "another bucket's size");
+            refused(with([](Packet&, DataBody& b) { b.part.set(3); }), bytes, "part");
+            refused(with([](Packet&, DataBody& b) { b.part.set(65535); }), bytes, "part");
+            refused(with([](Packet&, DataBody& b) { b.index.set(19); }), bytes, "index");
+            refused(with([](Packet&, DataBody& b) { b.index.set(~0u); }), bytes, "index");
+            for (int phase : {0, 2, 3, 255}) refused(with([&](Packet&, DataBody& b) { b.phase = static_cast<uint8_t>(phase); }), bytes, "phase");
+            for (int i : {0, 1, 2}) refused(with([&](Packet&, DataBody& b) { b.reserved[i] = 1; }), bytes, "reserved");
+            for (uint32_t step : {6u, 7u, 300u, ~0u}) refused(with([&](Packet&, DataBody& b) { b.step.set(step); }), bytes, "step");
+            for (PacketType type : {PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType{}, PacketType{200}})
+                refused(with([&](Packet& p, DataBody&) { p.type = type; }), bytes, "type");
+            EXPECT_EQ(one.deliver(with([](Packet&, DataBody& b) { b.step.set(3); }), bytes), Landing::later);   // its slot is still taken
+        }
+        if (std::string(name) == "ring") {
+            refused(packet_make(PacketType::words, 0, 0, 1, 1, 0), 64, "the part that starts here");
+            refused(packet_make(PacketType::record, 0, 0, 1, 1, 0), record_size, "the part that starts here");
+            refused(packet_make(PacketType::words, 0, 0, 1, 2, 0, Phase::gather), 64, "the part that is whole here");
+            refused(packet_make(PacketType::words, 0, 0, 1, 0, 0, Phase::gather), 64, "a sum before its turn");
+        }
+        // After all that the right ones are taken, once.
+        EXPECT_EQ(one.deliver(words, 64), Landing::place);
+        EXPECT_EQ(one.actions.computes.size(), std::string(name) == "ring" ? 1u : 0u);   // unicast adds its own words to that segment first
+        EXPECT_EQ(one.deliver(record, record_size, 0), Landing::place);
+        refused(words, 64, "twice");
+        refused(record, record_size, "twice");
+    }
+}
+
+TEST(Malformed, ARecordOfNoSizeIsNamed) {
+    for (const char* name : {"ring", "unicast"}) {
+        One one(name);
+        one.ready(0);
+        EXPECT_EQ(one.deliver(packet_make(PacketType::record, 0, 0, 0, 0, 0), sizeof(RecordHeader) + 4, 0xFF), Landing::place);
+        ASSERT_EQ(one.actions.completions.size(), 1u);
+        EXPECT_EQ(one.actions.completions[0].status.code, Code::conflict);   // by its state
+    }
+    One one("ring");
+    one.ready(0);
+    Packet packet = packet_make(PacketType::record, 0, 0, 0, 0, 0);
+    ASSERT_EQ(one.exchange->land(packet, sizeof(RecordHeader) + 4, &packet.payload), Landing::place);
+    std::memset(packet.payload.host, 0, packet.payload.bytes);
+    packet.payload.part(sizeof(RecordHeader), 4).as<float>()[0] = -1.0f;
+    Event event;
+    event.kind = Event::Kind::packet, event.packet = &packet;
+    one.on(event);
+    ASSERT_EQ(one.actions.completions.size(), 1u);
+    EXPECT_STREQ(one.actions.completions[0].status.what, "step 0: rank 0 (node0) sent a record whose maximum of layer layer0 is no size");
+}
+
+TEST(Malformed, NoiseDoesNoHarm) {
+    for (const char* name : {"ring", "unicast"}) {
+        One one(name, 1, 4, 5);
+        one.ready(0);
+        for (uint32_t i = 0; i < 200'000; ++i) {
+            auto a = random4(Purpose::test, 4, i, 0), b = random4(Purpose::test, 4, i, 1);
+            Packet packet = packet_make(static_cast<PacketType>(a[0] % 8), a[1] % 5, a[2] % 5, a[3] % 3, b[0] % 5, b[1] % 22, static_cast<Phase>(b[2] % 4));
+            const uint64_t sizes[] = {64, 32, 28, 44, 16, 12, 4, 8};
+            one.deliver(packet, sizes[b[3] % 8], static_cast<uint8_t>(b[3] >> 8));
+            const std::vector<Compute> computes = one.actions.computes;
+            for (const Compute& compute : computes) {
+                Event event;
+                event.kind = Event::Kind::computed, event.id = compute.ticket;
+                one.on(event);
+            }
+        }
+    }
+}
+
+TEST(Exchange, ExplainsWhatIsMissing) {
+    One one("ring");
+    one.ready(0), one.ready(1);
+    Event event;
+    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::explain);
+    one.on(event);
+    ASSERT_EQ(one.actions.completions.size(), 1u);
+    EXPECT_EQ(one.actions.completions[0].status.code, Code::deadline);
+    EXPECT_STREQ(one.actions.completions[0].status.what, "step 0, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
+}
+
+}   // namespace
+}   // namespace gradcast

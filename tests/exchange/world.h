@@ -1,0 +1,192 @@
+// n ranks with a trainer each that run one exchange over the simulator, and the plain sums that they must get.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "runtime/core/rng.h"
+#include "tests/exchange/spy.h"
+#include "transport/exchange/exchange.h"
+#include "transport/link/sim.h"
+
+namespace gradcast {
+
+struct WorldConfig {
+    SimConfig sim;
+    std::string exchange = "ring";
+    Quantiser quantiser = Quantiser::auto32;
+    uint32_t blocks = 8, steps = 4, segment_bytes = 64;
+    std::vector<uint64_t> buckets = {40, 300, 7, 1};   // elements
+    uint64_t flip_seed = 0;                            // of the random words of block 0 in step 2, when not 0: something else than the reference
+    Rank other_state = ~0u;                            // this rank computes step 2 from another state
+    uint64_t spend_us = 20;                            // at most, per bucket
+    uint64_t deadline_us = 60'000'000;
+};
+
+inline Layout layout_make(const std::vector<uint64_t>& buckets) {
+    Layout layout;
+    for (uint64_t count : buckets) layout.elements += count;
+    uint64_t end = layout.elements;
+    uint32_t group = 0;
+    for (uint64_t count : buckets) {
+        end -= count;
+        uint32_t groups = count > 10 ? 2 : 1;
+        layout.buckets.push_back({end, count, group, groups});
+        layout.groups.push_back({end, groups == 2 ? count / 3 : count, "layer" + std::to_string(group)});
+        if (groups == 2) layout.groups.push_back({end + count / 3, count - count / 3, "layer" + std::to_string(group + 1)});
+        group += groups;
+    }
+    return layout;
+}
+
+class World {
+public:
+    explicit World(const WorldConfig& config) : config_(config), layout_(layout_make(config.buckets)) {
+        for (Rank r = 0; r < config.sim.ranks; ++r) view_.members.push_back({"node" + std::to_string(r), {}, 1});
+        simulator_ = Simulator::create(config.sim);
+        const ExchangeKind* kind = nullptr;
+        Status found = exchange_find(config.exchange, config.quantiser, &kind);
+        EXPECT_TRUE(found.ok()) << found.what;
+        const std::vector<uint32_t> samples(config.blocks, 1);
+        for (Rank r = 0; r < config.sim.ranks; ++r) {
+            arenas_.push_back(std::make_unique<Arena>());
+            exchanges_.push_back(kind->create({&layout_, r, config.blocks, config.quantiser, config.segment_bytes}));
+            Status status = exchanges_[r]->install(view_, *arenas_[r]);
+            if (status.ok()) status = arenas_[r]->seal();
+            EXPECT_TRUE(status.ok()) << status.what;
+            own_.push_back(exchanges_[r]->place(view_, samples).blocks_of(r));
+            spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
+            simulator_->attach(r, 1, spies_[r].get());
+            simulator_->trainer(r, [this, r](Host& host) { return train(host, r); });
+        }
+    }
+
+    Status run() { return simulator_->run(); }
+    Simulator& simulator() { return *simulator_; }
+    Exchange& exchange(Rank rank) { return *exchanges_[rank]; }
+    Spy& spy(Rank rank) { return *spies_[rank]; }
+    uint64_t wrong() const { return wrong_; }   // words of sums that differ from the reference
+    bool agree() const { return agree_; }       // all ranks had the same sums
+    StepId done(Rank rank) { return done_[rank]; }
+
+private:
+    static constexpr uint64_t state_good = 0x1234;
+
+    // The word that `block` contributes: anything up to the limit.
+    int64_t word(StepId step, uint32_t block, uint64_t element, bool reference) const {
+        const uint64_t seed = config_.flip_seed && !reference && step == 2 && block == 0 ? config_.flip_seed : config_.sim.seed;
+        auto random = random4(Purpose::test, seed, step * blocks_max + block, static_cast<uint32_t>(element));
+        const int64_t limit = quantise_limit(config_.quantiser, config_.blocks);
+        if (random[2] % 8 == 0) return random[3] % 2 ? limit : -limit;
+        return static_cast<int64_t>((uint64_t{random[0]} << 31 | random[1] >> 1) % static_cast<uint64_t>(2 * limit + 1)) - limit;
+    }
+    float maximum(StepId step, uint32_t block, uint32_t group) const {
+        return uniform(random4(Purpose::test, config_.sim.seed + 1, step * blocks_max + block, group)[0]);
+    }
+    int64_t loss(StepId step, uint32_t block) const { return static_cast<int32_t>(random4(Purpose::test, config_.sim.seed + 2, step, block)[0]); }
+
+    void contribute(Host& host, Rank rank, StepId step, uint32_t bucket) {
+        Plan plan = exchanges_[rank]->plan(step, bucket);
+        const Bucket& range = layout_.buckets[bucket];
+        ASSERT_EQ(plan.words.bytes, range.count * word_bytes(plan.word));
+        for (uint64_t i = 0; i < range.count; ++i) {
+            int64_t sum = 0;
+            for (uint32_t block : own_[rank]) sum += word(step, block, range.offset + i, false);
+            if (plan.word == Word::i32) {
+                ASSERT_EQ(static_cast<int32_t>(sum), sum);
+                plan.words.as<int32_t>()[i] = static_cast<int32_t>(sum);
+            } else {
+                plan.words.as<int64_t>()[i] = sum;
+            }
+        }
+        Record& record = *plan.record;
+        record.loss = 0, record.clipped = 0, record.state = state_good + step + (rank == config_.other_state && step == 2 ? 1 : 0);
+        std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
+        for (uint32_t block : own_[rank]) {
+            record.loss += loss(step, block), record.clipped += block + step;
+            for (uint32_t g = 0; g < range.group_count; ++g) record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
+        }
+        Event event;
+        event.kind = Event::Kind::ready, event.step = step, event.bucket = bucket;
+        host.post(1, event);
+    }
+
+    void check(StepId step, const Sum& sum, Rank rank) {
+        const Bucket& range = layout_.buckets[sum.bucket];
+        ASSERT_EQ(sum.step, step);
+        ASSERT_EQ(sum.word, config_.quantiser == Quantiser::fixed ? Word::i64 : Word::i32);
+        ASSERT_EQ(sum.words.bytes, range.count * word_bytes(sum.word));
+        std::vector<int64_t>& first = sums_[{step, sum.bucket}];
+        for (uint64_t i = 0; i < range.count; ++i) {
+            int64_t have = sum.word == Word::i32 ? sum.words.as<int32_t>()[i] : sum.words.as<int64_t>()[i];
+            if (first.size() < range.count) {
+                int64_t want = 0;
+                for (uint32_t block = 0; block < config_.blocks; ++block) want += word(step, block, range.offset + i, true);
+                wrong_ += have != want;
+                first.push_back(have);
+            } else if (have != first[i]) {
+                agree_ = false;
+            }
+        }
+        int64_t losses = 0;
+        uint64_t clipped = 0;
+        for (uint32_t block = 0; block < config_.blocks; ++block) losses += loss(step, block), clipped += block + step;
+        EXPECT_EQ(sum.loss, losses) << "rank " << rank << " step " << step << " bucket " << sum.bucket;
+        EXPECT_EQ(sum.clipped, clipped);
+        EXPECT_EQ(sum.state, state_good + step);
+        ASSERT_EQ(sum.maxima.size(), range.group_count);
+        for (uint32_t g = 0; g < range.group_count; ++g) {
+            float want = 0;
+            for (uint32_t block = 0; block < config_.blocks; ++block) want = std::max(want, maximum(step, block, range.group + g));
+            EXPECT_EQ(sum.maxima[g], want);
+        }
+    }
+
+    Status train(Host& host, Rank rank) {
+        std::vector<Completion> completions;
+        const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
+        for (StepId step = 0; step < config_.steps; ++step) {
+            for (uint32_t b = 0; b < buckets; ++b) {
+                if (config_.spend_us) host.spend(random4(Purpose::test, config_.sim.seed + 3, step * 64 + b, rank)[0] % config_.spend_us);
+                contribute(host, rank, step, b);
+            }
+            for (uint32_t missing = buckets; missing > 0;) {
+                completions.clear();
+                GC_TRY(host.wait(&completions, host.now_us() + config_.deadline_us));
+                for (const Completion& each : completions) {
+                    GC_TRY(each.status);
+                    if (each.step != step || !each.sum || each.sum->bucket != each.id) return fail(Code::conflict, "a completion of another step");
+                    check(step, *each.sum, rank);
+                    --missing;
+                }
+            }
+            if (step > 0) {
+                Event event;
+                event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::release), event.step = step - 1;
+                host.post(1, event);
+            }
+            done_[rank] = step + 1;
+        }
+        return {};
+    }
+
+    const WorldConfig config_;
+    const Layout layout_;
+    View view_;
+    std::vector<std::unique_ptr<Arena>> arenas_;
+    std::vector<std::unique_ptr<Exchange>> exchanges_;
+    std::vector<std::unique_ptr<Spy>> spies_;
+    std::vector<std::vector<uint32_t>> own_;
+    std::map<std::pair<StepId, uint32_t>, std::vector<int64_t>> sums_;
+    std::map<Rank, StepId> done_;
+    uint64_t wrong_ = 0;
+    bool agree_ = true;
+    std::unique_ptr<Simulator> simulator_;   // last: its threads end first
+};
+
+}   // namespace gradcast

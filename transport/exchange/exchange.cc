@@ -1,0 +1,39 @@
+#include "transport/exchange/exchange.h"
+
+#include "transport/exchange/base.h"
+
+namespace gradcast {
+
+std::vector<uint32_t> Placement::blocks_of(Rank rank) const {
+    std::vector<uint32_t> blocks;
+    for (size_t k = 0; k < holders.size(); ++k)
+        for (Rank holder : holders[k])
+            for (uint32_t block = bounds[k]; holder == rank && block < bounds[k + 1]; ++block) blocks.push_back(block);
+    return blocks;
+}
+
+namespace {
+
+constexpr ExchangeKind kinds[] = {
+    {"ring", "ring reduce-scatter and all-gather: 2G(n-1)/n sent per node", ring_create, false},
+    {"unicast", "each node sends its gradient to each other: (n-1)G sent per node", unicast_create, true},
+};
+
+}   // namespace
+
+std::span<const ExchangeKind> exchange_kinds() { return kinds; }
+
+Status exchange_find(std::string_view name, Quantiser quantiser, const ExchangeKind** kind) {
+    std::string names;
+    for (const ExchangeKind& each : kinds) {
+        if (name == each.name) {
+            if (quantiser == Quantiser::fixed && !each.fixed) return fail(Code::invalid, "{} does not allow the quantiser fixed: use auto32", name);
+            *kind = &each;
+            return {};
+        }
+        names += names.empty() ? each.name : std::string(", ") + each.name;
+    }
+    return fail(Code::invalid, "exchange '{}' does not exist; one of: {}", name, names);
+}
+
+}   // namespace gradcast
