@@ -19,10 +19,15 @@ void relu_backward(float* __restrict dx, const float* __restrict y, uint64_t cou
 // Vectors of the compiler's own kind, `width` channels each: one register, or as many as this instruction set needs.
 template <uint32_t width>
 struct Vector {
-    typedef float F __attribute__((vector_size(width * 4), aligned(4), may_alias));
-    typedef int32_t I __attribute__((vector_size(width * 4), aligned(4), may_alias));
-    typedef uint8_t B __attribute__((vector_size(width), aligned(1), may_alias));
+    typedef float F __attribute__((vector_size(width * sizeof(float))));
+    typedef int32_t I __attribute__((vector_size(width * sizeof(int32_t))));
+    typedef uint8_t B __attribute__((vector_size(width)));
 };
+// The memory need not be aligned to a vector.
+template <typename V>
+inline __attribute__((always_inline)) void load(V& to, const void* from) { __builtin_memcpy(&to, from, sizeof(V)); }
+template <typename V>
+inline __attribute__((always_inline)) void store(void* to, const V& from) { __builtin_memcpy(to, &from, sizeof(V)); }
 
 /// Calls visit(place in the window, offset of the pixel in the plane) for the places of window (p, q) that lie inside.
 template <typename Visit>
@@ -41,19 +46,19 @@ void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s)
     for (uint32_t plane = 0; plane < s.planes; ++plane, x += uint64_t{s.H} * s.W * width)
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, y += width, winners += width) {
-                typename V::F best = {};
+                typename V::F best = {}, value;
                 typename V::I winner = {};
                 bool first = true;
                 window(s, p, q, [&](uint32_t place, uint64_t pixel) {
-                    auto value = *reinterpret_cast<const typename V::F*>(x + pixel * width);
+                    load(value, x + pixel * width);
                     typename V::I here = (typename V::I){} + static_cast<int32_t>(place);
                     typename V::I takes = first ? (typename V::I){} - 1 : (typename V::I)((value > best) | (value != value));
                     best = takes ? value : best;
                     winner = takes ? here : winner;
                     first = false;
                 });
-                *reinterpret_cast<typename V::F*>(y) = best;
-                *reinterpret_cast<typename V::B*>(winners) = __builtin_convertvector(winner, typename V::B);
+                store(y, best);
+                store(winners, __builtin_convertvector(winner, typename V::B));
             }
 }
 
@@ -67,12 +72,14 @@ void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, co
             for (uint64_t i = 0; i < plane_size; ++i) dx[i] = 0;
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, dy += width, winners += width) {
-                typename V::F gradient = *reinterpret_cast<const typename V::F*>(dy);
-                typename V::I winner = __builtin_convertvector(*reinterpret_cast<const typename V::B*>(winners), typename V::I);
+                typename V::F gradient, before = {};
+                typename V::B bytes;
+                load(gradient, dy), load(bytes, winners);
+                typename V::I winner = __builtin_convertvector(bytes, typename V::I);
                 window(s, p, q, [&](uint32_t place, uint64_t pixel) {
-                    auto& d = *reinterpret_cast<typename V::F*>(dx + pixel * width);
                     typename V::F share = winner == static_cast<int32_t>(place) ? gradient : (typename V::F){};
-                    d = tiles ? share : d + share;
+                    if (!tiles) load(before, dx + pixel * width);
+                    store(dx + pixel * width, tiles ? share : before + share);
                 });
             }
     }

@@ -14,8 +14,8 @@ namespace gradcast {
 
 /// One layer of a net as a user writes it.  Fields that a kind does not use stay at their defaults.
 struct LayerSpec {
-    std::string kind;   // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
-    std::string name;   // for errors and exports; empty: kind and number ("conv2")
+    std::string kind = {};   // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
+    std::string name = {};   // for errors and exports; empty: kind and number ("conv2")
     uint32_t outputs = 0;              // conv, inner_product: K
     uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool (stride 0 for pooling means its kernel)
 };
@@ -23,7 +23,7 @@ struct NetSpec {
     uint32_t C = 1, H = 28, W = 28;    // of a sample as stored
     uint32_t pad = 0;                  // zeros added on each side before the first layer (28 -> 32 is 2)
     uint32_t classes = 10;
-    std::vector<LayerSpec> layers;
+    std::vector<LayerSpec> layers = {};
 };
 /// "lenet5", "mlp" for samples of that shape.  Error: lists the presets.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);

@@ -7,11 +7,11 @@
 namespace gradcast {
 namespace {
 
-LayerSpec conv(uint32_t kernel, uint32_t outputs) { return {.kind = "conv", .name = {}, .outputs = outputs, .kernel = kernel}; }
-LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .name = {}, .outputs = outputs}; }
-LayerSpec max_pool(uint32_t kernel) { return {.kind = "max_pool", .name = {}, .kernel = kernel, .stride = kernel}; }
-LayerSpec relu() { return {.kind = "relu", .name = {}}; }
-LayerSpec loss() { return {.kind = "softmax_cross_entropy", .name = "loss"}; }
+LayerSpec conv(uint32_t kernel, uint32_t outputs) { return {.kind = "conv", .outputs = outputs, .kernel = kernel}; }
+LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .outputs = outputs}; }
+LayerSpec max_pool(uint32_t kernel) { return {.kind = "max_pool", .kernel = kernel, .stride = kernel}; }
+LayerSpec relu() { return {.kind = "relu"}; }
+LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 
 // 32x32; 28x28 is padded by 2.  61,706 parameters with C = 1 and 10 classes.
 Status lenet5(NetSpec& spec) {
@@ -47,7 +47,7 @@ Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, 
     for (const Row& row : rows) {
         known += (known.empty() ? "" : ", ") + std::string(row.name);
         if (name != row.name) continue;
-        NetSpec made{.C = C, .H = H, .W = W, .pad = 0, .classes = classes, .layers = {}};
+        NetSpec made{.C = C, .H = H, .W = W, .classes = classes};
         GC_TRY(row.make(made));
         *spec = std::move(made);
         return {};

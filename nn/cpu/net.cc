@@ -60,6 +60,7 @@ public:
 
 private:
     Status make(Build& build, Program& program);
+    std::string block_sizes() const;
     Status check(const Samples& samples) const;
     /// Fills the input and runs all layers forward.
     Status forward(const Program& program, Frame& frame, StepId step);
@@ -175,6 +176,13 @@ Status CpuNet::check(const Samples& samples) const {
     return {};
 }
 
+std::string CpuNet::block_sizes() const {
+    std::string text;
+    for (const Program& program : programs_)
+        if (program.training) text += fmt::format("{}{}", text.empty() ? "" : ", ", program.samples);
+    return text;
+}
+
 Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
     const Samples& samples = *frame.samples;
     Shape padded = layers_[0].in;
@@ -203,7 +211,7 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     GC_ASSERT(lane < frames_.size());
     GC_TRY(check(samples));
     auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples == samples.count && each.training; });
-    if (program == programs_.end()) return fail(Code::invalid, "a block of {} samples, which is none of the net's block sizes", samples.count);
+    if (program == programs_.end()) return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, block_sizes());
     Frame& frame = frames_[lane];
     frame.samples = &samples, frame.predicted = nullptr;
     GC_TRY(forward(*program, frame, id.step));

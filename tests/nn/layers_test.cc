@@ -1,0 +1,153 @@
+// Shapes, names, parameter counts, groups and buckets; presets; initial weights.
+#include "tests/nn/rig.h"
+
+namespace gradcast {
+namespace {
+
+uint64_t parameters(const NetSpec& spec) {
+    std::vector<Layer> layers;
+    Status status = layers_check(spec, &layers);
+    EXPECT_TRUE(status.ok()) << status.what;
+    return layers_layout(layers, 1).elements;
+}
+std::string mistake(std::vector<LayerSpec> layers, NetSpec spec = {.C = 16, .H = 3, .W = 3}) {
+    spec.layers = std::move(layers);
+    std::vector<Layer> checked;
+    Status status = layers_check(spec, &checked);
+    EXPECT_EQ(status.code, Code::invalid);
+    EXPECT_TRUE(checked.empty());
+    Arena arena;
+    std::unique_ptr<Net> net;
+    EXPECT_STREQ(net_cpu_plan(spec, {.lanes = 1, .samples_max = 1}, arena, &net).what, status.what);
+    return status.what;
+}
+
+TEST(Presets, HaveTheirParameterCounts) {
+    NetSpec spec;
+    ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 61706u);
+    EXPECT_EQ(spec.pad, 2u);
+    ASSERT_TRUE(preset_find("lenet5", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(spec.pad, 0u);
+    EXPECT_EQ(parameters(spec), 61706u + 2 * 6 * 25);
+    ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 7, &spec).ok());
+    EXPECT_EQ(parameters(spec), 61706u - 3 * 85);
+    ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 785u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
+    ASSERT_TRUE(preset_find("mlp", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 3073u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
+}
+
+TEST(Presets, SayWhatThereIs) {
+    NetSpec spec;
+    EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what, "no net \"lenet\": one of lenet5, mlp");
+    EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
+    EXPECT_TRUE(spec.layers.empty());
+    EXPECT_EQ(preset_names().size(), 2u);
+    for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
+    EXPECT_STREQ(layer_kinds()[1], "inner_product");
+}
+
+TEST(Layers, MistakesNameTheLayerAndBothShapes) {
+    EXPECT_EQ(mistake({conv(4, 1), conv(4, 5), loss()}), "layer conv2: kernel 5x5 does not fit its input 4x3x3");
+    EXPECT_EQ(mistake({conv(4, 8, 1, 2), loss()}), "layer conv1: kernel 8x8 does not fit its input 16x3x3 with pad 2");
+    EXPECT_EQ(mistake({max_pool(4), fc(10), loss()}), "layer pool1: kernel 4x4 does not fit its input 16x3x3");
+    EXPECT_EQ(mistake({fc(84), loss()}), "layer loss1: its input 84x1x1 does not fit 10 classes (10x1x1)");
+    EXPECT_EQ(mistake({conv(10, 2), loss()}), "layer loss1: its input 10x2x2 does not fit 10 classes (10x1x1)");
+    EXPECT_EQ(mistake({conv(0, 2), loss()}), "layer conv1: outputs must be at least 1 for its input 16x3x3");
+    EXPECT_EQ(mistake({conv(4, 2, 0), loss()}), "layer conv1: kernel and stride must be at least 1");
+    EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
+    EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
+    EXPECT_EQ(mistake({conv(4, 1), {.kind = "gelu"}, loss()}), "layer 2 has the unknown kind \"gelu\": one of conv, inner_product, max_pool, relu, softmax_cross_entropy");
+    EXPECT_EQ(mistake({fc(10)}), "the last layer of a net must be softmax_cross_entropy");
+    EXPECT_EQ(mistake({}), "the last layer of a net must be softmax_cross_entropy");
+    EXPECT_EQ(mistake({fc(10), loss(), loss()}), "layer loss1: softmax_cross_entropy must be the last layer");
+    EXPECT_EQ(mistake({relu(), loss()}, {.C = 10, .H = 1, .W = 1}), "the net has no layer with weights, so there is nothing to train");
+    EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}), "two layers have the name fc1");
+    EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}), "layer fc1: 16x3x3 to 4294967295x1x1 makes a net of more than 2147483648 parameters");
+    EXPECT_EQ(mistake({fc(10), loss()}, {.C = 0, .H = 1, .W = 1}), "samples of 0x1x1, padded by 0: C, H and W must be 1 to 65536, the padding at most 65536");
+    EXPECT_EQ(mistake({fc(1), loss()}, {.C = 1, .H = 1, .W = 1, .classes = 1}), "a net needs at least 2 classes, not 1");
+    NetSpec large{.C = 1, .H = 40, .W = 40, .layers = {max_pool(17), fc(10), loss()}};
+    Arena arena;
+    std::unique_ptr<Net> net;
+    EXPECT_STREQ(net_cpu_plan(large, {.lanes = 1, .samples_max = 1}, arena, &net).what, "layer pool1: kernel 17x17: max_pool takes at most 16x16");
+}
+
+TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {
+    NetSpec spec;
+    ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 10, &spec).ok());
+    for (uint64_t bucket_bytes : {uint64_t{1}, uint64_t{4096}, uint64_t{65536}, uint64_t{1} << 40}) {
+        std::vector<Layer> layers;
+        ASSERT_TRUE(layers_check(spec, &layers).ok());
+        Layout layout = layers_layout(layers, bucket_bytes);
+        uint64_t offset = 0;
+        for (const Group& group : layout.groups) EXPECT_EQ(group.offset, std::exchange(offset, offset + group.count));
+        EXPECT_EQ(offset, layout.elements);
+        auto group = static_cast<uint32_t>(layout.groups.size());
+        for (size_t i = 0; i < layout.buckets.size(); ++i) {
+            const Bucket& bucket = layout.buckets[i];
+            EXPECT_EQ(bucket.offset + bucket.count, offset);   // from the end
+            offset = bucket.offset, group -= bucket.group_count;
+            EXPECT_EQ(bucket.group, group);
+            EXPECT_EQ(bucket.offset, layout.groups[group].offset);
+            if (i + 1 < layout.buckets.size()) {   // closed as soon as it is large enough
+                EXPECT_GE(bucket.count * 4, bucket_bytes);
+                EXPECT_LT((bucket.count - layout.groups[group].count) * 4, bucket_bytes);
+            }
+        }
+        EXPECT_EQ(offset, 0u);
+        EXPECT_EQ(group, 0u);
+    }
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    Layout layout = layers_layout(layers, 1);
+    ASSERT_EQ(layout.groups.size(), 5u);   // a layer each, weight and bias together
+    EXPECT_EQ(layout.groups[0].layer, "conv1");
+    EXPECT_EQ(layout.groups[1].count, 6u * 16 * 25 + 16);
+    EXPECT_EQ(layout.groups[4].layer, "fc3");
+    EXPECT_EQ(layout.buckets.size(), 5u);
+    EXPECT_EQ(layers_layout(layers, 65536).buckets.size(), 2u);
+}
+
+TEST(Weights, AreHeNormalAndDependOnSeedLayerAndElementAlone) {
+    NetSpec spec{.C = 1, .H = 20, .W = 20, .layers = {conv(50, 5), relu(), fc(300), fc(300), fc(10), loss()}};
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    Layout layout = layers_layout(layers, 1);
+    std::vector<float> w(layout.elements, NAN), again(layout.elements), other(layout.elements);
+    weights_initial(spec, layout, 1, w);
+    weights_initial(spec, layout, 1, again);
+    weights_initial(spec, layout, 2, other);
+    EXPECT_EQ(w, again);
+    EXPECT_NE(w, other);
+    for (const Layer& layer : layers) {
+        if (layer.parameters() == 0) continue;
+        double sum = 0, squares = 0, fourth = 0, lagged = 0, n = static_cast<double>(layer.weights);
+        double std = std::sqrt(2.0 / static_cast<double>(layer.weights / layer.biases));
+        for (uint64_t i = 0; i < layer.weights; ++i) {
+            double x = w[layer.offset + i] / std;
+            sum += x, squares += x * x, fourth += x * x * x * x;
+            if (i) lagged += x * w[layer.offset + i - 1] / std;
+        }
+        // Moments of the standard normal, 5 standard deviations of their estimates wide.
+        EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n)) << layer.spec.name;
+        EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n)) << layer.spec.name;
+        EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96 / n)) << layer.spec.name;
+        EXPECT_NEAR(lagged / n, 0, 5 / std::sqrt(n)) << layer.spec.name;
+        for (uint64_t i = 0; i < layer.biases; ++i) EXPECT_EQ(w[layer.offset + layer.weights + i], 0.0f);
+    }
+    // A layer of another size elsewhere moves no weight of this one; two layers of one shape differ.
+    NetSpec longer = spec;
+    longer.layers[3].outputs = 301;
+    ASSERT_TRUE(layers_check(longer, &layers).ok());
+    std::vector<float> moved(layers_layout(layers, 1).elements);
+    weights_initial(longer, layers_layout(layers, 1), 1, moved);
+    EXPECT_TRUE(std::equal(w.begin(), w.begin() + static_cast<int64_t>(layers[3].offset + layers[3].weights - 300), moved.begin()));
+    EXPECT_NE(w[layout.groups[2].offset], w[layout.groups[1].offset]);
+    // Two of the numbers as an independent program (Python) computes them: models of one seed must stay what they are.
+    EXPECT_EQ(w[0], 0.4803038003674691f);
+    EXPECT_EQ(w[layout.groups[1].offset + 7], 0.0038406095823806394f);
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,188 @@
+// SGD, apply(), the element-wise kernels, and the instruction set of the process.
+#include <cstring>
+#include <limits>
+
+#include "nn/kernels.h"
+#include "tests/nn/rig.h"
+
+namespace gradcast {
+namespace {
+
+const char* mistake(const OptimiserConfig& config) {
+    Arena arena;
+    std::unique_ptr<Optimiser> optimiser;
+    return optimiser_plan(config, 1, arena, &optimiser).what;
+}
+
+TEST(Optimiser, RefusesWhatMakesNoSense) {
+    EXPECT_STREQ(mistake({.kind = "adam"}), "optimiser.kind \"adam\" is unknown: one of sgd");
+    EXPECT_STREQ(mistake({.lr = 0}), "optimiser.lr 0 must be above 0");
+    EXPECT_STREQ(mistake({.lr = NAN}), "optimiser.lr nan must be above 0");
+    EXPECT_STREQ(mistake({.momentum = 1}), "optimiser.momentum 1 must be at least 0 and below 1");
+    EXPECT_STREQ(mistake({.weight_decay = -0.5}), "optimiser.weight_decay -0.5 must be at least 0");
+}
+
+TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {
+    for (double momentum : {0.0, 0.5}) {
+        Arena arena;
+        std::unique_ptr<Optimiser> optimiser;
+        ASSERT_TRUE(optimiser_plan({.lr = 0.5, .momentum = momentum, .weight_decay = 0.25}, 3, arena, &optimiser).ok());
+        ASSERT_TRUE(arena.seal().ok());
+        EXPECT_EQ(optimiser->state().size(), momentum == 0 ? 0u : 3u);
+        std::vector<float> w = {1, 2, 4}, g = {1, -1, 0};
+        // Two steps by hand; the second in two pieces.
+        optimiser->step(0);
+        optimiser->update(0, w, g);
+        EXPECT_EQ(w, (std::vector<float>{0.375f, 2.25f, 3.5f}));   // v = g + w/4; w -= v/2
+        optimiser->step(1);
+        optimiser->update(2, std::span(w).subspan(2), std::span(g).subspan(2));
+        optimiser->update(0, std::span(w).first(2), std::span(g).first(2));
+        auto m = static_cast<float>(momentum);
+        EXPECT_EQ(w[0], 0.375f - 0.5f * (m * 1.25f + (1 + 0.25f * 0.375f)));
+        EXPECT_EQ(w[2], 3.5f - 0.5f * (m * 1.0f + 0.25f * 3.5f));
+    }
+}
+
+// value = (float)((double)S * unit): rounded once, for words of both widths, by the unit of each group.
+TEST(Apply, TurnsSumsIntoFloatOnce) {
+    NetSpec spec{.C = 1, .H = 2, .W = 2, .classes = 3, .layers = {fc(5), fc(3), loss()}};
+    for (Word word : {Word::i32, Word::i64}) {
+        Rig rig(spec, sizes({1}), {.lr = 1});
+        const Layout& layout = rig.net->layout();
+        ASSERT_EQ(layout.buckets.size(), 1u);
+        std::vector<float> before(rig.net->parameters().begin(), rig.net->parameters().end());
+        std::vector<int32_t> narrow;
+        std::vector<int64_t> wide;
+        std::mt19937_64 random(3);
+        for (uint64_t i = 0; i < layout.elements; ++i) {
+            narrow.push_back(i == 0 ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(random()));
+            wide.push_back(word == Word::i32 ? narrow[i] : static_cast<int64_t>(random()) >> 12);
+        }
+        Sum sum;
+        sum.word = word;
+        sum.words = {word == Word::i32 ? reinterpret_cast<std::byte*>(narrow.data()) : reinterpret_cast<std::byte*>(wide.data()), nullptr, layout.elements * word_bytes(word)};
+        const double units[] = {0x1p-30 / 3, 0x1p-20 / 7};
+        rig.optimiser->step(0);
+        ASSERT_TRUE(rig.net->apply(*rig.optimiser, sum, units).ok());
+        for (size_t g = 0; g < 2; ++g)
+            for (uint64_t i = layout.groups[g].offset; i < layout.groups[g].offset + layout.groups[g].count; ++i)
+                EXPECT_EQ(rig.net->parameters()[i], before[i] - static_cast<float>(static_cast<double>(wide[i]) * units[g])) << i;
+    }
+}
+
+// After apply() a block computes with the new parameters, as it does after refresh(): no copy is forgotten.
+TEST(Apply, RefreshesWhatKernelsKeep) {
+    NetSpec spec;
+    ASSERT_TRUE(preset_find("lenet5", 3, 32, 32, 10, &spec).ok());
+    Rig rig(spec, sizes({4})), fresh(spec, sizes({4}));
+    Data data(spec, 4);
+    rig.step(0, rig.block(data.samples).gradient, 4);
+    std::copy(rig.net->parameters().begin(), rig.net->parameters().end(), fresh.net->parameters().begin());
+    fresh.net->refresh();
+    Gather a = rig.block(data.samples), b = fresh.block(data.samples);
+    EXPECT_EQ(a.total, b.total);
+    EXPECT_EQ(0, std::memcmp(a.gradient.data(), b.gradient.data(), a.gradient.size() * sizeof(float)));
+}
+
+// Every build of the element-wise kernels gives the same bits, odd counts and special values included.
+TEST(Kernels, AreEqualOnEveryInstructionSet) {
+    const uint64_t count = 1003;
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(count), y(count);
+    std::vector<uint8_t> pixels(count);
+    std::vector<int32_t> narrow(count);
+    std::vector<int64_t> wide(count);
+    for (uint64_t i = 0; i < count; ++i) {
+        x[i] = normal(random), y[i] = normal(random), pixels[i] = static_cast<uint8_t>(random());
+        narrow[i] = static_cast<int32_t>(random()), wide[i] = static_cast<int64_t>(random());
+    }
+    x[1] = -0.0f, x[2] = NAN, x[3] = INFINITY, x[4] = -INFINITY, x[5] = 1e-42f;
+    auto run = [&](Isa isa) {
+        const FloatKernels& k = float_kernels(isa);
+        std::vector<std::vector<float>> results;
+        auto out = [&](auto&& f) {
+            std::vector<float> to(x);
+            f(to.data());
+            results.push_back(to);
+        };
+        out([&](float* to) { k.normalise(to, pixels.data(), count, 0.0131f, -0.42f); });
+        out([&](float* to) { k.relu(to, count); });
+        out([&](float* to) { k.relu_backward(to, y.data(), count); });
+        out([&](float* to) { k.dequantise_i32(to, narrow.data(), count, 0x1p-20 / 3); });
+        out([&](float* to) { k.dequantise_i64(to, wide.data(), count, 0x1p-50 / 3); });
+        out([&](float* to) { k.sgd(to, nullptr, y.data(), count, 0.1f, 0, 0.01f); });
+        std::vector<float> v(y);
+        out([&](float* to) { k.sgd(to, v.data(), y.data(), count, 0.1f, 0.9f, 0.01f); });
+        results.push_back(v);
+        for (uint32_t width : {8u, 16u})
+            for (PoolShape s : {PoolShape{2, 4, 6, 2, 3, 2, 2, 0, width}, PoolShape{1, 7, 5, 4, 3, 3, 2, 1, width}, PoolShape{1, 7, 7, 2, 2, 2, 3, 0, width}}) {
+                std::vector<float> pooled(uint64_t{s.planes} * s.P * s.Q * width), dx(uint64_t{s.planes} * s.H * s.W * width, NAN);
+                std::vector<uint8_t> winners(pooled.size());
+                k.max_pool(pooled.data(), winners.data(), x.data(), s);
+                k.max_pool_backward(dx.data(), y.data(), winners.data(), s);
+                results.insert(results.end(), {pooled, dx});
+            }
+        return results;
+    };
+    auto portable = run(Isa::portable);
+    for (Isa isa : {Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        auto other = run(isa);
+        ASSERT_EQ(portable.size(), other.size());
+        for (size_t i = 0; i < portable.size(); ++i) EXPECT_EQ(0, std::memcmp(portable[i].data(), other[i].data(), portable[i].size() * sizeof(float))) << isa_name(isa) << " " << i;
+    }
+    EXPECT_TRUE(std::isnan(portable[1][2]));   // ReLU keeps NaN
+    EXPECT_EQ(portable[1][4], 0.0f);
+}
+
+TEST(Kernels, PoolingTakesTheFirstMaximumAndNanFirst) {
+    const PoolShape shape{1, 2, 4, 1, 2, 2, 2, 0, 8};
+    std::vector<float> x(64, 1.0f), y(16), dx(64, NAN), dy(16, 3.0f);
+    x[8 + 1] = 2, x[4 * 8 + 1] = 2;       // channel 1 of the first window: places 1 and 2 are equal
+    x[2] = -5, x[8 + 2] = NAN;            // channel 2: NaN at place 1
+    std::vector<uint8_t> winners(16, 255);
+    const FloatKernels& kernels = float_kernels(isa_best());
+    kernels.max_pool(y.data(), winners.data(), x.data(), shape);
+    kernels.max_pool_backward(dx.data(), dy.data(), winners.data(), shape);
+    EXPECT_EQ(y[0], 1);
+    EXPECT_EQ(winners[0], 0);
+    EXPECT_EQ(y[1], 2);
+    EXPECT_EQ(winners[1], 1);
+    EXPECT_TRUE(std::isnan(y[2]));
+    EXPECT_EQ(winners[2], 1);
+    EXPECT_EQ(dx[0], 3);
+    EXPECT_EQ(dx[8], 0);
+    EXPECT_EQ(dx[8 + 1], 3);
+    EXPECT_EQ(dx[4 * 8 + 1], 0);
+    float sum = 0;
+    for (float d : dx) sum += d;
+    EXPECT_EQ(sum, 48);
+}
+
+// The level belongs to the process, so each is tried in one of its own.
+void isa_child(Isa isa) {
+    NetSpec spec;
+    Status status = nn_isa(isa);
+    if (status.ok()) status = preset_find("lenet5", 1, 28, 28, 10, &spec);
+    if (status.ok()) {
+        Rig rig(spec, sizes({4}));
+        Data data(spec, 4);
+        Gather gather = rig.block(data.samples);
+        status = nn_isa(isa);   // the same again is fine
+        if (status.ok()) status = nn_isa(isa == Isa::portable ? Isa::avx2 : Isa::portable);
+    }
+    std::fputs(status.what, stderr);
+    std::exit(status.code == Code::unsupported ? 0 : 1);
+}
+TEST(IsaDeathTest, IsFixedBeforeTheFirstNet) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    EXPECT_EXIT(isa_child(Isa::portable), testing::ExitedWithCode(0), "isa .* comes too late|this CPU has");
+    for (Isa isa : {Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        EXPECT_EXIT(isa_child(isa), testing::ExitedWithCode(0), "isa portable comes too late: this process already computes with");
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

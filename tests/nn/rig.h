@@ -1,0 +1,105 @@
+// What the tests of this folder share: random samples, a sink that gathers the flat gradient, a net ready to run.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "nn/layers.h"
+#include "nn/optimiser.h"
+
+namespace gradcast {
+
+inline LayerSpec conv(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {
+    return {.kind = "conv", .outputs = outputs, .kernel = kernel, .stride = stride, .pad = pad};
+}
+inline LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .outputs = outputs}; }
+inline LayerSpec max_pool(uint32_t kernel, uint32_t stride = 0, uint32_t pad = 0) {
+    return {.kind = "max_pool", .kernel = kernel, .stride = stride, .pad = pad};
+}
+inline LayerSpec relu() { return {.kind = "relu"}; }
+inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
+
+struct Data {
+    std::vector<uint8_t> images;
+    std::vector<int32_t> labels;
+    std::vector<float> mean, std;
+    Samples samples;
+    Data(const NetSpec& spec, uint32_t count, uint32_t seed = 1)
+        : images(uint64_t{count} * spec.C * spec.H * spec.W), labels(count), mean(spec.C, 0.4f), std(spec.C, 0.3f) {
+        std::mt19937 random(seed);
+        for (uint8_t& pixel : images) pixel = static_cast<uint8_t>(random());
+        for (int32_t& label : labels) label = static_cast<int32_t>(random() % spec.classes);
+        samples = {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()};
+    }
+    Data(const Data&) = delete;
+};
+
+/// Gathers the flat gradient; checks that buckets come in order, each with its size, after the loss.
+struct Gather : GradientSink {
+    explicit Gather(const Layout& of) : layout(of), gradient(of.elements, NAN) {}
+    const Layout& layout;
+    std::vector<float> gradient;
+    double total = NAN;
+    uint32_t next = 0;
+    bool heard = false;
+    void loss(uint32_t, BlockId, double sum) override {
+        EXPECT_TRUE(next == 0 && !heard);
+        total = sum, heard = true;
+    }
+    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer part) override {
+        EXPECT_TRUE(heard);
+        EXPECT_EQ(bucket, next++);
+        EXPECT_EQ(part.bytes, layout.buckets[bucket].count * sizeof(float));
+        std::copy_n(part.as<float>(), layout.buckets[bucket].count, gradient.begin() + static_cast<int64_t>(layout.buckets[bucket].offset));
+        return {};
+    }
+};
+
+struct Rig {
+    Arena arena;
+    std::unique_ptr<Net> net;
+    std::unique_ptr<Optimiser> optimiser;
+    explicit Rig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& sgd = {}) {
+        Status status = net_cpu_plan(spec, config, arena, &net);
+        if (status.ok()) status = optimiser_plan(sgd, net->layout().elements, arena, &optimiser);
+        if (status.ok()) status = arena.seal();
+        if (status.ok()) status = net_cpu_ready(*net);
+        EXPECT_TRUE(status.ok()) << status.what;
+    }
+    /// Loss and gradient of a block.
+    Gather block(const Samples& samples, uint32_t lane = 0, StepId step = 0) {
+        Gather gather(net->layout());
+        Status status = net->block(lane, {step, 0}, samples, gather);
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(gather.next, net->layout().buckets.size());
+        return gather;
+    }
+    double loss(const Samples& samples) {
+        uint32_t right = 0;
+        double sum = NAN;
+        EXPECT_TRUE(net->evaluate(0, samples, &right, &sum, nullptr).ok());
+        return sum;
+    }
+    /// One step: the gradient's mean, as an exact sum in units of 2^-40, through apply().
+    void step(StepId step, const std::vector<float>& gradient, uint32_t batch) {
+        optimiser->step(step);
+        for (uint32_t b = 0; b < net->layout().buckets.size(); ++b) {
+            const Bucket& bucket = net->layout().buckets[b];
+            std::vector<int64_t> words;
+            for (uint64_t i = 0; i < bucket.count; ++i) words.push_back(std::llrint(static_cast<double>(gradient[bucket.offset + i]) * 0x1p40));
+            std::vector<double> units(bucket.group_count, 0x1p-40 / batch);
+            Sum sum;
+            sum.step = step, sum.bucket = b, sum.word = Word::i64, sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
+            ASSERT_TRUE(net->apply(*optimiser, sum, units).ok());
+        }
+    }
+};
+
+inline NetConfig sizes(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
+    NetConfig config;
+    config.lanes = lanes, config.samples_max = *std::max_element(block_sizes.begin(), block_sizes.end()), config.block_sizes = std::move(block_sizes);
+    return config;
+}
+
+}   // namespace gradcast
