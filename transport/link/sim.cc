@@ -84,7 +84,10 @@ void SimulatorImpl::perform(Rank rank, uint16_t channel, Actions& actions) {
             if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
             if (first == none) first = to;
             if (config_.datagrams) continue;
-            if (pair(rank, to).lost) continue;
+            if (pair(rank, to).lost) {
+                m.status = lost_status(to);
+                continue;
+            }
             ++m.waiting;
             uint32_t t = static_cast<uint32_t>(transfers_.size());
             if (transfers_free_.empty()) transfers_.emplace_back();
@@ -152,7 +155,7 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     tell(rank, static_cast<uint16_t>(channel), event);
 }
 
-void SimulatorImpl::lost(Rank rank, Rank peer, uint64_t after_us) {
+void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
     if (!config_.datagrams) {
         if (pair(rank, peer).lost) return;
@@ -160,7 +163,7 @@ void SimulatorImpl::lost(Rank rank, Rank peer, uint64_t after_us) {
     }
     Event event;
     event.kind = Event::Kind::peer_lost, event.rank = peer;
-    event.status = fail(Code::peer_lost, "rank {} has not answered for {} ms", peer, after_us / 1000);
+    event.status = lost_status(peer);
     tell_all(rank, event);
 }
 
@@ -307,13 +310,13 @@ void SimulatorImpl::dispatch(const Happening& h) {
             for (Rank a = 0; a < nodes_.size(); ++a) {
                 for (Rank b = 0; b < nodes_.size(); ++b) {
                     if (a == b || partitions_[h.a].side[a] == partitions_[h.a].side[b] || nodes_[a].dead || nodes_[b].dead) continue;
-                    if (h.what == Do::part_lost) lost(a, b, config_.lost_after_us);
+                    if (h.what == Do::part_lost) lost(a, b);
                     else if (!config_.datagrams && a < b) disconnect(a, b, h.what == Do::heal);
                 }
             }
             break;
         case Do::kill: die(h.rank); break;
-        case Do::lost: lost(h.rank, static_cast<Rank>(h.a), config_.lost_after_us); break;
+        case Do::lost: lost(h.rank, static_cast<Rank>(h.a)); break;
     }
 }
 

@@ -62,6 +62,7 @@ struct Message {
     Send send;
     std::vector<std::byte> copy;   // of the payload: from the start if it is inline, from its transmission on a datagram link
     uint64_t sum = 0;              // of the payload when it was sent
+    Status status;                 // of the ticket: not ok when a receiver was lost
     uint32_t waiting = 0;          // receivers that have not got it; datagrams: copies on their way
     uint64_t bytes() const { return send.payload.bytes + packet_overhead_bytes; }
 };
@@ -192,6 +193,7 @@ private:
         if (config_.trace) trace_.push_back(std::move(line));
     }
     void note_packet(SimTrace::What what, Rank rank, Rank peer, const Send& send);
+    Status lost_status(Rank peer) const { return fail(Code::peer_lost, "rank {} has not answered for {} ms", peer, config_.lost_after_us / 1000); }
     void fault(Status status) {
         if (fault_.ok()) fault_ = status;
     }
@@ -217,7 +219,7 @@ private:
     void perform(Rank rank, uint16_t channel, Actions& actions);
     void compute(Rank rank, uint16_t channel, const Compute& compute);
     void computed(Rank rank, uint64_t channel, uint64_t ticket);
-    void lost(Rank rank, Rank peer, uint64_t after_us);
+    void lost(Rank rank, Rank peer);
     void die(Rank rank);
 
     // packets

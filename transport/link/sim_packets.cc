@@ -49,7 +49,7 @@ uint32_t SimulatorImpl::message_new(Rank from, uint16_t channel, const Send& sen
     if (messages_free_.empty()) messages_.emplace_back();
     else index = messages_free_.back(), messages_free_.pop_back();
     Message& m = messages_[index];
-    m.from = from, m.send = send, m.send.channel = channel, m.waiting = 0;
+    m.from = from, m.send = send, m.send.channel = channel, m.status = {}, m.waiting = 0;
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
     else m.sum = checksum(send.payload);
@@ -72,7 +72,7 @@ void SimulatorImpl::message_settle(uint32_t index) {
     if (--m.waiting) return;
     if (m.send.ticket && !nodes_[m.from].dead) {
         Event event;
-        event.kind = Event::Kind::sent, event.id = m.send.ticket;
+        event.kind = Event::Kind::sent, event.id = m.send.ticket, event.status = m.status;
         tell(m.from, m.send.channel, event);
     }
     messages_free_.push_back(index);
@@ -192,6 +192,7 @@ void SimulatorImpl::drop_all(Rank from, Rank to) {
     p.lost = true;
     while (!p.queue.empty()) {
         uint32_t index = pop(p.queue);
+        messages_[transfers_[index].message].status = lost_status(to);
         message_settle(transfers_[index].message);
         transfers_free_.push_back(index);
     }
