@@ -254,18 +254,21 @@ void SimulatorImpl::dispatch(const Happening& h) {
             break;
         case Do::arrive:
         case Do::deliver: {
+            if (node.dead) break;
             Transfer& t = transfers_[h.a];
-            if (t.stamp != h.b || node.dead) break;
-            if (h.what == Do::arrive) {
-                uint64_t bytes = messages_[t.message].bytes();
+            bool valid = t.stamp == h.b;
+            if (h.what == Do::deliver) node.receiving = false;
+            if (valid && h.what == Do::arrive) {
                 t.arrived = true;
-                node.bytes_received += bytes;
-                node.in_free_ns = std::max(node.in_free_ns, now_ns_) + pass_ns(bytes);
-                happen(node.in_free_ns, Do::deliver, h.rank, h.a, h.b);
-            } else {
+                node.arrived.push_back({static_cast<uint32_t>(h.a), h.b});
+                drain(t.from, t.to);
+            } else if (valid && config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
+                disconnect(t.from, t.to, true);   // in the middle of it
+            } else if (valid) {
                 t.complete = true;
+                drain(t.from, t.to);
             }
-            drain(t.from, t.to);
+            receive(h.rank);
             break;
         }
         case Do::acked: message_settle(static_cast<uint32_t>(h.a)); break;

@@ -162,8 +162,9 @@ private:
         std::vector<Rank> stalled;                                  // senders told `later`
         std::deque<Rank> active;                                    // receivers with packets to transmit, by turns
         std::deque<uint32_t> datagrams;
-        uint64_t out_free_ns = 0, in_free_ns = 0, wake_ns = never;
-        bool transmitting = false, dead = false, bad = false;   // bad: in a burst of losses
+        std::deque<std::pair<uint32_t, uint64_t>> arrived;   // streams: transfers (with stamps) whose bytes queue at our link
+        uint64_t in_free_ns = 0, wake_ns = never;
+        bool transmitting = false, receiving = false, dead = false, bad = false;   // bad: in a burst of losses
         double slow = 1;
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
@@ -241,6 +242,7 @@ private:
     bool sendable(const Pair& p) const { return p.up && !p.queue.empty() && p.flight_bytes < config_.window_bytes; }
     void activate(Rank from, Rank to);
     void transmit(Rank from);
+    void receive(Rank to);
     void transmit_datagram(Rank from);
     void disconnect(Rank a, Rank b, bool back);
     void drop_all(Rank from, Rank to);

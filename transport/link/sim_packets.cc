@@ -158,13 +158,23 @@ void SimulatorImpl::transmit(Rank from) {
         node.bytes_sent += bytes, p.flight_bytes += bytes;
         node.transmitting = true;
         happen(now_ns_ + pass_ns(bytes), Do::transmit, from);
-        if (config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
-            disconnect(from, to, true);
-            continue;
-        }
         p.head_ns = std::max(p.head_ns, now_ns_ + delay_ns());
         t.stamp = happen(p.head_ns, Do::arrive, to, index, number_ + 1);
         if (sendable(p)) p.active = true, node.active.push_back(to);
+    }
+}
+
+/// Puts the next packet on the receiver's link if that is free.
+void SimulatorImpl::receive(Rank to) {
+    Node& node = nodes_[to];
+    while (!node.arrived.empty() && !node.receiving) {
+        auto [index, stamp] = node.arrived.front();
+        node.arrived.pop_front();
+        if (transfers_[index].stamp != stamp) continue;   // its connection broke
+        uint64_t bytes = messages_[transfers_[index].message].bytes();
+        node.bytes_received += bytes;
+        node.receiving = true;
+        happen(now_ns_ + pass_ns(bytes), Do::deliver, to, index, stamp);
     }
 }
 
