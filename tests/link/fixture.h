@@ -42,7 +42,8 @@ struct Node {
         ListenerConfig config;
         config.address = "127.0.0.1:0", config.self = test_identity(rank), config.keys = std::move(keys);
         ASSERT_TRUE(listener_open(config, Log(), &listener).ok());
-        ASSERT_TRUE(listener->start([this](const JobId& id, std::unique_ptr<AcceptedStream> stream) { return take(id, std::move(stream)); }).ok());
+        ASSERT_TRUE(
+            listener->start([this](const JobId& id, std::unique_ptr<AcceptedStream> stream) { return take(id, std::move(stream)); }).ok());
     }
     Status open(const LinkConfig& config) {
         std::unique_ptr<Driver> made;

@@ -1,119 +1,53 @@
 // The link's suite: every test over both backends and all protections.
-#include "tests/link/fixture.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include <condition_variable>
+#include <fstream>
+
+#include "runtime/core/fd.h"
+#include "tests/link/chatter.h"
+#include "tests/link/proxy.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint64_t seed = 42;
 constexpr uint64_t wait_us = 20'000'000;
-
-/// Sends `count` packets of given sizes to every other rank, checks every byte of what comes.
-class Chatter : public Protocol {
-public:
-    Chatter(Rank self, uint32_t ranks, std::vector<uint32_t> sizes, Landing landing = Landing::place)
-        : self_(self), ranks_(ranks), sizes_(std::move(sizes)), landing_(landing), next_(ranks) {
-        for (size_t i = 0; i < sizes_.size(); ++i) {
-            payloads_.emplace_back(sizes_[i]);
-            fill(payloads_.back(), seed, self, i);
-        }
-        bits_.resize((ranks + 63) / 64);
-        for (Rank rank = 0; rank < ranks; ++rank)
-            if (rank != self) bits_[rank / 64] |= uint64_t{1} << rank % 64;
-    }
-
-    void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command:
-                    start(actions);
-                    [[fallthrough]];
-                case Event::Kind::timer:   // so that who was told `later` is asked again
-                    if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
-                    break;
-                case Event::Kind::packet: check(*event.packet); break;
-                case Event::Kind::sent:
-                    EXPECT_EQ(event.id, ++sent_);   // in order, once each
-                    EXPECT_TRUE(event.status.ok()) << event.status.what;
-                    break;
-                case Event::Kind::peer_up: ++ups_; break;
-                case Event::Kind::peer_lost: lost_ = event.status, ++losses_; break;
-                default: break;
-            }
-        if (!told_ && ((sent_ == sizes_.size() && received_ == sizes_.size() * (ranks_ - 1)) || losses_)) {
-            told_ = true;
-            Completion completion;
-            completion.id = 1, completion.status = lost_;
-            actions.completions.push_back(completion);
-        }
-    }
-    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
-        if (landing_ == Landing::later && ++asked_ % 3 != 0) return Landing::later;
-        if (landing_ == Landing::lease && bytes <= lease_bytes_max) return Landing::lease;
-        auto& slot = slots_[{packet.sender, body_of<MailBody>(packet).tag.get()}];
-        slot.assign(bytes, std::byte{0xee});
-        *place = {slot.data(), nullptr, bytes, 0};
-        return Landing::place;
-    }
-
-    Rank self_;
-    uint32_t ranks_;
-    uint64_t sent_ = 0, received_ = 0, ups_ = 0, losses_ = 0;
-    Status lost_;
-
-private:
-    void start(Actions& actions) {
-        for (size_t i = 0; i < sizes_.size(); ++i) {
-            MailBody body{};
-            body.tag.set(i), body.total.set(sizes_[i]);
-            Send send;
-            send.to.bits = bits_.data(), send.type = PacketType::mail, send.body = body_bytes(body);
-            send.payload = {payloads_[i].data(), nullptr, sizes_[i], 0};
-            send.ticket = i + 1;
-            actions.sends.push_back(send);
-        }
-    }
-    void check(const Packet& packet) {
-        uint64_t index = body_of<MailBody>(packet).tag.get();
-        EXPECT_EQ(index, next_[packet.sender]++) << "from " << packet.sender;   // exactly once and in order
-        ASSERT_LT(index, sizes_.size());
-        ASSERT_EQ(packet.payload.bytes, sizes_[index]);
-        uint64_t wrong = 0;
-        for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += packet.payload.host[i] != content(seed, packet.sender, index, i);
-        EXPECT_EQ(wrong, 0u) << "packet " << index << " from " << packet.sender;
-        slots_.erase({packet.sender, index});
-        ++received_;
-    }
-    std::vector<uint32_t> sizes_;
-    Landing landing_;
-    std::vector<uint64_t> next_;
-    std::vector<std::vector<std::byte>> payloads_;
-    std::map<std::pair<Rank, uint64_t>, std::vector<std::byte>> slots_;
-    std::vector<uint64_t> bits_;
-    uint64_t asked_ = 0;
-    bool told_ = false;
-};
 
 using Kind = std::tuple<LinkKind, Protect>;
 class Link : public testing::TestWithParam<Kind> {
 public:
     static LinkKind kind() { return std::get<0>(GetParam()); }
     static Protect protect() { return std::get<1>(GetParam()); }
+    struct Options {
+        Landing landing = Landing::lease;
+        std::function<void(LinkConfig&)> change = {};
+        std::function<Harm(uint64_t)> harm = {};   // done by a proxy before each listener
+        bool broken = false;                       // streams are expected to break
+        uint64_t reconnects = 0, refused = 0;      // out
+    };
     /// n nodes that all talk to each other; returns when every trainer has its completion.
-    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Landing landing, const std::function<void(LinkConfig&)>& change = {}) {
+    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
+    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options& options) {
         std::vector<Node> nodes(n);
         std::vector<std::string> addresses(n);
+        std::vector<std::unique_ptr<Proxy>> proxies;
         std::vector<std::unique_ptr<Chatter>> chatters;
         for (Rank rank = 0; rank < n; ++rank) {
             nodes[rank].listen(rank);
             addresses[rank] = nodes[rank].listener->address();
+            if (!options.harm) continue;
+            proxies.push_back(std::make_unique<Proxy>(addresses[rank], options.harm));
+            addresses[rank] = proxies.back()->address();
         }
         for (Rank rank = 0; rank < n; ++rank) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
-            if (change) change(config);
+            if (options.change) options.change(config);
             ASSERT_TRUE(nodes[rank].open(config).ok());
             EXPECT_STREQ(nodes[rank].driver->name(), link_name(kind()));
-            chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, landing));
+            chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, options.landing));
             nodes[rank].driver->attach(5, chatters.back().get());
         }
         for (Node& node : nodes) node.start();
@@ -126,26 +60,270 @@ public:
             ASSERT_TRUE(status.ok()) << status.what;
             EXPECT_TRUE(completions[0].status.ok()) << completions[0].status.what;
         }
+        uint64_t sent = 0, received = 0;   // what one counts as sent another counts as received, once the last acknowledgement is through
+        for (uint64_t until = clock_us() + 2'000'000; !options.broken && clock_us() < until;) {
+            sent = received = 0;
+            for (Node& node : nodes) sent += node.driver->counters().bytes_sent, received += node.driver->counters().bytes_received;
+            if (sent == received) break;
+            std::this_thread::yield();
+        }
+        EXPECT_EQ(sent, received);
+        if (!options.broken && !proxies.empty()) {
+            uint64_t carried = 0;
+            for (auto& proxy : proxies) carried += proxy->forward() + proxy->backward();
+            EXPECT_EQ(sent, carried);
+        }
         for (Node& node : nodes) node.stop();
+        uint64_t data = 0;
+        for (uint32_t size : sizes) data += size + packet_head_bytes + tag_bytes;
+        EXPECT_GE(sent, options.broken ? 0 : data * n * (n - 1));
         for (Rank rank = 0; rank < n; ++rank) {
             EXPECT_EQ(chatters[rank]->ups_, n - 1);
-            EXPECT_EQ(nodes[rank].driver->counters().packets_refused, 0u);
+            options.reconnects += nodes[rank].driver->counters().reconnects;
+            options.refused += nodes[rank].driver->counters().packets_refused;
         }
+        EXPECT_TRUE(options.broken || (options.reconnects == 0 && options.refused == 0));
     }
 };
 
 TEST_P(Link, EverySizeArrivesWhole) {
     std::vector<uint32_t> sizes;
-    for (uint32_t size : {0u, 1u, 3u, 15u, 16u, 17u, inline_bytes_max - 1, inline_bytes_max, inline_bytes_max + 1, 4096u, 16384u, 16385u, 65535u, 65536u,
-                          65537u, segment_bytes_stream - 1, segment_bytes_stream})
+    for (uint32_t size : {0u, 1u, 3u, 15u, 16u, 17u, inline_bytes_max - 1, inline_bytes_max, inline_bytes_max + 1, 4096u, 16384u, 16385u,
+                          65535u, 65536u, 65537u, segment_bytes_stream - 1, segment_bytes_stream})
         for (int again = 0; again < 3; ++again) sizes.push_back(size);
-    for (Landing landing : {Landing::place, Landing::lease, Landing::later}) talk(2, sizes, landing);
+    for (Landing landing : {Landing::place, Landing::lease, Landing::later}) talk(2, sizes, {.landing = landing});
 }
 
 TEST_P(Link, FourTalkToEachOther) {
     std::vector<uint32_t> sizes;
     for (uint32_t i = 0; i < 200; ++i) sizes.push_back(static_cast<uint32_t>(splitmix64(i) % 3000));
-    talk(4, sizes, Landing::lease);
+    talk(4, sizes, {});
+}
+
+std::vector<uint32_t> mixed_sizes(uint32_t count) {
+    std::vector<uint32_t> sizes;
+    for (uint32_t i = 0; i < count; ++i)
+        sizes.push_back(static_cast<uint32_t>(splitmix64(i) % 7 == 0 ? splitmix64(i + 99) % segment_bytes_stream : splitmix64(i) % 2000));
+    return sizes;
+}
+
+TEST_P(Link, BytesAreCountedExactly) {
+    talk(2, mixed_sizes(20), {.harm = [](uint64_t) { return Harm{}; }});
+}
+
+TEST_P(Link, SmallSocketBuffers) {
+    for (Landing landing : {Landing::place, Landing::later})
+        talk(2, {30'000, 3, 5000, 1000, 1, 30'000}, {.landing = landing, .change = [](LinkConfig& config) { config.socket_bytes = 8192; }});
+}
+
+TEST_P(Link, CutStreamsAreMended) {
+    uint64_t random = 5;
+    Options options{.landing = Landing::place,
+                    .harm = [&](uint64_t i) { return i < 12 ? Harm{.cut_after = splitmix64(random + i) % 400'000} : Harm{}; },
+                    .broken = true};
+    talk(3, mixed_sizes(60), options);
+    EXPECT_GT(options.reconnects, 3u);
+}
+
+TEST_P(Link, FlippedBitsAreRefusedAndMended) {
+    if (protect() == Protect::none) return;   // which cannot know
+    uint64_t random = 7;
+    Options options{.harm = [&](uint64_t i) { return i < 8 ? Harm{.flip_at = splitmix64(random + i) % 100'000} : Harm{}; }, .broken = true};
+    talk(2, mixed_sizes(60), options);
+    EXPECT_GT(options.refused, 2u);
+}
+
+// ---- peers that do not come, or go ---------------------------------------------------------------------------------------------
+
+struct Two {
+    Node nodes[2];
+    std::unique_ptr<Chatter> chatters[2];
+    void open(Rank rank, const LinkConfig& config) {
+        chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10});
+        ASSERT_TRUE(nodes[rank].open(config).ok());
+        nodes[rank].driver->attach(5, chatters[rank].get());
+        nodes[rank].start();
+    }
+    Status wait(Rank rank) {
+        std::vector<Completion> completions;
+        GC_TRY(nodes[rank].driver->host().wait(&completions, clock_us() + wait_us));
+        return completions[0].status;
+    }
+    void go(Rank rank, ChatterCommand command = ChatterCommand::talk) {
+        Event event;
+        event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(command);
+        nodes[rank].driver->host().post(5, event);
+    }
+};
+bool holds(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
+
+TEST_P(Link, PeerThatNeverComesIsLost) {
+    for (Rank self : {0u, 1u}) {
+        Two two;
+        two.nodes[1].listen(1);   // whose job is not open
+        std::vector<std::string> addresses = {"127.0.0.1:1", self == 0 ? two.nodes[1].listener->address() : "127.0.0.1:1"};
+        LinkConfig config = test_config(kind(), protect(), self, addresses);
+        config.deadline_us = 300'000;
+        uint64_t start = clock_us();
+        two.open(self, config);
+        Status status = two.wait(self);
+        EXPECT_FALSE(status.ok());
+        EXPECT_GE(clock_us() - start, 300'000u);
+        EXPECT_TRUE(holds(status.what, self == 0 ? "peer 'node1' (rank 1, 127.0.0.1:"
+                                                 : "peer 'node0' (rank 0, 127.0.0.1:1): it did not come within 0.3 s"))
+            << status.what;
+        EXPECT_EQ(holds(status.what, "'node1' refuses us: it has not opened job abababab"), self == 0) << status.what;
+    }
+}
+
+TEST_P(Link, NobodyListens) {
+    Two two;
+    LinkConfig config = test_config(kind(), protect(), 0, {"127.0.0.1:1", "127.0.0.1:1"});
+    config.deadline_us = 100'000;
+    two.open(0, config);
+    EXPECT_TRUE(holds(two.wait(0).what, "cannot connect: Connection refused"));
+    EXPECT_EQ(two.chatters[0]->losses_, 1u);
+}
+
+TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {
+    Two two;
+    two.nodes[1].listen(1);
+    std::vector<std::string> addresses = {"127.0.0.1:1", two.nodes[1].listener->address()};
+    two.nodes[0].listen(0);
+    for (Rank rank : {0u, 1u}) {
+        LinkConfig config = test_config(kind(), protect(), rank, addresses);
+        config.deadline_us = 400'000;
+        two.open(rank, config);
+        two.go(rank);
+    }
+    // Either may lose the other later, but first they talk.
+    EXPECT_TRUE(two.wait(0).ok());
+    EXPECT_TRUE(two.wait(1).ok());
+    two.nodes[1].stop();
+    two.go(0, ChatterCommand::forget);
+    EXPECT_FALSE(two.wait(0).ok());
+}
+
+TEST_P(Link, RestartProvesDeath) {
+    for (bool any : {false, true}) {   // any: the daemons' mesh takes the next incarnation, a job does not
+        Two two;
+        two.nodes[1].listen(1);
+        std::vector<std::string> addresses = {"127.0.0.1:1", two.nodes[1].listener->address()};
+        auto config_of = [&](Rank rank, uint64_t incarnation) {
+            LinkConfig config = test_config(kind(), protect(), rank, addresses);
+            if (any)
+                for (PeerAddress& peer : config.peers) peer.identity.uuid = {}, peer.identity.incarnation = 0;
+            config.self.incarnation = incarnation;
+            return config;
+        };
+        two.open(0, config_of(0, 1)), two.open(1, config_of(1, 1));
+        two.go(0), two.go(1);
+        EXPECT_TRUE(two.wait(0).ok());
+        EXPECT_TRUE(two.wait(1).ok());
+        two.nodes[1].stop();
+        two.go(0, ChatterCommand::forget);
+        uint64_t start = clock_us();
+        two.open(1, config_of(1, 2));
+        Status status = two.wait(0);
+        EXPECT_TRUE(holds(status.what, "has restarted")) << status.what;
+        EXPECT_LT(clock_us() - start, 10'000'000u);   // the deadline is 30 s
+        if (!any) continue;
+        two.go(0, ChatterCommand::forget);
+        two.go(0, ChatterCommand::await);   // what is sent to a lost peer fails at once
+        EXPECT_TRUE(two.wait(0).ok());
+        two.go(0), two.go(1);
+        EXPECT_TRUE(two.wait(0).ok());
+        EXPECT_TRUE(two.wait(1).ok());
+        EXPECT_EQ(two.chatters[0]->ups_, 2u);
+    }
+}
+
+// ---- refusals: one clear line --------------------------------------------------------------------------------------------------
+
+TEST_P(Link, RefusalsSayWhy) {
+    struct {
+        const char* name;
+        std::function<void(LinkConfig&)> change;   // of rank 0, which connects
+        const char* line;
+    } cases[] = {
+        {"name", [](LinkConfig& c) { c.self.name = "eve"; }, "does not expect 'eve' to connect to 'node1'"},
+        {"own", [](LinkConfig& c) { c.self.uuid = test_identity(1).uuid; },
+         "peer 'node0' is our own identity: two daemons share the state directory of 'node1'"},
+        {"twin", [](LinkConfig& c) { c.self.uuid.fill(0x77); }, "two daemons are named 'node0'"},
+        {"protect", [](LinkConfig& c) { c.protect = c.protect == Protect::auth ? Protect::none : Protect::auth; }, "has protect = "},
+        {"segment", [](LinkConfig& c) { c.segment_bytes = 1000; }, "'node0' sends segments of 1000 bytes, 'node1' of 262144"},
+        {"rank", [](LinkConfig& c) { std::swap(c.peers[1], c.peers[2]), c.peers[1].address = "127.0.0.1:1"; },
+         "the lists of members differ"},
+        {"expected", [](LinkConfig& c) { c.peers[1].identity.name = "other"; }, "'node1' answers where 'other' is expected"},
+        {"keys", [](LinkConfig& c) { c.keys = test_keys(99); }, "the cluster keys differ: it does not take our key 'k1'"},
+    };
+    for (auto& each : cases) {
+        SCOPED_TRACE(each.name);
+        Node nodes[2];
+        nodes[1].listen(1);
+        std::vector<std::string> addresses = {"127.0.0.1:1", nodes[1].listener->address(), nodes[1].listener->address()};
+        LinkConfig config = test_config(kind(), protect(), 1, addresses);
+        config.peers.pop_back();
+        Chatter one(1, 2, {10}), zero(0, 3, {10});
+        ASSERT_TRUE(nodes[1].open(config).ok());
+        nodes[1].driver->attach(5, &one);
+        nodes[1].start();
+        config = test_config(kind(), protect(), 0, addresses);
+        if (std::string(each.name) != "rank") config.peers.pop_back();
+        each.change(config);
+        ASSERT_TRUE(nodes[0].open(config).ok());
+        nodes[0].driver->attach(5, &zero);
+        uint64_t start = clock_us();
+        nodes[0].start();
+        std::vector<Completion> completions;
+        ASSERT_TRUE(nodes[0].driver->host().wait(&completions, clock_us() + wait_us).ok());
+        EXPECT_TRUE(holds(completions[0].status.what, each.line)) << completions[0].status.what;
+        EXPECT_LT(clock_us() - start, 10'000'000u);   // long before the deadline: no more can come of it
+    }
+}
+
+// ---- the driver alone ----------------------------------------------------------------------------------------------------------
+
+TEST_P(Link, OneRankNeedsNoSocket) {
+    struct Alone : Protocol {
+        std::vector<int32_t> a{1, 2, 3}, b{10, 20, 30};
+        std::vector<uint64_t> rang;
+        int sums = 0;
+        void on(std::span<const Event> events, Actions& actions) override {
+            for (const Event& event : events) {
+                if (event.kind == Event::Kind::command) {
+                    actions.timers = {{1, actions.now_us + 20'000},
+                                      {2, actions.now_us + 10'000},
+                                      {3, actions.now_us + 5'000},
+                                      {3, 0},
+                                      {1, actions.now_us + 5'000}};
+                    actions.computes.push_back({Kernel::add_i32, buffer(a), buffer(b), 3, 77});
+                }
+                if (event.kind == Event::Kind::timer) rang.push_back(event.id);
+                if (event.kind == Event::Kind::computed) sums += event.id == 77 && a == std::vector<int32_t>{11, 22, 33};
+                if (event.kind == Event::Kind::timer && rang.size() == 2) actions.completions.push_back({0, 9, 4, nullptr, {}});
+            }
+        }
+        static Buffer buffer(std::vector<int32_t>& words) {
+            return {reinterpret_cast<std::byte*>(words.data()), nullptr, 4 * words.size(), 0};
+        }
+    } alone;
+    Node node;
+    ASSERT_TRUE(node.open(test_config(kind(), protect(), 0, {"127.0.0.1:1"})).ok());
+    node.driver->attach(8, &alone);
+    node.start();
+    Event event;
+    event.kind = Event::Kind::command;
+    node.driver->host().post(8, event);
+    std::vector<Completion> completions;
+    ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
+    EXPECT_EQ(completions[0].channel, 8);
+    EXPECT_EQ(completions[0].id, 9u);
+    EXPECT_EQ(alone.rang, (std::vector<uint64_t>{1, 2}));
+    EXPECT_EQ(alone.sums, 1);
+    EXPECT_EQ(node.driver->host().wait(&completions, clock_us() + 1000).code, Code::deadline);
+    node.stop();
+    EXPECT_EQ(node.driver->host().wait(&completions, clock_us() + wait_us).code, Code::cancelled);
 }
 
 std::string kind_name(const testing::TestParamInfo<Kind>& info) {
@@ -156,6 +334,118 @@ INSTANTIATE_TEST_SUITE_P(All, Link,
                          testing::Combine(testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
                                           testing::Values(Protect::none, Protect::auth, Protect::encrypt)),
                          kind_name);
+
+// ---- io_uring that is refused, the listener ------------------------------------------------------------------------------------
+
+TEST(Driver, FallsBackToEpollWhereIoUringIsRefused) {
+    std::string path = testing::TempDir() + "fallback.log";
+    ::unlink(path.c_str());
+    std::thread([&] {   // a filter binds its thread alone
+        sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        sock_fprog filter{4, program};
+        ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+        Log log;
+        ASSERT_TRUE(log.open(path, "").ok());
+        std::unique_ptr<Driver> driver;
+        ASSERT_TRUE(driver_open(test_config(LinkKind::uring_tcp, Protect::auth, 0, {"127.0.0.1:1"}), log, &driver).ok());
+        EXPECT_STREQ(driver->name(), "epoll_tcp");
+    })
+        .join();
+    std::string text;
+    ASSERT_TRUE(file_read(path, &text).ok());
+    EXPECT_TRUE(holds(text.c_str(), "io_uring is refused here: Operation not permitted: using epoll instead")) << text;
+}
+
+TEST(Driver, MistakesInItsConfiguration) {
+    std::unique_ptr<Driver> driver;
+    LinkConfig config = test_config(LinkKind::epoll_tcp, Protect::auth, 0, {"127.0.0.1:1", "nonsense"});
+    EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "'nonsense' is not an address: write host:port or [v6]:port"));
+    config.peers[1].address = "[::1]:1", config.rank = 2;
+    EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "cannot have rank 2"));
+    config.rank = 0, config.segment_bytes = 0;
+    EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "segments of 0 bytes"));
+}
+
+struct Guest {
+    Fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    explicit Guest(const std::string& address) {
+        SocketAddress to;
+        EXPECT_TRUE(address_resolve(address, false, &to).ok());
+        EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to.storage), to.bytes), 0);
+    }
+};
+
+TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
+    Node nodes[2];
+    nodes[1].listen(1);
+    std::list<Guest> silent;
+    for (int i = 0; i < 300; ++i) silent.emplace_back(nodes[1].listener->address());
+    std::vector<std::string> addresses = {"127.0.0.1:1", nodes[1].listener->address()};
+    std::vector<std::unique_ptr<Chatter>> chatters;
+    uint64_t start = clock_us();
+    for (Rank rank : {0u, 1u}) {
+        chatters.push_back(std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10, 20}));
+        ASSERT_TRUE(nodes[rank].open(test_config(LinkKind::uring_tcp, Protect::auth, rank, addresses)).ok());
+        nodes[rank].driver->attach(5, chatters[rank].get());
+        nodes[rank].start();
+        Event go;
+        go.kind = Event::Kind::command;
+        nodes[rank].driver->host().post(5, go);
+    }
+    for (Node& node : nodes) {
+        std::vector<Completion> completions;
+        ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
+    }
+    EXPECT_LT(clock_us() - start, 4'000'000u);   // the silent ones are kept for 5 s
+}
+
+TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
+    std::string path = testing::TempDir() + "listener.log";
+    ::unlink(path.c_str());
+    Log log;
+    ASSERT_TRUE(log.open(path, "").ok());
+    ListenerConfig config;
+    config.address = "127.0.0.1:0", config.self = test_identity(1), config.keys = test_keys(), config.handshake_us = 50'000;
+    std::unique_ptr<Listener> listener;
+    ASSERT_TRUE(listener_open(config, log, &listener).ok());
+    ASSERT_TRUE(listener->start([](const JobId&, std::unique_ptr<AcceptedStream>) { return false; }).ok());
+    Guest first(listener->address()), second(listener->address()), html(listener->address());
+    ASSERT_EQ(::send(html.fd.get(), "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
+    char byte;
+    for (Guest* guest : {&first, &second, &html}) EXPECT_LE(::recv(guest->fd.get(), &byte, 1, 0), 0);   // closed, not kept
+    // A key that is not ours.
+    Guest wrong(listener->address());
+    Hello hello;
+    hello.name = "node0", hello.stream = 1;
+    Handshake handshake(std::make_shared<TlsContext>(test_keys(66)), Handshake::Side::connector, hello);
+    ASSERT_GT(::send(wrong.fd.get(), handshake.output().data(), handshake.output().size(), 0), 0);
+    std::byte answer[1000];
+    ssize_t got = ::recv(wrong.fd.get(), answer, sizeof answer, 0);
+    ASSERT_GT(got, 0);
+    handshake.feed({answer, static_cast<size_t>(got)});
+    EXPECT_TRUE(holds(handshake.status().what, "the cluster keys differ")) << handshake.status().what;
+    listener.reset();
+    std::string text;
+    ASSERT_TRUE(file_read(path, &text).ok());
+    EXPECT_TRUE(holds(text.c_str(), "said nothing in time")) << text;
+    EXPECT_TRUE(holds(text.c_str(), "it does not speak TLS")) << text;
+    EXPECT_TRUE(holds(text.c_str(), "is refused: the cluster keys differ: its key 'k1' is not ours")) << text;
+    EXPECT_EQ(text.find("said nothing"), text.rfind("said nothing"));
+}
+
+TEST(Listener, PortInUseIsNamed) {
+    ListenerConfig config;
+    config.address = "127.0.0.1:0", config.self = test_identity(1), config.keys = test_keys();
+    std::unique_ptr<Listener> first, second;
+    ASSERT_TRUE(listener_open(config, Log(), &first).ok());
+    config.address = first->address();
+    Status status = listener_open(config, Log(), &second);
+    EXPECT_EQ(status.sys, EADDRINUSE);
+    EXPECT_TRUE(holds(status.what, ("cannot listen on " + config.address).c_str())) << status.what;
+}
 
 }   // namespace
 }   // namespace gradcast

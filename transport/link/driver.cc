@@ -8,8 +8,8 @@
 namespace gradcast {
 
 namespace {
-constexpr uint64_t flush_us = 200'000;       // stop() lets what is queued go out and be acknowledged for so long
-constexpr uint64_t close_us = 1'000'000;     // and waits so long for cancelled operations
+constexpr uint64_t flush_us = 200'000;     // stop() lets what is queued go out and be acknowledged for so long
+constexpr uint64_t close_us = 1'000'000;   // and waits so long for cancelled operations
 constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
 }   // namespace
@@ -74,9 +74,11 @@ void TcpDriver::wake() {
 
 Status TcpDriver::open() {
     const LinkConfig& c = config_;
-    if (c.peers.empty() || c.peers.size() > ranks_max || c.rank >= c.peers.size()) return fail(Code::invalid, "a link of {} ranks cannot have rank {}", c.peers.size(), c.rank);
+    if (c.peers.empty() || c.peers.size() > ranks_max || c.rank >= c.peers.size())
+        return fail(Code::invalid, "a link of {} ranks cannot have rank {}", c.peers.size(), c.rank);
     if (c.keys.empty()) return fail(Code::invalid, "a link needs a cluster key");
-    if (c.segment_bytes == 0 || c.segment_bytes > segment_bytes_stream) return fail(Code::invalid, "segments of {} bytes: 1 to {} are possible", c.segment_bytes, segment_bytes_stream);
+    if (c.segment_bytes == 0 || c.segment_bytes > segment_bytes_stream)
+        return fail(Code::invalid, "segments of {} bytes: 1 to {} are possible", c.segment_bytes, segment_bytes_stream);
     tls_ = std::make_shared<TlsContext>(c.keys);
     if (c.kind == LinkKind::uring_tcp)
         if (Status status = proactor_uring(&proactor_); !status.ok()) log_.warn("{}: using epoll instead", status.what);
@@ -131,7 +133,7 @@ Status TcpDriver::run() {
     Status status;
     while (status.ok()) {
         done_.clear();
-        status = proactor_->wait(sleep_us(now), &done_);
+        status = proactor_->wait(sleep_us(clock_us()), &done_);
         asleep_.store(false);
         bool stopping = stop_.load();
         now = clock_us();
@@ -176,8 +178,9 @@ uint64_t TcpDriver::sleep_us(uint64_t now) {
 bool TcpDriver::flushed(uint64_t now) {
     if (now >= stopping_us_) return true;
     for (auto& peer : peers_) {
-        if (!peer || peer->state != Peer::State::open) continue;
-        if (peer->send.busy || !peer->sender.acknowledged() || peer->sender.told() != peer->receiver.delivered()) return false;
+        if (!peer || peer->lost) continue;
+        if (peer->send.busy || !peer->sender.acknowledged()) return false;
+        if (peer->state == Peer::State::open && peer->sender.told() != peer->receiver.delivered()) return false;
     }
     return happened_.empty();
 }
@@ -262,7 +265,9 @@ void TcpDriver::send(const Send& send) {
         Peer& peer = *peers_[rank];
         if (ticket != ticket_none) ++tickets_[ticket].open;
         if (!peer.lost && peer.sender.push(send, ticket)) return;
-        if (!peer.lost) peer.losing = true, fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
+        if (!peer.lost)
+            peer.losing = true,
+            fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
         if (ticket != ticket_none) ticket_done(ticket, peer.last);
     };
     if (!send.to.bits) {

@@ -1,9 +1,9 @@
-// The Driver: the network thread of one rank.  A turn of its loop collects what has happened (completed operations, posted events, timers), gives
-// it to the protocols by the batch, carries out what they want, and starts the next operations.
+// The Driver: the network thread of one rank.  A turn of its loop collects what has happened (completed operations, posted events, timers),
+// gives it to the protocols by the batch, carries out what they want, and starts the next operations.
 //
-// A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing -> down.
-// Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms), greet_us (handshake must be done), down_us (when the stream went; a
-// deadline later the peer is lost), ack_us (when packets that came must be acknowledged at last).
+// A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing ->
+// down. Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms), greet_us (handshake must be done), down_us (when the stream
+// went; a deadline later the peer is lost), ack_us (when packets that came must be acknowledged at last).
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -19,9 +19,9 @@ struct Peer {
     enum class State : uint8_t { down, connecting, greeting, open, closing } state = State::down;
     Peer(const StreamConfig& config, InlinePool& pool) : rank(config.peer), sender(config, pool), receiver(config) {}
     const Rank rank;
-    bool active = false;        // we connect
-    Identity identity;          // expected; once it was here, what it said
-    std::string label;          // "peer 'b' (rank 1, 127.0.0.1:4711)"
+    bool active = false;   // we connect
+    Identity identity;     // expected; once it was here, what it said
+    std::string label;     // "peer 'b' (rank 1, 127.0.0.1:4711)"
     SocketAddress address;
     Fd fd;
     Op connect, receive, send;
@@ -35,13 +35,13 @@ struct Peer {
     uint64_t stream = 0, peer_stream = 0;   // Hello::stream, ours and the peer's (0: not met yet)
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
-    uint32_t key = 0;           // of the ring, offered next
-    uint32_t strikes = 0;       // refusals without a stream between them
-    bool up = false;            // told by peer_up
-    bool lost = false;          // told by peer_lost
-    bool final = false;         // lost for good
-    bool losing = false;        // lost as soon as its operations are done
-    Status last;                // why the stream is not there
+    uint32_t key = 0;       // of the ring, offered next
+    uint32_t strikes = 0;   // refusals without a stream between them
+    bool up = false;        // told by peer_up
+    bool lost = false;      // told by peer_lost
+    bool final = false;     // lost for good
+    bool losing = false;    // lost as soon as its operations are done
+    Status last;            // why the stream is not there
 };
 
 /// Host::wait's side, for the trainer.
@@ -96,7 +96,9 @@ private:
     Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return trainer_.wait(out, deadline_us); }
     // ReceiverSink, for the peer in receiving_
     bool known(uint16_t channel) override { return protocol(channel) != nullptr; }
-    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return protocol(packet.channel)->land(packet, bytes, place); }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
+        return protocol(packet.channel)->land(packet, bytes, place);
+    }
     void packet(const Packet& packet) override;
     bool ack(uint64_t received) override;
 

@@ -113,7 +113,8 @@ void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
             peer->next = std::move(stream);
             return;
         }
-    std::string why = fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
+    std::string why =
+        fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
     if (stranger_ != why) log_.warn("peer {} is refused: {}", stream->address, why);
     stranger_ = why;
     stream->refuse(Verdict::refuse, why);
@@ -152,12 +153,14 @@ std::string TcpDriver::conflict(const Peer& peer, const Hello& hello) const {
     if (hello.incarnation < peer.identity.incarnation) return fmt::format("'{}' is an earlier incarnation of itself", hello.name);
     if (hello.job != config_.job) return fmt::format("'{}' is of another job", hello.name);
     if (hello.rank != rank_any && hello.rank != peer.rank)
-        return fmt::format("'{}' takes itself for rank {}, '{}' for rank {}: the lists of members differ", hello.name, hello.rank, self.name, peer.rank);
+        return fmt::format("'{}' takes itself for rank {}, '{}' for rank {}: the lists of members differ", hello.name, hello.rank,
+                           self.name, peer.rank);
     if (hello.protect != config_.protect)
-        return fmt::format("'{}' has protect = \"{}\", '{}' has \"{}\": set one value", hello.name, protects[static_cast<int>(hello.protect)], self.name,
-                           protects[static_cast<int>(config_.protect)]);
+        return fmt::format("'{}' has protect = \"{}\", '{}' has \"{}\": set one value", hello.name,
+                           protects[static_cast<int>(hello.protect)], self.name, protects[static_cast<int>(config_.protect)]);
     if (hello.segment_bytes != config_.segment_bytes)
-        return fmt::format("'{}' sends segments of {} bytes, '{}' of {}", hello.name, hello.segment_bytes, self.name, config_.segment_bytes);
+        return fmt::format("'{}' sends segments of {} bytes, '{}' of {}", hello.name, hello.segment_bytes, self.name,
+                           config_.segment_bytes);
     return "";
 }
 
@@ -179,9 +182,11 @@ void TcpDriver::meet(Peer& peer) {
         peer.losing = true;
         return fall(peer, fail(Code::peer_lost, "{}: {}", peer.label, restarted ? "it has restarted" : "it had given us up"));
     }
-    // Counts mean something between sides that know each other's streams.  A peer that knows another stream of ours finds out by our answer.
+    // Counts mean something between sides that know each other's streams.  A peer that knows another stream of ours finds out by our
+    // answer.
     bool known = hello.peer_stream == peer.stream;
-    if (known ? !peer.sender.acked(hello.received, [this](uint32_t ticket) { ticket_done(ticket, {}); }) : hello.peer_stream == 0 && hello.received != 0)
+    if (known ? !peer.sender.acked(hello.received, [this](uint32_t ticket) { ticket_done(ticket, {}); })
+              : hello.peer_stream == 0 && hello.received != 0)
         return refuse(Verdict::refuse, fmt::format("'{}' has received packets that were never sent", hello.name));
     handshake.accept(own_hello(peer));
 }
@@ -215,7 +220,8 @@ void TcpDriver::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now
 
 void TcpDriver::turned_away(Peer& peer) {
     const Handshake& handshake = *peer.handshake;
-    Status why = fail(handshake.status().code, "{}: {}", peer.label, handshake.status().what);
+    Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
+    Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
     if (handshake.keys_differ()) {
         // Not proven by anything, so a peer that was here before gets until the deadline.
         peer.key = (peer.key + 1) % static_cast<uint32_t>(tls_->keys.size());
@@ -247,7 +253,8 @@ void TcpDriver::begin_anew(Peer& peer) {
 
 void TcpDriver::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
-    if (peer.last.ok()) peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
+    if (peer.last.ok())
+        peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
     peer.losing = peer.up = false, peer.lost = true;
     peer.final = expected.incarnation != 0;   // where any incarnation will do, the next one may come
     peer.identity = expected;
@@ -274,13 +281,14 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
     switch (peer.state) {
         case Peer::State::down:
             if (peer.losing) lose(peer);
-            if (peer.final || stopping_us_) return;
+            if (peer.final) return;
             if (peer.next) take_up(peer, now);
             else if (peer.active && now >= peer.retry_us) connect(peer, now);
             break;
         case Peer::State::connecting:
         case Peer::State::greeting:
-            if (now >= peer.greet_us) fall(peer, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
+            if (now >= peer.greet_us)
+                fall(peer, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
             else if (late || peer.next) fall(peer, peer.last);
             break;
         case Peer::State::open:
@@ -297,8 +305,8 @@ uint64_t TcpDriver::due_us(const Peer& peer) const {
     uint64_t lost_us = peer.lost ? never : peer.down_us + config_.deadline_us;
     switch (peer.state) {
         case Peer::State::down:
-            if (peer.losing || (peer.next && !stopping_us_)) return 0;
-            if (peer.final || stopping_us_) return never;
+            if (peer.losing || peer.next) return 0;
+            if (peer.final) return never;
             return peer.active ? std::min(peer.retry_us, lost_us) : lost_us;
         case Peer::State::connecting:
         case Peer::State::greeting: return peer.next ? 0 : std::min(peer.greet_us, lost_us);

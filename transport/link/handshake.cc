@@ -14,8 +14,10 @@ constexpr uint32_t hello_magic = 0x48526347;   // "GcRH"
 constexpr size_t name_bytes_max = 64, reason_bytes_max = 512;
 constexpr size_t record_bytes_max = 16384 + 256;   // RFC 8446, section 5.2
 
-// The first 16 bytes, and where name and reason are, mean the same in every version, so that sides that do not understand each other can say so.
-struct HelloWire {   // 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 reserved | 16 name … | 80 the rest
+// The first 16 bytes, and where name and reason are, mean the same in every version, so that sides that do not understand each other can
+// say so.
+struct HelloWire {   // 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 reserved | 16 name … | 80 the
+                     // rest
     Le32 magic;
     Le16 version_min, version_max;
     uint8_t verdict, protect, name_bytes, reserved;
@@ -25,7 +27,7 @@ struct HelloWire {   // 0 magic | 4 versions | 8 verdict | 9 protect | 10 name |
     Le32 view, rank, segment_bytes, reserved3;
     uint8_t uuid[16];
     Le64 incarnation, stream, peer_stream, received;
-};                   // then the reason
+};   // then the reason
 static_assert(sizeof(HelloWire) == 160 && offsetof(HelloWire, name) == 16 && offsetof(HelloWire, uuid) == 112);
 
 bool printable(std::string_view text, char from) {
@@ -36,7 +38,8 @@ bool printable(std::string_view text, char from) {
 
 void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     HelloWire wire{};
-    std::string_view name = std::string_view(hello.name).substr(0, name_bytes_max), reason = std::string_view(hello.reason).substr(0, reason_bytes_max);
+    std::string_view name = std::string_view(hello.name).substr(0, name_bytes_max),
+                     reason = std::string_view(hello.reason).substr(0, reason_bytes_max);
     wire.magic.set(hello_magic);
     wire.version_min.set(hello.version_min), wire.version_max.set(hello.version_max);
     wire.verdict = static_cast<uint8_t>(hello.verdict), wire.protect = static_cast<uint8_t>(hello.protect);
@@ -45,7 +48,8 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     std::copy(hello.job.begin(), hello.job.end(), wire.job);
     wire.view.set(hello.view), wire.rank.set(hello.rank), wire.segment_bytes.set(hello.segment_bytes);
     std::copy(hello.uuid.begin(), hello.uuid.end(), wire.uuid);
-    wire.incarnation.set(hello.incarnation), wire.stream.set(hello.stream), wire.peer_stream.set(hello.peer_stream), wire.received.set(hello.received);
+    wire.incarnation.set(hello.incarnation), wire.stream.set(hello.stream), wire.peer_stream.set(hello.peer_stream),
+        wire.received.set(hello.received);
     auto raw = std::as_bytes(std::span(&wire, 1)), text = std::as_bytes(std::span(reason));
     bytes->insert(bytes->end(), raw.begin(), raw.end());
     bytes->insert(bytes->end(), text.begin(), text.end());
@@ -147,16 +151,20 @@ void Handshake::wrote(size_t bytes) {
 size_t Handshake::feed(std::span<const std::byte> bytes) {
     size_t used = 0;
     while (used < bytes.size() && (state_ == State::negotiating || state_ == State::waiting)) {
-        size_t want = 5;
-        if (record_.size() >= 5) want += std::to_integer<size_t>(record_[3]) << 8 | std::to_integer<size_t>(record_[4]);
-        if (want > record_bytes_max + 5) {
-            fail_with(fail(Code::peer_refused, "it does not speak TLS"));
-            break;
+        size_t want = 5;   // type, version 3.x, length
+        if (record_.size() >= 5) {
+            want += std::to_integer<size_t>(record_[3]) << 8 | std::to_integer<size_t>(record_[4]);
+            uint8_t type = std::to_integer<uint8_t>(record_[0]);
+            if (type < 20 || type > 23 || record_[1] != std::byte{3} || want > record_bytes_max + 5) {
+                fail_with(fail(Code::peer_refused, "it does not speak TLS"));
+                break;
+            }
         }
         size_t take = std::min(want - record_.size(), bytes.size() - used);
         record_.insert(record_.end(), bytes.begin() + static_cast<ptrdiff_t>(used), bytes.begin() + static_cast<ptrdiff_t>(used + take));
         used += take;
-        if (record_.size() < 5 || record_.size() < 5 + (std::to_integer<size_t>(record_[3]) << 8 | std::to_integer<size_t>(record_[4]))) continue;
+        if (record_.size() < 5 || record_.size() < 5 + (std::to_integer<size_t>(record_[3]) << 8 | std::to_integer<size_t>(record_[4])))
+            continue;
         GC_ASSERT(BIO_write(SSL_get_rbio(ssl_), record_.data(), static_cast<int>(record_.size())) == static_cast<int>(record_.size()));
         record_.clear();
         progress();
@@ -184,7 +192,8 @@ void Handshake::progress() {
             break;
         }
         plain_.insert(plain_.end(), chunk, chunk + got);
-        if (plain_.size() > sizeof(HelloWire) + reason_bytes_max) return fail_with(fail(Code::peer_refused, "it says too much in its handshake"));
+        if (plain_.size() > sizeof(HelloWire) + reason_bytes_max)
+            return fail_with(fail(Code::peer_refused, "it says too much in its handshake"));
     }
     collect();
     Hello hello;
@@ -245,9 +254,12 @@ void Handshake::fail_tls() {
     collect();   // the alert that tells the other side
     const std::string& first = tls_->keys[key_].id;
     keys_differ_ = true;
-    if (connector_ && reason >= SSL_AD_REASON_OFFSET) return fail_with(fail(Code::peer_refused, "the cluster keys differ: it does not take our key '{}'", first));
-    if (!connector_ && reason == SSL_R_BINDER_DOES_NOT_VERIFY) return fail_with(fail(Code::peer_refused, "the cluster keys differ: its key '{}' is not ours", offered_));
-    if (!connector_ && !offered_.empty() && !known_) return fail_with(fail(Code::peer_refused, "the cluster keys differ: we have no key '{}'", offered_));
+    if (connector_ && reason >= SSL_AD_REASON_OFFSET)
+        return fail_with(fail(Code::peer_refused, "the cluster keys differ: it does not take our key '{}'", first));
+    if (!connector_ && reason == SSL_R_BINDER_DOES_NOT_VERIFY)
+        return fail_with(fail(Code::peer_refused, "the cluster keys differ: its key '{}' is not ours", offered_));
+    if (!connector_ && !offered_.empty() && !known_)
+        return fail_with(fail(Code::peer_refused, "the cluster keys differ: we have no key '{}'", offered_));
     keys_differ_ = false;
     const char* text = ERR_reason_error_string(error);
     fail_with(fail(Code::peer_refused, "it does not speak TLS 1.3 with a cluster key ({})", text ? text : "no reason given"));
@@ -263,8 +275,8 @@ void Handshake::keys(Key* to_acceptor, Key* to_connector) const {
     std::memcpy(context.data() + 24, &acceptor.incarnation, 8);
     std::array<uint8_t, 32> secret;
     static constexpr std::string_view label = "EXPORTER-gradcast-packets";
-    GC_ASSERT(state_ == State::done && SSL_export_keying_material(ssl_, secret.data(), secret.size(), label.data(), label.size(), context.data(),
-                                                                  context.size(), 1) == 1);
+    GC_ASSERT(state_ == State::done && SSL_export_keying_material(ssl_, secret.data(), secret.size(), label.data(), label.size(),
+                                                                  context.data(), context.size(), 1) == 1);
     std::copy_n(secret.begin(), 16, to_acceptor->begin());
     std::copy_n(secret.begin() + 16, 16, to_connector->begin());
 }

@@ -41,7 +41,7 @@ struct Hello {
     uint64_t peer_stream = 0;   // the other side's, if the speaker knows it
     uint64_t received = 0;      // packets the speaker has had on this stream
     std::string name;
-    std::string reason;         // of later and refuse
+    std::string reason;   // of later and refuse
 };
 /// Appends the wire form.  Name and reason are cut to what fits.
 void hello_write(const Hello& hello, std::vector<std::byte>* bytes);
@@ -82,8 +82,8 @@ public:
 
     State state() const { return state_; }
     const Status& status() const { return status_; }
-    bool keys_differ() const { return keys_differ_; }          // failed, and another key of the ring may help
-    Verdict verdict() const { return peer_.verdict; }          // failed: later or refuse when the peer said so
+    bool keys_differ() const { return keys_differ_; }   // failed, and another key of the ring may help
+    Verdict verdict() const { return peer_.verdict; }   // failed: later or refuse when the peer said so
     const Hello& peer() const { return peer_; }
     void accept(const Hello& own);
     /// `reason` is told to the peer and becomes status().
@@ -111,8 +111,8 @@ private:
     bool secure_ = false, keys_differ_ = false, known_ = false;   // known_: the ring has the key id that was offered
     bool met_ = false;                                            // the first Hello has come
     Hello own_, peer_;
-    std::string offered_;                        // accepting side: the key id that was offered
-    std::vector<std::byte> record_;              // the TLS record that is arriving
+    std::string offered_;             // accepting side: the key id that was offered
+    std::vector<std::byte> record_;   // the TLS record that is arriving
     std::vector<std::byte> plain_, out_;
     size_t sent_ = 0;
 };

@@ -19,19 +19,19 @@ namespace gradcast {
 enum class LinkKind : uint8_t { uring_tcp, epoll_tcp };
 const char* link_name(LinkKind kind);
 
-using JobId = std::array<uint8_t, 16>;   // all zero: the daemons' own mesh
+using JobId = std::array<uint8_t, 16>;      // all zero: the daemons' own mesh
 std::string job_id_text(const JobId& id);   // 32 hex digits
 
 /// Who we are, as told in every handshake.
 struct Identity {
-    std::string name;                  // as in gradcastd.toml
-    std::array<uint8_t, 16> uuid{};    // kept in the state directory
-    uint64_t incarnation = 0;          // grows with every start
+    std::string name;                 // as in gradcastd.toml
+    std::array<uint8_t, 16> uuid{};   // kept in the state directory
+    uint64_t incarnation = 0;         // grows with every start
 };
 
 struct PeerAddress {
-    Identity identity;      // name is what we expect; uuid and incarnation zero = any
-    std::string address;    // "host:port", "[v6]:port"
+    Identity identity;     // name is what we expect; uuid and incarnation zero = any
+    std::string address;   // "host:port", "[v6]:port"
 };
 
 struct LinkConfig {
@@ -40,12 +40,12 @@ struct LinkConfig {
     uint32_t view = 1;
     Identity self;
     Rank rank = 0;
-    std::vector<PeerAddress> peers;      // by rank, own entry included; a lower rank connects to a higher one
+    std::vector<PeerAddress> peers;   // by rank, own entry included; a lower rank connects to a higher one
     std::vector<ClusterKey> keys;
     Protect protect = Protect::auth;
     uint64_t deadline_us = 30'000'000;   // how long a broken stream may stay away before peer_lost
     uint32_t segment_bytes = segment_bytes_stream;
-    uint32_t socket_bytes = 0;           // SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel
+    uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel
 };
 
 /// A stream whose peer a Listener has authenticated, on its way to the link of its job, which answers the peer's Hello.
@@ -55,7 +55,7 @@ struct AcceptedStream {
 
 /// Counted by the link, read from any thread.
 struct LinkCounters {
-    std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};       // on the stream: headers, tags, handshakes and repeats included
+    std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};   // on the stream: headers, tags, handshakes and repeats included
     std::atomic<uint64_t> packets_sent{0}, packets_received{0}, packets_refused{0}, reconnects{0};
 };
 
@@ -69,19 +69,19 @@ public:
     virtual void register_memory(Buffer whole) = 0;
     /// Until stop().  The calling thread becomes the network thread.
     virtual Status run() = 0;
-    virtual void stop() = 0;                                    // any thread
-    virtual void adopt(std::unique_ptr<AcceptedStream>) = 0;    // any thread
-    virtual Host& host() = 0;                                   // for the trainer
+    virtual void stop() = 0;                                   // any thread
+    virtual void adopt(std::unique_ptr<AcceptedStream>) = 0;   // any thread
+    virtual Host& host() = 0;                                  // for the trainer
     virtual const LinkCounters& counters() const = 0;
-    virtual const char* name() const = 0;                       // the path in use: "uring_tcp" or, where io_uring is refused, "epoll_tcp"
+    virtual const char* name() const = 0;   // the path in use: "uring_tcp" or, where io_uring is refused, "epoll_tcp"
 };
 /// Falls back to epoll_tcp, and says so in the log, where io_uring is refused.
 Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Driver>* driver);
 
 /// The daemon's one listening socket: accepts, makes the handshake (deadline 5 s, at most 256 half-open), hands the stream on by job id.
 struct ListenerConfig {
-    std::string address;           // "host:port"; port 0 picks one
-    int socket_fd = -1;            // or an already listening socket, taken over
+    std::string address;   // "host:port"; port 0 picks one
+    int socket_fd = -1;    // or an already listening socket, taken over
     Identity self;
     std::vector<ClusterKey> keys;
     uint64_t handshake_us = 5'000'000;   // a peer that has not said its Hello by then is dropped

@@ -19,7 +19,8 @@ constexpr uint64_t accept_pause_us = 1'000'000;
 
 class ListenerThread final : public Listener {
 public:
-    ListenerThread(const ListenerConfig& config, const Log& log) : config_(config), log_(log), tls_(std::make_shared<TlsContext>(config.keys)) {}
+    ListenerThread(const ListenerConfig& config, const Log& log)
+        : config_(config), log_(log), tls_(std::make_shared<TlsContext>(config.keys)) {}
     ~ListenerThread() override {
         if (!thread_.joinable()) return;
         uint64_t one = 1;
@@ -38,7 +39,8 @@ public:
             if (!socket_) return fail_sys(errno, "cannot open a socket for {}", config_.address);
             int one = 1;
             (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-            if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 || ::listen(socket_.get(), 1024) != 0)
+            if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 ||
+                ::listen(socket_.get(), 1024) != 0)
                 return fail_sys(errno, "cannot listen on {}", config_.address);
         }
         address.bytes = sizeof address.storage;
@@ -77,7 +79,8 @@ private:
             uint64_t until = accepting_at_us_ > now ? accepting_at_us_ : ~uint64_t{0};
             if (!guests_.empty()) until = std::min(until, guests_.front().until_us);
             int timeout_ms = until == ~uint64_t{0} ? -1 : static_cast<int>((until - now) / 1000 + 1);
-            if (::poll(polls.data(), polls.size(), timeout_ms) < 0 && errno != EINTR) return log_.error("the listener cannot poll: {}", std::strerror(errno));
+            if (::poll(polls.data(), polls.size(), timeout_ms) < 0 && errno != EINTR)
+                return log_.error("the listener cannot poll: {}", std::strerror(errno));
             if (polls[0].revents) return;
             size_t guests = guests_.size();
             for (size_t i = 0; i < guests; ++i)
@@ -120,7 +123,8 @@ private:
         auto text = handshake.output();
         if (!text.empty()) {
             // A few hundred bytes into an empty socket: a peer whose socket does not take them is not worth waiting for.
-            if (::send(stream.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return false;
+            if (::send(stream.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
+                return false;
             stream.bytes_sent += text.size();
             handshake.wrote(text.size());
         }
@@ -138,7 +142,8 @@ private:
         const Hello& peer = stream.handshake->peer();
         constexpr std::array<uint8_t, 16> unset{};
         if (peer.uuid == config_.self.uuid && peer.uuid != unset) {
-            std::string why = fmt::format("peer '{}' is our own identity: two daemons share the state directory of '{}'", peer.name, config_.self.name);
+            std::string why =
+                fmt::format("peer '{}' is our own identity: two daemons share the state directory of '{}'", peer.name, config_.self.name);
             complain(stream, why);
             return stream.refuse(Verdict::refuse, why);
         }
@@ -152,7 +157,8 @@ private:
         uint64_t now = clock_us();
         std::erase_if(said_, [now](const Said& said) { return said.until_us <= now; });
         std::string what = fmt::format("{} {}", stream.address.substr(0, stream.address.rfind(':')), why);
-        if (said_.size() == said_max || std::any_of(said_.begin(), said_.end(), [&](const Said& said) { return said.what == what; })) return;
+        if (said_.size() == said_max || std::any_of(said_.begin(), said_.end(), [&](const Said& said) { return said.what == what; }))
+            return;
         said_.push_back({std::move(what), now + 60'000'000});
         log_.warn("peer {} is refused: {}", stream.address, why);
     }

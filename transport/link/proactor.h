@@ -1,5 +1,5 @@
-// The border to the kernel: operations are started, and complete once each.  Two backends with the same meaning, io_uring and epoll, so that
-// all else about streams is written once.
+// The border to the kernel: operations are started, and complete once each.  Two backends with the same meaning, io_uring and epoll, so
+// that all else about streams is written once.
 //
 // An Op and the memory it names belong to the caller and stay untouched from start() until wait() returns the Op, also after cancel().
 // All methods but wake() are for the thread that calls wait() (the first of them may come from another thread, before any wait()).
@@ -16,13 +16,13 @@ namespace gradcast {
 
 struct Op {
     enum class Kind : uint8_t { connect, receive, send } kind;
-    bool busy = false;      // started and not yet returned
+    bool busy = false;   // started and not yet returned
     int fd = -1;
-    int32_t result = 0;     // bytes, 0 for connect, or -errno (-ECANCELED after cancel)
-    msghdr message{};       // receive, send: msg_iov and msg_iovlen
+    int32_t result = 0;                          // bytes, 0 for connect, or -errno (-ECANCELED after cancel)
+    msghdr message{};                            // receive, send: msg_iov and msg_iovlen
     const sockaddr_storage* address = nullptr;   // connect
     socklen_t address_bytes = 0;
-    void* owner = nullptr;  // the caller's
+    void* owner = nullptr;   // the caller's
 };
 
 struct Proactor {

@@ -19,7 +19,8 @@ public:
         epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
         wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         epoll_event event{EPOLLIN, {.fd = wake_.get()}};
-        if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return fail_sys(errno, "cannot set up epoll");
+        if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
+            return fail_sys(errno, "cannot set up epoll");
         return {};
     }
     void add(int fd) override {

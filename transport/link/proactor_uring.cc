@@ -13,8 +13,8 @@ namespace {
 
 constexpr unsigned ring_entries = 256;   // operations started between two waits; more are submitted early
 
-// Memory registered with the ring is not used here: a TCP receive copies out of socket buffers whatever the target is, and IORING_OP_READ_FIXED
-// takes one range where a receive wants two (payload, then tag and next header).
+// Memory registered with the ring is not used here: a TCP receive copies out of socket buffers whatever the target is, and
+// IORING_OP_READ_FIXED takes one range where a receive wants two (payload, then tag and next header).
 class Uring final : public Proactor {
 public:
     ~Uring() override {
@@ -24,14 +24,16 @@ public:
         wake_ = Fd(::eventfd(0, EFD_CLOEXEC));
         if (!wake_) return fail_sys(errno, "cannot make an eventfd");
         // Disabled until the first wait(), because SINGLE_ISSUER binds the ring to the thread that enables it.
-        int error = io_uring_queue_init(ring_entries, &ring_,
-                                        IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
-        if (error == -EINVAL) error = io_uring_queue_init(ring_entries, &ring_, IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL);   // before 6.1
+        int error = io_uring_queue_init(
+            ring_entries, &ring_,
+            IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+        if (error == -EINVAL)
+            error = io_uring_queue_init(ring_entries, &ring_, IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL);   // before 6.1
         if (error) return fail_text(Code::unsupported, -error, "io_uring is refused here");
         open_ = true;
         return {};
     }
-    void add(int) override {}      // blocking sockets: io_uring waits in the kernel, a non-blocking one would answer EAGAIN
+    void add(int) override {}   // blocking sockets: io_uring waits in the kernel, a non-blocking one would answer EAGAIN
     void remove(int) override {}
     void start(Op& op) override {
         GC_ASSERT(!op.busy);

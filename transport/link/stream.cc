@@ -177,7 +177,8 @@ const char* Receiver::parse(ReceiverSink& sink) {
             if (blocked_) return nullptr;
         }
         bool placed = at_ == At::place;
-        if (placed ? got_ < length_ || waiting().size() < tag_bytes : waiting().size() < packet_head_bytes + length_ + tag_bytes) return nullptr;
+        if (placed ? got_ < length_ || waiting().size() < tag_bytes : waiting().size() < packet_head_bytes + length_ + tag_bytes)
+            return nullptr;
         std::byte* head = placed ? head_ : staging_.get() + begin_;
         std::byte* payload = placed ? packet_.payload.host : head + packet_head_bytes;
         std::byte* tag = placed ? staging_.get() + begin_ : payload + length_;

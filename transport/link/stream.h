@@ -1,6 +1,6 @@
-// One stream of packets, apart from what carries it: Sender turns queued packets into bytes, Receiver bytes into packets.  Exactly once and in
-// order across reconnects: both sides count packets, the receiver tells its count (in the Hello and in ack packets), and what it lacks is sealed
-// and sent again under the next connection's keys.
+// One stream of packets, apart from what carries it: Sender turns queued packets into bytes, Receiver bytes into packets.  Exactly once and
+// in order across reconnects: both sides count packets, the receiver tells its count (in the Hello and in ack packets), and what it lacks
+// is sealed and sent again under the next connection's keys.
 #pragma once
 #include <sys/uio.h>
 
@@ -37,7 +37,9 @@ constexpr uint32_t ticket_none = 0xffffffff;
 class Sender {
 public:
     Sender(const StreamConfig& config, InlinePool& pool);
-    ~Sender() { clear([](uint32_t) {}); }
+    ~Sender() {
+        clear([](uint32_t) {});
+    }
     Sender(const Sender&) = delete;
     Sender& operator=(const Sender&) = delete;
 
@@ -45,7 +47,8 @@ public:
     bool push(const Send& send, uint32_t ticket);
     /// A new connection, whose peer's count acked() has been told, and to whose peer our own count `told` has been told in the handshake.
     void restart(const Key& key, uint64_t told);
-    /// What to write next, sealed, empty when there is nothing; what is left of it after wrote().  `received`: packets that we have had, told in front.
+    /// What to write next, sealed, empty when there is nothing; what is left of it after wrote().  `received`: packets that we have had,
+    /// told in front.
     std::span<iovec> batch(uint64_t received);
     void wrote(uint64_t bytes);
     /// The peer has had `received` packets: calls done(ticket) for each that is new.  False when that cannot be.
@@ -63,10 +66,10 @@ public:
         told_ = 0;
         pending_ = {};
     }
-    bool idle() const { return next_ == end_ && pending_.empty(); }      // nothing left to write
+    bool idle() const { return next_ == end_ && pending_.empty(); }   // nothing left to write
     bool acknowledged() const { return base_ == end_; }
-    uint64_t told() const { return told_; }                              // the count that the peer has last been told
-    uint64_t packets() const { return packets_; }                        // written or about to be, repeats and acks included
+    uint64_t told() const { return told_; }         // the count that the peer has last been told
+    uint64_t packets() const { return packets_; }   // written or about to be, repeats and acks included
 
     static constexpr uint64_t queue_max = 65536;
 
@@ -96,10 +99,10 @@ private:
     uint64_t sequence_ = 0, packets_ = 0, told_ = 0;
     uint64_t base_ = 0, next_ = 0, end_ = 0;   // not acknowledged | not yet in a batch | not queued
     std::vector<Queued> ring_;
-    std::unique_ptr<std::byte[]> frames_;      // 64 bytes a packet: tag of the one before it lies next to the head of the next
-    std::unique_ptr<std::byte[]> cipher_;      // batch_bytes, for Protect::encrypt
+    std::unique_ptr<std::byte[]> frames_;   // 64 bytes a packet: tag of the one before it lies next to the head of the next
+    std::unique_ptr<std::byte[]> cipher_;   // batch_bytes, for Protect::encrypt
     uint64_t cipher_used_ = 0;
-    uint32_t count_ = 0;                       // packets of the batch
+    uint32_t count_ = 0;   // packets of the batch
     iovec vectors_[2 * batch_packets + 1];
     std::span<iovec> pending_;
     uint32_t vectors_used_ = 0;

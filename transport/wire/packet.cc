@@ -6,7 +6,8 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
     uint32_t length = header.length.get();
     if (header.magic.get() != packet_magic) return "not a gradcast packet";
     if (header.version != packet_version) return "a packet of a version that was not agreed";
-    if (header.type < static_cast<uint8_t>(PacketType::ack) || header.type > static_cast<uint8_t>(PacketType::mail)) return "a packet of unknown type";
+    if (header.type < static_cast<uint8_t>(PacketType::ack) || header.type > static_cast<uint8_t>(PacketType::mail))
+        return "a packet of unknown type";
     if (header.job.get() != job) return "a packet of another job";
     if (header.sender.get() >= ranks) return "a packet whose sender is out of range";
     if (header.reserved.get() != 0) return "a packet whose reserved bytes are not 0";

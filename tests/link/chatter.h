@@ -1,0 +1,109 @@
+// A protocol that tests talk with.
+#pragma once
+#include <map>
+
+#include "tests/link/fixture.h"
+
+namespace gradcast {
+
+constexpr uint64_t seed = 42;
+
+/// forget: as at first, for a second talk.  await: completes when the last peer to come or go has come.
+enum class ChatterCommand : uint64_t { talk, forget, await };
+
+/// At a command, sends packets of the given sizes to every other rank; checks every byte of what comes; completes when all is sent and
+/// here, or a peer is lost.
+class Chatter : public Protocol {
+public:
+    Chatter(Rank self, uint32_t ranks, std::vector<uint32_t> sizes, Landing landing = Landing::lease)
+        : self_(self), ranks_(ranks), sizes_(std::move(sizes)), landing_(landing), next_(ranks) {
+        for (size_t i = 0; i < sizes_.size(); ++i) {
+            payloads_.emplace_back(sizes_[i]);
+            fill(payloads_.back(), seed, self, i);
+        }
+        bits_.resize((ranks + 63) / 64);
+        for (Rank rank = 0; rank < ranks; ++rank)
+            if (rank != self) bits_[rank / 64] |= uint64_t{1} << rank % 64;
+    }
+
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events) switch (event.kind) {
+                case Event::Kind::command:
+                    if (event.id == static_cast<uint64_t>(ChatterCommand::forget)) {
+                        sent_ = received_ = losses_ = 0, told_ = false, lost_ = {}, next_.assign(ranks_, 0);
+                        break;
+                    }
+                    if (event.id == static_cast<uint64_t>(ChatterCommand::await)) {
+                        awaited_ = true;
+                        break;
+                    }
+                    start(actions);
+                    [[fallthrough]];
+                case Event::Kind::timer:   // so that who was told `later` is asked again
+                    if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
+                    break;
+                case Event::Kind::packet: check(*event.packet); break;
+                case Event::Kind::sent:
+                    EXPECT_EQ(event.id, ++sent_);   // in order, once each
+                    EXPECT_TRUE(event.status.ok()) << event.status.what;
+                    break;
+                case Event::Kind::peer_up: ++ups_, up_ = true; break;
+                case Event::Kind::peer_lost: lost_ = event.status, ++losses_, up_ = false; break;
+                default: break;
+            }
+        if (awaited_ && up_) awaited_ = false, actions.completions.emplace_back();
+        if (!told_ && ((sent_ == sizes_.size() && received_ == sizes_.size() * (ranks_ - 1)) || losses_)) {
+            told_ = true;
+            Completion completion;
+            completion.id = 1, completion.status = lost_;
+            actions.completions.push_back(completion);
+        }
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
+        if (landing_ == Landing::later && ++asked_ % 3 != 0) return Landing::later;
+        if (landing_ == Landing::lease && bytes <= lease_bytes_max) return Landing::lease;
+        auto& slot = slots_[{packet.sender, body_of<MailBody>(packet).tag.get()}];
+        slot.assign(bytes, std::byte{0xee});
+        *place = {slot.data(), nullptr, bytes, 0};
+        return Landing::place;
+    }
+
+    Rank self_;
+    uint32_t ranks_;
+    uint64_t sent_ = 0, received_ = 0, ups_ = 0, losses_ = 0;
+    Status lost_;
+
+private:
+    void start(Actions& actions) {
+        for (size_t i = 0; i < sizes_.size(); ++i) {
+            MailBody body{};
+            body.tag.set(i), body.total.set(sizes_[i]);
+            Send send;
+            send.to.bits = bits_.data(), send.type = PacketType::mail, send.body = body_bytes(body);
+            send.payload = {payloads_[i].data(), nullptr, sizes_[i], 0};
+            send.ticket = i + 1;
+            actions.sends.push_back(send);
+        }
+    }
+    void check(const Packet& packet) {
+        uint64_t index = body_of<MailBody>(packet).tag.get();
+        EXPECT_EQ(index, next_[packet.sender]++) << "from " << packet.sender;   // exactly once and in order
+        ASSERT_LT(index, sizes_.size());
+        ASSERT_EQ(packet.payload.bytes, sizes_[index]);
+        uint64_t wrong = 0;
+        for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += packet.payload.host[i] != content(seed, packet.sender, index, i);
+        EXPECT_EQ(wrong, 0u) << "packet " << index << " from " << packet.sender;
+        slots_.erase({packet.sender, index});
+        ++received_;
+    }
+    std::vector<uint32_t> sizes_;
+    Landing landing_;
+    std::vector<uint64_t> next_;
+    std::vector<std::vector<std::byte>> payloads_;
+    std::map<std::pair<Rank, uint64_t>, std::vector<std::byte>> slots_;
+    std::vector<uint64_t> bits_;
+    uint64_t asked_ = 0;
+    bool told_ = false, awaited_ = false, up_ = false;
+};
+
+}   // namespace gradcast
