@@ -1,6 +1,8 @@
 // Tagged messages between ranks, for all that is not a gradient: barriers, evaluation counts, pipelines, servers, joiners.
 // A message of up to 4 GiB - 1 travels as fragments of segment_bytes; a receive names sender and tag and gives the memory.  A message that comes before its
 // receive is posted waits at the sender (Landing::later) unless it is at most mail_early_bytes, which are kept (up to mail_early_max of them).
+// A waiting message holds up all that its sender sends to this rank, gradients too, so receives are posted before their messages are due.
+// A tag names one message from one rank to another at a time: it may be used again when the message before it is known to have been received.
 #pragma once
 #include <memory>
 
@@ -18,9 +20,9 @@ std::unique_ptr<Protocol> mail_protocol(Rank self, uint32_t ranks, uint32_t segm
 class Mail {
 public:
     Mail(Host& host, uint16_t channel) : host_(host), channel_(channel) {}
-    void send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket);     // message stays untouched until the completion
+    void send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket);     // untouched until the completion; never to oneself
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);   // message.bytes must equal the size sent; else Code::conflict
-    void cancel(uint64_t ticket);                                             // completes it with Code::cancelled if it is still open
+    void cancel(uint64_t ticket);                                             // a receive that is still open completes with Code::cancelled; a send is with the link, and ends by itself
 
 private:
     Host& host_;

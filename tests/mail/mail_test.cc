@@ -1,0 +1,332 @@
+#include "transport/mail.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/limits.h"
+#include "runtime/core/rng.h"
+#include "tests/sim/seeds.h"
+#include "transport/link/sim.h"
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t channel = 2;
+
+uint32_t random_of(uint64_t seed, uint32_t a, uint32_t b) { return random4(Purpose::test, seed, a, b)[0]; }
+Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+
+/// A message whose bytes follow from (seed, id).
+std::vector<std::byte> message_make(uint64_t seed, uint32_t id, size_t bytes) {
+    std::vector<std::byte> message(bytes);
+    for (size_t i = 0; i < bytes; ++i) message[i] = static_cast<std::byte>(splitmix64(seed * 1000 + id + (uint64_t{i} << 32)));
+    return message;
+}
+
+struct Post {
+    uint64_t at_us;
+    bool send;
+    uint32_t id;
+};
+struct Letter {
+    Rank from;
+    std::vector<Rank> to;
+    size_t bytes;
+    std::vector<uint64_t> bits;
+};
+
+/// Every rank posts its sends and receives at times of their own, in an order of their own; all must arrive whole.
+void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uint32_t count, size_t bytes_max) {
+    SimConfig config;
+    config.seed = seed, config.ranks = ranks, config.jitter_us = random_of(seed, 1, 0) % 100, config.batch_us = random_of(seed, 2, 0) % 50;
+    if (seed % 2) config.break_per_packet = 0.02;
+    auto simulator = Simulator::create(config);
+    std::vector<Letter> letters;
+    for (uint32_t id = 0; id < count; ++id) {
+        Letter letter;
+        letter.from = random_of(seed, id, 3) % ranks;
+        const size_t sizes[] = {0, 1, 8, segment_bytes - 1, segment_bytes, segment_bytes + 1, mail_early_bytes, mail_early_bytes + 1, bytes_max};
+        letter.bytes = random_of(seed, id, 4) % 3 ? sizes[random_of(seed, id, 5) % 9] : random_of(seed, id, 6) % bytes_max;
+        letter.bits.assign((ranks + 63) / 64, 0);
+        for (Rank r = 0; r < ranks; ++r)
+            if (r != letter.from && (random_of(seed, id, 7 + r) % 3 == 0 || r == (letter.from + 1) % ranks)) letter.to.push_back(r), letter.bits[r / 64] |= uint64_t{1} << r % 64;
+        letters.push_back(letter);
+    }
+    std::vector<std::unique_ptr<Protocol>> protocols;
+    std::vector<std::vector<std::vector<std::byte>>> inbox(ranks, std::vector<std::vector<std::byte>>(count));
+    std::vector<std::vector<std::byte>> outbox(count);
+    for (Rank r = 0; r < ranks; ++r) {
+        protocols.push_back(mail_protocol(r, ranks, segment_bytes));
+        simulator->attach(r, channel, protocols[r].get());
+        simulator->trainer(r, [&, r](Host& host) -> Status {
+            Mail mail(host, channel);
+            std::vector<Post> posts;
+            for (uint32_t id = 0; id < count; ++id) {
+                const Letter& letter = letters[id];
+                const bool to_me = std::find(letter.to.begin(), letter.to.end(), r) != letter.to.end();
+                if (letter.from == r || to_me) posts.push_back({random_of(seed, id, 1000 + r) % 3000, letter.from == r, id});
+            }
+            std::sort(posts.begin(), posts.end(), [](const Post& a, const Post& b) { return a.at_us < b.at_us; });
+            std::vector<bool> done(count);
+            uint64_t begin = host.now_us();
+            size_t left = posts.size();
+            for (const Post& post : posts) {
+                uint64_t now = host.now_us() - begin;
+                if (now < post.at_us) host.spend(post.at_us - now);
+                const Letter& letter = letters[post.id];
+                if (post.send) {
+                    outbox[post.id] = message_make(seed, post.id, letter.bytes);
+                    mail.send({letter.to[0], letter.to.size() > 1 ? letter.bits.data() : nullptr}, post.id, buffer_of(outbox[post.id]), post.id);
+                } else {
+                    inbox[r][post.id].resize(letter.bytes);
+                    mail.receive(letter.from, post.id, buffer_of(inbox[r][post.id]), post.id);
+                }
+            }
+            std::vector<Completion> completions;
+            while (left > 0) {
+                completions.clear();
+                GC_TRY(host.wait(&completions, host.now_us() + 10'000'000));
+                for (const Completion& each : completions) {
+                    GC_TRY(each.status);
+                    if (done[each.id]) return fail(Code::conflict, "message {} was told twice", each.id);
+                    done[each.id] = true, --left;
+                    if (letters[each.id].from != r && inbox[r][each.id] != message_make(seed, static_cast<uint32_t>(each.id), letters[each.id].bytes))
+                        return fail(Code::conflict, "message {} is not what was sent", each.id);
+                }
+            }
+            return {};
+        });
+    }
+    Status status = simulator->run();
+    EXPECT_TRUE(status.ok()) << status.what;
+}
+
+TEST(Mail, AllArriveWhole) {
+    for_seeds(60, [](uint64_t seed) { exchange_letters(seed, 2 + seed % 4, seed % 3 ? 64 : 1500, 40, 3000); });
+}
+
+TEST(Mail, BigOnesLandInPlace) {
+    for_seeds(4, [](uint64_t seed) { exchange_letters(seed, 3, segment_bytes_stream, 12, 3 * segment_bytes_stream + 5); });
+}
+
+// ---- one protocol by hand ----------------------------------------------------------------------------------------------------------
+
+struct One {
+    std::unique_ptr<Protocol> protocol;
+    Actions actions;
+    explicit One(uint32_t segment_bytes) : protocol(mail_protocol(1, 4, segment_bytes)) {}
+    void on(const Event& event) {
+        actions.clear();
+        protocol->on({&event, 1}, actions);
+    }
+};
+/// A Host that hands every event straight to the protocol.
+struct Direct : Host {
+    One& one;
+    explicit Direct(One& target) : one(target) {}
+    uint64_t now_us() override { return 0; }
+    void post(uint16_t, const Event& event) override { one.on(event); }
+    Status wait(std::vector<Completion>*, uint64_t) override { return {}; }
+};
+
+Packet fragment(Rank from, uint64_t tag, uint32_t offset, uint32_t total) {
+    Packet packet;
+    packet.type = PacketType::mail, packet.sender = from, packet.view = 1;
+    MailBody body;
+    body.tag.set(tag), body.offset.set(offset), body.total.set(total);
+    packet.body = body_bytes(body);
+    return packet;
+}
+
+struct Fixture : ::testing::Test {
+    explicit Fixture(uint32_t segment_bytes = 4096) : one(segment_bytes), host(one), mail(host, channel) {}
+    One one;
+    Direct host;
+    Mail mail;
+    std::vector<std::byte> lease;
+    Landing deliver(Packet packet, uint64_t bytes) {
+        Landing landing = land(packet, bytes);
+        if (landing == Landing::place || landing == Landing::lease) arrive(packet);
+        return landing;
+    }
+    Landing land(Packet& packet, uint64_t bytes) {
+        Landing landing = one.protocol->land(packet, bytes, &packet.payload);
+        if (landing == Landing::lease) lease.assign(bytes, std::byte{5}), packet.payload = buffer_of(lease);
+        if (landing == Landing::place) std::memset(packet.payload.host, 5, bytes);
+        return landing;
+    }
+    void arrive(const Packet& packet) {
+        Event event;
+        event.kind = Event::Kind::packet, event.packet = &packet;
+        one.on(event);
+    }
+    bool told(uint64_t ticket, Code code) {
+        return one.actions.completions.size() == 1 && one.actions.completions[0].id == ticket && one.actions.completions[0].status.code == code;
+    }
+};
+using MailByHand = Fixture;
+struct MailOfBigFragments : Fixture {
+    MailOfBigFragments() : Fixture(segment_bytes_stream) {}
+};
+
+TEST_F(MailByHand, SmallOnesAreKeptAndBigOnesWait) {
+    EXPECT_EQ(deliver(fragment(0, 7, 0, mail_early_bytes), mail_early_bytes), Landing::lease);
+    EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::later);
+    EXPECT_EQ(deliver(fragment(0, 9, 0, 5000), 4096), Landing::later);
+    std::vector<std::byte> small(mail_early_bytes), big(mail_early_bytes + 1);
+    mail.receive(0, 8, buffer_of(big), 1);
+    EXPECT_TRUE(one.actions.completions.empty());
+    EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::lease);
+    EXPECT_TRUE(told(1, Code::ok));
+    EXPECT_EQ(big[1024], std::byte{5});
+    mail.receive(2, 7, buffer_of(small), 2);   // of another rank
+    EXPECT_TRUE(one.actions.completions.empty());
+    mail.receive(0, 7, buffer_of(small), 3);
+    EXPECT_TRUE(told(3, Code::ok));
+    EXPECT_EQ(small[0], std::byte{5});
+    for (uint32_t i = 0; i < mail_early_max; ++i) ASSERT_EQ(deliver(fragment(0, 100 + i, 0, 0), 0), Landing::lease);
+    EXPECT_EQ(deliver(fragment(0, 99, 0, 0), 0), Landing::later);
+}
+
+TEST_F(MailByHand, AWrongSizeIsAConflict) {
+    std::vector<std::byte> memory(10);
+    mail.receive(0, 7, buffer_of(memory), 1);
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 12), 12), Landing::lease);
+    EXPECT_TRUE(told(1, Code::conflict));
+    EXPECT_STREQ(one.actions.completions[0].status.what, "mail 0x7 of rank 0 has 12 bytes where 10 are expected: the ranks do not run the same job");
+    EXPECT_EQ(memory[0], std::byte{0});
+    deliver(fragment(3, 7, 0, 12), 12);   // early
+    mail.receive(3, 7, buffer_of(memory), 2);
+    EXPECT_TRUE(told(2, Code::conflict));
+    // Of several fragments the rest is read and forgotten.
+    mail.receive(0, 8, buffer_of(memory), 3);
+    EXPECT_EQ(deliver(fragment(0, 8, 0, 10000), 4096), Landing::lease);
+    EXPECT_TRUE(told(3, Code::conflict));
+    EXPECT_EQ(deliver(fragment(0, 8, 4096, 10000), 4096), Landing::drop);
+    EXPECT_EQ(deliver(fragment(0, 8, 8192, 10000), 10000 - 8192), Landing::drop);
+}
+
+TEST_F(MailOfBigFragments, AWrongSizeIsAConflict) {
+    std::vector<std::byte> memory(100);
+    mail.receive(0, 7, buffer_of(memory), 1);
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 1 << 20), segment_bytes_stream), Landing::place);
+    EXPECT_TRUE(told(1, Code::conflict));
+    EXPECT_EQ(memory[0], std::byte{0});
+    EXPECT_EQ(deliver(fragment(0, 7, segment_bytes_stream, 1 << 20), segment_bytes_stream), Landing::drop);
+}
+
+TEST_F(MailOfBigFragments, ACancelledReceiveKeepsItsMemoryWhileAFragmentLands) {
+    std::vector<std::byte> memory(3 * segment_bytes_stream);
+    const auto total = static_cast<uint32_t>(memory.size());
+    mail.receive(0, 7, buffer_of(memory), 1);
+    EXPECT_EQ(deliver(fragment(0, 7, 0, total), segment_bytes_stream), Landing::place);
+    Packet second = fragment(0, 7, segment_bytes_stream, total);
+    EXPECT_EQ(land(second, segment_bytes_stream), Landing::place);
+    mail.cancel(1);
+    EXPECT_TRUE(one.actions.completions.empty());
+    EXPECT_EQ(land(second, segment_bytes_stream), Landing::place);   // the stream broke: the same fragment again
+    EXPECT_EQ(deliver(fragment(0, 7, 2 * segment_bytes_stream, total), segment_bytes_stream), Landing::drop);
+    arrive(second);
+    EXPECT_TRUE(told(1, Code::cancelled));
+    EXPECT_EQ(deliver(fragment(0, 7, 2 * segment_bytes_stream, total), segment_bytes_stream), Landing::drop);
+}
+
+TEST_F(MailByHand, CancelsOpenReceivesOnly) {
+    std::vector<std::byte> memory(10);
+    mail.receive(0, 7, buffer_of(memory), 1);
+    mail.cancel(1);
+    EXPECT_TRUE(told(1, Code::cancelled));
+    mail.cancel(1);
+    EXPECT_TRUE(one.actions.completions.empty());
+    mail.cancel(999);
+    EXPECT_TRUE(one.actions.completions.empty());
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 10), 10), Landing::lease);   // an early one now
+    mail.receive(0, 7, buffer_of(memory), 2);
+    EXPECT_TRUE(told(2, Code::ok));
+}
+
+TEST_F(MailByHand, ALostRankEndsItsReceives) {
+    std::vector<std::byte> memory(10);
+    mail.receive(0, 7, buffer_of(memory), 1);
+    Event event;
+    event.kind = Event::Kind::peer_lost, event.rank = 2, event.status = fail(Code::peer_lost, "rank 2 is lost: no answer in 30 s");
+    one.on(event);
+    EXPECT_TRUE(one.actions.completions.empty());
+    event.rank = 0;
+    one.on(event);
+    EXPECT_TRUE(told(1, Code::peer_lost));
+    mail.receive(0, 7, buffer_of(memory), 2);
+    EXPECT_TRUE(told(2, Code::peer_lost));
+    event.kind = Event::Kind::peer_up;
+    one.on(event);
+    mail.receive(0, 7, buffer_of(memory), 3);
+    EXPECT_TRUE(one.actions.completions.empty());
+}
+
+TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
+    std::vector<std::byte> memory(10000);
+    mail.send({2}, 7, buffer_of(memory), 42);
+    ASSERT_EQ(one.actions.sends.size(), 3u);
+    std::vector<Send> sends = one.actions.sends;
+    EXPECT_EQ(sends[2].payload.bytes, 10000u - 8192);
+    EXPECT_EQ(sends[2].payload.host, memory.data() + 8192);
+    mail.send({3}, 7, {}, 43);
+    ASSERT_EQ(one.actions.sends.size(), 1u);
+    Event event;
+    event.kind = Event::Kind::sent, event.id = one.actions.sends[0].ticket;
+    one.on(event);
+    EXPECT_TRUE(told(43, Code::ok));
+    for (int i : {2, 0, 1}) {
+        event.id = sends[static_cast<size_t>(i)].ticket;
+        event.status = i == 0 ? fail(Code::peer_lost, "rank 2 is lost") : Status{};
+        one.on(event);
+        EXPECT_EQ(one.actions.completions.size(), i == 1 ? 1u : 0u);
+    }
+    EXPECT_TRUE(told(42, Code::peer_lost));
+}
+
+TEST_F(MailByHand, RefusesWhatCannotBe) {
+    std::vector<std::byte> memory(10000);
+    mail.receive(0, 7, buffer_of(memory), 1);
+    auto refused = [&](Packet packet, uint64_t bytes) {
+        EXPECT_EQ(deliver(packet, bytes), Landing::drop);
+        std::vector<std::byte> payload(bytes);
+        packet.payload = buffer_of(payload);
+        arrive(packet);
+        EXPECT_TRUE(one.actions.completions.empty() && one.actions.sends.empty());
+    };
+    refused(fragment(1, 7, 0, 10000), 4096);           // from ourselves
+    refused(fragment(4, 7, 0, 10000), 4096);           // from nobody
+    refused(fragment(0, 7, 0, 10000), 4095);           // sizes that do not follow from offset and total
+    refused(fragment(0, 7, 0, 10000), 0);
+    refused(fragment(0, 7, 8192, 10000), 4096);
+    refused(fragment(0, 7, 100, 10000), 4096);         // an offset between fragments
+    refused(fragment(0, 7, 12288, 10000), 0);          // an offset beyond the end
+    refused(fragment(0, 7, ~0u - 4095, 10000), 4096);
+    Packet packet = fragment(0, 7, 0, 10000);
+    packet.type = PacketType::words;
+    refused(packet, 4096);
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::lease);
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::later);   // begun: this would be another message of that tag
+    EXPECT_EQ(deliver(fragment(0, 7, 4096, 10000), 4096), Landing::lease);
+    EXPECT_EQ(deliver(fragment(0, 7, 8192, 10000), 10000 - 8192), Landing::lease);
+    EXPECT_TRUE(told(1, Code::ok));
+}
+
+TEST_F(MailByHand, NoiseDoesNoHarm) {
+    std::vector<std::byte> memory(9000);
+    for (uint32_t i = 0; i < 50'000; ++i) {
+        auto a = random4(Purpose::test, 3, i, 0);
+        if (i % 50 == 0) mail.receive(a[0] % 2 * 2, a[1] % 4, {memory.data(), nullptr, a[2] % 9000, 0}, i);
+        const uint32_t totals[] = {0, 10, 4096, 4097, 9000, a[3]};
+        const uint32_t total = totals[a[1] % 6], offset = a[2] % 4 * 4096;
+        deliver(fragment(a[0] % 5, a[1] % 4, offset, total), a[3] % 3 ? std::min<uint64_t>(4096, total - offset) : a[3] % 5000);
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
