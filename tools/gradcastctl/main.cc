@@ -79,7 +79,7 @@ int run(int argc, char** argv) {
 
     command = add("import", "write a data set as shards", [&] { return command_import(options, kind, from, out, force); });
     command->add_option("KIND", kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
-    command->add_option("--from", from, "folder of the original files")->required();
+    command->add_option("--from", from, "folder of the original files (default: where Debian's package puts them)");
     command->add_option("--out", out, "folder for train.h5 and test.h5")->required();
     command->add_flag("--force", force, "replace shards that are there");
 
