@@ -90,6 +90,22 @@ Status collect(Context& context, uint64_t until_us) {
     return {};
 }
 
+/// Asks the exchange what is missing.
+Status overdue(Context& context, uint64_t us) {
+    Event explain;
+    explain.kind = Event::Kind::command;
+    explain.id = static_cast<uint64_t>(ExchangeCommand::explain);
+    explain.step = context.step;
+    context.host.post(on(Channel::gradient), explain);
+    (void)collect(context, context.host.now_us() + 1'000'000);
+    GC_TRY(context.ended);
+    const double seconds = static_cast<double>(us) / 1e6;
+    for (const Completion& each : context.completions)
+        if (each.channel == on(Channel::gradient) && each.status.code == Code::deadline)
+            return fail(Code::deadline, "no sum within {} s: {}", seconds, each.status.what);
+    return fail(Code::deadline, "no sum of step {} within {} s", context.step, seconds);
+}
+
 /// The trainer waits for others as long as this lives.
 struct Waiting {
     explicit Waiting(Progress& p) : progress(p) { progress.waiting.store(true, std::memory_order_relaxed); }
@@ -124,10 +140,7 @@ Status Context::wait(std::span<const Sum*> sums) {
     uint64_t us = (step == 0 ? 10 : 1) * deadline_us, until_us = host.now_us() + us;
     for (size_t missing = sums.size(); missing > 0;) {
         Status status = collect(*this, until_us);
-        if (status.code == Code::deadline && ended.ok()) {
-            auto bucket = std::find(sums.begin(), sums.end(), nullptr) - sums.begin();
-            return fail(Code::deadline, "step {}: no sum of bucket {} within {} s", step, bucket, us / 1e6);
-        }
+        if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);
         GC_TRY(status);
         for (const Completion& each : completions)
             if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id]) sums[each.id] = each.sum, --missing;
@@ -140,7 +153,7 @@ Status Context::wait_mail(uint32_t count, uint64_t us, const char* what) {
     uint64_t until_us = host.now_us() + us;
     while (count > 0) {
         Status status = collect(*this, until_us);
-        if (status.code == Code::deadline && ended.ok()) return fail(Code::deadline, "no {} within {} s", what, us / 1e6);
+        if (status.code == Code::deadline && ended.ok()) return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
         GC_TRY(status);
         for (const Completion& each : completions) count -= each.channel == on(Channel::mail);
     }

@@ -59,7 +59,7 @@ struct Context {
     /// Error: of the block that failed first; the others are abandoned.
     Status compute();
     /// Blocks until all buckets of `step` are summed.  sums is indexed by bucket.  The only place where a round waits.
-    /// Errors: deadline (names the first bucket that is missing), conflict, peer_lost, or whatever the job has been ended with elsewhere.
+    /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended with elsewhere.
     Status wait(std::span<const Sum*> sums);
     /// Blocks until mail with tickets 1 .. count is done.  `what` names it in the error, as "counts of the evaluation after step 938".
     Status wait_mail(uint32_t count, uint64_t us, const char* what);

@@ -103,7 +103,11 @@ public:
             // Others must hear of it, and may have found something else first: all end with one line.
             post_abort(host, status);
             (void)context.wait_job(static_cast<uint64_t>(JobCommand::abort));
-            if (!context.ended.ok()) status = context.ended;
+            if (!context.ended.ok()) {
+                // What was found here is another rank's word for the same thing, or its consequence.
+                if (std::string_view(context.ended.what).find(status.what) == std::string_view::npos) log_.info("found here: {}", status.what);
+                status = context.ended;
+            }
         }
         {
             std::lock_guard lock(host_mutex_);
@@ -245,7 +249,7 @@ private:
     }
 
     Status train(Context& context) {
-        loader_->plan(0, own_blocks_);
+        if (!own_blocks_.empty()) loader_->plan(0, own_blocks_);
         context.state = context.digest(0);
         Event begin = job_event(JobCommand::begin);
         begin.tag = context.state;

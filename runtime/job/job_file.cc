@@ -218,7 +218,7 @@ private:
 
     void layers(const toml::node& node) {
         const toml::array* array = node.as_array();
-        if (!array || !array->is_homogeneous(toml::node_type::table))
+        if (!array || !array->is_homogeneous(toml::node_type::table))   // an empty one is not
             return mistake(line_of(node), "net.layers", fmt::format("is {}: write one [[net.layers]] for each layer", array ? "not a list of sections" : type_name(node)));
         for (const toml::node& each : *array) {
             LayerSpec layer;
@@ -296,8 +296,6 @@ private:
         if (has("net.preset") && has("net.layers")) mistake(line("net.layers"), "net.layers", "either a preset or layers, not both");
         if (!has("net.preset") && !has("net.layers")) mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", joined(presets())));
         if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
-        if (has("net.layers") && root.at_path("net.layers").is_array() && job_.layers.empty() && root.at_path("net.layers").as_array()->empty())
-            mistake(line("net.layers"), "net.layers", "is empty");
         if (job_.optimiser.momentum == 1) mistake(line("optimiser.momentum"), "optimiser.momentum", "1 is not below 1");
 
         const ExchangeKind* kind;

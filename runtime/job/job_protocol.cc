@@ -97,10 +97,8 @@ private:
 
     /// The line about something that this rank's trainer has found.
     std::string local_text(Status status) const {
-        std::string text = status.what;
-        if (status.code == Code::cancelled) return text;
-        if (std::string prefix = std::string(code_name(status.code)) + ": "; status.code == Code::diverged && !text.starts_with(prefix)) text = prefix + text;
-        text += ", found by " + name(config_.self);
+        if (status.code == Code::cancelled) return status.what;
+        std::string text = fmt::format("{}{}: {}", status.code == Code::diverged ? "diverged: " : "", name(config_.self), status.what);
         if (status.code != Code::deadline) return text;
         // Whom we may be waiting for: those who are behind, or whom we have not heard for long.
         uint64_t step = config_.progress->step.load(std::memory_order_relaxed);
@@ -169,9 +167,11 @@ private:
             abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
         };
         std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
-        if (kernels != config_.kernel_set) differs("computes with kernel set", kernels, config_.kernel_set, ": set the same isa in gradcastd.toml of all nodes");
-        else if (text_of(peer.news.data) != config_.data_digest)
+        // Data first: on other data the probe block has another gradient.
+        if (text_of(peer.news.data) != config_.data_digest)
             differs("has data with the digest", text_of(peer.news.data), config_.data_digest, ": import the same data on all nodes");
+        else if (kernels != config_.kernel_set)
+            differs("computes with kernel set", kernels, config_.kernel_set, ": set the same isa in gradcastd.toml of all nodes");
         else if (peer.news.state.get() != own_.state.get())
             differs("begins with state", fmt::format("{:016x}", peer.news.state.get()), fmt::format("{:016x}", own_.state.get()), "");
         else if (phase() >= Phase::ended && peer.phase() >= Phase::ended && text_of(peer.news.digest) != text_of(own_.digest))

@@ -1,0 +1,388 @@
+// Whole jobs on a tiny data set: one rank on real threads, several in the simulator.
+#include "runtime/job/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include "datasets/shard.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/rng.h"
+#include "runtime/job/model_file.h"
+#include "transport/code/kernels.h"
+#include "transport/link/sim.h"
+
+namespace gradcast {
+namespace {
+
+/// The machine under a job of one rank: its protocols run on the trainer's thread whenever that waits.
+class OneRank final : public Host {
+public:
+    uint64_t now_us() override { return clock_us(); }
+    void post(uint16_t channel, const Event& event) override {
+        std::lock_guard lock(mutex_);
+        inbox_.emplace_back(channel, event);
+        changed_.notify_one();
+    }
+    Status wait(std::vector<Completion>* out, uint64_t until_us) override {
+        std::unique_lock lock(mutex_);
+        while (done_.empty()) {
+            if (inbox_.empty()) {
+                if (now_us() >= until_us) return fail(Code::deadline, "nothing was completed");
+                changed_.wait_for(lock, std::chrono::milliseconds(10));
+                continue;
+            }
+            auto batch = std::exchange(inbox_, {});
+            lock.unlock();
+            for (auto& [channel, event] : batch) give(channel, event);
+            lock.lock();
+        }
+        out->insert(out->end(), done_.begin(), done_.end());
+        done_.clear();
+        return {};
+    }
+    std::map<uint16_t, Protocol*> protocols;
+    std::optional<StepId> swallow;   // the exchange never hears of bucket 0 of this step
+
+private:
+    void give(uint16_t channel, const Event& event) {
+        if (event.kind == Event::Kind::ready && swallow == event.step && event.bucket == 0) return;
+        Actions actions;
+        actions.now_us = now_us();
+        protocols.at(channel)->on({&event, 1}, actions);
+        EXPECT_TRUE(actions.sends.empty());
+        for (const Compute& compute : actions.computes) {
+            compute_now(compute);
+            Event computed;
+            computed.kind = Event::Kind::computed;
+            computed.id = compute.ticket;
+            post(channel, computed);
+        }
+        for (Completion completion : actions.completions) {
+            completion.channel = channel;
+            done_.push_back(completion);
+        }
+    }
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<std::pair<uint16_t, Event>> inbox_;
+    std::vector<Completion> done_;
+};
+
+class EngineTest : public ::testing::Test {
+protected:
+    void SetUp() override {
+        log_level(Level::error);
+        folder_ = ::testing::TempDir() + "gradcast_engine_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        std::filesystem::remove_all(folder_);
+        ASSERT_TRUE(make_directories(folder_).ok());
+        write("train.h5", 600, 0);
+        write("test.h5", 250, 600);
+    }
+    void TearDown() override { std::filesystem::remove_all(folder_); }
+
+    /// Four classes that can be told by which quarter of the picture is bright.
+    void write(const std::string& name, uint32_t count, uint32_t first, uint32_t side = 8, uint32_t classes = 4) {
+        std::vector<uint8_t> images(count * side * side);
+        std::vector<int32_t> labels(count);
+        for (uint32_t i = 0; i < count; ++i) {
+            labels[i] = static_cast<int32_t>((first + i) % classes);
+            for (uint32_t y = 0; y < side; ++y)
+                for (uint32_t x = 0; x < side; ++x) {
+                    uint32_t noise = random4(Purpose::test, 1, first + i, y * side + x)[0] % 100;
+                    uint32_t quarter = 2 * (y / (side / 2)) + x / (side / 2);
+                    images[(i * side + y) * side + x] = static_cast<uint8_t>(noise + (quarter == (first + i) % 4 ? 90 : 0));
+                }
+        }
+        DataInfo info{.count = count, .C = 1, .H = side, .W = side, .classes = classes, .mean = {0.3f}, .std = {0.2f}, .source = "test"};
+        Status status = shard_write(folder_ + "/" + name, info, images.data(), labels.data());
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+
+    std::string job_text(const std::string& more = "") {
+        return "[job]\nepochs = 2\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\ntest = \"test.h5\"\n[net]\n"
+               "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
+               "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n" +
+               more;
+    }
+    static std::string replaced(std::string text, const std::string& from, const std::string& to) {
+        size_t at = text.find(from);
+        EXPECT_NE(at, std::string::npos) << from;
+        return text.replace(at, from.size(), to);
+    }
+
+    EngineConfig config(const std::string& text, uint32_t n = 1, Rank self = 0) {
+        EngineConfig config;
+        std::vector<JobMistake> mistakes;
+        EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
+        for (Rank rank = 0; rank < n; ++rank) config.view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
+        config.self = self;
+        config.folder = fmt::format("{}/job-{}-{}-{}", folder_, runs_++, n, self);
+        return config;
+    }
+
+    /// A job of one rank.
+    Status run_one(const std::string& text, uint32_t lanes, JobStatus* status, std::string* final_path = nullptr) {
+        EngineConfig c = config(text);
+        c.lanes = lanes;
+        std::unique_ptr<Engine> engine;
+        GC_TRY(Engine::open(c, Log(), &engine));
+        OneRank host;
+        engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+        Status result = engine->run(host);
+        *status = engine->status();
+        if (final_path) *final_path = c.folder + "/final.h5";
+        return result;
+    }
+
+    /// A job of n ranks in the simulator.
+    Status run_many(const std::string& text, uint32_t n, std::vector<JobStatus>* statuses, std::function<void(std::vector<std::unique_ptr<Engine>>&)> meddle = {}) {
+        auto simulator = Simulator::create({.ranks = n});
+        std::vector<std::unique_ptr<Engine>> engines(n);
+        for (Rank rank = 0; rank < n; ++rank) {
+            EngineConfig c = config(text, n, rank);
+            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            GC_TRY(Engine::open(c, Log(), &engines[rank]));
+            engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+        }
+        if (meddle) meddle(engines);
+        Status status = simulator->run();
+        statuses->clear();
+        for (auto& engine : engines) statuses->push_back(engine->status());
+        simulator.reset();
+        return status;
+    }
+
+    std::string folder_;
+    uint32_t runs_ = 0;
+};
+
+TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
+    std::string digest;
+    uint64_t step_digest = 0;
+    for (uint32_t lanes : {0u, 1u, 2u, 3u, 1u}) {
+        JobStatus status;
+        std::string path;
+        Status result = run_one(job_text(), lanes, &status, &path);
+        ASSERT_TRUE(result.ok()) << result.what;
+        EXPECT_EQ(status.state, JobState::done);
+        EXPECT_EQ(status.step, 50u);
+        EXPECT_EQ(status.steps, 50u);
+        EXPECT_EQ(status.epochs, 2u);
+        EXPECT_LT(status.loss, 0.7);   // ln 4 = 1.39 before
+        EXPECT_GT(status.accuracy, 0.9);
+        EXPECT_EQ(status.digest.size(), 64u);
+        if (digest.empty()) digest = status.digest, step_digest = status.step_digest;
+        EXPECT_EQ(status.digest, digest) << lanes;
+        EXPECT_EQ(status.step_digest, step_digest);
+
+        std::ifstream lines(path.substr(0, path.rfind('/')) + "/steps.jsonl");
+        std::string line, last;
+        uint32_t count = 0;
+        for (; std::getline(lines, line); ++count) last = line;
+        EXPECT_EQ(count, 50u);
+        EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)), std::string::npos) << last;
+    }
+    // What must change the digest does.
+    JobStatus other;
+    ASSERT_TRUE(run_one(replaced(job_text(), "blocks = 6", "blocks = 5"), 1, &other).ok());
+    EXPECT_NE(other.digest, digest);
+    ASSERT_TRUE(run_one(replaced(job_text(), "[job]", "[job]\nseed = 2"), 1, &other).ok());
+    EXPECT_NE(other.digest, digest);
+}
+
+TEST_F(EngineTest, FinalModelEvaluatesToTheJobsAccuracy) {
+    JobStatus status;
+    std::string path;
+    ASSERT_TRUE(run_one(job_text(), 2, &status, &path).ok());
+    for (uint32_t threads : {1u, 3u}) {
+        Evaluation evaluation;
+        Status result = model_evaluate(path, folder_ + "/test.h5", threads, &evaluation);
+        ASSERT_TRUE(result.ok()) << result.what;
+        EXPECT_EQ(evaluation.count, 250u);
+        EXPECT_EQ(static_cast<double>(evaluation.right) / 250, status.accuracy);
+        EXPECT_EQ(evaluation.digest, status.digest);
+        uint64_t right = 0, count = 0;
+        for (uint64_t each : evaluation.right_of_class) right += each;
+        for (uint64_t each : evaluation.count_of_class) count += each;
+        EXPECT_EQ(right, evaluation.right);
+        EXPECT_EQ(count, 250u);
+    }
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    EXPECT_EQ(model.job, job_text());
+    EXPECT_EQ(model.step, 50u);
+    EXPECT_EQ(model.accuracy, status.accuracy);
+    EXPECT_EQ(model.kernel_set, status.kernel_set);
+    EXPECT_EQ(parameters.size(), 64u * 16 + 16 + 16 * 4 + 4);
+    EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+}
+
+TEST_F(EngineTest, BrokenModelsAreNamed) {
+    JobStatus status;
+    std::string path;
+    ASSERT_TRUE(run_one(replaced(job_text(), "epochs = 2", "steps = 3"), 1, &status, &path).ok());
+    auto error = [&](const std::string& model, const std::string& data) {
+        Evaluation unused;
+        Status result = model_evaluate(model, data, 1, &unused);
+        EXPECT_FALSE(result.ok());
+        EXPECT_EQ(std::string_view(result.what).find('\n'), std::string_view::npos);
+        return std::string(result.what);
+    };
+    const std::string test = folder_ + "/test.h5";
+    EXPECT_NE(error(folder_ + "/absent.h5", test).find("absent.h5: No such file"), std::string::npos);
+    EXPECT_NE(error(test, test).find("test.h5: not a gradcast model: format is not \"gradcast model\""), std::string::npos) << error(test, test);
+    ASSERT_TRUE(file_write(folder_ + "/text.h5", "hello").ok());
+    EXPECT_NE(error(folder_ + "/text.h5", test).find("text.h5: not a gradcast model: "), std::string::npos);
+
+    // One bit of one parameter.
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    std::string bytes;
+    ASSERT_TRUE(file_read(path, &bytes).ok());
+    size_t at = bytes.find(std::string_view(reinterpret_cast<const char*>(parameters.data()), 64));
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + 100] ^= 4;
+    ASSERT_TRUE(file_write(path, bytes).ok());
+    EXPECT_NE(error(path, test).find("digest of its parameters differs: the file is damaged"), std::string::npos);
+    bytes[at + 100] ^= 4;
+    for (size_t size = 1; size < bytes.size(); size += bytes.size() / 40) {
+        ASSERT_TRUE(file_write(path, bytes.substr(0, size)).ok());
+        error(path, test);
+    }
+    ASSERT_TRUE(file_write(path, bytes).ok());
+    write("other.h5", 30, 0, 10);
+    EXPECT_NE(error(path, folder_ + "/other.h5").find("takes samples of 1x8x8 in 4 classes"), std::string::npos) << error(path, folder_ + "/other.h5");
+    EXPECT_NE(error(path, folder_ + "/none*.h5").find("none*.h5"), std::string::npos);
+}
+
+TEST_F(EngineTest, DivergenceNamesLayerBlockAndRank) {
+    // Without ReLU nothing can die: weights grow until their products overflow.
+    std::string text = replaced(replaced(job_text(), "[[net.layers]]\nkind = \"relu\"\n", ""), "lr = 0.05", "lr = 1e9");
+    JobStatus status;
+    std::string path;
+    Status result = run_one(text, 2, &status, &path);
+    EXPECT_EQ(result.code, Code::diverged) << result.what;
+    EXPECT_EQ(status.state, JobState::failed);
+    EXPECT_EQ(status.error, result.what);
+    EXPECT_TRUE(status.error.starts_with("diverged: ")) << status.error;
+    for (const char* part : {"layer fc", "block ", "step ", "rank 0 (node-a)"}) EXPECT_NE(status.error.find(part), std::string::npos) << status.error;
+    EXPECT_FALSE(std::filesystem::exists(path));
+    EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+}
+
+TEST_F(EngineTest, MistakesAreFoundBeforeAnythingStarts) {
+    JobStatus status;
+    auto error = [&](const std::string& text) {
+        Status result = run_one(text, 1, &status);
+        EXPECT_FALSE(result.ok());
+        return std::string(result.what);
+    };
+    EXPECT_NE(error(replaced(job_text(), "train.h5", "nothing*.h5")).find("nothing*.h5"), std::string::npos);
+    EXPECT_NE(error(replaced(job_text(), "outputs = 4\n", "outputs = 5\n")).find("4"), std::string::npos);
+    write("test.h5", 30, 0, 10);
+    EXPECT_NE(error(job_text()).find("they must be alike"), std::string::npos);
+}
+
+TEST_F(EngineTest, AStallEndsTheJobWithinItsDeadline) {
+    EngineConfig c = config(job_text());
+    c.job.deadline_us = 300'000;   // far below what a job file may say
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank host;
+    host.swallow = 5;
+    engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+    Status result = engine->run(host);
+    EXPECT_EQ(result.code, Code::deadline);
+    EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos) << result.what;
+    EXPECT_EQ(engine->status().step, 5u);
+}
+
+TEST_F(EngineTest, CancelBeforeAndWhileItRuns) {
+    EngineConfig c = config(replaced(job_text(), "epochs = 2", "epochs = 1000000"));
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank host;
+    engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+    std::thread other([&] {
+        while (engine->status().step < 3) std::this_thread::yield();
+        engine->cancel("cancelled on request at node-a");
+    });
+    Status result = engine->run(host);
+    other.join();
+    EXPECT_EQ(result.code, Code::cancelled);
+    EXPECT_STREQ(result.what, "cancelled on request at node-a");
+    EXPECT_EQ(engine->status().state, JobState::cancelled);
+
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank again;
+    engine->attach([&](uint16_t channel, Protocol* protocol) { again.protocols[channel] = protocol; });
+    engine->cancel("too early");
+    EXPECT_STREQ(engine->run(again).what, "too early");
+}
+
+TEST_F(EngineTest, OneDigestAndOneAccuracyWhateverTheRanks) {
+    JobStatus one;
+    ASSERT_TRUE(run_one(job_text(), 2, &one).ok());
+    for (const char* exchange : {"unicast", "ring"})
+        for (uint32_t n : {2u, 3u, 7u}) {   // 7 ranks, 6 blocks, 3 evaluation batches: some have nothing to do
+            std::vector<JobStatus> many;
+            Status result = run_many(job_text(fmt::format("[algorithm]\nexchange = \"{}\"\n", exchange)), n, &many);
+            ASSERT_TRUE(result.ok()) << result.what;
+            for (const JobStatus& each : many) {
+                EXPECT_EQ(each.state, JobState::done);
+                EXPECT_EQ(each.digest, one.digest) << exchange << " " << n;
+                EXPECT_EQ(each.step_digest, one.step_digest);
+                EXPECT_EQ(each.accuracy, one.accuracy);
+                EXPECT_EQ(each.loss, one.loss);
+            }
+        }
+}
+
+TEST_F(EngineTest, AllRanksEndWithOneLine) {
+    std::string text = replaced(replaced(job_text(), "[[net.layers]]\nkind = \"relu\"\n", ""), "lr = 0.05", "lr = 1e9");
+    std::vector<JobStatus> many;
+    EXPECT_EQ(run_many(text, 4, &many).code, Code::diverged);
+    for (const JobStatus& each : many) {
+        EXPECT_EQ(each.state, JobState::failed);
+        EXPECT_EQ(each.error, many[0].error);
+    }
+    EXPECT_TRUE(many[0].error.starts_with("diverged: ")) << many[0].error;
+
+    run_many(job_text(), 3, &many, [](auto& engines) { engines[1]->cancel("cancelled on request at node-b"); }).ok();
+    for (const JobStatus& each : many) {
+        EXPECT_EQ(each.state, JobState::cancelled);
+        EXPECT_EQ(each.error, "cancelled on request at node-b");
+    }
+
+    // One of them has other data.
+    std::vector<std::unique_ptr<Engine>> engines;
+    auto simulator = Simulator::create({.ranks = 2});
+    for (Rank rank : {0u, 1u}) {
+        if (rank == 1) write("train.h5", 600, 1);
+        EngineConfig c = config(job_text(), 2, rank);
+        c.lanes = 0, c.loader_threaded = false;
+        engines.emplace_back();
+        ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
+        engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+        simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+    }
+    EXPECT_EQ(simulator->run().code, Code::conflict);
+    EXPECT_EQ(engines[0]->status().error, engines[1]->status().error);
+    EXPECT_NE(engines[0]->status().error.find("rank 1 (node-b)"), std::string::npos) << engines[0]->status().error;
+    simulator.reset();
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,234 @@
+#include "runtime/job/job_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+// As DESIGN.md shows it, but for the exchange.
+const std::string example = R"(# job.toml; relative paths are against this file's folder
+[job]
+name = "fmnist-lenet5"
+seed = 1
+epochs = 5                  # or steps = N
+batch = 128
+blocks = 8                  # the default; fixes the result, whatever the number of nodes
+deadline = "30s"
+[data]
+train = "fashion-mnist/train*.h5"
+test = "fashion-mnist/test*.h5"
+[net]
+preset = "lenet5"           # or [[net.layers]]
+[optimiser]
+kind = "sgd"
+lr = 0.05
+momentum = 0.9
+[algorithm]
+kind = "ssgd"
+exchange = "ring"
+m = 2
+s = 0
+quantiser = "auto32"
+[transport]
+kind = "auto"               # ip, rdma
+)";
+
+std::vector<std::string> mistakes_of(const std::string& text, JobConfig* config = nullptr) {
+    JobConfig unused;
+    std::vector<JobMistake> mistakes;
+    bool good = job_parse(text, "job.toml", "/base", config ? config : &unused, &mistakes);
+    EXPECT_EQ(good, mistakes.empty());
+    std::vector<std::string> texts;
+    for (const JobMistake& mistake : mistakes) {
+        EXPECT_EQ(mistake.text.find('\n'), std::string::npos) << mistake.text;
+        EXPECT_EQ(mistake.text.find(fmt::format("job.toml:{}: ", mistake.line)), 0u) << mistake.text;
+        texts.push_back(mistake.text);
+    }
+    return texts;
+}
+
+/// The example with `from` replaced.
+std::string changed(const std::string& from, const std::string& to) {
+    std::string text = example;
+    size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+}
+
+TEST(JobFile, ExampleOfTheDesign) {
+    JobConfig job;
+    ASSERT_EQ(mistakes_of(example, &job), std::vector<std::string>{});
+    EXPECT_EQ(job.text, example);
+    EXPECT_EQ(job.name, "fmnist-lenet5");
+    EXPECT_EQ(job.epochs, 5u);
+    EXPECT_EQ(job.steps, 0u);
+    EXPECT_EQ(job.batch, 128u);
+    EXPECT_EQ(job.blocks, 8u);
+    EXPECT_EQ(job.deadline_us, 30'000'000u);
+    EXPECT_EQ(job.train, "/base/fashion-mnist/train*.h5");
+    EXPECT_EQ(job.test, "/base/fashion-mnist/test*.h5");
+    EXPECT_EQ(job.preset, "lenet5");
+    EXPECT_EQ(job.optimiser.lr, 0.05);
+    EXPECT_EQ(job.optimiser.momentum, 0.9);
+    EXPECT_EQ(job.exchange, "ring");
+    EXPECT_EQ(job.protect, Protect::auth);
+}
+
+TEST(JobFile, DefaultsAreThoseOfTheHelp) {
+    JobConfig job, defaults;
+    ASSERT_EQ(mistakes_of("[job]\nsteps = 3\n[data]\ntrain = \"/a/*.h5\"\n[net]\npreset = \"mlp\"\n", &job), std::vector<std::string>{});
+    EXPECT_EQ(job.train, "/a/*.h5");
+    EXPECT_EQ(job.steps, 3u);
+    EXPECT_TRUE(job.test.empty());
+    // Every default that the help prints, read as a file, gives what leaving it out gives.
+    std::string text, section;
+    for (size_t begin = 0, end; (end = job_help().find('\n', begin)) != std::string::npos; begin = end + 1) {
+        std::string line = job_help().substr(begin, end - begin);
+        if (line.starts_with("[")) section = line;
+        if (line.starts_with("[") && line != "[[net.layers]]") text += line + "\n";
+        if (!line.starts_with("    ") || section == "[[net.layers]]" || line.find(" = …") != std::string::npos || line.starts_with("    pad")) continue;
+        std::string value = line.substr(4, line.find("  ", 5) - 4);
+        text += value + "\n";
+    }
+    text.insert(text.find("[job]\n") + 6, "steps = 3\n");
+    text.insert(text.find("[data]\n") + 7, "train = \"/a/*.h5\"\n");
+    text.insert(text.find("[net]\n") + 6, "preset = \"mlp\"\n");
+    JobConfig spelled;
+    ASSERT_EQ(mistakes_of(text, &spelled), std::vector<std::string>{}) << text;
+    EXPECT_EQ(spelled.name, job.name);
+    EXPECT_EQ(spelled.seed, job.seed);
+    EXPECT_EQ(spelled.batch, job.batch);
+    EXPECT_EQ(spelled.blocks, job.blocks);
+    EXPECT_EQ(spelled.deadline_us, job.deadline_us);
+    EXPECT_EQ(spelled.optimiser.lr, job.optimiser.lr);
+    EXPECT_EQ(spelled.optimiser.momentum, job.optimiser.momentum);
+    EXPECT_EQ(spelled.algorithm, job.algorithm);
+    EXPECT_EQ(spelled.exchange, job.exchange);
+    EXPECT_EQ(spelled.quantiser, job.quantiser);
+    EXPECT_EQ(spelled.transport, job.transport);
+    EXPECT_EQ(spelled.protect, job.protect);
+}
+
+TEST(JobFile, EveryMistakeHasItsLine) {
+    struct Case {
+        const char *from, *to, *part;
+    };
+    for (const Case& each : std::vector<Case>{
+             {"lr = 0.05", "lr = -1", "job.toml:16: optimiser.lr: -1 is not above 0"},
+             {"lr = 0.05", "lr = nan", "job.toml:16: optimiser.lr: nan is not above 0"},
+             {"lr = 0.05", "lr = inf", "job.toml:16: optimiser.lr: inf is above"},
+             {"lr = 0.05", "lr = \"0.05\"", "job.toml:16: optimiser.lr: is text, not a number"},
+             {"momentum = 0.9", "momentum = 1", "job.toml:17: optimiser.momentum: 1 is not below 1"},
+             {"momentum = 0.9", "momentun = 0.9", "job.toml:17: optimiser.momentun: is not known: did you mean momentum?"},
+             {"momentum = 0.9", "zzzzzzzz = 1", "job.toml:17: optimiser.zzzzzzzz: is not known: kind, lr, momentum, weight_decay"},
+             {"[optimiser]", "[optimizer]", "job.toml:14: optimizer: is not known: did you mean optimiser?"},
+             {"kind = \"sgd\"", "kind = \"sdg\"", "job.toml:15: optimiser.kind: \"sdg\" is not one of sgd (did you mean sgd?)"},
+             {"epochs = 5 ", "epochs = 5\nsteps = 7 ", "job.toml:6: job.steps: either epochs or steps, not both"},
+             {"epochs = 5 ", " ", "job.toml:2: job.epochs: is missing: either epochs or steps"},
+             {"epochs = 5 ", "epochs = 0 ", "job.toml:5: job.epochs: 0 is below 1"},
+             {"epochs = 5 ", "epochs = 1.5 ", "job.toml:5: job.epochs: is a number, not a whole number"},
+             {"batch = 128", "batch = 4", "job.toml:7: job.blocks: 8 blocks are more than the 4 samples"},
+             {"blocks = 8 ", "blocks = 65537 ", "job.toml:7: job.blocks: 65537 is above 65536"},
+             {"blocks = 8 ", "blocks = 9223372036854775807 ", "job.toml:7: job.blocks: 9223372036854775807 is above 65536"},
+             {"seed = 1", "seed = -1", "job.toml:4: job.seed: -1 is below 0"},
+             {"\"30s\"", "\"500ms\"", "job.toml:8: job.deadline: 500ms is below 4s"},
+             {"\"30s\"", "\"30\"", "job.toml:8: job.deadline: \"30\" is not a duration"},
+             {"\"30s\"", "\"30 parsecs\"", "job.toml:8: job.deadline: \"30 parsecs\" is not a duration"},
+             {"\"30s\"", "\"-30s\"", "job.toml:8: job.deadline: -30s is below 4s"},
+             {"\"30s\"", "30", "job.toml:8: job.deadline: is a whole number, not text, as \"30s\""},
+             {"\"30s\"", "\"infs\"", "job.toml:8: job.deadline: "},
+             {"name = \"fmnist-lenet5\"", "name = \"a/b\"", "job.toml:3: job.name: \"a/b\" is not 1 to 64 letters"},
+             {"name = \"fmnist-lenet5\"", "name = \"\"", "job.toml:3: job.name: \"\" is not 1 to 64 letters"},
+             {"train = ", "trian = ", "job.toml:10: data.trian: is not known: did you mean train?"},
+             {"train = \"fashion-mnist/train*.h5\"", "train = \"\"", "job.toml:10: data.train: is empty"},
+             {"test = \"fashion-mnist/test*.h5\"", "test = \"a\\u0000b\"", "job.toml:11: data.test: holds a zero byte"},
+             {"preset = \"lenet5\"", "preset = \"lenet6\"", "(did you mean lenet5?)"},
+             {"preset = \"lenet5\"", "", "job.toml:12: net.preset: is missing: lenet5, mlp, or [[net.layers]]"},
+             {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
+             {"exchange = \"ring\"", "exchange = \"coded-rs\"", "job.toml:20: algorithm.exchange: \"coded-rs\" is not one of "},
+             {"quantiser = \"auto32\"", "quantiser = \"fixed\"", "job.toml:23: algorithm.quantiser: "},
+             {"quantiser = \"auto32\"", "quantiser = \"auto16\"", "job.toml:23: algorithm.quantiser: \"auto16\" is not one of auto32, fixed"},
+             {"kind = \"ssgd\"", "kind = \"asgd\"", "job.toml:19: algorithm.kind: \"asgd\" is not one of ssgd"},
+             {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip"},
+             {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
+             {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
+         }) {
+        std::vector<std::string> found = mistakes_of(changed(each.from, each.to));
+        ASSERT_FALSE(found.empty()) << each.to;
+        EXPECT_TRUE(std::any_of(found.begin(), found.end(), [&](const std::string& text) { return text.find(each.part) != std::string::npos; }))
+            << each.to << " gives " << found[0] << ", wanted " << each.part;
+    }
+}
+
+TEST(JobFile, AllMistakesInOneGo) {
+    std::string text = changed("lr = 0.05", "lr = -1");
+    text.replace(text.find("batch = 128"), 11, "batch = \"x\"");
+    text.replace(text.find("preset"), 6, "presett");
+    EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
+                                     "job.toml:6: job.batch: is text, not a whole number",
+                                     "job.toml:12: net.preset: is missing: lenet5, mlp, or [[net.layers]]",
+                                     "job.toml:13: net.presett: is not known: did you mean preset?",
+                                     "job.toml:16: optimiser.lr: -1 is not above 0",
+                                 }));
+}
+
+TEST(JobFile, ASectionIsNotAValue) {
+    EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
+              (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
+                                        "job.toml:1: net.preset: is missing: lenet5, mlp, or [[net.layers]]"}));
+}
+
+TEST(JobFile, SyntaxErrorHasLineAndColumn) {
+    std::vector<std::string> found = mistakes_of(changed("seed = 1", "seed = = 1"));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].find("job.toml:4: column 8: "), 0u) << found[0];
+    EXPECT_EQ(mistakes_of(std::string((1 << 20) + 1, ' ')), std::vector<std::string>{"job.toml:1: 1048577 bytes are too many for a job file, at most 1048576"});
+}
+
+TEST(JobFile, Layers) {
+    const std::string head = "[job]\nsteps = 1\n[data]\ntrain = \"t\"\n[net]\npad = 2\n";
+    JobConfig job;
+    ASSERT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"conv\"\nname = \"first\"\noutputs = 6\nkernel = 5\n"
+                                 "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n",
+                          &job),
+              std::vector<std::string>{});
+    ASSERT_EQ(job.layers.size(), 2u);
+    EXPECT_EQ(job.net_pad, 2u);
+    EXPECT_EQ(job.layers[0].name, "first");
+    EXPECT_EQ(job.layers[0].outputs, 6u);
+    EXPECT_EQ(job.layers[0].kernel, 5u);
+    EXPECT_EQ(job.layers[0].stride, 1u);
+    EXPECT_EQ(mistakes_of(head + "preset = \"mlp\"\n[[net.layers]]\nkind = \"conv\"\n").size(), 2u);   // both, and pad with a preset
+    std::vector<std::string> found = mistakes_of(head + "[[net.layers]]\nkind = \"konv\"\n[[net.layers]]\nkernell = 3\nname = \"a b\"\n");
+    ASSERT_EQ(found.size(), 4u);
+    EXPECT_EQ(found[0].find("job.toml:8: net.layers.kind: \"konv\" is not one of conv, "), 0u) << found[0];
+    EXPECT_EQ(found[1].find("job.toml:9: net.layers.name: \"a b\" is not "), 0u) << found[1];
+    EXPECT_EQ(found[2].find("job.toml:9: net.layers.kind: is missing: conv, "), 0u) << found[2];
+    EXPECT_EQ(found[3], "job.toml:10: net.layers.kernell: is not known: did you mean kernel?");
+    EXPECT_EQ(mistakes_of(head + "layers = []\n").size(), 1u);
+    EXPECT_EQ(mistakes_of(head + "layers = 7\n").size(), 1u);
+    EXPECT_EQ(mistakes_of(head + "layers = [1, {}]\n").size(), 1u);
+}
+
+TEST(JobFile, ReadsAgainstItsOwnFolder) {
+    std::string folder = ::testing::TempDir() + "gradcast_job_file";
+    ASSERT_TRUE(make_directories(folder).ok());
+    ASSERT_TRUE(file_write(folder + "/job.toml", example).ok());
+    JobConfig job;
+    Status status = job_read(folder + "/job.toml", &job);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(job.base, folder);
+    EXPECT_EQ(job.train, folder + "/fashion-mnist/train*.h5");
+    EXPECT_EQ(job_read(folder + "/absent.toml", &job).code, Code::node_io);
+    ASSERT_TRUE(file_write(folder + "/bad.toml", "[job]\nepochs = 0\n[net]\npreset = 1\n").ok());
+    std::string what = job_read(folder + "/bad.toml", &job).what;
+    EXPECT_EQ(std::count(what.begin(), what.end(), '\n'), 2) << what;
+    EXPECT_NE(what.find("bad.toml:2: job.epochs: 0 is below 1"), std::string::npos) << what;
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,246 @@
+// The job protocol alone, in the simulator: trainers that only begin, pass time and end.
+#include "runtime/job/job_protocol.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "transport/link/sim.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t deadline_us = 4'000'000;
+
+struct Script {   // what one rank does
+    std::string kernel_set = std::string(16, 'a'), data = std::string(64, 'b'), digest = std::string(64, 'c');
+    uint64_t state = 7;
+    uint32_t steps = 20;
+    uint64_t step_us = 100'000;
+    bool begins = true;
+    uint32_t fails_at = ~0u;     // this step, with
+    Status failure = {};
+    uint32_t waits_from = ~0u;   // from this step on it says that it waits for others
+};
+
+struct World {
+    explicit World(uint32_t n, SimConfig sim = {}) : ranks(n), progress(n) {
+        sim.ranks = n;
+        sim.lost_after_us = timeouts_of(deadline_us).lost_us;
+        simulator = Simulator::create(sim);
+        log_level(Level::error);
+    }
+    void run() {
+        View view;
+        for (Rank rank = 0; rank < ranks.size(); ++rank) view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
+        for (Rank rank = 0; rank < ranks.size(); ++rank) {
+            protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, &progress[rank]}, Log()));
+            simulator->attach(rank, 0, protocols.back().get());
+            simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
+        }
+        (void)simulator->run();   // the first trainer's error; each is looked at below
+    }
+    static void command(Host& host, JobCommand command, uint64_t tag = 0, std::string* text = nullptr, Status status = {}) {
+        Event event;
+        event.kind = Event::Kind::command;
+        event.id = static_cast<uint64_t>(command);
+        event.tag = tag;
+        if (text) event.buffer = {reinterpret_cast<std::byte*>(text->data()), nullptr, text->size(), 0};
+        event.status = status;
+        host.post(0, event);
+    }
+    /// What the job protocol said by then, if anything.
+    static std::optional<Status> heard(Host& host, uint64_t until_us) {
+        std::vector<Completion> done;
+        if (!host.wait(&done, until_us).ok()) return {};
+        for (const Completion& each : done)
+            if (!each.status.ok()) return each.status;
+        return Status{};
+    }
+    static Status await(Host& host) {
+        return heard(host, host.now_us() + 20 * deadline_us).value_or(fail(Code::node_io, "the job protocol never answers"));
+    }
+    static Status train(Host& host, Script& self, Progress& progress) {
+        if (self.begins) command(host, JobCommand::begin, self.state);
+        GC_TRY(await(host));
+        for (uint32_t step = 0; step < self.steps; ++step) {
+            if (step == self.fails_at) {
+                command(host, JobCommand::abort, 0, nullptr, self.failure);
+                return await(host);
+            }
+            progress.waiting.store(step >= self.waits_from, std::memory_order_relaxed);
+            host.spend(self.step_us);
+            if (std::optional<Status> verdict = heard(host, host.now_us() + 1)) return *verdict;
+            progress.step.store(step + 1, std::memory_order_relaxed);
+            progress.advance();
+        }
+        progress.waiting.store(true, std::memory_order_relaxed);
+        command(host, JobCommand::end, 0, &self.digest);
+        return await(host);
+    }
+    /// All living ranks ended with this code and one and the same line.
+    std::string one_line(Code code, std::vector<Rank> dead = {}) {
+        std::string line;
+        for (Rank rank = 0; rank < ranks.size(); ++rank) {
+            if (std::find(dead.begin(), dead.end(), rank) != dead.end()) continue;
+            Status status = simulator->result(rank);
+            EXPECT_EQ(status.code, code) << "rank " << rank << ": " << status.what;
+            if (line.empty()) line = status.what;
+            EXPECT_EQ(line, status.what) << "rank " << rank;
+        }
+        return line;
+    }
+
+    std::vector<Script> ranks;
+    std::vector<Progress> progress;
+    std::unique_ptr<Simulator> simulator;
+    std::vector<std::unique_ptr<Protocol>> protocols;
+};
+
+TEST(JobProtocol, AllEndTogether) {
+    for (uint32_t n : {1u, 2u, 5u, 16u}) {
+        World world(n);
+        world.ranks[n / 2].step_us = 300'000;   // the others wait for its end
+        world.run();
+        world.one_line(Code::ok);
+    }
+}
+
+TEST(JobProtocol, NoSinglePacketMatters) {
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+        SimConfig sim;
+        sim.seed = seed;
+        sim.datagrams = true;
+        sim.loss = 0.2, sim.duplicate = 0.2, sim.jitter_us = 2000;
+        World world(6, sim);
+        world.run();
+        world.one_line(Code::ok);
+        if (HasFailure()) FAIL() << "seed " << seed;
+    }
+}
+
+TEST(JobProtocol, MembersThatDifferAreNamed) {
+    for (Rank odd : {0u, 2u}) {
+        World kernels(4), data(4), state(4), end(4);
+        kernels.ranks[odd].kernel_set = "0123456789abcdef";
+        data.ranks[odd].data[3] = 'x';
+        state.ranks[odd].state = 8;
+        end.ranks[odd].digest[0] = '0';
+        const std::string name = fmt::format("rank {} (node-{})", odd, static_cast<char>('a' + odd));
+        for (World* world : {&kernels, &data, &state, &end}) {
+            world->run();
+            EXPECT_NE(world->one_line(Code::conflict).find(name), std::string::npos) << world->one_line(Code::conflict);
+        }
+        EXPECT_NE(kernels.one_line(Code::conflict).find("set the same isa in gradcastd.toml"), std::string::npos);
+        EXPECT_NE(data.one_line(Code::conflict).find("data"), std::string::npos);
+        EXPECT_NE(end.one_line(Code::conflict).find(" 0cccc"), std::string::npos) << end.one_line(Code::conflict);
+    }
+}
+
+TEST(JobProtocol, FirstCauseIsEverybodysLine) {
+    World world(5);
+    world.ranks[2].fails_at = 3;
+    world.ranks[2].failure = fail(Code::diverged, "NaN in the gradient of layer conv2, block 3, step 17");
+    world.run();
+    EXPECT_EQ(world.one_line(Code::diverged), "diverged: rank 2 (node-c): NaN in the gradient of layer conv2, block 3, step 17");
+}
+
+TEST(JobProtocol, CrossingCausesAgree) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        SimConfig sim;
+        sim.seed = seed;
+        sim.latency_us = 5000, sim.jitter_us = 5000;   // so that they do cross
+        World world(7, sim);
+        for (Rank rank : {1u, 3u, 6u}) {
+            world.ranks[rank].fails_at = 3;
+            world.ranks[rank].failure = fail(Code::diverged, "NaN at {}", rank);
+        }
+        world.run();
+        std::string line = world.one_line(Code::diverged);
+        EXPECT_TRUE(line.starts_with("diverged: rank ")) << line;
+        if (HasFailure()) FAIL() << "seed " << seed;
+    }
+}
+
+TEST(JobProtocol, CancelHasNoFinder) {
+    World world(3);
+    world.ranks[1].fails_at = 5;
+    world.ranks[1].failure = fail(Code::cancelled, "cancelled on request at node-b");
+    world.run();
+    EXPECT_EQ(world.one_line(Code::cancelled), "cancelled on request at node-b");
+}
+
+TEST(JobProtocol, ADeadRankIsNamedWithinTheDeadline) {
+    for (Rank dead : {0u, 2u}) {
+        World world(4);
+        for (Script& rank : world.ranks) rank.steps = 100;
+        world.simulator->kill(dead, 1'000'000);
+        world.run();
+        EXPECT_NE(world.one_line(Code::peer_lost, {dead}).find(fmt::format("rank {} (node-{})", dead, static_cast<char>('a' + dead))), std::string::npos);
+        EXPECT_LE(world.simulator->now_us(), 1'000'000 + deadline_us);
+    }
+}
+
+TEST(JobProtocol, AStuckTrainerIsLostAndAWaitingOneIsNot) {
+    World stuck(3), slow(3);
+    stuck.ranks[1].fails_at = ~0u;
+    for (Script& rank : stuck.ranks) rank.steps = 200;
+    stuck.ranks[1].step_us = 60 * deadline_us;   // even the first step has only 10 D
+    stuck.run();
+    std::string line = stuck.one_line(Code::peer_lost, {1});
+    EXPECT_NE(line.find("rank 1 (node-b) without progress for"), std::string::npos) << line;
+
+    slow.ranks[0].steps = slow.ranks[2].steps = 4;   // rank 1 goes on for 2.5 D, while the others only wait for it
+    slow.ranks[1].steps = 100;
+    for (Rank rank : {0u, 2u}) slow.ranks[rank].waits_from = 1, slow.ranks[rank].step_us = 2'500'000;
+    slow.run();
+    slow.one_line(Code::ok);
+}
+
+TEST(JobProtocol, OneThatNeverBeginsIsNamed) {
+    World world(3);
+    world.ranks[2].begins = false;
+    world.run();
+    EXPECT_NE(world.one_line(Code::deadline).find("rank 2 (node-c) has not started within 4 s"), std::string::npos) << world.one_line(Code::deadline);
+}
+
+TEST(JobProtocol, ForgedNewsIsDropped) {
+    Progress progress;
+    View view;
+    view.members = {{"node-a"}, {"node-b"}};
+    auto protocol = job_protocol({view, 0, deadline_us, std::string(16, 'a'), std::string(64, 'b'), &progress}, Log());
+    std::array<std::byte, inline_bytes_max> bytes{};
+    for (uint32_t length = 0; length < sizeof(JobNews); length += 25)
+        for (uint8_t phase : {0, 4, 200}) {
+            JobNews news{};
+            news.phase = phase;
+            news.code = 99;
+            std::memcpy(bytes.data(), &news, sizeof news);
+            Packet packet;
+            packet.type = PacketType::job;
+            packet.sender = length % 2 ? 1 : 7;
+            packet.body[0] = std::byte{1}, packet.body[8] = std::byte{9};
+            packet.payload = {bytes.data(), nullptr, length, 0};
+            Event event;
+            event.kind = Event::Kind::packet;
+            event.packet = &packet;
+            Actions actions;
+            protocol->on({&event, 1}, actions);
+            EXPECT_TRUE(actions.completions.empty() && actions.sends.empty());
+            Buffer place;
+            EXPECT_EQ(protocol->land(packet, inline_bytes_max + 1, &place), Landing::drop);
+        }
+}
+
+TEST(JobProtocol, TimeoutsAddUp) {
+    Timeouts timeouts = timeouts_of(40'000'000);
+    EXPECT_EQ(timeouts.heartbeat_us, 1'000'000u);
+    EXPECT_EQ(timeouts.suspicion_us, 10'000'000u);
+    EXPECT_LT(timeouts.lost_us + timeouts.settle_us + 2 * timeouts.heartbeat_us, timeouts.stall_us);   // so a dead rank ends the job within D
+    EXPECT_EQ(timeouts.first_step_us, 400'000'000u);
+}
+
+}   // namespace
+}   // namespace gradcast
