@@ -1,0 +1,237 @@
+// Whole jobs of synchronous SGD over the simulator: lenet5 on a small data set, one digest whatever the number of ranks, the exchange and
+// the network.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <string>
+
+#include "algos/context.h"
+#include "datasets/shard.h"
+#include "runtime/core/digest.h"
+#include "runtime/job/engine.h"
+#include "tests/sim/seeds.h"
+#include "transport/link/sim.h"
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t gradient = static_cast<uint16_t>(Channel::gradient);
+constexpr uint32_t steps = 4;
+constexpr uint64_t deadline_us = 4'000'000;
+
+/// Stripes whose direction and width are the class, with noise: learnable, and made from nothing.
+std::string shard() {
+    static const std::string path = [] {
+        std::string folder = ::testing::TempDir() + "gradcast-sim-" + std::to_string(getpid());
+        std::filesystem::create_directories(folder);
+        constexpr uint32_t count = 512, side = 28;
+        std::vector<uint8_t> images(count * side * side);
+        std::vector<int32_t> labels(count);
+        for (uint32_t i = 0; i < count; ++i) {
+            labels[i] = static_cast<int32_t>(splitmix64(i) % 10);
+            for (uint32_t p = 0; p < side * side; ++p) {
+                uint32_t along = labels[i] % 2 ? p % side : p / side, width = 2 + static_cast<uint32_t>(labels[i]) / 2;
+                images[i * side * side + p] = static_cast<uint8_t>((along / width % 2 ? 200 : 20) + splitmix64(uint64_t{i} << 32 | p) % 50);
+            }
+        }
+        DataInfo info{count, 1, side, side, 10, {0.4f}, {0.3f}, "stripes"};
+        std::string file = folder + "/train.h5";
+        Status status = shard_write(file, info, images.data(), labels.data());
+        EXPECT_TRUE(status.ok()) << status.what;
+        return file;
+    }();
+    return path;
+}
+
+/// Stands between the simulator and one rank's exchange, to spoil one bit.
+struct Spoiler : Protocol {
+    enum class What : uint8_t { own, sum } what = What::own;   // this rank's contribution before it is sent, or its copy of the sum
+    StepId step = 1;
+    uint32_t bucket = 0;
+    Exchange* inner = nullptr;
+    uint32_t spoiled = 0;
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events)
+            if (what == What::own && event.kind == Event::Kind::ready && event.step == step && event.bucket == bucket)
+                flip(inner->plan(step, bucket).words);
+        inner->on(events, actions);
+        for (const Completion& c : actions.completions)
+            if (what == What::sum && c.sum && c.step == step && c.id == bucket) flip(c.sum->words);
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner->land(packet, bytes, place); }
+    void flip(Buffer words) {
+        words.as<uint32_t>()[words.bytes / 8] ^= 1u << 20;
+        ++spoiled;
+    }
+};
+
+struct Cluster {
+    SimConfig config;
+    std::string exchange = "ring";
+    uint64_t spend_us = 0;
+    Spoiler* spoiler = nullptr;
+    Rank spoiled = 0;
+    std::function<void(Simulator&)> before;
+
+    std::unique_ptr<Simulator> sim;
+    std::vector<std::unique_ptr<Engine>> engines;
+
+    Status run() {
+        JobConfig job;
+        std::vector<JobMistake> mistakes;
+        job.text = fmt::format(
+            "[job]\nseed = 7\nsteps = {}\nbatch = 32\nblocks = 8\ndeadline = \"4s\"\n[data]\ntrain = \"{}\"\n[net]\npreset = \"lenet5\"\n"
+            "[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n",
+            steps, shard(), exchange);
+        std::string text = job.text;
+        if (!job_parse(text, "job.toml", "/", &job, &mistakes)) return fail(Code::invalid, "{}", mistakes[0].text);
+        Log log;
+        log_level(Level::error);
+        sim = Simulator::create(config);
+        View view;
+        view.members.resize(config.ranks);
+        for (Rank r = 0; r < config.ranks; ++r) view.members[r].name = fmt::format("node{}", r);
+        std::string folder = shard().substr(0, shard().rfind('/')) + "/job";
+        for (Rank r = 0; r < config.ranks; ++r) {
+            EngineConfig engine;
+            engine.job = job, engine.view = view, engine.self = r;
+            engine.folder = fmt::format("{}{}", folder, r);
+            engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
+            GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
+            engines[r]->attach([&](uint16_t channel, Protocol* protocol) {
+                if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
+                sim->attach(r, channel, protocol);
+            });
+            sim->trainer(r, [this, r](Host& host) { return engines[r]->run(host); });
+        }
+        if (before) before(*sim);
+        return sim->run();
+    }
+    std::string digest() const {
+        std::string digest = engines[0]->status().digest;
+        for (const auto& engine : engines) EXPECT_EQ(engine->status().digest, digest);
+        return digest;
+    }
+};
+
+/// Of one rank with nobody to talk to: what all others must equal.
+const std::string& reference() {
+    static const std::string digest = [] {
+        Cluster alone;
+        alone.config.ranks = 1;
+        Status status = alone.run();
+        EXPECT_TRUE(status.ok()) << status.what;
+        return alone.digest();
+    }();
+    return digest;
+}
+
+TEST(SlowTraining, OneDigestWhateverTheRanksTheExchangeAndTheNetwork) {
+    ASSERT_EQ(reference().size(), 64u);
+    for_seeds(2, [](uint64_t seed) {
+        for (const ExchangeKind& kind : exchange_kinds()) {
+            for (uint32_t ranks : {1u, 2u, 3u, 4u, 8u, 16u}) {
+                SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", kind.name, ranks, seed));
+                Cluster cluster;
+                cluster.exchange = kind.name;
+                cluster.config.ranks = ranks, cluster.config.seed = seed;
+                cluster.config.break_per_packet = seed % 2 ? 0.01 : 0;
+                cluster.config.compute_async = seed % 2 == 0;
+                cluster.config.jitter_us = 300;
+                cluster.spend_us = seed * 100;
+                cluster.before = [&](Simulator& sim) { sim.slow(static_cast<Rank>(splitmix64(seed) % ranks), 5); };
+                Status status = cluster.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(cluster.digest(), reference());
+            }
+        }
+    });
+}
+
+TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
+    for (const ExchangeKind& kind : exchange_kinds()) {
+        Spoiler spoiler;
+        Cluster cluster;
+        cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 2;
+        Status status = cluster.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(spoiler.spoiled, 1u);
+        EXPECT_NE(cluster.digest(), reference());   // and equal at all ranks: they agree on what was sent
+    }
+}
+
+TEST(SlowTraining, RanksThatDisagreeEndInAConflict) {
+    for (const ExchangeKind& kind : exchange_kinds()) {
+        for (StepId step : {StepId{0}, StepId{2}, StepId{steps - 1}}) {
+            SCOPED_TRACE(fmt::format("{} step {}", kind.name, step));
+            Spoiler spoiler;
+            spoiler.what = Spoiler::What::sum, spoiler.step = step;
+            Cluster cluster;
+            cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 1;
+            Status status = cluster.run();
+            EXPECT_EQ(spoiler.spoiled, 1u);
+            EXPECT_EQ(status.code, Code::conflict) << status.what;
+            for (Rank r = 0; r < 4; ++r) EXPECT_FALSE(cluster.sim->result(r).ok()) << r;
+        }
+    }
+}
+
+TEST(SlowTraining, AKilledRankEndsTheJobWithItsName) {
+    for_seeds(4, [](uint64_t seed) {
+        for (const ExchangeKind& kind : exchange_kinds()) {
+            uint64_t at_us = 0;
+            Rank dead = static_cast<Rank>(seed % 4);
+            for (bool kill : {false, true}) {   // first to see how long it takes
+                SCOPED_TRACE(fmt::format("{} seed {} rank {} killed at {} us", kind.name, seed, dead, at_us));
+                Cluster cluster;
+                cluster.exchange = kind.name;
+                cluster.config.ranks = 4, cluster.config.seed = seed, cluster.config.lost_after_us = deadline_us, cluster.spend_us = 500;
+                if (kill) cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
+                Status status = cluster.run();
+                EXPECT_EQ(status.ok(), !kill) << status.what;
+                if (!kill) {
+                    at_us = cluster.sim->now_us() * (5 + splitmix64(seed) % 90) / 100;
+                    continue;
+                }
+                for (Rank r = 0; r < 4; ++r) {
+                    if (r == dead) continue;
+                    Status result = cluster.sim->result(r);
+                    EXPECT_EQ(result.code, Code::peer_lost) << result.what;
+                    EXPECT_NE(std::string(result.what).find(fmt::format("rank {} (node{})", dead, dead)), std::string::npos) << result.what;
+                }
+                EXPECT_LE(cluster.sim->now_us(), at_us + deadline_us);
+            }
+        }
+    });
+}
+
+TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
+    for (const ExchangeKind& kind : exchange_kinds()) {
+        Cluster cluster;
+        cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.config.trace = true, cluster.spend_us = 20'000;
+        ASSERT_TRUE(cluster.run().ok());
+        const std::vector<SimTrace>& trace = cluster.sim->trace();
+        uint32_t last = 0;
+        for (const SimTrace& t : trace)
+            if (t.what == SimTrace::What::ready) last = std::max(last, t.bucket);
+        ASSERT_GE(last, 1u);
+        for (Rank r = 0; r < 4; ++r) {
+            for (StepId step = 0; step < steps; ++step) {
+                auto first = [&](SimTrace::What what, uint32_t bucket) {
+                    return std::find_if(trace.begin(), trace.end(), [&](const SimTrace& t) {
+                        return t.rank == r && t.what == what && t.step == step && t.bucket == bucket &&
+                               (what == SimTrace::What::ready || t.type == PacketType::words);
+                    });
+                };
+                EXPECT_LT(first(SimTrace::What::send, 0), first(SimTrace::What::ready, last));
+                EXPECT_LT(first(SimTrace::What::deliver, 0), first(SimTrace::What::ready, last));
+            }
+        }
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
