@@ -81,7 +81,7 @@ Status attribute_text(hid_t object, const std::string& path, const char* name, u
 
 Status attribute_string(hid_t object, const std::string& path, const char* name, std::string* text) {
     std::string read;
-    uint64_t bytes;
+    uint64_t bytes = 0;
     GC_TRY(attribute_text(object, path, name, 1, source_bytes_max, &read, &bytes));
     read.resize(std::min(read.size(), read.find('\0')));
     *text = std::move(read);
@@ -90,7 +90,7 @@ Status attribute_string(hid_t object, const std::string& path, const char* name,
 
 Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std::vector<std::string>* digests) {
     std::string text;
-    uint64_t bytes;
+    uint64_t bytes = 0;
     GC_TRY(attribute_text(data_set, path, "sha256", count, digest_digits, &text, &bytes));
     if (bytes != digest_digits || text.find_first_not_of("0123456789abcdef") != text.npos)
         return broken(path, "sha256", "is not made of 64 hex digits a chunk");
@@ -170,8 +170,8 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     uint64_t digests = (info.count - 1) / shard->digest_samples + 1;
     if (digests > digests_max)
         return broken(path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
-    GC_TRY(digests_read(images.get(), path, digests, &shard->image_digests));
-    GC_TRY(digests_read(labels.get(), path, digests, &shard->label_digests));
+    GC_TRY(digests_read(images.get(), path + ": data set images", digests, &shard->image_digests));
+    GC_TRY(digests_read(labels.get(), path + ": data set labels", digests, &shard->label_digests));
     return {};
 }
 

@@ -34,7 +34,7 @@ void sampler_block(benchmark::State& state) {
     Sampler sampler(count, 1, batch, blocks);
     std::vector<uint64_t> indices(sampler.block_size(0));
     StepId step = 0;
-    for (auto _ : state) {
+    while (state.KeepRunning()) {
         sampler.block({step++, 0}, indices);
         benchmark::DoNotOptimize(indices.data());
     }
@@ -50,7 +50,7 @@ void read_random(benchmark::State& state) {
     std::vector<uint8_t> images(indices.size() * sample_bytes);
     std::vector<int32_t> labels(indices.size());
     StepId step = 0;
-    for (auto _ : state) {
+    while (state.KeepRunning()) {
         sampler.block({step++, 0}, indices);
         GC_ASSERT(data.read(indices, images.data(), labels.data()).ok());
     }
@@ -66,7 +66,7 @@ void read_in_order(benchmark::State& state) {
     std::vector<uint8_t> images(indices.size() * sample_bytes);
     std::vector<int32_t> labels(indices.size());
     uint64_t first = 0;
-    for (auto _ : state) {
+    while (state.KeepRunning()) {
         for (size_t i = 0; i < indices.size(); ++i) indices[i] = first + i;
         GC_ASSERT(data.read(indices, images.data(), labels.data()).ok());
         first = (first + indices.size()) % (count - indices.size());
@@ -85,7 +85,7 @@ void loader_blocks(benchmark::State& state) {
     GC_ASSERT(loader_plan(data_set(), sampler, config, arena, Log(), &loader).ok() && arena.seal().ok() && loader_start(*loader).ok());
     loader->plan(0, {0, 1, 2, 3, 4, 5, 6, 7});
     BlockId id{0, 0};
-    for (auto _ : state) {
+    while (state.KeepRunning()) {
         Samples samples;
         GC_ASSERT(loader->get(id, 10'000'000, &samples).ok());
         benchmark::DoNotOptimize(samples.images[0]);
@@ -98,7 +98,7 @@ void loader_blocks(benchmark::State& state) {
 BENCHMARK(loader_blocks)->Args({1, 1})->Args({1, 0})->Args({0, 0})->MeasureProcessCPUTime()->UseRealTime();
 
 void verify(benchmark::State& state) {
-    for (auto _ : state) GC_ASSERT(data_verify(data_set()).ok());
+    while (state.KeepRunning()) GC_ASSERT(data_verify(data_set()).ok());
     state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(count * sample_bytes));
 }
 BENCHMARK(verify)->Unit(benchmark::kMillisecond);

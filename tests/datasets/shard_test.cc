@@ -281,7 +281,7 @@ TEST_F(BrokenShard, WrongShapesAndTypes) {
 
 TEST_F(BrokenShard, LabelsWithoutDigests) {
     data_set("labels", H5T_NATIVE_UINT8, {2000});
-    expect_error(open(), {"bad.h5", "attribute sha256", "missing"});
+    expect_error(open(), {"bad.h5", "data set labels", "attribute sha256", "missing"});
 }
 
 TEST_F(BrokenShard, WrongAttributes) {

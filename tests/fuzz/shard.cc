@@ -1,0 +1,169 @@
+// Our checks of a shard's attributes and data sets.  HDF5's own parser is not the target (1.10 has known faults on hostile files), so the
+// library itself writes the file, in memory, and the input only says what is in it: every attribute may be missing, of another type, of
+// another size, or hold any value.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "datasets/hdf5.h"
+#include "datasets/reader.h"
+
+namespace gradcast {
+namespace {
+
+/// The input, read from the front; zeros when it is used up.
+struct Input {
+    const uint8_t* at;
+    size_t left;
+    uint8_t byte() { return left == 0 ? 0 : (--left, *at++); }
+    void fill(void* to, size_t bytes) {
+        auto* out = static_cast<uint8_t*>(to);
+        for (size_t i = 0; i < bytes; ++i) out[i] = byte();
+    }
+    template <typename T>
+    T any() {
+        T value;
+        fill(&value, sizeof value);
+        return value;
+    }
+};
+
+/// An attribute as it should be, but for what one byte of the input says.
+void attribute(Input& input, hid_t object, const char* name, hid_t type, std::vector<hsize_t> dims, std::vector<uint8_t> value) {
+    uint8_t how = input.byte();
+    if (how == 1) return;   // missing
+    Hid other;
+    if (how == 2) {   // a string, of any length
+        other = Hid(H5Tcopy(H5T_C_S1));
+        H5Tset_size(other.get(), 1 + input.any<uint16_t>() % 5000);
+    }
+    if (how == 3) other = Hid(H5Tcopy(input.byte() % 2 ? H5T_NATIVE_DOUBLE : H5T_NATIVE_INT64));
+    if (how == 4) other = Hid(H5Tenum_create(H5T_NATIVE_UINT8));
+    if (how == 5) {   // a string of variable length
+        other = Hid(H5Tcopy(H5T_C_S1));
+        H5Tset_size(other.get(), H5T_VARIABLE);
+    }
+    if (other) type = other.get();
+    if (how == 6) dims = {static_cast<hsize_t>(1 + input.byte())};
+    if (how == 7) dims = {static_cast<hsize_t>(1 + input.byte() % 4), static_cast<hsize_t>(1 + input.byte() % 4)};
+    Hid space(how == 8       ? H5Screate(H5S_NULL)
+              : dims.empty() ? H5Screate(H5S_SCALAR)
+                             : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    Hid attribute(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+    if (!attribute || how == 5 || how == 8) return;   // never written: HDF5 gives zeros
+    uint64_t bytes = H5Tget_size(type) * static_cast<uint64_t>(H5Sget_simple_extent_npoints(space.get()));
+    value.resize(bytes);
+    if (how == 9) input.fill(value.data(), std::min<uint64_t>(bytes, 64));
+    H5Awrite(attribute.get(), type, value.data());
+}
+
+template <typename T>
+std::vector<uint8_t> bytes_of(const T& value) {
+    std::vector<uint8_t> bytes(sizeof value);
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return bytes;
+}
+std::vector<uint8_t> text_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+void data_set(Input& input, hid_t file, const char* name, std::vector<hsize_t> dims, hsize_t digests) {
+    uint8_t how = input.byte();
+    if (how == 1) return;
+    Hid type(H5Tcopy(how == 2 ? H5T_NATIVE_UINT16 : how == 3 ? H5T_STD_U16BE : how == 4 ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT8));
+    if (how == 5) dims = {input.any<uint32_t>(), input.any<uint16_t>()};
+    if (how == 6)
+        for (hsize_t& dim : dims) dim = input.byte();
+    if (how == 7)
+        for (hsize_t& dim : dims) dim = input.any<uint64_t>();
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE));
+    if (how == 8) H5Pset_layout(creation.get(), H5D_COMPACT);
+    if (how == 9) {
+        std::vector<hsize_t> chunk(dims.size(), 1);
+        H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
+    }
+    Hid space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    Hid data_set(H5Dcreate2(file, name, type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!data_set) return;
+    // Large ones stay unwritten: contiguous data without an address.
+    uint64_t elements = 1;
+    for (hsize_t dim : dims)
+        if (__builtin_mul_overflow(elements, dim, &elements)) elements = UINT64_MAX;
+    if (how != 10 && elements <= 1 << 16) {
+        std::vector<uint8_t> values(elements * 4);
+        input.fill(values.data(), std::min<size_t>(values.size(), 32));
+        H5Dwrite(data_set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+    }
+    Hid digits(H5Tcopy(H5T_C_S1));
+    H5Tset_size(digits.get(), 64);
+    H5Tset_strpad(digits.get(), H5T_STR_NULLPAD);
+    attribute(input, data_set.get(), "sha256", digits.get(), {digests}, std::vector<uint8_t>(64 * digests, 'a'));
+}
+
+std::vector<uint8_t> file_of(Input& input) {
+    Hdf5Lock lock;
+    Hid access(H5Pcreate(H5P_FILE_ACCESS));
+    H5Pset_fapl_core(access.get(), 65536, false);
+    Hid file(H5Fcreate("fuzz", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+    uint8_t cut = input.byte();
+    hsize_t count = 1 + input.byte() % 16, C = 1 + input.byte() % 3, digest_samples = 1 + input.byte() % 16;
+    hid_t root = file.get();
+    Hid text(H5Tcopy(H5T_C_S1));
+    H5Tset_size(text.get(), 14);
+    H5Tset_strpad(text.get(), H5T_STR_NULLPAD);
+    std::vector<float> ones(C, 1.0f);
+    std::vector<uint8_t> floats(4 * C);
+    std::memcpy(floats.data(), ones.data(), floats.size());
+    attribute(input, root, "format", text.get(), {}, text_of("gradcast shard"));
+    attribute(input, root, "version", H5T_NATIVE_UINT32, {}, bytes_of(uint32_t{1}));
+    attribute(input, root, "classes", H5T_NATIVE_UINT32, {}, bytes_of(uint32_t{255}));
+    attribute(input, root, "digest_samples", H5T_NATIVE_UINT64, {}, bytes_of(uint64_t{digest_samples}));
+    attribute(input, root, "mean", H5T_NATIVE_FLOAT, {C}, floats);
+    attribute(input, root, "std", H5T_NATIVE_FLOAT, {C}, floats);
+    attribute(input, root, "source", text.get(), {}, text_of("made by a fuzz"));
+    data_set(input, root, "images", {count, C, 3, 2}, (count - 1) / digest_samples + 1);
+    data_set(input, root, "labels", {count}, (count - 1) / digest_samples + 1);
+    H5Fflush(root, H5F_SCOPE_LOCAL);
+    std::vector<uint8_t> image;
+    if (ssize_t size = H5Fget_file_image(root, nullptr, 0); size > 0) {
+        image.resize(static_cast<size_t>(size));
+        H5Fget_file_image(root, image.data(), image.size());
+    }
+    image.resize(image.size() - std::min<size_t>(image.size(), cut * 16u));   // truncated
+    return image;
+}
+
+}   // namespace
+}   // namespace gradcast
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    using namespace gradcast;
+    Input input{data, size};
+    std::vector<uint8_t> image = file_of(input);
+    // A file with a name, because HDF5 asks for its real path.
+    static const std::string path = std::filesystem::temp_directory_path() / fmt::format("gradcast-fuzz-{}.h5", ::getpid());
+    {
+        Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+        GC_ASSERT(fd && ::write(fd.get(), image.data(), image.size()) == static_cast<ssize_t>(image.size()));
+    }
+    Shard shard;
+    if (Status status = shard_open(path, &shard); status.ok()) {
+        GC_ASSERT(shard.info.count > 0 && shard.info.C > 0 && shard.info.mean.size() == shard.info.C &&
+                  shard.info.std.size() == shard.info.C);
+        GC_ASSERT(shard.images_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
+        GC_ASSERT(shard.labels_offset + shard.info.count * shard.label_bytes <= image.size());
+        (void)shard_verify(shard).ok();
+        std::unique_ptr<DataSet> all;
+        if (data_open(path, &all).ok()) {
+            uint64_t last = all->info().count - 1;
+            std::vector<uint8_t> pixels(all->sample_bytes());
+            int32_t label = -1;
+            GC_ASSERT(all->read({&last, 1}, pixels.data(), &label).ok() && label >= 0 && label < static_cast<int32_t>(all->info().classes));
+        }
+    } else {
+        GC_ASSERT(std::strlen(status.what) > 0 && !std::strchr(status.what, '\n'));
+    }
+    ::unlink(path.c_str());
+    return 0;
+}
