@@ -141,7 +141,8 @@ bench: deps
 	$(BUILD)/bench/micro/micro
 	$(BUILD)/gradcast-bench allreduce
 
-# Fast suites only: no daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.  oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
+# Fast suites only: no daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
+# oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
 asan:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' tests
 	@tests/run $(BUILD)/asan --fast
@@ -155,7 +156,8 @@ fuzz: deps-dev
 	@$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CXX=clang++ MODE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' $(addprefix $(FUZZ_BUILD)/,$(FUZZERS))
 	@for f in $(FUZZERS); do mkdir -p $(FUZZ_BUILD)/corpus/$$f; cp -n tests/fuzz/corpus/$$f/* $(FUZZ_BUILD)/corpus/$$f/ 2>/dev/null; echo "fuzz $$f, $(FUZZ_SECONDS) s"; \
 	  $(FUZZ_BUILD)/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 $(FUZZ_BUILD)/corpus/$$f || exit 1; done
-$(addprefix $(FUZZ_BUILD)/,$(FUZZERS)): $(FUZZ_BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
+# Run by the make above, whose FUZZ_BUILD is BUILD here.
+$(addprefix $(BUILD)/,$(FUZZERS)): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
 	$(call say,link,$@)
 	$(Q)$(CXX) $(subst fuzzer-no-link,fuzzer,$(MODE)) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS)
 
