@@ -98,7 +98,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         all["kept"] = kept;
         fmt::print("{}\n", json_text(all, 2));
     } else {
-        std::vector<std::vector<std::string>> rows = {{"node", "sent", "bound", "received", "exchange wait", "load wait"}};
+        std::vector<std::vector<std::string>> rows = {
+            {"node", "sent", "at least (" + job.exchange + ")", "received", "exchange wait", "load wait"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
