@@ -25,9 +25,13 @@ struct Vector {
 };
 // The memory need not be aligned to a vector.
 template <typename V>
-inline __attribute__((always_inline)) void load(V& to, const void* from) { __builtin_memcpy(&to, from, sizeof(V)); }
+inline __attribute__((always_inline)) void load(V& to, const void* from) {
+    __builtin_memcpy(&to, from, sizeof(V));
+}
 template <typename V>
-inline __attribute__((always_inline)) void store(void* to, const V& from) { __builtin_memcpy(to, &from, sizeof(V)); }
+inline __attribute__((always_inline)) void store(void* to, const V& from) {
+    __builtin_memcpy(to, &from, sizeof(V));
+}
 
 /// Calls visit(place in the window, offset of the pixel in the plane) for the places of window (p, q) that lie inside.
 template <typename Visit>
@@ -52,7 +56,8 @@ void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s)
                 window(s, p, q, [&](uint32_t place, uint64_t pixel) {
                     load(value, x + pixel * width);
                     typename V::I here = (typename V::I){} + static_cast<int32_t>(place);
-                    typename V::I takes = first ? (typename V::I){} - 1 : (typename V::I)((value > best) | (value != value));
+                    typename V::I nan = value != value;   // NOLINT(misc-redundant-expression)
+                    typename V::I takes = first ? (typename V::I){} - 1 : (typename V::I)(value > best) | nan;
                     best = takes ? value : best;
                     winner = takes ? here : winner;
                     first = false;
@@ -97,7 +102,8 @@ void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t co
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit);
 }
 
-void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum, float weight_decay) {
+void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,
+         float weight_decay) {
     if (!v) {
         for (uint64_t i = 0; i < count; ++i) w[i] -= lr * (g[i] + weight_decay * w[i]);
         return;
@@ -109,6 +115,7 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
 }
 
 }   // namespace
-extern const FloatKernels float_kernels = {normalise, relu, relu_backward, max_pool, max_pool_backward, dequantise<int32_t>, dequantise<int64_t>, sgd};
+extern const FloatKernels float_kernels = {normalise,           relu, relu_backward, max_pool, max_pool_backward, dequantise<int32_t>,
+                                           dequantise<int64_t>, sgd};
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -14,17 +14,20 @@ std::string text(const Shape& shape) { return fmt::format("{}x{}x{}", shape.C, s
 Status window(const Layer& layer, Shape* out) {
     const LayerSpec& spec = layer.spec;
     if (spec.kernel == 0 || spec.stride == 0) return fail(Code::invalid, "layer {}: kernel and stride must be at least 1", spec.name);
-    if (spec.pad >= spec.kernel) return fail(Code::invalid, "layer {}: pad {} must be below its kernel {}x{}", spec.name, spec.pad, spec.kernel, spec.kernel);
+    if (spec.pad >= spec.kernel)
+        return fail(Code::invalid, "layer {}: pad {} must be below its kernel {}x{}", spec.name, spec.pad, spec.kernel, spec.kernel);
     uint64_t H = uint64_t{layer.in.H} + 2 * uint64_t{spec.pad}, W = uint64_t{layer.in.W} + 2 * uint64_t{spec.pad};
     if (spec.kernel > H || spec.kernel > W)
-        return fail(Code::invalid, "layer {}: kernel {}x{} does not fit its input {}{}", spec.name, spec.kernel, spec.kernel, text(layer.in),
-                    spec.pad ? fmt::format(" with pad {}", spec.pad) : "");
-    *out = {layer.in.C, static_cast<uint32_t>((H - spec.kernel) / spec.stride + 1), static_cast<uint32_t>((W - spec.kernel) / spec.stride + 1)};
+        return fail(Code::invalid, "layer {}: kernel {}x{} does not fit its input {}{}", spec.name, spec.kernel, spec.kernel,
+                    text(layer.in), spec.pad ? fmt::format(" with pad {}", spec.pad) : "");
+    *out = {layer.in.C, static_cast<uint32_t>((H - spec.kernel) / spec.stride + 1),
+            static_cast<uint32_t>((W - spec.kernel) / spec.stride + 1)};
     return {};
 }
 
 Status outputs(const Layer& layer) {
-    if (layer.spec.outputs == 0) return fail(Code::invalid, "layer {}: outputs must be at least 1 for its input {}", layer.spec.name, text(layer.in));
+    if (layer.spec.outputs == 0)
+        return fail(Code::invalid, "layer {}: outputs must be at least 1 for its input {}", layer.spec.name, text(layer.in));
     return {};
 }
 
@@ -32,7 +35,8 @@ Status conv_shape(const NetSpec&, Layer& layer) {
     GC_TRY(outputs(layer));
     GC_TRY(window(layer, &layer.out));
     layer.out.C = layer.biases = layer.spec.outputs;
-    if (uint64_t{layer.spec.kernel} * layer.spec.kernel > elements_max) return fail(Code::invalid, "layer {}: kernel {} is too large", layer.spec.name, layer.spec.kernel);
+    if (uint64_t{layer.spec.kernel} * layer.spec.kernel > elements_max)
+        return fail(Code::invalid, "layer {}: kernel {} is too large", layer.spec.name, layer.spec.kernel);
     layer.weights = layer.in.C;
     for (uint64_t factor : {uint64_t{layer.spec.kernel} * layer.spec.kernel, uint64_t{layer.spec.outputs}})
         layer.weights = std::min(layer.weights, elements_max) * factor;
@@ -60,7 +64,8 @@ Status relu_shape(const NetSpec&, Layer& layer) {
 Status softmax_cross_entropy_shape(const NetSpec& spec, Layer& layer) {
     layer.out = {spec.classes, 1, 1};
     if (layer.in == layer.out) return {};
-    return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, text(layer.in), spec.classes, text(layer.out));
+    return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, text(layer.in), spec.classes,
+                text(layer.out));
 }
 
 struct Row {
@@ -95,9 +100,11 @@ std::span<const char* const> layer_kinds() { return names; }
 
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
     if (spec.C == 0 || spec.H == 0 || spec.W == 0 || spec.C > 65536 || spec.H > 65536 || spec.W > 65536 || spec.pad > 65536)
-        return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C, spec.H, spec.W, spec.pad);
+        return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C,
+                    spec.H, spec.W, spec.pad);
     if (spec.classes < 2) return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
-    if (spec.layers.empty() || spec.layers.back().kind != "softmax_cross_entropy") return fail(Code::invalid, "the last layer of a net must be softmax_cross_entropy");
+    if (spec.layers.empty() || spec.layers.back().kind != "softmax_cross_entropy")
+        return fail(Code::invalid, "the last layer of a net must be softmax_cross_entropy");
     std::vector<Layer> result;
     std::array<uint32_t, kind_count> numbers{};
     uint64_t offset = 0;
@@ -105,20 +112,23 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
     for (const LayerSpec& each : spec.layers) {
         auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& candidate) { return each.kind == candidate.name; });
         if (row == rows.end())
-            return fail(Code::invalid, "layer {} has the unknown kind \"{}\": one of {}", result.size() + 1, each.kind, joined(layer_kinds()));
+            return fail(Code::invalid, "layer {} has the unknown kind \"{}\": one of {}", result.size() + 1, each.kind,
+                        joined(layer_kinds()));
         Layer layer{.spec = each, .kind = row->kind, .in = shape};
         uint32_t number = ++numbers[static_cast<size_t>(row->kind)];
         if (each.name.empty()) layer.spec.name = fmt::format("{}{}", row->short_name, number);
         for (const Layer& other : result)
             if (other.spec.name == layer.spec.name) return fail(Code::invalid, "two layers have the name {}", layer.spec.name);
-        if (shape.elements() > elements_max) return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, text(shape));
+        if (shape.elements() > elements_max)
+            return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, text(shape));
         if (row->kind == Kind::softmax_cross_entropy && &each != &spec.layers.back())
             return fail(Code::invalid, "layer {}: softmax_cross_entropy must be the last layer", layer.spec.name);
         GC_TRY(row->shape(spec, layer));
         layer.offset = offset;
         offset += layer.parameters();
         if (layer.weights > elements_max || offset > elements_max)
-            return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, text(shape), text(layer.out), elements_max);
+            return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, text(shape),
+                        text(layer.out), elements_max);
         shape = layer.out;
         result.push_back(std::move(layer));
     }

@@ -14,14 +14,14 @@ namespace gradcast {
 
 /// One layer of a net as a user writes it.  Fields that a kind does not use stay at their defaults.
 struct LayerSpec {
-    std::string kind = {};   // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
-    std::string name = {};   // for errors and exports; empty: kind and number ("conv2")
-    uint32_t outputs = 0;              // conv, inner_product: K
+    std::string kind = {};                      // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
+    std::string name = {};                      // for errors and exports; empty: kind and number ("conv2")
+    uint32_t outputs = 0;                       // conv, inner_product: K
     uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool (stride 0 for pooling means its kernel)
 };
 struct NetSpec {
-    uint32_t C = 1, H = 28, W = 28;    // of a sample as stored
-    uint32_t pad = 0;                  // zeros added on each side before the first layer (28 -> 32 is 2)
+    uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
+    uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)
     uint32_t classes = 10;
     std::vector<LayerSpec> layers = {};
 };
@@ -43,7 +43,7 @@ struct Optimiser;   // nn/optimiser.h
 
 struct NetConfig {
     uint32_t lanes = 1;
-    uint32_t samples_max = 0;            // of one evaluation batch (any size up to it will do), and of a block when block_sizes is empty
+    uint32_t samples_max = 0;   // of one evaluation batch (any size up to it will do), and of a block when block_sizes is empty
     /// Every size that block() will get; kernels are made for these alone.  Empty: samples_max and one less, as the blocks of a
     /// mini-batch differ by one sample at most.  evaluate() takes the smallest size made that holds its batch.
     std::vector<uint32_t> block_sizes = {};
@@ -55,11 +55,13 @@ struct Net {
     virtual ~Net() = default;
     virtual const Layout& layout() const = 0;
     virtual const NetSpec& spec() const = 0;
-    virtual std::span<float> parameters() = 0;      // [layout.elements]; after writing call refresh()
-    virtual void refresh() = 0;                     // parameters changed from outside: rebuild what kernels keep of them
-    /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the number of threads.
+    virtual std::span<float> parameters() = 0;   // [layout.elements]; after writing call refresh()
+    virtual void refresh() = 0;                  // parameters changed from outside: rebuild what kernels keep of them
+    /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the
+    /// number of threads.
     virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;
-    /// block() of that step returns Code::cancelled between two layers.  The latest call counts: cancel(no_step) allows every step again.  Any thread.
+    /// block() of that step returns Code::cancelled between two layers.  The latest call counts: cancel(no_step) allows every step again.
+    /// Any thread.
     virtual void cancel(StepId step) = 0;
     static constexpr StepId no_step = ~StepId{0};
     /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
@@ -72,11 +74,12 @@ struct Net {
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
 Status net_cpu_ready(Net& net);
 
-/// Fixes the instruction set of this process's float kernels (oneDNN), once and before the first net is planned: bits differ between levels.
-/// Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
+/// Fixes the instruction set of this process's float kernels (oneDNN), once and before the first net is planned: bits differ between
+/// levels. Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
 Status nn_isa(Isa isa);
 
-/// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i) alone.
+/// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)
+/// alone.
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
 
 }   // namespace gradcast

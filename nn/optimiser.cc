@@ -10,7 +10,9 @@ namespace {
 class Sgd final : public Optimiser {
 public:
     Sgd(const OptimiserConfig& config, uint64_t elements, Arena& arena)
-        : lr_(static_cast<float>(config.lr)), momentum_(static_cast<float>(config.momentum)), weight_decay_(static_cast<float>(config.weight_decay)) {
+        : lr_(static_cast<float>(config.lr)),
+          momentum_(static_cast<float>(config.momentum)),
+          weight_decay_(static_cast<float>(config.weight_decay)) {
         if (momentum_ != 0) arena.plan("optimiser", elements * sizeof(float), &velocity_);
     }
     void step(StepId) override {}
@@ -32,8 +34,10 @@ private:
 Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {
     if (config.kind != "sgd") return fail(Code::invalid, "optimiser.kind \"{}\" is unknown: one of sgd", config.kind);
     if (!(config.lr > 0) || !std::isfinite(config.lr)) return fail(Code::invalid, "optimiser.lr {} must be above 0", config.lr);
-    if (!(config.momentum >= 0 && config.momentum < 1)) return fail(Code::invalid, "optimiser.momentum {} must be at least 0 and below 1", config.momentum);
-    if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay)) return fail(Code::invalid, "optimiser.weight_decay {} must be at least 0", config.weight_decay);
+    if (!(config.momentum >= 0 && config.momentum < 1))
+        return fail(Code::invalid, "optimiser.momentum {} must be at least 0 and below 1", config.momentum);
+    if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay))
+        return fail(Code::invalid, "optimiser.weight_decay {} must be at least 0", config.weight_decay);
     *optimiser = std::make_unique<Sgd>(config, elements, arena);
     return {};
 }

@@ -1,4 +1,5 @@
-// Nets by name, each a list of layers in the form that users write too (sizes: LeCun et al. 1998 with ReLU and max pooling; the CSSGD paper's DNN).
+// Nets by name, each a list of layers in the form that users write too (sizes: LeCun et al. 1998 with ReLU and max pooling; the CSSGD
+// paper's DNN).
 #include <algorithm>
 #include <array>
 
@@ -18,7 +19,8 @@ Status lenet5(NetSpec& spec) {
     if (spec.H != spec.W || (spec.H != 28 && spec.H != 32))
         return fail(Code::invalid, "net lenet5 takes samples of 28x28 or 32x32, not {}x{}", spec.H, spec.W);
     spec.pad = (32 - spec.H) / 2;
-    spec.layers = {conv(5, 6), relu(), max_pool(2), conv(5, 16), relu(), max_pool(2), fc(120), relu(), fc(84), relu(), fc(spec.classes), loss()};
+    spec.layers = {conv(5, 6), relu(), max_pool(2), conv(5, 16), relu(),           max_pool(2),
+                   fc(120),    relu(), fc(84),      relu(),      fc(spec.classes), loss()};
     return {};
 }
 

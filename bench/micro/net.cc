@@ -67,7 +67,8 @@ void net_apply(benchmark::State& state, const char* preset) {
             sum.bucket = b, sum.words = {reinterpret_cast<std::byte*>(words.data() + bucket.offset), nullptr, bucket.count * 4};
             if (!net->apply(*optimiser, sum, std::span(units).first(bucket.group_count)).ok()) return state.SkipWithError("apply failed");
         }
-    state.counters["parameters/s"] = benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(words.size()), benchmark::Counter::kIsRate);
+    state.counters["parameters/s"] =
+        benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(words.size()), benchmark::Counter::kIsRate);
 }
 BENCHMARK_CAPTURE(net_apply, lenet5, "lenet5");
 BENCHMARK_CAPTURE(net_apply, mlp, "mlp");

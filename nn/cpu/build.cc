@@ -20,7 +20,8 @@ Status Call::bind(std::span<const Frame> frames, dnnl_engine_t engine) {
 
 Status Call::run(const Frame& frame) const {
     size_t count = tensors.size();
-    dnnl_status_t status = dnnl_primitive_execute(primitive.get(), frame.stream, static_cast<int>(count), arguments.data() + frame.lane * count);
+    dnnl_status_t status =
+        dnnl_primitive_execute(primitive.get(), frame.stream, static_cast<int>(count), arguments.data() + frame.lane * count);
     if (status != dnnl_success) return fail(Code::node_memory, "oneDNN cannot run a kernel: {}", dnnl_status2str(status));
     return {};
 }
@@ -51,7 +52,8 @@ dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like) {
 // Scratch memory is the caller's, so that it comes from the arena and lanes do not share it.
 Build::Attributes Build::attributes() {
     dnnl_primitive_attr_t made = nullptr;
-    GC_ASSERT(dnnl_primitive_attr_create(&made) == dnnl_success && dnnl_primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user) == dnnl_success);
+    GC_ASSERT(dnnl_primitive_attr_create(&made) == dnnl_success &&
+              dnnl_primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user) == dnnl_success);
     return Attributes(made);
 }
 
@@ -59,7 +61,8 @@ Status Build::describe(const char* what, const void* op, const_dnnl_primitive_de
     dnnl_primitive_desc_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_desc_create(&made, op, attributes().get(), engine_, hint);
     if (status != dnnl_success)
-        return fail(Code::unsupported, "layer {}: oneDNN has no kernel for its {} pass with {} samples ({})", layer->spec.name, what, samples, dnnl_status2str(status));
+        return fail(Code::unsupported, "layer {}: oneDNN has no kernel for its {} pass with {} samples ({})", layer->spec.name, what,
+                    samples, dnnl_status2str(status));
     pd->reset(made);
     return {};
 }
@@ -68,7 +71,8 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
     auto call = std::make_unique<Call>();
     dnnl_primitive_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_create(&made, pd.get());
-    if (status != dnnl_success) return fail(Code::node_memory, "layer {}: oneDNN cannot make a kernel ({})", layer->spec.name, dnnl_status2str(status));
+    if (status != dnnl_success)
+        return fail(Code::node_memory, "layer {}: oneDNN cannot make a kernel ({})", layer->spec.name, dnnl_status2str(status));
     call->primitive.reset(made);
     call->tensors = std::move(tensors);
     dnnl_memory_desc_t scratch = query(pd, dnnl_query_scratchpad_md);

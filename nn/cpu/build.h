@@ -1,6 +1,6 @@
 // How a net on the CPU is put together.  Everything is decided before the first step: for each size of block every layer appends operations
-// to lists, with all memory at fixed places; a step then only walks the lists.  A tensor is a oneDNN descriptor and a place; an operation is
-// a oneDNN primitive or a function of our own.
+// to lists, with all memory at fixed places; a step then only walks the lists.  A tensor is a oneDNN descriptor and a place; an operation
+// is a oneDNN primitive or a function of our own.
 #pragma once
 #include <dnnl.h>
 
@@ -18,7 +18,9 @@ namespace gradcast::cpu {
 template <auto destroy>
 struct Closer {
     template <typename T>
-    void operator()(T* handle) const { destroy(handle); }
+    void operator()(T* handle) const {
+        destroy(handle);
+    }
 };
 using Pd = std::unique_ptr<dnnl_primitive_desc, Closer<&dnnl_primitive_desc_destroy>>;
 using Primitive = std::unique_ptr<dnnl_primitive, Closer<&dnnl_primitive_destroy>>;
@@ -26,9 +28,9 @@ using Memory = std::unique_ptr<dnnl_memory, Closer<&dnnl_memory_destroy>>;
 using Engine = std::unique_ptr<dnnl_engine, Closer<&dnnl_engine_destroy>>;
 using Stream = std::unique_ptr<dnnl_stream, Closer<&dnnl_stream_destroy>>;
 
-/// Memory by life time.  Of a lane: `kept` from the forward to the backward pass; `even` and `odd` hold the gradients of activations, each of
-/// which is read only while its neighbour is written; `scratch` within one operation; `gradient` in canonical order.  Of all lanes: `parameters`
-/// in canonical order, and `copies` of weights in the orders that kernels want.
+/// Memory by life time.  Of a lane: `kept` from the forward to the backward pass; `even` and `odd` hold the gradients of activations, each
+/// of which is read only while its neighbour is written; `scratch` within one operation; `gradient` in canonical order.  Of all lanes:
+/// `parameters` in canonical order, and `copies` of weights in the orders that kernels want.
 enum class Place : uint8_t { kept, even, odd, scratch, gradient, parameters, copies };
 constexpr uint32_t place_count = 7;
 
@@ -88,8 +90,8 @@ public:
 
     // Of the size under construction
     uint32_t samples = 0;
-    bool training = false;    // false: forward only
-    Activation activation;    // in: the layer's input; out: its output
+    bool training = false;   // false: forward only
+    Activation activation;   // in: the layer's input; out: its output
     void begin(uint32_t size, bool backward);
 
     // Of the layer under construction
@@ -118,7 +120,8 @@ public:
     Status weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor);
     /// A tensor that is there in the order of have[0] (and perhaps in others), in order `desc`: one of `have`, or a copy that `list` makes.
     Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
-    /// Where a primitive writes what shall become `wanted` but comes in order `desc`: `wanted` itself, or memory that `after` reorders from.
+    /// Where a primitive writes what shall become `wanted` but comes in order `desc`: `wanted` itself, or memory that `after` reorders
+    /// from.
     Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
 
     std::array<uint64_t, place_count> bytes{};   // the most that any size needs

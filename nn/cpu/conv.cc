@@ -1,4 +1,5 @@
-// Convolution (cross-correlation) with bias:  y[n,k,p,q] = b[k] + sum over c,r,s of w[k,c,r,s] x[n,c, p stride + r - pad, q stride + s - pad].
+// Convolution (cross-correlation) with bias:  y[n,k,p,q] = b[k] + sum over c,r,s of w[k,c,r,s] x[n,c, p stride + r - pad, q stride + s -
+// pad].
 //
 // Each pass takes the orders that its best kernel wants and has its tensors reordered: for few channels no order has good kernels for all
 // three, and the wrong one falls to oneDNN's reference code, a thousand times slower.
@@ -18,29 +19,36 @@ Status conv(Build& b) {
 
     dnnl_convolution_desc_t op;
     Pd forward;
-    GC_ASSERT(dnnl_convolution_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y,
-                                                 strides, pad, pad) == dnnl_success);
+    GC_ASSERT(dnnl_convolution_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, dnnl_convolution_direct,
+                                                 &any_x, &any_w, &bias, &any_y, strides, pad, pad) == dnnl_success);
     GC_TRY(b.describe("forward", &op, nullptr, &forward));
     Tensor x1, w1;
     GC_TRY(b.consume({x.value}, Build::query(forward, dnnl_query_src_md), list.forward, &x1));
     GC_TRY(b.weights_as(canonical, Build::query(forward, dnnl_query_weights_md), &w1));
     const Activation y = b.activation = b.flows(Build::query(forward, dnnl_query_dst_md), true);
-    GC_TRY(b.primitive(forward, {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w1}, {DNNL_ARG_BIAS, b.bias(Place::parameters)}, {DNNL_ARG_DST, y.value}}, list.forward));
+    GC_TRY(b.primitive(forward,
+                       {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w1}, {DNNL_ARG_BIAS, b.bias(Place::parameters)}, {DNNL_ARG_DST, y.value}},
+                       list.forward));
     if (!b.training) return {};
 
     Pd backward;
-    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y, strides, pad, pad) == dnnl_success);
+    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y, strides, pad, pad) ==
+              dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     Tensor x2, dy2, dw;
     std::vector<Operation> after;
     GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
     GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
     GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
-    GC_TRY(b.primitive(backward, {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}, {DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient)}}, list.weights));
+    GC_TRY(b.primitive(
+        backward,
+        {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}, {DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient)}},
+        list.weights));
     list.weights.insert(list.weights.end(), after.begin(), after.end());
     if (!x.learns) return {};
 
-    GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &any_y, strides, pad, pad) == dnnl_success);
+    GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &any_y, strides, pad, pad) ==
+              dnnl_success);
     GC_TRY(b.describe("backward data", &op, forward.get(), &backward));
     Tensor dy3, w3, dx;
     after.clear();

@@ -10,7 +10,8 @@ Status max_pool(Build& b) {
     const Activation before = b.activation;
     const FloatKernels& kernels = float_kernels(isa_best());
     if (l.spec.kernel > pool_kernel_max)
-        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.spec.kernel, l.spec.kernel, pool_kernel_max, pool_kernel_max);
+        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.spec.kernel, l.spec.kernel,
+                    pool_kernel_max, pool_kernel_max);
     auto blocked = [&](const Shape& shape, uint32_t width) {
         dnnl_dims_t dims = {b.samples, shape.C, shape.H, shape.W};
         dnnl_memory_desc_t desc;
@@ -24,7 +25,15 @@ Status max_pool(Build& b) {
     GC_TRY(b.consume({before.value}, blocked(l.in, width), b.operations->forward, &x.value));
     Activation y = b.activation = b.flows(blocked(l.out, width), x.learns);
     uint32_t planes = b.samples * ((l.in.C + width - 1) / width);
-    PoolShape shape{.planes = planes, .H = l.in.H, .W = l.in.W, .P = l.out.H, .Q = l.out.W, .kernel = l.spec.kernel, .stride = l.spec.stride, .pad = l.spec.pad, .width = width};
+    PoolShape shape{.planes = planes,
+                    .H = l.in.H,
+                    .W = l.in.W,
+                    .P = l.out.H,
+                    .Q = l.out.W,
+                    .kernel = l.spec.kernel,
+                    .stride = l.spec.stride,
+                    .pad = l.spec.pad,
+                    .width = width};
     Tensor winners = b.kept(Build::plain({(y.value.bytes() / sizeof(float) + 3) / 4}));   // a byte each: which place of its window won
     b.operations->forward.emplace_back([&kernels, x, y, winners, shape](Frame& frame) {
         kernels.max_pool(frame.at(y.value), reinterpret_cast<uint8_t*>(frame.at(winners)), frame.at(x.value), shape);

@@ -32,8 +32,8 @@ struct Row {
     Kind kind;
     Status (*build)(Build& b);
 };
-constexpr std::array rows = {Row{Kind::conv, conv}, Row{Kind::inner_product, inner_product}, Row{Kind::max_pool, max_pool}, Row{Kind::relu, relu},
-                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy}};
+constexpr std::array rows = {Row{Kind::conv, conv}, Row{Kind::inner_product, inner_product}, Row{Kind::max_pool, max_pool},
+                             Row{Kind::relu, relu}, Row{Kind::softmax_cross_entropy, softmax_cross_entropy}};
 static_assert(rows.size() == kind_count);
 
 /// The net for blocks of one size.
@@ -111,7 +111,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     bucket_of_layer_.assign(layers_.size(), ~0u);
     for (size_t i = 0; i < layers_.size(); ++i)
         for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket)
-            if (layers_[i].parameters() && layers_[i].offset == layout_.buckets[bucket].offset) bucket_of_layer_[i] = static_cast<uint32_t>(bucket);
+            if (layers_[i].parameters() && layers_[i].offset == layout_.buckets[bucket].offset)
+                bucket_of_layer_[i] = static_cast<uint32_t>(bucket);
 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
@@ -130,7 +131,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     calls_ = std::move(build.calls);
 
     build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
-    constexpr std::array<const char*, place_count> purposes = {"activations", "activation gradients", "activation gradients", "kernel scratch", "gradients", nullptr, nullptr};
+    constexpr std::array<const char*, place_count> purposes = {
+        "activations", "activation gradients", "activation gradients", "kernel scratch", "gradients", nullptr, nullptr};
     memory_.resize(config.lanes);
     for (auto& lane : memory_)
         for (size_t place = 0; place < place_count; ++place)
@@ -144,7 +146,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
 Status CpuNet::ready() {
     for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
         dnnl_stream_t stream = nullptr;
-        if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success) return fail(Code::node_memory, "oneDNN cannot make a stream");
+        if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success)
+            return fail(Code::node_memory, "oneDNN cannot make a stream");
         streams_.emplace_back(stream);
         Frame& frame = frames_.emplace_back();
         frame.lane = lane, frame.stream = stream;
@@ -159,7 +162,8 @@ Status CpuNet::ready() {
 }
 
 void CpuNet::refresh_layer(size_t layer) {
-    for (const Operation& operation : copies_[layer].refresh) GC_ASSERT(operation(frames_[0]).ok());   // no block is running: lane 0's scratch is free
+    for (const Operation& operation : copies_[layer].refresh)
+        GC_ASSERT(operation(frames_[0]).ok());   // no block is running: lane 0's scratch is free
 }
 
 void CpuNet::refresh() {
@@ -169,10 +173,12 @@ void CpuNet::refresh() {
 
 Status CpuNet::check(const Samples& samples) const {
     if (samples.C != spec_.C || samples.H != spec_.H || samples.W != spec_.W)
-        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec_.C, spec_.H, spec_.W);
+        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec_.C,
+                    spec_.H, spec_.W);
     for (uint32_t n = 0; n < samples.count; ++n)
         if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec_.classes)
-            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n], spec_.classes);
+            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],
+                        spec_.classes);
     return {};
 }
 
@@ -210,8 +216,10 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     OneThread one;
     GC_ASSERT(lane < frames_.size());
     GC_TRY(check(samples));
-    auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples == samples.count && each.training; });
-    if (program == programs_.end()) return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, block_sizes());
+    auto program = std::find_if(programs_.begin(), programs_.end(),
+                                [&](const Program& each) { return each.samples == samples.count && each.training; });
+    if (program == programs_.end())
+        return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, block_sizes());
     Frame& frame = frames_[lane];
     frame.samples = &samples, frame.predicted = nullptr;
     GC_TRY(forward(*program, frame, id.step));
@@ -221,7 +229,9 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
         for (const Operation& operation : program->layers[i].weights) GC_TRY(operation(frame));
         if (uint32_t bucket = bucket_of_layer_[i]; bucket != ~0u) {
             const Bucket& range = layout_.buckets[bucket];
-            GC_TRY(sink.bucket(lane, id, bucket, memory_[lane][static_cast<size_t>(Place::gradient)].part(range.offset * sizeof(float), range.count * sizeof(float))));
+            GC_TRY(sink.bucket(
+                lane, id, bucket,
+                memory_[lane][static_cast<size_t>(Place::gradient)].part(range.offset * sizeof(float), range.count * sizeof(float))));
         }
         for (const Operation& operation : program->layers[i].data) GC_TRY(operation(frame));
     }
@@ -233,7 +243,8 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     GC_ASSERT(lane < frames_.size());
     GC_TRY(check(samples));
     auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples >= samples.count; });
-    if (program == programs_.end()) return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
+    if (program == programs_.end())
+        return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
     Frame& frame = frames_[lane];
     frame.samples = &samples, frame.predicted = predicted;
     GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation
@@ -278,7 +289,8 @@ Status nn_isa(Isa isa) {
     // avx512 is the plain core level: with VNNI or AMX oneDNN might choose other float kernels, and two machines would differ.
     dnnl_cpu_isa_t wanted = isa == Isa::portable ? dnnl_cpu_isa_sse41 : isa == Isa::avx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_avx512_core;
     if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted) return {};
-    return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa), dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));
+    return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa),
+                dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));
 }
 
 }   // namespace gradcast

@@ -1,7 +1,8 @@
-// No allocation in a step: malloc and its kin are wrapped for the thread under test, and every call that does not come from inside oneDNN fails.
+// No allocation in a step: malloc and its kin are wrapped for the thread under test, and every call that does not come from inside oneDNN
+// fails.
 //
-// oneDNN 2.6 itself allocates while it runs a primitive: dnnl_primitive_execute() builds a map of its arguments, and its matrix product takes
-// packing buffers from the heap.  Neither can be turned off; both are freed before the call returns.
+// oneDNN 2.6 itself allocates while it runs a primitive: dnnl_primitive_execute() builds a map of its arguments, and its matrix product
+// takes packing buffers from the heap.  Neither can be turned off; both are freed before the call returns.
 #include <dlfcn.h>
 #include <execinfo.h>
 

@@ -58,19 +58,23 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({conv(4, 2, 0), loss()}), "layer conv1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
-    EXPECT_EQ(mistake({conv(4, 1), {.kind = "gelu"}, loss()}), "layer 2 has the unknown kind \"gelu\": one of conv, inner_product, max_pool, relu, softmax_cross_entropy");
+    EXPECT_EQ(mistake({conv(4, 1), {.kind = "gelu"}, loss()}),
+              "layer 2 has the unknown kind \"gelu\": one of conv, inner_product, max_pool, relu, softmax_cross_entropy");
     EXPECT_EQ(mistake({fc(10)}), "the last layer of a net must be softmax_cross_entropy");
     EXPECT_EQ(mistake({}), "the last layer of a net must be softmax_cross_entropy");
     EXPECT_EQ(mistake({fc(10), loss(), loss()}), "layer loss1: softmax_cross_entropy must be the last layer");
     EXPECT_EQ(mistake({relu(), loss()}, {.C = 10, .H = 1, .W = 1}), "the net has no layer with weights, so there is nothing to train");
     EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}), "two layers have the name fc1");
-    EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}), "layer fc1: 16x3x3 to 4294967295x1x1 makes a net of more than 2147483648 parameters");
-    EXPECT_EQ(mistake({fc(10), loss()}, {.C = 0, .H = 1, .W = 1}), "samples of 0x1x1, padded by 0: C, H and W must be 1 to 65536, the padding at most 65536");
+    EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}),
+              "layer fc1: 16x3x3 to 4294967295x1x1 makes a net of more than 2147483648 parameters");
+    EXPECT_EQ(mistake({fc(10), loss()}, {.C = 0, .H = 1, .W = 1}),
+              "samples of 0x1x1, padded by 0: C, H and W must be 1 to 65536, the padding at most 65536");
     EXPECT_EQ(mistake({fc(1), loss()}, {.C = 1, .H = 1, .W = 1, .classes = 1}), "a net needs at least 2 classes, not 1");
     NetSpec large{.C = 1, .H = 40, .W = 40, .layers = {max_pool(17), fc(10), loss()}};
     Arena arena;
     std::unique_ptr<Net> net;
-    EXPECT_STREQ(net_cpu_plan(large, {.lanes = 1, .samples_max = 1}, arena, &net).what, "layer pool1: kernel 17x17: max_pool takes at most 16x16");
+    EXPECT_STREQ(net_cpu_plan(large, {.lanes = 1, .samples_max = 1}, arena, &net).what,
+                 "layer pool1: kernel 17x17: max_pool takes at most 16x16");
 }
 
 TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {

@@ -15,7 +15,9 @@ NetSpec preset(const char* name) {
     return spec;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 TEST(Net, Lenet5LearnsRandomData) {
     NetSpec spec = preset("lenet5");
@@ -34,9 +36,10 @@ TEST(Net, Lenet5LearnsRandomData) {
     EXPECT_GT(right, 28u);
 }
 
-// Central differences of the loss along random directions, for each layer alone.  The loss is a sum over at most 9 samples, float32 all the way:
-// its rounding error of some 1e-6 divided by 2 h is below 3e-4 at h = 2^-8.  Where ReLU or pooling make kinks, the difference quotient mixes
-// two slopes for the few units within h of one, so its error is a share of the gradient: 2% is allowed there.  A wrong term is off by far more.
+// Central differences of the loss along random directions, for each layer alone.  The loss is a sum over at most 9 samples, float32 all the
+// way: its rounding error of some 1e-6 divided by 2 h is below 3e-4 at h = 2^-8.  Where ReLU or pooling make kinks, the difference quotient
+// mixes two slopes for the few units within h of one, so its error is a share of the gradient: 2% is allowed there.  A wrong term is off by
+// far more.
 struct Difference {
     const char* name;
     NetSpec spec;
@@ -67,7 +70,8 @@ TEST_P(Differences, MatchTheGradient) {
             double loss[2];
             for (int side : {0, 1}) {
                 for (uint64_t i = 0; i < group.count; ++i)
-                    rig.net->parameters()[group.offset + i] = start[group.offset + i] + (side ? h : -h) * direction[i] / static_cast<float>(std::sqrt(norm));
+                    rig.net->parameters()[group.offset + i] =
+                        start[group.offset + i] + (side ? h : -h) * direction[i] / static_cast<float>(std::sqrt(norm));
                 rig.net->refresh();
                 loss[side] = rig.loss(data.samples);
             }
@@ -76,27 +80,34 @@ TEST_P(Differences, MatchTheGradient) {
                 double g = at.gradient[group.offset + i];
                 slope += g * direction[i] / std::sqrt(norm), size += g * g;
             }
-            EXPECT_NEAR((loss[1] - loss[0]) / (2 * static_cast<double>(h)), slope, 1e-3 + std::sqrt(size) * (p.kinks ? 2e-2 : 2e-3)) << "layer " << group.layer << ", |gradient| " << std::sqrt(size);
+            EXPECT_NEAR((loss[1] - loss[0]) / (2 * static_cast<double>(h)), slope, 1e-3 + std::sqrt(size) * (p.kinks ? 2e-2 : 2e-3))
+                << "layer " << group.layer << ", |gradient| " << std::sqrt(size);
         }
 }
-NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) { return {C, H, W, pad, classes, std::move(layers)}; }
+NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) {
+    return {C, H, W, pad, classes, std::move(layers)};
+}
 INSTANTIATE_TEST_SUITE_P(
     Layers, Differences,
-    testing::Values(Difference{"inner_product", of(3, 5, 3, 0, 4, {fc(13), fc(4), loss()}), 5, false},
-                    Difference{"conv", of(3, 11, 9, 0, 5, {conv(7, 3, 2, 1), conv(17, 2), fc(5), loss()}), 4, false},
-                    Difference{"conv_to_loss", of(2, 6, 6, 0, 3, {conv(20, 4), conv(3, 3), loss()}), 9, false},
-                    Difference{"conv_padded_input", of(1, 7, 7, 2, 3, {conv(33, 5, 2), conv(5, 1), fc(3), loss()}), 3, false},
-                    Difference{"relu", of(1, 6, 5, 0, 4, {conv(6, 3), relu(), fc(21), relu(), fc(4), loss()}), 6, true},
-                    Difference{"max_pool", of(3, 13, 10, 0, 4, {conv(19, 3, 1, 1), max_pool(3, 2, 1), conv(9, 2), max_pool(2), fc(4), loss()}), 4, true},
-                    Difference{"max_pool_overlaps", of(1, 9, 9, 0, 3, {max_pool(2), conv(4, 2), max_pool(2, 1), relu(), fc(3), loss()}), 4, true},
-                    Difference{"max_pool_gaps", of(1, 14, 14, 0, 3, {conv(5, 3), relu(), max_pool(2, 3), fc(3), loss()}), 4, true},
-                    Difference{"relu_first", of(2, 5, 5, 1, 3, {relu(), conv(4, 3), relu(), fc(3), loss()}), 2, true}),
+    testing::Values(
+        Difference{"inner_product", of(3, 5, 3, 0, 4, {fc(13), fc(4), loss()}), 5, false},
+        Difference{"conv", of(3, 11, 9, 0, 5, {conv(7, 3, 2, 1), conv(17, 2), fc(5), loss()}), 4, false},
+        Difference{"conv_to_loss", of(2, 6, 6, 0, 3, {conv(20, 4), conv(3, 3), loss()}), 9, false},
+        Difference{"conv_padded_input", of(1, 7, 7, 2, 3, {conv(33, 5, 2), conv(5, 1), fc(3), loss()}), 3, false},
+        Difference{"relu", of(1, 6, 5, 0, 4, {conv(6, 3), relu(), fc(21), relu(), fc(4), loss()}), 6, true},
+        Difference{"max_pool", of(3, 13, 10, 0, 4, {conv(19, 3, 1, 1), max_pool(3, 2, 1), conv(9, 2), max_pool(2), fc(4), loss()}), 4,
+                   true},
+        Difference{"max_pool_overlaps", of(1, 9, 9, 0, 3, {max_pool(2), conv(4, 2), max_pool(2, 1), relu(), fc(3), loss()}), 4, true},
+        Difference{"max_pool_gaps", of(1, 14, 14, 0, 3, {conv(5, 3), relu(), max_pool(2, 3), fc(3), loss()}), 4, true},
+        Difference{"relu_first", of(2, 5, 5, 1, 3, {relu(), conv(4, 3), relu(), fc(3), loss()}), 2, true}),
     [](const auto& p) { return p.param.name; });
 
 // Nothing in a block may come from memory that the block did not write: all of it is NaN before.
 TEST(Net, PoisonedMemoryDoesNotShow) {
-    for (const Difference& odd : {Difference{"", preset("lenet5"), 5, true}, Difference{"", preset("mlp"), 5, true},
-                                  Difference{"", of(3, 13, 11, 1, 4, {conv(19, 3, 2, 1), relu(), max_pool(3, 2, 1), conv(5, 2), max_pool(2, 3), fc(4), loss()}), 5, true}}) {
+    for (const Difference& odd :
+         {Difference{"", preset("lenet5"), 5, true}, Difference{"", preset("mlp"), 5, true},
+          Difference{"", of(3, 13, 11, 1, 4, {conv(19, 3, 2, 1), relu(), max_pool(3, 2, 1), conv(5, 2), max_pool(2, 3), fc(4), loss()}), 5,
+                     true}}) {
         Rig rig(odd.spec, sizes({5, 8}));
         Data data(odd.spec, 5), batch(odd.spec, 3);
         std::vector<float> parameters(rig.net->parameters().begin(), rig.net->parameters().end());
@@ -134,7 +145,8 @@ TEST(Net, BlockBitsDependOnTheBlockAlone) {
                 omp_set_num_threads(2);
                 for (StepId step = 0; step < 20; ++step) {
                     bool first = (lane + step) % 2;
-                    same[lane] = same[lane] && same_bits(first ? bits_a : bits_b, both.block(first ? a.samples : b.samples, lane, step).gradient);
+                    same[lane] =
+                        same[lane] && same_bits(first ? bits_a : bits_b, both.block(first ? a.samples : b.samples, lane, step).gradient);
                 }
                 EXPECT_EQ(omp_get_max_threads(), 2);   // the caller's setting is left as it was
             });
@@ -205,7 +217,8 @@ TEST(Net, SizesAndSamplesAreChecked) {
     six.labels[2] = 10;
     EXPECT_STREQ(rig.net->block(0, {0, 0}, six.samples, gather).what, "sample 2 of a block has the label 10, but the net has 10 classes");
     six.labels[2] = -1;
-    EXPECT_STREQ(rig.net->evaluate(0, six.samples, &right, &sum, nullptr).what, "sample 2 of a block has the label -1, but the net has 10 classes");
+    EXPECT_STREQ(rig.net->evaluate(0, six.samples, &right, &sum, nullptr).what,
+                 "sample 2 of a block has the label -1, but the net has 10 classes");
     EXPECT_EQ(gather.next, 0u);
 }
 

@@ -60,7 +60,8 @@ TEST(Apply, TurnsSumsIntoFloatOnce) {
         }
         Sum sum;
         sum.word = word;
-        sum.words = {word == Word::i32 ? reinterpret_cast<std::byte*>(narrow.data()) : reinterpret_cast<std::byte*>(wide.data()), nullptr, layout.elements * word_bytes(word)};
+        sum.words = {word == Word::i32 ? reinterpret_cast<std::byte*>(narrow.data()) : reinterpret_cast<std::byte*>(wide.data()), nullptr,
+                     layout.elements * word_bytes(word)};
         const double units[] = {0x1p-30 / 3, 0x1p-20 / 7};
         rig.optimiser->step(0);
         ASSERT_TRUE(rig.net->apply(*rig.optimiser, sum, units).ok());
@@ -116,7 +117,8 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
         out([&](float* to) { k.sgd(to, v.data(), y.data(), count, 0.1f, 0.9f, 0.01f); });
         results.push_back(v);
         for (uint32_t width : {8u, 16u})
-            for (PoolShape s : {PoolShape{2, 4, 6, 2, 3, 2, 2, 0, width}, PoolShape{1, 7, 5, 4, 3, 3, 2, 1, width}, PoolShape{1, 7, 7, 2, 2, 2, 3, 0, width}}) {
+            for (PoolShape s : {PoolShape{2, 4, 6, 2, 3, 2, 2, 0, width}, PoolShape{1, 7, 5, 4, 3, 3, 2, 1, width},
+                                PoolShape{1, 7, 7, 2, 2, 2, 3, 0, width}}) {
                 std::vector<float> pooled(uint64_t{s.planes} * s.P * s.Q * width), dx(uint64_t{s.planes} * s.H * s.W * width, NAN);
                 std::vector<uint8_t> winners(pooled.size());
                 k.max_pool(pooled.data(), winners.data(), x.data(), s);
@@ -130,7 +132,8 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
         if (isa > isa_best()) continue;
         auto other = run(isa);
         ASSERT_EQ(portable.size(), other.size());
-        for (size_t i = 0; i < portable.size(); ++i) EXPECT_EQ(0, std::memcmp(portable[i].data(), other[i].data(), portable[i].size() * sizeof(float))) << isa_name(isa) << " " << i;
+        for (size_t i = 0; i < portable.size(); ++i)
+            EXPECT_EQ(0, std::memcmp(portable[i].data(), other[i].data(), portable[i].size() * sizeof(float))) << isa_name(isa) << " " << i;
     }
     EXPECT_TRUE(std::isnan(portable[1][2]));   // ReLU keeps NaN
     EXPECT_EQ(portable[1][4], 0.0f);
@@ -139,8 +142,8 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
 TEST(Kernels, PoolingTakesTheFirstMaximumAndNanFirst) {
     const PoolShape shape{1, 2, 4, 1, 2, 2, 2, 0, 8};
     std::vector<float> x(64, 1.0f), y(16), dx(64, NAN), dy(16, 3.0f);
-    x[8 + 1] = 2, x[4 * 8 + 1] = 2;       // channel 1 of the first window: places 1 and 2 are equal
-    x[2] = -5, x[8 + 2] = NAN;            // channel 2: NaN at place 1
+    x[8 + 1] = 2, x[4 * 8 + 1] = 2;   // channel 1 of the first window: places 1 and 2 are equal
+    x[2] = -5, x[8 + 2] = NAN;        // channel 2: NaN at place 1
     std::vector<uint8_t> winners(16, 255);
     const FloatKernels& kernels = float_kernels(isa_best());
     kernels.max_pool(y.data(), winners.data(), x.data(), shape);

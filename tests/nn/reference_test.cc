@@ -1,7 +1,7 @@
 // Losses, gradients, classes and SGD steps against PyTorch's in double precision (make_reference.py).
 //
-// Tolerance: float32 rounds to 6e-8; a gradient here is a sum of at most some hundred terms through at most seven layers, so its error stays below
-// a few 1e-6 of the layer's largest element.  2e-5 leaves room for every instruction set; a wrong sum is off by its whole size.
+// Tolerance: float32 rounds to 6e-8; a gradient here is a sum of at most some hundred terms through at most seven layers, so its error
+// stays below a few 1e-6 of the layer's largest element.  2e-5 leaves room for every instruction set; a wrong sum is off by its whole size.
 #include <fstream>
 #include <sstream>
 
@@ -84,7 +84,8 @@ TEST_P(Reference, GivesPyTorchsNumbers) {
     for (uint32_t step = 0; step < steps; ++step) rig.step(step, rig.block(samples, 0, step).gradient, n);
     expect_near(layout, rig.net->parameters(), end, 2e-5f);
 }
-INSTANTIATE_TEST_SUITE_P(Nets, Reference, testing::Values("inner_product", "conv", "conv_narrow", "max_pool", "lenet5", "mlp"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(Nets, Reference, testing::Values("inner_product", "conv", "conv_narrow", "max_pool", "lenet5", "mlp"),
+                         [](const auto& p) { return p.param; });
 
 }   // namespace
 }   // namespace gradcast

@@ -87,10 +87,12 @@ struct Rig {
         for (uint32_t b = 0; b < net->layout().buckets.size(); ++b) {
             const Bucket& bucket = net->layout().buckets[b];
             std::vector<int64_t> words;
-            for (uint64_t i = 0; i < bucket.count; ++i) words.push_back(std::llrint(static_cast<double>(gradient[bucket.offset + i]) * 0x1p40));
+            for (uint64_t i = 0; i < bucket.count; ++i)
+                words.push_back(std::llrint(static_cast<double>(gradient[bucket.offset + i]) * 0x1p40));
             std::vector<double> units(bucket.group_count, 0x1p-40 / batch);
             Sum sum;
-            sum.step = step, sum.bucket = b, sum.word = Word::i64, sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
+            sum.step = step, sum.bucket = b, sum.word = Word::i64,
+            sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
             ASSERT_TRUE(net->apply(*optimiser, sum, units).ok());
         }
     }
@@ -98,7 +100,8 @@ struct Rig {
 
 inline NetConfig sizes(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
     NetConfig config;
-    config.lanes = lanes, config.samples_max = *std::max_element(block_sizes.begin(), block_sizes.end()), config.block_sizes = std::move(block_sizes);
+    config.lanes = lanes, config.samples_max = *std::max_element(block_sizes.begin(), block_sizes.end()),
+    config.block_sizes = std::move(block_sizes);
     return config;
 }
 
