@@ -1,8 +1,9 @@
-// A message is cut in fragments that are handed to the link at once, so between two ranks they arrive together and in order (mail needs a stream link).
+// A message is cut in fragments that are handed to the link at once, so between two ranks they arrive together and in order (mail needs a
+// stream link).
 //
-// A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments of more than lease_bytes_max land in the receiver's buffer, smaller ones
-// are copied there.  The buffer is the receiver's again at the completion: a receive that is cancelled while a fragment may be landing in it completes
-// when that fragment is there, or its sender lost.
+// A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments of more than lease_bytes_max land in the receiver's buffer,
+// smaller ones are copied there.  The buffer is the receiver's again at the completion: a receive that is cancelled while a fragment may be
+// landing in it completes when that fragment is there, or its sender lost.
 #include "transport/mail.h"
 
 #include <algorithm>
@@ -17,7 +18,8 @@ enum class MailCommand : uint32_t { send = 1, receive = 2, cancel = 3 };   // in
 
 class MailProtocol : public Protocol {
 public:
-    MailProtocol(Rank self, uint32_t ranks, uint32_t segment_bytes) : self_(self), ranks_(ranks), segment_bytes_(segment_bytes), peers_(ranks) {}
+    MailProtocol(Rank self, uint32_t ranks, uint32_t segment_bytes)
+        : self_(self), ranks_(ranks), segment_bytes_(segment_bytes), peers_(ranks) {}
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         if (!valid(packet, bytes)) return Landing::drop;
@@ -102,17 +104,22 @@ private:
         // Fragments land before the one in front of them has been taken, so one that follows may find its receive not begun.
         for (bool begun : {true, false})
             for (Receive& receive : receives_)
-                if (receive.from == from && receive.tag == tag && receive.begun == begun && (offset > 0 ? offset < receive.buffer.bytes : !begun)) return &receive;
+                if (receive.from == from && receive.tag == tag && receive.begun == begun &&
+                    (offset > 0 ? offset < receive.buffer.bytes : !begun))
+                    return &receive;
         return nullptr;
     }
 
-    static void complete(uint64_t ticket, Status status, Actions& actions) { actions.completions.push_back({0, ticket, 0, nullptr, status}); }
+    static void complete(uint64_t ticket, Status status, Actions& actions) {
+        actions.completions.push_back({0, ticket, 0, nullptr, status});
+    }
     void complete(Receive& receive, Status status, Actions& actions) {
         complete(receive.ticket, status, actions);
         receives_.erase(receives_.begin() + (&receive - receives_.data()));
     }
     static Status wrong_size(Rank from, uint64_t tag, uint64_t total, uint64_t bytes) {
-        return fail(Code::conflict, "mail {:#x} of rank {} has {} bytes where {} are expected: the ranks do not run the same job", tag, from, total, bytes);
+        return fail(Code::conflict, "mail {:#x} of rank {} has {} bytes where {} are expected: the ranks do not run the same job", tag,
+                    from, total, bytes);
     }
 
     void take(const Packet& packet, Actions& actions) {
@@ -127,7 +134,8 @@ private:
             return;
         }
         if (offset != receive->got) return;
-        if (total != receive->buffer.bytes) return complete(*receive, wrong_size(packet.sender, tag, total, receive->buffer.bytes), actions);
+        if (total != receive->buffer.bytes)
+            return complete(*receive, wrong_size(packet.sender, tag, total, receive->buffer.bytes), actions);
         std::byte* place = receive->buffer.host + offset;
         if (packet.payload.bytes > 0 && place != packet.payload.host) {
             if (packet.payload.bytes > lease_bytes_max) return;   // landed before this receive was posted
@@ -151,9 +159,11 @@ private:
         uint64_t offset = 0;
         do {
             MailBody body;
-            body.tag.set(event.tag), body.offset.set(static_cast<uint32_t>(offset)), body.total.set(static_cast<uint32_t>(event.buffer.bytes));
+            body.tag.set(event.tag), body.offset.set(static_cast<uint32_t>(offset)),
+                body.total.set(static_cast<uint32_t>(event.buffer.bytes));
             const uint64_t bytes = std::min<uint64_t>(segment_bytes_, event.buffer.bytes - offset);
-            actions.sends.push_back({event.to, PacketType::mail, body_bytes(body), event.buffer.part(offset, bytes), ++tickets_ << index_bits | index, 0});
+            actions.sends.push_back(
+                {event.to, PacketType::mail, body_bytes(body), event.buffer.part(offset, bytes), ++tickets_ << index_bits | index, 0});
             ++out.left;
             offset += bytes;
         } while (offset < event.buffer.bytes);
@@ -223,7 +233,9 @@ static void mail_post(Host& host, uint16_t channel, MailCommand command, uint64_
     host.post(channel, event);
 }
 
-void Mail::send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket) { mail_post(host_, channel_, MailCommand::send, ticket, to, tag, message); }
+void Mail::send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket) {
+    mail_post(host_, channel_, MailCommand::send, ticket, to, tag, message);
+}
 void Mail::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
     mail_post(host_, channel_, MailCommand::receive, ticket, {from}, tag, message);
 }

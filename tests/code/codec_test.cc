@@ -77,7 +77,8 @@ TEST(Codec, LimitsOfTheSpec) {
     EXPECT_EQ(quantise_limit(Quantiser::auto32, 1), (1 << 30) - 1);
     EXPECT_EQ(quantise_limit(Quantiser::fixed, 8), INT32_MAX);
     for (uint32_t blocks : {1u, 2u, 3u, 7u, 8u, 100u, blocks_max})
-        EXPECT_LE(int64_t{blocks} * quantise_limit(Quantiser::auto32, blocks), (1 << 30) - 1);   // a sum of limits is a residue of p = 2^31 - 1
+        EXPECT_LE(int64_t{blocks} * quantise_limit(Quantiser::auto32, blocks),
+                  (1 << 30) - 1);   // a sum of limits is a residue of p = 2^31 - 1
 }
 
 TEST(Codec, TheScaleIsTheLeastPowerOfTwoThatHoldsTwiceTheMaximum) {
@@ -91,7 +92,8 @@ TEST(Codec, TheScaleIsTheLeastPowerOfTwoThatHoldsTwiceTheMaximum) {
             if (std::isfinite(m)) maxima.push_back(m);
         }
         for (float exact : {limit * 0.5, limit, limit * 0.25})   // 2 M = Q 2^e to the bit, where a float holds it, and its neighbours
-            for (float m : {static_cast<float>(exact), std::nextafter(static_cast<float>(exact), inf), std::nextafter(static_cast<float>(exact), 0.0f)})
+            for (float m : {static_cast<float>(exact), std::nextafter(static_cast<float>(exact), inf),
+                            std::nextafter(static_cast<float>(exact), 0.0f)})
                 maxima.push_back(m);
         for (float m : {1.0f, 0.5f, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min()}) maxima.push_back(m);
         for (float m : maxima) {
@@ -151,7 +153,8 @@ TEST(Codec, SumsBlocksExactlyInAnyWord) {
                         const double factor = quantiser == Quantiser::fixed ? 0 : std::ldexp(1.0, -codec->exponents()[range.group + g]);
                         const double limit = quantise_limit(quantiser, blocks);
                         for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
-                            double v = std::rint(quantiser == Quantiser::fixed ? static_cast<double>(x[i]) / 10.0 * 2147483647.0 : x[i] * factor);
+                            double v =
+                                std::rint(quantiser == Quantiser::fixed ? static_cast<double>(x[i]) / 10.0 * 2147483647.0 : x[i] * factor);
                             clipped += std::fabs(v) > limit;
                             want[i - range.offset] += static_cast<int64_t>(std::clamp(v, -limit, limit));
                             maxima[g] = std::max(maxima[g], std::fabs(x[i]));
@@ -188,7 +191,8 @@ TEST(Codec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
     x[302] = std::numeric_limits<float>::quiet_NaN();
     Status status = add(*codec, {41, 6}, 1, x, layout, into);
     EXPECT_EQ(status.code, Code::diverged);
-    EXPECT_STREQ(status.what, "step 41: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
+    EXPECT_STREQ(status.what,
+                 "step 41: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
     x[302] = 0, x[7] = -inf;
     EXPECT_STREQ(add(*codec, {41, 7}, 1, x, layout, into).what,
                  "step 41: the gradient of layer conv1 holds Inf in block 7: lower the learning rate, or look at the data");
@@ -223,7 +227,8 @@ TEST(Codec, LanesAddConcurrently) {
     std::vector<std::thread> threads;
     for (uint32_t lane = 0; lane < lanes; ++lane)
         threads.emplace_back([&, lane] {
-            for (uint32_t b = lane; b < blocks; b += lanes) EXPECT_TRUE(add(*codec, {1, b}, 1, gradient_of(b, layout.elements, 1e-3f), layout, many).ok());
+            for (uint32_t b = lane; b < blocks; b += lanes)
+                EXPECT_TRUE(add(*codec, {1, b}, 1, gradient_of(b, layout.elements, 1e-3f), layout, many).ok());
         });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(0, std::memcmp(one.plan.words.host, many.plan.words.host, one.plan.words.bytes));

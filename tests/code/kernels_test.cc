@@ -34,8 +34,8 @@ int64_t plain(float x, const Scale& scale, uint64_t* clipped) {
 std::vector<float> inputs(const Scale& scale, bool finite) {
     std::vector<float> x;
     const double unit = scale.divisor / scale.factor;
-    for (double k : {0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 1e6 + 0.5, 8388607.5, scale.limit - 1.0, scale.limit - 0.5, scale.limit + 0.0, scale.limit + 0.5,
-                     scale.limit + 1.0, scale.limit + 1.5, 4.0 * scale.limit})
+    for (double k : {0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 1e6 + 0.5, 8388607.5, scale.limit - 1.0, scale.limit - 0.5, scale.limit + 0.0,
+                     scale.limit + 0.5, scale.limit + 1.0, scale.limit + 1.5, 4.0 * scale.limit})
         for (double sign : {1.0, -1.0}) {
             auto f = static_cast<float>(sign * k * unit);
             for (float each : {f, std::nextafter(f, 1e38f), std::nextafter(f, -1e38f)}) x.push_back(each);

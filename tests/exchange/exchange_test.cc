@@ -1,5 +1,6 @@
 #include "tests/exchange/world.h"
 #include "tests/sim/seeds.h"
+#include "transport/code/kernels.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -31,7 +32,8 @@ void expect_exact(const WorldConfig& config, uint64_t seed) {
     if (pick(seed, 8, 2)) world.simulator().slow(pick(seed, 9, config.sim.ranks), 1 + pick(seed, 10, 20));
     for (Rank r = 0; r < config.sim.ranks; ++r) world.spy(r).words = (config.sim.ranks + 63) / 64;
     Status status = world.run();
-    ASSERT_TRUE(status.ok()) << status.what << " n = " << config.sim.ranks << " B = " << config.blocks << " segment " << config.segment_bytes;
+    ASSERT_TRUE(status.ok()) << status.what << " n = " << config.sim.ranks << " B = " << config.blocks << " segment "
+                             << config.segment_bytes;
     EXPECT_EQ(world.wrong(), 0u);
     EXPECT_TRUE(world.agree());
     for (Rank r = 0; r < config.sim.ranks; ++r) {
@@ -42,8 +44,11 @@ void expect_exact(const WorldConfig& config, uint64_t seed) {
 }
 
 using Param = std::pair<const char*, Quantiser>;
-const auto params = ::testing::Values(Param{"ring", Quantiser::auto32}, Param{"unicast", Quantiser::auto32}, Param{"unicast", Quantiser::fixed});
-std::string param_name(const ::testing::TestParamInfo<Param>& each) { return std::string(each.param.first) + "_" + quantiser_name(each.param.second); }
+const auto params =
+    ::testing::Values(Param{"ring", Quantiser::auto32}, Param{"unicast", Quantiser::auto32}, Param{"unicast", Quantiser::fixed});
+std::string param_name(const ::testing::TestParamInfo<Param>& each) {
+    return std::string(each.param.first) + "_" + quantiser_name(each.param.second);
+}
 
 class Sums : public ::testing::TestWithParam<Param> {};
 INSTANTIATE_TEST_SUITE_P(All, Sums, params, param_name);
@@ -67,8 +72,8 @@ TEST_P(Sums, OneFlippedBitIsSeen) {
     config.flip_seed = 6;
     World world(config);
     ASSERT_TRUE(world.run().ok());
-    EXPECT_GT(world.wrong(), 0u);      // so the comparison with the reference can fail,
-    EXPECT_TRUE(world.agree());        // and all ranks go the same wrong way
+    EXPECT_GT(world.wrong(), 0u);   // so the comparison with the reference can fail,
+    EXPECT_TRUE(world.agree());     // and all ranks go the same wrong way
 }
 
 TEST_P(Sums, ADifferentStateIsNamed) {
@@ -102,7 +107,8 @@ TEST_P(Sums, NothingIsAllocatedInASteadyState) {
     config.steps = 30;
     World world(config);
     allocations = 0;
-    for (Rank r = 0; r < 4; ++r) world.spy(r).quiet_after = 1;   // a driver's Actions keep what they have grown to: the first batch reserves it
+    for (Rank r = 0; r < 4; ++r)
+        world.spy(r).quiet_after = 1;   // a driver's Actions keep what they have grown to: the first batch reserves it
     ASSERT_TRUE(world.run().ok());
     EXPECT_EQ(allocations, 0u);
     for (Rank r = 0; r < 4; ++r) EXPECT_GT(world.spy(r).batches, 100u);   // it was looked at
@@ -186,6 +192,19 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
     }
 }
 
+// Adding is slower than the link here, so peers must wait for one of their two buffers, and the sums are right all the same.
+TEST(Exchange, UnicastHoldsItsPeersBackWhileItAdds) {
+    WorldConfig config;
+    config.exchange = "unicast", config.sim.ranks = 4, config.sim.compute_async = true, config.sim.compute_ns_per_word = 10'000;
+    World world(config);
+    Status status = world.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(world.wrong(), 0u);
+    uint64_t laters = 0;
+    for (Rank r = 0; r < 4; ++r) laters += world.spy(r).laters;
+    EXPECT_GT(laters, 0u);
+}
+
 // ---- packets from hell -----------------------------------------------------------------------------------------------------------
 
 struct One {
@@ -223,7 +242,9 @@ struct One {
         on(event);
         return landing;
     }
-    bool silent() const { return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty(); }
+    bool silent() const {
+        return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty();
+    }
 };
 
 Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bucket, uint32_t part, uint32_t index, Phase phase = Phase::reduce) {
@@ -280,7 +301,8 @@ TEST(Malformed, EveryFieldIsChecked) {
             refused(with([](Packet&, DataBody& b) { b.part.set(65535); }), bytes, "part");
             refused(with([](Packet&, DataBody& b) { b.index.set(19); }), bytes, "index");
             refused(with([](Packet&, DataBody& b) { b.index.set(~0u); }), bytes, "index");
-            for (int phase : {0, 2, 3, 255}) refused(with([&](Packet&, DataBody& b) { b.phase = static_cast<uint8_t>(phase); }), bytes, "phase");
+            for (int phase : {0, 2, 3, 255})
+                refused(with([&](Packet&, DataBody& b) { b.phase = static_cast<uint8_t>(phase); }), bytes, "phase");
             for (int i : {0, 1, 2}) refused(with([&](Packet&, DataBody& b) { b.reserved[i] = 1; }), bytes, "reserved");
             for (uint32_t step : {6u, 7u, 300u, ~0u}) refused(with([&](Packet&, DataBody& b) { b.step.set(step); }), bytes, "step");
             for (PacketType type : {PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType{}, PacketType{200}})
@@ -329,7 +351,8 @@ TEST(Malformed, NoiseDoesNoHarm) {
         one.ready(0);
         for (uint32_t i = 0; i < 200'000; ++i) {
             auto a = random4(Purpose::test, 4, i, 0), b = random4(Purpose::test, 4, i, 1);
-            Packet packet = packet_make(static_cast<PacketType>(a[0] % 8), a[1] % 5, a[2] % 5, a[3] % 3, b[0] % 5, b[1] % 22, static_cast<Phase>(b[2] % 4));
+            Packet packet = packet_make(static_cast<PacketType>(a[0] % 8), a[1] % 5, a[2] % 5, a[3] % 3, b[0] % 5, b[1] % 22,
+                                        static_cast<Phase>(b[2] % 4));
             const uint64_t sizes[] = {64, 32, 28, 44, 16, 12, 4, 8};
             one.deliver(packet, sizes[b[3] % 8], static_cast<uint8_t>(b[3] >> 8));
             const std::vector<Compute> computes = one.actions.computes;
@@ -351,6 +374,71 @@ TEST(Exchange, ExplainsWhatIsMissing) {
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_EQ(one.actions.completions[0].status.code, Code::deadline);
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 0, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
+}
+
+// Acknowledgements of rank 0's sends are held back: memory of step 0 is in the link's hands, so neither may the trainer be let into step
+// 3's words, which are the same memory, nor may words of step 3 land.
+TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
+    for (const char* name : {"ring", "unicast"}) {
+        SCOPED_TRACE(name);
+        One ranks[2] = {One(name, 0, 2, 2), One(name, 1, 2, 2)};
+        std::vector<uint64_t> held[step_slots + 1];   // tickets of rank 0 by step
+        std::vector<Completion> told[2];
+        bool later = false;
+        auto feed = [&](Rank r, const Event& event, auto& self) -> void {
+            ranks[r].on(event);
+            const Actions actions = ranks[r].actions;
+            for (const Completion& each : actions.completions) told[r].push_back(each);
+            for (const Compute& each : actions.computes) {
+                compute_now(each);
+                Event done;
+                done.kind = Event::Kind::computed, done.id = each.ticket;
+                self(r, done, self);
+            }
+            for (const Send& each : actions.sends) {
+                Packet packet;
+                packet.type = each.type, packet.sender = r, packet.view = 1, packet.body = each.body;
+                const Landing landing = ranks[1 - r].exchange->land(packet, each.payload.bytes, &packet.payload);
+                later |= landing == Landing::later;
+                if (landing == Landing::place) {
+                    std::memcpy(packet.payload.host, each.payload.host, each.payload.bytes);
+                    Event arrival;
+                    arrival.kind = Event::Kind::packet, arrival.packet = &packet;
+                    self(1 - r, arrival, self);
+                }
+                Event sent;
+                sent.kind = Event::Kind::sent, sent.id = each.ticket;
+                if (r == 0) held[body_of<DataBody>(packet).step.get()].push_back(each.ticket);
+                else self(r, sent, self);
+            }
+        };
+        auto step = [&](StepId number, Rank r) {
+            for (uint32_t bucket : {0u, 1u}) {
+                Plan plan = ranks[r].exchange->plan(number, bucket);
+                std::memset(plan.words.host, 0, plan.words.bytes);
+                Event event;
+                event.kind = Event::Kind::ready, event.step = number, event.bucket = bucket;
+                feed(r, event, feed);
+            }
+        };
+        for (StepId number : {0, 1, 2}) step(number, 0), step(number, 1);
+        EXPECT_EQ(told[1].size(), 6u);
+        EXPECT_EQ(told[0].size(), 4u);   // not of step 2: step 3 would be computed into what is still being sent
+        for (Rank r : {0u, 1u})
+            for (StepId number : {0, 1}) ranks[r].exchange->release(number);
+        EXPECT_FALSE(later);
+        step(3, 1);
+        EXPECT_TRUE(later);
+        EXPECT_EQ(told[0].size(), 4u);
+        for (uint64_t ticket : held[0]) {
+            Event sent;
+            sent.kind = Event::Kind::sent, sent.id = ticket;
+            feed(0, sent, feed);
+        }
+        EXPECT_EQ(told[0].size(), 6u);
+        Packet packet = packet_make(PacketType::record, 1, 3, 0, name == std::string("ring") ? 1 : 0, 0);
+        EXPECT_EQ(ranks[0].exchange->land(packet, sizeof(RecordHeader) + 4, &packet.payload), Landing::place);
+    }
 }
 
 }   // namespace

@@ -36,10 +36,10 @@ public:
         return landing;
     }
 
-    uint32_t words = 1;                          // of a RankSet: (ranks + 63) / 64
-    uint64_t words_bytes = 0, record_bytes = 0;  // payload sent
+    uint32_t words = 1;                           // of a RankSet: (ranks + 63) / 64
+    uint64_t words_bytes = 0, record_bytes = 0;   // payload sent
     uint64_t laters = 0, drops = 0;
-    uint64_t quiet_after = 0, batches = 0;       // from that batch on it may not allocate (`allocations`)
+    uint64_t quiet_after = 0, batches = 0;   // from that batch on it may not allocate (`allocations`)
 
 private:
     Protocol& protocol_;

@@ -22,9 +22,9 @@ struct WorldConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t blocks = 8, steps = 4, segment_bytes = 64;
     std::vector<uint64_t> buckets = {40, 300, 7, 1};   // elements
-    uint64_t flip_seed = 0;                            // of the random words of block 0 in step 2, when not 0: something else than the reference
-    Rank other_state = ~0u;                            // this rank computes step 2 from another state
-    uint64_t spend_us = 20;                            // at most, per bucket
+    uint64_t flip_seed = 0;   // of the random words of block 0 in step 2, when not 0: something else than the reference
+    Rank other_state = ~0u;   // this rank computes step 2 from another state
+    uint64_t spend_us = 20;   // at most, per bucket
     uint64_t deadline_us = 60'000'000;
 };
 
@@ -88,7 +88,9 @@ private:
     float maximum(StepId step, uint32_t block, uint32_t group) const {
         return uniform(random4(Purpose::test, config_.sim.seed + 1, step * blocks_max + block, group)[0]);
     }
-    int64_t loss(StepId step, uint32_t block) const { return static_cast<int32_t>(random4(Purpose::test, config_.sim.seed + 2, step, block)[0]); }
+    int64_t loss(StepId step, uint32_t block) const {
+        return static_cast<int32_t>(random4(Purpose::test, config_.sim.seed + 2, step, block)[0]);
+    }
 
     void contribute(Host& host, Rank rank, StepId step, uint32_t bucket) {
         Plan plan = exchanges_[rank]->plan(step, bucket);
@@ -109,7 +111,8 @@ private:
         std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
         for (uint32_t block : own_[rank]) {
             record.loss += loss(step, block), record.clipped += block + step;
-            for (uint32_t g = 0; g < range.group_count; ++g) record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
+            for (uint32_t g = 0; g < range.group_count; ++g)
+                record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
         }
         Event event;
         event.kind = Event::Kind::ready, event.step = step, event.bucket = bucket;
@@ -160,7 +163,8 @@ private:
                 GC_TRY(host.wait(&completions, host.now_us() + config_.deadline_us));
                 for (const Completion& each : completions) {
                     GC_TRY(each.status);
-                    if (each.step != step || !each.sum || each.sum->bucket != each.id) return fail(Code::conflict, "a completion of another step");
+                    if (each.step != step || !each.sum || each.sum->bucket != each.id)
+                        return fail(Code::conflict, "a completion of another step");
                     check(step, *each.sum, rank);
                     --missing;
                 }

@@ -49,11 +49,13 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
     for (uint32_t id = 0; id < count; ++id) {
         Letter letter;
         letter.from = random_of(seed, id, 3) % ranks;
-        const size_t sizes[] = {0, 1, 8, segment_bytes - 1, segment_bytes, segment_bytes + 1, mail_early_bytes, mail_early_bytes + 1, bytes_max};
+        const size_t sizes[] = {0,        1, 8, segment_bytes - 1, segment_bytes, segment_bytes + 1, mail_early_bytes, mail_early_bytes + 1,
+                                bytes_max};
         letter.bytes = random_of(seed, id, 4) % 3 ? sizes[random_of(seed, id, 5) % 9] : random_of(seed, id, 6) % bytes_max;
         letter.bits.assign((ranks + 63) / 64, 0);
         for (Rank r = 0; r < ranks; ++r)
-            if (r != letter.from && (random_of(seed, id, 7 + r) % 3 == 0 || r == (letter.from + 1) % ranks)) letter.to.push_back(r), letter.bits[r / 64] |= uint64_t{1} << r % 64;
+            if (r != letter.from && (random_of(seed, id, 7 + r) % 3 == 0 || r == (letter.from + 1) % ranks))
+                letter.to.push_back(r), letter.bits[r / 64] |= uint64_t{1} << r % 64;
         letters.push_back(letter);
     }
     std::vector<std::unique_ptr<Protocol>> protocols;
@@ -80,7 +82,8 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
                 const Letter& letter = letters[post.id];
                 if (post.send) {
                     outbox[post.id] = message_make(seed, post.id, letter.bytes);
-                    mail.send({letter.to[0], letter.to.size() > 1 ? letter.bits.data() : nullptr}, post.id, buffer_of(outbox[post.id]), post.id);
+                    mail.send({letter.to[0], letter.to.size() > 1 ? letter.bits.data() : nullptr}, post.id, buffer_of(outbox[post.id]),
+                              post.id);
                 } else {
                     inbox[r][post.id].resize(letter.bytes);
                     mail.receive(letter.from, post.id, buffer_of(inbox[r][post.id]), post.id);
@@ -94,7 +97,8 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
                     GC_TRY(each.status);
                     if (done[each.id]) return fail(Code::conflict, "message {} was told twice", each.id);
                     done[each.id] = true, --left;
-                    if (letters[each.id].from != r && inbox[r][each.id] != message_make(seed, static_cast<uint32_t>(each.id), letters[each.id].bytes))
+                    if (letters[each.id].from != r &&
+                        inbox[r][each.id] != message_make(seed, static_cast<uint32_t>(each.id), letters[each.id].bytes))
                         return fail(Code::conflict, "message {} is not what was sent", each.id);
                 }
             }
@@ -165,7 +169,8 @@ struct Fixture : ::testing::Test {
         one.on(event);
     }
     bool told(uint64_t ticket, Code code) {
-        return one.actions.completions.size() == 1 && one.actions.completions[0].id == ticket && one.actions.completions[0].status.code == code;
+        return one.actions.completions.size() == 1 && one.actions.completions[0].id == ticket &&
+               one.actions.completions[0].status.code == code;
     }
 };
 using MailByHand = Fixture;
@@ -197,7 +202,8 @@ TEST_F(MailByHand, AWrongSizeIsAConflict) {
     mail.receive(0, 7, buffer_of(memory), 1);
     EXPECT_EQ(deliver(fragment(0, 7, 0, 12), 12), Landing::lease);
     EXPECT_TRUE(told(1, Code::conflict));
-    EXPECT_STREQ(one.actions.completions[0].status.what, "mail 0x7 of rank 0 has 12 bytes where 10 are expected: the ranks do not run the same job");
+    EXPECT_STREQ(one.actions.completions[0].status.what,
+                 "mail 0x7 of rank 0 has 12 bytes where 10 are expected: the ranks do not run the same job");
     EXPECT_EQ(memory[0], std::byte{0});
     deliver(fragment(3, 7, 0, 12), 12);   // early
     mail.receive(3, 7, buffer_of(memory), 2);
@@ -299,13 +305,13 @@ TEST_F(MailByHand, RefusesWhatCannotBe) {
         arrive(packet);
         EXPECT_TRUE(one.actions.completions.empty() && one.actions.sends.empty());
     };
-    refused(fragment(1, 7, 0, 10000), 4096);           // from ourselves
-    refused(fragment(4, 7, 0, 10000), 4096);           // from nobody
-    refused(fragment(0, 7, 0, 10000), 4095);           // sizes that do not follow from offset and total
+    refused(fragment(1, 7, 0, 10000), 4096);   // from ourselves
+    refused(fragment(4, 7, 0, 10000), 4096);   // from nobody
+    refused(fragment(0, 7, 0, 10000), 4095);   // sizes that do not follow from offset and total
     refused(fragment(0, 7, 0, 10000), 0);
     refused(fragment(0, 7, 8192, 10000), 4096);
-    refused(fragment(0, 7, 100, 10000), 4096);         // an offset between fragments
-    refused(fragment(0, 7, 12288, 10000), 0);          // an offset beyond the end
+    refused(fragment(0, 7, 100, 10000), 4096);   // an offset between fragments
+    refused(fragment(0, 7, 12288, 10000), 0);    // an offset beyond the end
     refused(fragment(0, 7, ~0u - 4095, 10000), 4096);
     Packet packet = fragment(0, 7, 0, 10000);
     packet.type = PacketType::words;

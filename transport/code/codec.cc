@@ -1,5 +1,5 @@
-// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 uses the least power of two 2^e with 2 M <= Q 2^e for the next step,
-// M being the largest |x| of this one, Q the largest word of one block such that B of them never leave int32.
+// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 uses the least power of two 2^e with 2 M <= Q 2^e for the
+// next step, M being the largest |x| of this one, Q the largest word of one block such that B of them never leave int32.
 #include "transport/code/codec.h"
 
 #include <cmath>
@@ -37,8 +37,13 @@ constexpr double fixed_range = 10.0;
 class CpuCodec : public Codec {
 public:
     CpuCodec(const Layout& layout, const CodecConfig& config)
-        : layout_(layout), config_(config), kernels_(word_kernels(isa_best())), limit_(quantise_limit(config.quantiser, config.blocks)),
-          exponents_(layout.groups.size()), units_(layout.groups.size()), states_(layout.buckets.size()) {
+        : layout_(layout),
+          config_(config),
+          kernels_(word_kernels(isa_best())),
+          limit_(quantise_limit(config.quantiser, config.blocks)),
+          exponents_(layout.groups.size()),
+          units_(layout.groups.size()),
+          states_(layout.buckets.size()) {
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
     }
 
@@ -63,7 +68,8 @@ public:
                                               ? kernels_.quantise_i32(plan.words.as<int32_t>() + offset, x, group.count, scale, !first)
                                               : kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, !first);
             if (!std::isfinite(result.maximum))
-                return fail(Code::diverged, "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                return fail(Code::diverged,
+                            "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
                             block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
             float& maximum = plan.record->maxima[g];
             maximum = first ? result.maximum : std::fmax(maximum, result.maximum);
@@ -94,7 +100,8 @@ public:
     std::span<const double> units(uint32_t bucket) const override {
         const Bucket& range = layout_.buckets[bucket];
         for (uint32_t g = range.group; g < range.group + range.group_count; ++g)
-            units_[g] = config_.quantiser == Quantiser::fixed ? fixed_range / fixed_limit / config_.batch : std::ldexp(1.0, exponents_[g]) / config_.batch;
+            units_[g] = config_.quantiser == Quantiser::fixed ? fixed_range / fixed_limit / config_.batch
+                                                              : std::ldexp(1.0, exponents_[g]) / config_.batch;
         return std::span(units_).subspan(range.group, range.group_count);
     }
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string_view>
 
-#include "runtime/core/types.h"
 #include "runtime/core/status.h"
+#include "runtime/core/types.h"
 
 namespace gradcast {
 
@@ -12,10 +12,12 @@ enum class Quantiser : uint8_t { fixed, auto32 };
 const char* quantiser_name(Quantiser quantiser);
 Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
 
-/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((2^31 - 2) / 2 / B) for auto32, so that sums over B blocks stay within int32.
+/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((2^31 - 2) / 2 / B) for auto32, so that sums over B blocks stay within
+/// int32.
 int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
 
-/// What goes with one rank's contribution to a bucket.  Memory of the exchange; the codec fills maxima and clipped, the trainer the rest before `ready`.
+/// What goes with one rank's contribution to a bucket.  Memory of the exchange; the codec fills maxima and clipped, the trainer the rest
+/// before `ready`.
 struct Record {
     uint64_t state = 0;
     int64_t loss = 0;
@@ -23,18 +25,19 @@ struct Record {
     std::span<float> maxima;   // [bucket.group_count]
 };
 
-/// Where the blocks of (step, bucket) are added, from Exchange::plan.  Coded exchanges have several targets with weights; these have one of weight 1.
+/// Where the blocks of (step, bucket) are added, from Exchange::plan.  Coded exchanges have several targets with weights; these have one of
+/// weight 1.
 struct Plan {
     Word word = Word::i32;
-    Buffer words;        // [bucket.count]: the first block of the step overwrites it, the others add
+    Buffer words;   // [bucket.count]: the first block of the step overwrites it, the others add
     Record* record = nullptr;
 };
 
 /// Runs where the gradient is: on a lane thread here, on a CUDA stream in transport/code/cuda.
 struct Codec {
     virtual ~Codec() = default;
-    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is done.
-    /// Error: Code::diverged, naming step, layer and block, when the gradient holds NaN or Inf.  Does not allocate.
+    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is
+    /// done. Error: Code::diverged, naming step, layer and block, when the gradient holds NaN or Inf.  Does not allocate.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
     /// A rank without a block of this bucket contributes zero: clears words, maxima and clipped.
     virtual void clear(StepId step, uint32_t bucket, const Plan& plan) = 0;

@@ -17,8 +17,8 @@ struct QuantiseResult {
     uint64_t clipped;   // elements outside the limits
 };
 struct WordKernels {
-    void (*add_i32)(int32_t* dst, const int32_t* src, uint64_t count);              // wrapping
-    void (*add_i64)(int64_t* dst, const int64_t* src, uint64_t count);              // wrapping
+    void (*add_i32)(int32_t* dst, const int32_t* src, uint64_t count);   // wrapping
+    void (*add_i64)(int64_t* dst, const int64_t* src, uint64_t count);   // wrapping
     void (*add_i32_to_i64)(int64_t* dst, const int32_t* src, uint64_t count);
     /// dst = q(x), or dst += q(x) (wrapping) where `accumulate`.
     QuantiseResult (*quantise_i32)(int32_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate);

@@ -1,6 +1,6 @@
-// The kernels of one instruction set.  The Makefile compiles this file once for each, with GC_ISA set to its name; the compiler makes the vectors.
-// Written so that every build gives the same bits: integer arithmetic, and doubles of which each operation rounds alone.  Nothing inline from a
-// header may be called here: the linker would keep one copy for all three, perhaps the one whose instructions this CPU lacks.
+// The kernels of one instruction set.  The Makefile compiles this file once for each, with GC_ISA set to its name; the compiler makes the
+// vectors. Written so that every build gives the same bits: integer arithmetic, and doubles of which each operation rounds alone.  Nothing
+// inline from a header may be called here: the linker would keep one copy for all three, perhaps the one whose instructions this CPU lacks.
 #include "transport/code/kernels.h"
 
 #define GC_NAME_(isa) kernels_##isa
@@ -18,11 +18,12 @@ void add_i64(int64_t* __restrict dst, const int64_t* __restrict src, uint64_t co
 }
 
 void add_i32_to_i64(int64_t* __restrict dst, const int32_t* __restrict src, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<int64_t>(static_cast<uint64_t>(dst[i]) + static_cast<uint64_t>(int64_t{src[i]}));
+    for (uint64_t i = 0; i < count; ++i)
+        dst[i] = static_cast<int64_t>(static_cast<uint64_t>(dst[i]) + static_cast<uint64_t>(int64_t{src[i]}));
 }
 
-// Elements are taken in runs that fit the first-level cache, so that the maximum (a pass of its own over 32-bit lanes, where |x| compares as an
-// integer and NaN is above Inf) reads from there and the loop over doubles stays in 64-bit lanes.
+// Elements are taken in runs that fit the first-level cache, so that the maximum (a pass of its own over 32-bit lanes, where |x| compares
+// as an integer and NaN is above Inf) reads from there and the loop over doubles stays in 64-bit lanes.
 constexpr uint64_t run_max = 1024;
 
 template <typename Signed, typename Unsigned, bool accumulate, bool divide>
@@ -62,8 +63,10 @@ QuantiseResult quantise(Signed* __restrict dst, const float* __restrict x, uint6
 template <typename Signed, typename Unsigned>
 QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate) {
     if (scale.divisor == 1.0)
-        return accumulate ? quantise<Signed, Unsigned, true, false>(dst, x, count, scale) : quantise<Signed, Unsigned, false, false>(dst, x, count, scale);
-    return accumulate ? quantise<Signed, Unsigned, true, true>(dst, x, count, scale) : quantise<Signed, Unsigned, false, true>(dst, x, count, scale);
+        return accumulate ? quantise<Signed, Unsigned, true, false>(dst, x, count, scale)
+                          : quantise<Signed, Unsigned, false, false>(dst, x, count, scale);
+    return accumulate ? quantise<Signed, Unsigned, true, true>(dst, x, count, scale)
+                      : quantise<Signed, Unsigned, false, true>(dst, x, count, scale);
 }
 
 }   // namespace

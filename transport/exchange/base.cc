@@ -1,9 +1,19 @@
 #include "transport/exchange/base.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace gradcast {
+namespace {
+
+// A record in wire form.
+RecordHeader& header_of(const Buffer& record) {
+    GC_ASSERT(record.host);   // the arena has been sealed
+    return *record.as<RecordHeader>();
+}
+float* maxima_of(const Buffer& record) { return record.part(sizeof(RecordHeader), record.bytes - sizeof(RecordHeader)).as<float>(); }
+
+}   // namespace
 
 Placement ExchangeBase::place(const View& view, std::span<const uint32_t> samples_of_block) const {
     const uint64_t blocks = samples_of_block.size(), ranks = view.n();
@@ -24,7 +34,8 @@ uint32_t ExchangeBase::blocks_of(Rank rank) const {
 Status ExchangeBase::install(const View& view, Arena& arena) {
     GC_ASSERT(config_.self < view.n() && view.n() <= ranks_max && config_.blocks >= 1 && config_.segment_bytes >= 8);
     if (layout_.buckets.size() > UINT16_MAX)
-        return fail(Code::invalid, "{} buckets of gradient are more than a packet can name ({}): make them larger", layout_.buckets.size(), UINT16_MAX);
+        return fail(Code::invalid, "{} buckets of gradient are more than a packet can name ({}): make them larger", layout_.buckets.size(),
+                    UINT16_MAX);
     view_ = view;
     lost_ = {};
     plan_memory(arena);   // sets parts_, words and missing_
@@ -75,7 +86,8 @@ void ExchangeBase::begin(uint32_t s, StepId step) {
 }
 
 Buffer ExchangeBase::words_of(const Buffer& whole, Word word, const Segment& segment) const {
-    return whole.part((layout_.buckets[segment.bucket].offset + segment.offset) * word_bytes(word), uint64_t{segment.words} * word_bytes(word));
+    return whole.part((layout_.buckets[segment.bucket].offset + segment.offset) * word_bytes(word),
+                      uint64_t{segment.words} * word_bytes(word));
 }
 
 Buffer ExchangeBase::record_of(uint32_t slot, uint32_t bucket, uint32_t index) const {
@@ -110,7 +122,8 @@ Landing ExchangeBase::find(const Packet& packet, uint64_t bytes, Arrival* arriva
     } else if (packet.type == PacketType::words) {
         if (part >= parts_ || (arrival->phase != Phase::reduce && arrival->phase != Phase::gather)) return Landing::drop;
         const uint32_t first = first_[bucket * parts_ + part], end = first_[bucket * parts_ + part + 1];
-        if (index >= end - first || bytes == 0 || bytes != uint64_t{segments_[first + index].words} * width(packet.sender)) return Landing::drop;
+        if (index >= end - first || bytes == 0 || bytes != uint64_t{segments_[first + index].words} * width(packet.sender))
+            return Landing::drop;
         arrival->segment = first + index;
     } else {
         return Landing::drop;
@@ -130,7 +143,8 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
         switch (event.kind) {
             case Event::Kind::packet: {
                 Arrival arrival;
-                if (find(*event.packet, event.packet->payload.bytes, &arrival) == Landing::place) take(arrival, event.packet->payload, actions);
+                if (find(*event.packet, event.packet->payload.bytes, &arrival) == Landing::place)
+                    take(arrival, event.packet->payload, actions);
                 break;
             }
             case Event::Kind::sent: finished(event.id % step_slots, actions); break;
@@ -153,7 +167,8 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
                     const Slot& slot = slots_[event.step % step_slots];
                     for (uint32_t b = 0; b < slot.buckets.size(); ++b) {
                         if (slot.step != event.step || slot.buckets[b].told) continue;
-                        actions.completions.push_back({0, b, event.step, nullptr, fail(Code::deadline, "{}", missing_text(event.step % step_slots, b))});
+                        actions.completions.push_back(
+                            {0, b, event.step, nullptr, fail(Code::deadline, "{}", missing_text(event.step % step_slots, b))});
                         break;
                     }
                 }
@@ -174,10 +189,9 @@ void ExchangeBase::ready(const Event& event, Actions& actions) {
     bucket.ready = true;
 
     Buffer own = record_of(s, event.bucket, n());
-    RecordHeader header;
+    RecordHeader& header = header_of(own);
     header.state.set(bucket.own.state), header.loss.set(static_cast<uint64_t>(bucket.own.loss)), header.clipped.set(bucket.own.clipped);
-    std::memcpy(own.host, &header, sizeof header);
-    std::memcpy(own.host + sizeof header, bucket.own_maxima.data(), bucket.own_maxima.size() * sizeof(float));
+    std::copy(bucket.own_maxima.begin(), bucket.own_maxima.end(), maxima_of(own));
 
     if (n() == 1) {
         bucket.missing = 1;
@@ -191,33 +205,25 @@ void ExchangeBase::ready(const Event& event, Actions& actions) {
 // ---- records -------------------------------------------------------------------------------------------------------------------
 
 bool ExchangeBase::record_add(uint32_t s, uint32_t bucket, Rank sender, Buffer into, Buffer from, Actions& actions) {
-    RecordHeader a, b;
-    std::memcpy(&a, into.host, sizeof a);
-    std::memcpy(&b, from.host, sizeof b);
+    RecordHeader &a = header_of(into), &b = header_of(from);
     const StepId step = slots_[s].step;
     auto refuse = [&](Status status) {
         actions.completions.push_back({0, bucket, step, nullptr, status});
         return false;
     };
-    const RecordHeader own = [&] {
-        RecordHeader header;
-        std::memcpy(&header, record_of(s, bucket, n()).host, sizeof header);
-        return header;
-    }();
-    const uint64_t theirs = a.state.get() == own.state.get() ? b.state.get() : a.state.get();
-    if (theirs != own.state.get())
-        return refuse(fail(Code::conflict, "step {}: rank {} ({}) and rank {} ({}) computed it from different states ({:016x} and {:016x}): one of them "
-                           "computes or stores wrongly; go on from the last checkpoint",
-                           step, config_.self, view_.members[config_.self].name, sender, view_.members[sender].name, own.state.get(), theirs));
+    const uint64_t own = state(s, bucket).own.state, theirs = a.state.get() == own ? b.state.get() : a.state.get();
+    if (theirs != own)
+        return refuse(fail(Code::conflict,
+                           "step {}: rank {} ({}) and rank {} ({}) computed it from different states ({:016x} and {:016x}): "
+                           "one of them computes or stores wrongly",
+                           step, config_.self, view_.members[config_.self].name, sender, view_.members[sender].name, own, theirs));
     a.loss.set(a.loss.get() + b.loss.get());
     a.clipped.set(a.clipped.get() + b.clipped.get());
-    std::memcpy(into.host, &a, sizeof a);
-    float* x = into.part(sizeof a, into.bytes - sizeof a).as<float>();
-    const float* y = from.part(sizeof b, from.bytes - sizeof b).as<float>();
+    float *x = maxima_of(into), *y = maxima_of(from);
     for (uint32_t g = 0; g < layout_.buckets[bucket].group_count; ++g) {
         if (!(std::isfinite(x[g]) && x[g] >= 0 && std::isfinite(y[g]) && y[g] >= 0))
-            return refuse(fail(Code::conflict, "step {}: rank {} ({}) sent a record whose maximum of layer {} is no size", step, sender, view_.members[sender].name,
-                               layout_.groups[layout_.buckets[bucket].group + g].layer));
+            return refuse(fail(Code::conflict, "step {}: rank {} ({}) sent a record whose maximum of layer {} is no size", step, sender,
+                               view_.members[sender].name, layout_.groups[layout_.buckets[bucket].group + g].layer));
         x[g] = std::fmax(x[g], y[g]);
     }
     return true;
@@ -230,13 +236,12 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Buffer record, Actions& actio
     GC_ASSERT(bucket.missing > 0);
     if (--bucket.missing > 0) return;
     const Bucket& range = layout_.buckets[b];
-    RecordHeader header;
-    std::memcpy(&header, record.host, sizeof header);
+    const RecordHeader& header = header_of(record);
     Sum& sum = bucket.sum;
     sum.step = slots_[s].step, sum.bucket = b, sum.word = sum_word_;
     const Buffer& whole = n() == 1 ? slots_[s].acc : slots_[s].sum;
     sum.words = whole.part(range.offset * word_bytes(sum_word_), range.count * word_bytes(sum_word_));
-    sum.maxima = {record.part(sizeof header, 0).as<float>(), range.group_count};
+    sum.maxima = {maxima_of(record), range.group_count};
     sum.state = header.state.get(), sum.loss = static_cast<int64_t>(header.loss.get()), sum.clipped = header.clipped.get();
     bucket.complete = true;
     ++slots_[s].complete;
@@ -277,7 +282,8 @@ std::string ExchangeBase::missing_text(uint32_t s, uint32_t b) const {
     const BucketState& bucket = slots_[s].buckets[b];
     const uint32_t segments = first_[(b + 1) * parts_] - first_[b * parts_];
     return fmt::format("step {}, bucket {}: {}{} of {} segments and records ({} bytes a segment) are missing", slots_[s].step, b,
-                       bucket.ready ? "" : "not computed here, ", bucket.missing, segments + missing_, segment_words_ * word_bytes(sum_word_));
+                       bucket.ready ? "" : "not computed here, ", bucket.missing, segments + missing_,
+                       segment_words_ * word_bytes(sum_word_));
 }
 
 // One line is enough: the first bucket that waits, in the oldest step.
@@ -308,7 +314,8 @@ void ExchangeBase::send_words(uint32_t s, const Segment& segment, Phase phase, B
 
 void ExchangeBase::send_record(uint32_t s, uint32_t bucket, uint32_t part, Buffer payload, RankSet to, Actions& actions) {
     DataBody body{};
-    body.step.set(static_cast<uint32_t>(slots_[s].step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
+    body.step.set(static_cast<uint32_t>(slots_[s].step)), body.bucket.set(static_cast<uint16_t>(bucket)),
+        body.part.set(static_cast<uint16_t>(part));
     body.phase = static_cast<uint8_t>(Phase::reduce);
     ++slots_[s].busy;
     actions.sends.push_back({to, PacketType::record, body_bytes(body), payload, ++tickets_ * step_slots + s, 0});

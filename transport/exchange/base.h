@@ -3,10 +3,10 @@
 // A bucket is cut in parts, a part in segments; a segment is one packet of words.  Slot step % step_slots holds one step:
 //   acc   the rank's own words, filled by the codec through plan(), sent from here;
 //   sum   the place of the sum, where words land and are handed to the trainer.
-// Both are written again only by the step that follows in the slot.  The slot goes over to that step when the trainer has released the old one
-// and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without their `computed`); until then packets of
-// the new step are answered `later`.  The codec does not ask, so the trainer is told of step s only when the slot that s + 1 will fill is not busy.
-// Acknowledgements come ahead of a peer's later packets on every link, hence neither wait can be for ever.
+// Both are written again only by the step that follows in the slot.  The slot goes over to that step when the trainer has released the old
+// one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without their `computed`); until then
+// packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s only when the slot that s + 1
+// will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither wait can be for ever.
 #pragma once
 #include "runtime/core/limits.h"
 #include "transport/exchange/exchange.h"
@@ -51,16 +51,17 @@ protected:
         uint32_t busy = 0, complete = 0;   // complete: buckets
         Buffer acc, sum, records;
         std::vector<BucketState> buckets;
-        std::vector<uint8_t> recorded;     // [bucket][rank]: that record has arrived
+        std::vector<uint8_t> recorded;   // [bucket][rank]: that record has arrived
     };
 
     // What an exchange adds.
-    virtual void plan_memory(Arena& arena) = 0;                                        // its own part of install()
-    virtual void cleared(uint32_t slot) = 0;                                           // a new step begins in the slot
-    virtual uint32_t width(Rank sender) const = 0;                                     // bytes of a word of that sender, 0: it sends none
-    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;                 // land(), checked
-    virtual void take(const Arrival& arrival, Buffer payload, Actions& actions) = 0;   // the packet is there; wanted() may not have been asked
-    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;        // own words and record are there
+    virtual void plan_memory(Arena& arena) = 0;                          // its own part of install()
+    virtual void cleared(uint32_t slot) = 0;                             // a new step begins in the slot
+    virtual uint32_t width(Rank sender) const = 0;                       // bytes of a word of that sender, 0: it sends none
+    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;   // land(), checked
+    virtual void take(const Arrival& arrival, Buffer payload,
+                      Actions& actions) = 0;                                      // the packet is there; wanted() may not have been asked
+    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are there
     virtual void computed(uint32_t slot, uint32_t segment, Actions& actions) = 0;
 
     uint32_t n() const { return view_.n(); }
@@ -83,12 +84,12 @@ protected:
     const ExchangeConfig config_;
     const Layout& layout_;
     View view_;
-    uint32_t parts_ = 1;                        // of a bucket
+    uint32_t parts_ = 1;   // of a bucket
     Word acc_word_ = Word::i32, sum_word_ = Word::i32;
     uint32_t segment_words_ = 0;
-    uint32_t missing_ = 0;                      // per bucket beside its segments
-    std::vector<Segment> segments_;             // bucket by bucket, part by part
-    std::vector<uint32_t> first_;               // [bucket * parts_ + part]: its first segment; one more at the end
+    uint32_t missing_ = 0;            // per bucket beside its segments
+    std::vector<Segment> segments_;   // bucket by bucket, part by part
+    std::vector<uint32_t> first_;     // [bucket * parts_ + part]: its first segment; one more at the end
     std::array<Slot, step_slots> slots_;
 
 private:
@@ -105,7 +106,7 @@ private:
 
     std::vector<uint64_t> record_offset_;   // [bucket]: of its n + 1 records within Slot::records
     uint64_t tickets_ = 0;
-    Status lost_;                           // a rank is gone: what waits, and all that will, fails
+    Status lost_;   // a rank is gone: what waits, and all that will, fails
 };
 
 std::unique_ptr<Exchange> ring_create(const ExchangeConfig& config);

@@ -27,7 +27,8 @@ Status exchange_find(std::string_view name, Quantiser quantiser, const ExchangeK
     std::string names;
     for (const ExchangeKind& each : kinds) {
         if (name == each.name) {
-            if (quantiser == Quantiser::fixed && !each.fixed) return fail(Code::invalid, "{} does not allow the quantiser fixed: use auto32", name);
+            if (quantiser == Quantiser::fixed && !each.fixed)
+                return fail(Code::invalid, "{} does not allow the quantiser fixed: use auto32", name);
             *kind = &each;
             return {};
         }

@@ -24,7 +24,7 @@ struct Placement {
 struct ExchangeConfig {
     const Layout* layout = nullptr;   // outlives the exchange
     Rank self = 0;
-    uint32_t blocks = 0;              // B
+    uint32_t blocks = 0;   // B
     Quantiser quantiser = Quantiser::auto32;
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
 };
@@ -44,7 +44,8 @@ struct Exchange : Protocol {
 /// Events of kind `command` that an exchange understands.
 enum class ExchangeCommand : uint64_t {
     release = 1,   // Event::step; before `ready` of step + step_slots
-    explain = 2,   // Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does
+    explain =
+        2,   // Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does
 };
 
 struct ExchangeKind {

@@ -1,15 +1,17 @@
 // Ring reduce-scatter, then ring all-gather, segment by segment.  Bytes a rank sends: 2 G (n-1)/n.
 //
-// Part p of each bucket starts at rank p as its own words, passes every rank once, where that rank's words are added, and is whole at rank p-1, its
-// owner; from there the sum passes all ranks again until p-2.  The record of the bucket travels with each part of the first round, so that every
-// rank, owning one part, ends up with loss, clip count and maxima over all ranks, and compares digests of the state with its predecessor.
+// Part p of each bucket starts at rank p as its own words, passes every rank once, where that rank's words are added, and is whole at rank
+// p-1, its owner; from there the sum passes all ranks again until p-2.  The record of the bucket travels with each part of the first round,
+// so that every rank, owning one part, ends up with loss, clip count and maxima over all ranks, and compares digests of the state with its
+// predecessor.
 //
 // A segment's states at rank r, with distance d = (r - p) mod n:
 //   d = 0        idle -ready-> summed (sent from acc) -gather-> gathered
 //   0 < d < n-1  idle -packet-> arrived -ready-> adding (acc += sum) -computed-> summed (sent from acc) -gather-> gathered
 //   d = n-1      idle -packet-> arrived -ready-> adding (sum += acc) -computed-> gathered (sent from sum)
-// Words of the first round land in the sum's place too: it is free until the gather, and the gather of a segment cannot exist before this rank has
-// passed its addition on.  So there is no other buffer, and a packet of the first round is never told `later` because this rank still computes.
+// Words of the first round land in the sum's place too: it is free until the gather, and the gather of a segment cannot exist before this
+// rank has passed its addition on.  So there is no other buffer, and a packet of the first round is never told `later` because this rank
+// still computes.
 #include "transport/exchange/base.h"
 
 namespace gradcast {
@@ -23,7 +25,8 @@ public:
         uint64_t words = 0;
         for (const Segment& segment : segments_) {
             const uint32_t d = distance(segment.part);
-            words += uint64_t{segment.words} * ((d != n() - 1) + (d != n() - 2));   // all but the owned part, all but the part that ends here
+            words +=
+                uint64_t{segment.words} * ((d != n() - 1) + (d != n() - 2));   // all but the owned part, all but the part that ends here
         }
         return n() == 1 ? 0 : words * word_bytes(sum_word_);
     }
@@ -73,7 +76,8 @@ private:
 
     void started(uint32_t slot, uint32_t bucket, Actions& actions) override {
         send_record(slot, bucket, config_.self, record_of(slot, bucket, n()), {after_}, actions);
-        for (uint32_t i = first_[bucket * parts_ + config_.self]; i < first_[bucket * parts_ + config_.self + 1]; ++i) pass(slot, i, actions);
+        for (uint32_t i = first_[bucket * parts_ + config_.self]; i < first_[bucket * parts_ + config_.self + 1]; ++i)
+            pass(slot, i, actions);
         for (uint32_t p = 0; p < n(); ++p)
             if (recorded(slot, bucket, p)) pass_record(slot, bucket, p, actions);
         for (uint32_t i = first_[bucket * parts_]; i < first_[(bucket + 1) * parts_]; ++i)

@@ -1,8 +1,11 @@
-// Each rank sends its words and its record to each other one and sums what it gets.  Bytes a rank sends: (n-1) G; G doubles where `fixed` travels
-// as int64 (a rank of several blocks), and is 0 where a rank has no block (n > B).
+// Each rank sends its words and its record to each other one and sums what it gets.  Bytes a rank sends: (n-1) G; G doubles where `fixed`
+// travels as int64 (a rank of several blocks), and is 0 where a rank has no block (n > B).
 //
-// Words of a peer land in one of its two buffers (one being added, one filling) and are added into the sum segment by segment, in any order: the
-// first contribution to a segment is copied, own words are one of them, and at most one is under way in a segment.
+// Words of a peer land in one of its two buffers (one being added, one filling) and are added into the sum segment by segment, in any
+// order: the first contribution to a segment is copied, own words are one of them, and at most one is under way in a segment.
+#include <algorithm>
+#include <cstring>
+
 #include "transport/exchange/base.h"
 
 namespace gradcast {
@@ -44,12 +47,15 @@ private:
             if (r == config_.self) continue;
             others_[r / 64] |= uint64_t{1} << r % 64;
             for (uint32_t k = 0; k < per_peer && blocks_of(r) > 0; ++k)
-                arena.plan("words of peers", std::min<uint64_t>(segment_words_, largest) * word_bytes(word_of(r)), &scratch_[r * per_peer + k].buffer);
+                arena.plan("words of peers", std::min<uint64_t>(segment_words_, largest) * word_bytes(word_of(r)),
+                           &scratch_[r * per_peer + k].buffer);
         }
     }
 
     // One block's `fixed` words fit int32, which is what travels then.
-    Word word_of(Rank rank) const { return config_.quantiser == Quantiser::auto32 || (n() > 1 && blocks_of(rank) == 1) ? Word::i32 : Word::i64; }
+    Word word_of(Rank rank) const {
+        return config_.quantiser == Quantiser::auto32 || (n() > 1 && blocks_of(rank) == 1) ? Word::i32 : Word::i64;
+    }
     uint32_t width(Rank sender) const override { return blocks_of(sender) == 0 ? 0 : word_bytes(word_of(sender)); }
     RankSet others() const { return {0, others_.data()}; }
 
@@ -78,7 +84,8 @@ private:
     Scratch* scratch_of(const Arrival& a, Scratch::State state) {
         for (uint32_t k = 0; k < per_peer; ++k) {
             Scratch& scratch = scratch_[a.sender * per_peer + k];
-            if (scratch.state == state && (state == Scratch::State::free || (scratch.slot == a.slot && scratch.segment == a.segment))) return &scratch;
+            if (scratch.state == state && (state == Scratch::State::free || (scratch.slot == a.slot && scratch.segment == a.segment)))
+                return &scratch;
         }
         return nullptr;
     }
@@ -128,7 +135,9 @@ private:
             src = acc_of(slot, segment);
         } else {
             uint32_t k = 0;
-            while (k < scratch_.size() && !(scratch_[k].state == Scratch::State::waiting && scratch_[k].slot == slot && scratch_[k].segment == i)) ++k;
+            while (k < scratch_.size() &&
+                   !(scratch_[k].state == Scratch::State::waiting && scratch_[k].slot == slot && scratch_[k].segment == i))
+                ++k;
             if (k == scratch_.size()) return;
             summing.adding = k;
             scratch_[k].state = Scratch::State::adding;
