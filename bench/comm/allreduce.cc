@@ -132,7 +132,7 @@ Status rank_run(const RankConfig& config, uint64_t bytes) {
     uint64_t count = bytes / 4;
     Layout layout{count, {{0, count, "all"}}, {{0, count, 0, 1}}};
     auto exchange = config.kind.create({&layout, config.rank, bench.ranks, bench.quantiser, segment_bytes_stream});
-    auto codec = codec_cpu(layout, {bench.quantiser, 1, bench.ranks});
+    auto codec = codec_cpu(layout, {bench.quantiser, bench.ranks, bench.ranks});
     Arena arena;
     Buffer gradient, result;
     arena.plan("gradient", bytes, &gradient);
@@ -190,7 +190,7 @@ Status rank_run(const RankConfig& config, uint64_t bytes) {
             GC_TRY(driver->host().wait(&completions, start + deadline_us));
             GC_TRY(completions.front().status);
             const Sum& sum = *completions.front().sum;
-            double unit = codec->units(0)[0];
+            double unit = codec->units(0)[0] * bench.ranks;   // units are those of a mean over a batch of n samples; this is the sum
             float* out = result.as<float>();
             if (sum.word == Word::i32)
                 for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<float>(sum.words.as<int32_t>()[i] * unit);
