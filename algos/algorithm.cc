@@ -2,7 +2,6 @@
 
 #include <string>
 
-
 namespace gradcast {
 
 std::unique_ptr<Algorithm> ssgd_create();   // ssgd.cc

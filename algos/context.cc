@@ -36,8 +36,8 @@ public:
         return {};
     }
 
-    // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN among
-    // them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
+    // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
+    // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
     void loss(uint32_t, BlockId, double sum) override {
         double limit = std::ldexp(1.0, 42) / context_.blocks;
         loss_.fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20), std::memory_order_relaxed);
@@ -130,7 +130,8 @@ Status Context::compute() {
         sink.ready(bucket, {});
     }
     // Two pointers fit into a std::function without memory of its own.
-    lanes.run(static_cast<uint32_t>(own_blocks.size()), [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
+    lanes.run(static_cast<uint32_t>(own_blocks.size()),
+              [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
     return sink.status();
 }
 
@@ -143,7 +144,8 @@ Status Context::wait(std::span<const Sum*> sums) {
         if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);
         GC_TRY(status);
         for (const Completion& each : completions)
-            if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id]) sums[each.id] = each.sum, --missing;
+            if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id])
+                sums[each.id] = each.sum, --missing;
     }
     return {};
 }
@@ -153,7 +155,8 @@ Status Context::wait_mail(uint32_t count, uint64_t us, const char* what) {
     uint64_t until_us = host.now_us() + us;
     while (count > 0) {
         Status status = collect(*this, until_us);
-        if (status.code == Code::deadline && ended.ok()) return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
+        if (status.code == Code::deadline && ended.ok())
+            return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
         GC_TRY(status);
         for (const Completion& each : completions) count -= each.channel == on(Channel::mail);
     }

@@ -21,8 +21,8 @@ enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2 };
 /// What one applied step leaves behind: a line of steps.jsonl.
 struct StepRecord {
     StepId step = 0;
-    double loss = 0;            // mean over the mini-batch, the same at every rank
-    uint64_t digest = 0;        // of parameters, optimiser state and scales after the step
+    double loss = 0;       // mean over the mini-batch, the same at every rank
+    uint64_t digest = 0;   // of parameters, optimiser state and scales after the step
     uint64_t clipped = 0;
     uint64_t compute_us = 0, wait_us = 0, apply_us = 0;   // this rank's
 };
@@ -30,8 +30,8 @@ struct StepRecord {
 /// How far a rank's trainer is: written by it and its lanes, looked at by the job protocol on the network thread.  Counters, so relaxed.
 struct Progress {
     std::atomic<uint64_t> step{0};
-    std::atomic<uint64_t> done{0};        // grows with every bucket computed, every step applied, every batch evaluated
-    std::atomic<bool> waiting{false};     // for other ranks
+    std::atomic<uint64_t> done{0};      // grows with every bucket computed, every step applied, every batch evaluated
+    std::atomic<bool> waiting{false};   // for other ranks
     void advance() { done.fetch_add(1, std::memory_order_relaxed); }
 };
 
@@ -47,19 +47,20 @@ struct Context {
     Progress& progress;
     Rank self;
     uint32_t batch, blocks;
-    uint64_t deadline_us;                 // longest tolerable stall; ten times that in the first step
-    uint64_t spend_us = 0;                // what the backward pass of one bucket costs (the simulator)
-    StepId step = 0;                      // the next one to compute
-    uint64_t state = 0;                   // digest of the state that step is computed from
+    uint64_t deadline_us;                    // longest tolerable stall; ten times that in the first step
+    uint64_t spend_us = 0;                   // what the backward pass of one bucket costs (the simulator)
+    StepId step = 0;                         // the next one to compute
+    uint64_t state = 0;                      // digest of the state that step is computed from
     std::vector<uint32_t> own_blocks = {};   // of every step in this view
-    StepRecord record = {};               // of the last step applied
-    Status ended = {};                    // what all ranks have agreed that the job ends with; ok while it goes on
+    StepRecord record = {};                  // of the last step applied
+    Status ended = {};                       // what all ranks have agreed that the job ends with; ok while it goes on
 
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
     /// Error: of the block that failed first; the others are abandoned.
     Status compute();
     /// Blocks until all buckets of `step` are summed.  sums is indexed by bucket.  The only place where a round waits.
-    /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended with elsewhere.
+    /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended
+    /// with elsewhere.
     Status wait(std::span<const Sum*> sums);
     /// Blocks until mail with tickets 1 .. count is done.  `what` names it in the error, as "counts of the evaluation after step 938".
     Status wait_mail(uint32_t count, uint64_t us, const char* what);

@@ -15,8 +15,8 @@ public:
         GC_TRY(context.wait(sums_));
         for (const Sum* sum : sums_)
             if (sum->state != context.state)
-                return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step, sum->bucket, sum->state,
-                            context.state);
+                return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step,
+                            sum->bucket, sum->state, context.state);
         uint64_t summed_us = context.host.now_us();
 
         // All sums are there, so nothing below can fail for what others do.

@@ -56,7 +56,8 @@ Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
 
 class JobEngine final : public Engine {
 public:
-    JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), timeouts_(timeouts_of(job_.deadline_us)), log_(log) {}
+    JobEngine(const EngineConfig& config, const Log& log)
+        : config_(config), job_(config_.job), timeouts_(timeouts_of(job_.deadline_us)), log_(log) {}
 
     Status prepare() {
         GC_TRY(make_directories(config_.folder));
@@ -71,8 +72,8 @@ public:
         lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
         job_protocol_ = job_protocol({config_.view, config_.self, job_.deadline_us, kernel_set_, data_digest_, &progress_}, log_);
-        log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(), net_->layout().elements,
-                  net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
+        log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
+                  net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
         return {};
     }
 
@@ -90,9 +91,21 @@ public:
     Status run(Host& host) override {
         omp_set_num_threads(1);   // without lanes this thread computes
         Mail mail(host, on(Channel::mail));
-        Context context{.host = host, .lanes = lanes_, .loader = *loader_, .net = *net_, .optimiser = *optimiser_, .codec = *codec_, .exchange = *exchange_,
-                        .mail = mail, .progress = progress_, .self = config_.self, .batch = job_.batch, .blocks = job_.blocks,
-                        .deadline_us = job_.deadline_us, .spend_us = config_.spend_us, .own_blocks = own_blocks_};
+        Context context{.host = host,
+                        .lanes = lanes_,
+                        .loader = *loader_,
+                        .net = *net_,
+                        .optimiser = *optimiser_,
+                        .codec = *codec_,
+                        .exchange = *exchange_,
+                        .mail = mail,
+                        .progress = progress_,
+                        .self = config_.self,
+                        .batch = job_.batch,
+                        .blocks = job_.blocks,
+                        .deadline_us = job_.deadline_us,
+                        .spend_us = config_.spend_us,
+                        .own_blocks = own_blocks_};
         {
             std::lock_guard lock(host_mutex_);
             host_ = &host;
@@ -105,7 +118,8 @@ public:
             (void)context.wait_job(static_cast<uint64_t>(JobCommand::abort));
             if (!context.ended.ok()) {
                 // What was found here is another rank's word for the same thing, or its consequence.
-                if (std::string_view(context.ended.what).find(status.what) == std::string_view::npos) log_.info("found here: {}", status.what);
+                if (std::string_view(context.ended.what).find(status.what) == std::string_view::npos)
+                    log_.info("found here: {}", status.what);
                 status = context.ended;
             }
         }
@@ -146,8 +160,8 @@ private:
         GC_TRY(data_verify(*test_));
         const DataInfo &a = train_->info(), &b = test_->info();
         if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
-            return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job_.test, b.C, b.H, b.W, b.classes,
-                        job_.train, a.C, a.H, a.W, a.classes);
+            return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job_.test, b.C,
+                        b.H, b.W, b.classes, job_.train, a.C, a.H, a.W, a.classes);
         std::string both = train_->digest() + test_->digest();
         data_digest_ = sha256_hex(std::as_bytes(std::span(both)));
         return {};
@@ -159,7 +173,9 @@ private:
             return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config_.self, config_.view.n());
         sampler_ = std::make_unique<Sampler>(info.count, job_.seed, job_.batch, job_.blocks);
         steps_ = job_.steps ? job_.steps : sampler_->steps(job_.epochs);
-        if (steps_ > UINT32_MAX) return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_, UINT32_MAX);
+        if (steps_ > UINT32_MAX)
+            return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_,
+                        UINT32_MAX);
         std::vector<uint32_t> sizes;
         for (uint32_t block = 0; block < job_.blocks; ++block) sizes.push_back(sampler_->block_size(block));
         std::set<uint32_t> distinct(sizes.begin(), sizes.end());
@@ -167,7 +183,9 @@ private:
         const uint32_t lanes = std::max(config_.lanes, 1u);
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
-        NetConfig net{.lanes = lanes, .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(), .block_sizes = {distinct.begin(), distinct.end()},
+        NetConfig net{.lanes = lanes,
+                      .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(),
+                      .block_sizes = {distinct.begin(), distinct.end()},
                       .seed = job_.seed};
         omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
         GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
@@ -180,7 +198,8 @@ private:
         exchange_ = exchange->create({.layout = &layout, .self = config_.self, .blocks = job_.blocks, .quantiser = job_.quantiser});
         own_blocks_ = exchange_->place(config_.view, sizes).blocks_of(config_.self);
         GC_TRY(exchange_->install(config_.view, arena_));
-        GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_, &loader_));
+        GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_,
+                           &loader_));
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
         const AlgorithmKind* algorithm;
         GC_TRY(algorithm_find(job_.algorithm, &algorithm));
@@ -223,10 +242,12 @@ private:
         for (const Group& group : net_->layout().groups)
             for (uint64_t i = 0; i < group.count; ++i)
                 if (!std::isfinite(gradient[group.offset + i]))
-                    return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data", group.layer);
+                    return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
+                                group.layer);
         if (8 * block_us > job_.deadline_us)
-            log_.warn("a block takes {:.1f} s, so a deadline of {} s is too short: use at least {:.0f} s, or more blocks", static_cast<double>(block_us) / 1e6,
-                      static_cast<double>(job_.deadline_us) / 1e6, std::ceil(8 * static_cast<double>(block_us) / 1e6));
+            log_.warn("a block takes {:.1f} s, so a deadline of {} s is too short: use at least {:.0f} s, or more blocks",
+                      static_cast<double>(block_us) / 1e6, static_cast<double>(job_.deadline_us) / 1e6,
+                      std::ceil(8 * static_cast<double>(block_us) / 1e6));
         kernel_set_ = fmt::format("{:016x}", digest64(std::span<const float>(gradient)));
         codec_->probe(gradient.data());
         std::lock_guard lock(status_mutex_);
@@ -275,7 +296,8 @@ private:
         digest_ = sha256_hex(std::as_bytes(parameters));
         const std::string path = config_.folder + "/final.h5", part = path + ".part";
         if (config_.self == 0) {
-            Model model{net_->spec(), train_->info().mean, train_->info().std, job_.text, digest_, kernel_set_, context.step, status_.accuracy};
+            Model model{net_->spec(), train_->info().mean, train_->info().std, job_.text,
+                        digest_,      kernel_set_,         context.step,       status_.accuracy};
             GC_TRY(model_write(part, model, parameters, optimiser_->state(), codec_->exponents()));
         }
         // The file gets its name when all ranks have the same bits.
@@ -298,10 +320,11 @@ private:
         const uint64_t epoch = sampler_->epoch_of(step.step);
         line_.clear();
         fmt::format_to(std::back_inserter(line_),
-                       "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},\"apply_us\":{},"
+                       "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
+                       "\"apply_us\":{},"
                        "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"}}\n",
-                       step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_, received - received_,
-                       kernel_set_, job_.exchange, quantiser_name(job_.quantiser));
+                       step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
+                       received - received_, kernel_set_, job_.exchange, quantiser_name(job_.quantiser));
         steps_log_.add({line_.data(), line_.size()});
         sent_ = sent, received_ = received;
 
@@ -318,8 +341,8 @@ private:
         lock.unlock();
         if (config_.self == 0 && now_us - logged_us_ >= 1'000'000) {
             logged_us_ = now_us;
-            log_.info("step {}/{} epoch {} loss {:.4f} {:.0f} samples/s compute {} us wait {} us apply {} us", context.step, steps_, epoch, step.loss, rate,
-                      step.compute_us, step.wait_us, step.apply_us);
+            log_.info("step {}/{} epoch {} loss {:.4f} {:.0f} samples/s compute {} us wait {} us apply {} us", context.step, steps_, epoch,
+                      step.loss, rate, step.compute_us, step.wait_us, step.apply_us);
         }
     }
 
@@ -328,7 +351,9 @@ private:
         if (!test_) return {};
         const uint32_t n = config_.view.n(), batches = evaluator_->batches();
         auto* results = results_.as<BatchResult>();
-        auto count = [&](Rank rank) { return rank < batches ? (batches - rank - 1) / n + 1 : 0; };   // of rank's batches, which lie side by side
+        auto count = [&](Rank rank) {
+            return rank < batches ? (batches - rank - 1) / n + 1 : 0;
+        };   // of rank's batches, which lie side by side
         auto first = [&](Rank rank) { return rank * (batches / n) + std::min(rank, batches % n); };
         auto part = [&](Rank rank) { return results_.part(first(rank) * sizeof(BatchResult), count(rank) * sizeof(BatchResult)); };
 
@@ -361,7 +386,8 @@ private:
             std::lock_guard lock(status_mutex_);
             status_.accuracy = accuracy;
         }
-        log_.info("epoch {} step {} loss {:.4f} test loss {:.4f} accuracy {:.4f}", epoch, context.step, context.record.loss, sum.loss / samples, accuracy);
+        log_.info("epoch {} step {} loss {:.4f} test loss {:.4f} accuracy {:.4f}", epoch, context.step, context.record.loss,
+                  sum.loss / samples, accuracy);
         return {};
     }
 
@@ -404,7 +430,7 @@ private:
     uint64_t steps_ = 0, begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     std::string kernel_set_, data_digest_, digest_;
     fmt::memory_buffer line_;
-    bool ended_ = false;             // all ranks have agreed that the job is done
+    bool ended_ = false;   // all ranks have agreed that the job is done
     const LinkCounters* counters_ = nullptr;
 
     mutable std::mutex status_mutex_;
@@ -443,8 +469,8 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     const DataInfo& info = set->info();
     const NetSpec& spec = model.net;
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)
-        return fail(Code::data, "the model {} takes samples of {}x{}x{} in {} classes, {} has {}x{}x{} in {}", path, spec.C, spec.H, spec.W, spec.classes, data,
-                    info.C, info.H, info.W, info.classes);
+        return fail(Code::data, "the model {} takes samples of {}x{}x{} in {} classes, {} has {}x{}x{} in {}", path, spec.C, spec.H, spec.W,
+                    spec.classes, data, info.C, info.H, info.W, info.classes);
     threads = std::max(threads, 1u);
     omp_set_num_threads(1);
     Arena arena;
@@ -463,7 +489,10 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     std::vector<BatchResult> results(evaluator.batches());
     Progress progress;
     GC_TRY(evaluator.run(*net, lanes, 0, 1, results, progress));
-    Evaluation done{.count = info.count, .count_of_class = evaluator.count_of_class, .right_of_class = evaluator.right_of_class, .digest = model.digest};
+    Evaluation done{.count = info.count,
+                    .count_of_class = evaluator.count_of_class,
+                    .right_of_class = evaluator.right_of_class,
+                    .digest = model.digest};
     for (const BatchResult& result : results) done.right += result.right, done.loss += result.loss;
     done.loss /= static_cast<double>(info.count);
     *evaluation = std::move(done);

@@ -1,4 +1,5 @@
-// One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5), says how far it is.
+// One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5), says how
+// far it is.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,21 +20,21 @@ const char* job_state_name(JobState state);
 /// A copy of where a job stands, for the control plane.
 struct JobStatus {
     JobState state = JobState::preparing;
-    std::string error;                 // of failed: one line that names rank, phase and thing
+    std::string error;   // of failed: one line that names rank, phase and thing
     uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
-    double loss = 0;                   // of the last step, mean over the mini-batch
-    double accuracy = -1;              // on the test data, 0..1; -1: not known
-    std::string digest;                // 64 hex digits at the end
-    uint64_t step_digest = 0;          // of the last step
-    double seconds = 0;                // since the first step
+    double loss = 0;            // of the last step, mean over the mini-batch
+    double accuracy = -1;       // on the test data, 0..1; -1: not known
+    std::string digest;         // 64 hex digits at the end
+    uint64_t step_digest = 0;   // of the last step
+    double seconds = 0;         // since the first step
     double samples_per_second = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
-    uint64_t bytes_bound = 0;          // what it must send a step by the exchange's formula (Exchange::bytes_bound); 0: not known
+    uint64_t bytes_bound = 0;   // what it must send a step by the exchange's formula (Exchange::bytes_bound); 0: not known
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
-    std::string kernel_set;            // digest of the probe block's gradient, hex
-    std::string path;                  // "uring_tcp" …
+    std::string kernel_set;                                      // digest of the probe block's gradient, hex
+    std::string path;                                            // "uring_tcp" …
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
-    std::string memory;                // Arena::budget()
+    std::string memory;                                          // Arena::budget()
 };
 
 struct EngineConfig {
@@ -41,11 +42,11 @@ struct EngineConfig {
     JobConfig job;
     View view;
     Rank self = 0;
-    std::string folder;          // of the job; made if missing
-    uint32_t lanes = 1;          // 0: computed by the trainer itself (the simulator)
+    std::string folder;   // of the job; made if missing
+    uint32_t lanes = 1;   // 0: computed by the trainer itself (the simulator)
     bool loader_threaded = true;
-    std::vector<uint32_t> cpus;  // lanes are pinned to these where given
-    uint64_t spend_us = 0;       // simulated cost of one bucket's backward pass (the simulator)
+    std::vector<uint32_t> cpus;   // lanes are pinned to these where given
+    uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
 };
 
 class Engine {
@@ -63,8 +64,8 @@ public:
     virtual Status run(Host& host) = 0;
     /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
     virtual void cancel(const std::string& why) = 0;
-    virtual JobStatus status() const = 0;                          // any thread
-    virtual void counters(const LinkCounters* counters) = 0;       // of the driver, for bytes in status; before run()
+    virtual JobStatus status() const = 0;                      // any thread
+    virtual void counters(const LinkCounters* counters) = 0;   // of the driver, for bytes in status; before run()
 };
 
 /// Accuracy of a saved model on a data set, on this machine.

@@ -21,11 +21,12 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     auto count = static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, info.count - begin));
     std::array<uint64_t, evaluation_batch> indices;
     for (uint32_t i = 0; i < count; ++i) indices[i] = begin + i;
-    auto *images = room.images.as<uint8_t>();
+    auto* images = room.images.as<uint8_t>();
     auto *labels = room.labels.as<int32_t>(), *predicted = room.predicted.as<int32_t>();
     GC_TRY(data_.read(std::span(indices).first(count), images, labels));
     uint32_t right = 0;
-    GC_TRY(net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()}, &right, &result->loss, predicted));
+    GC_TRY(
+        net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()}, &right, &result->loss, predicted));
     result->right = right;
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {

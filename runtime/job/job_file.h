@@ -1,5 +1,5 @@
-// The job file: what a user wants trained, checked as a whole before anything starts.  Syntax: TOML; keys, defaults and allowed values stand in
-// one table in job_file.cc, which also makes `gradcastctl help job`.
+// The job file: what a user wants trained, checked as a whole before anything starts.  Syntax: TOML; keys, defaults and allowed values
+// stand in one table in job_file.cc, which also makes `gradcastctl help job`.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,9 +19,9 @@ struct JobConfig {
     uint32_t epochs = 0, steps = 0;   // exactly one is not 0
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
-    std::string train, test;          // absolute patterns; test may be empty
-    std::string preset;               // or, when empty, `layers`
-    uint32_t net_pad = 0;             // of [net] with layers of its own
+    std::string train, test;   // absolute patterns; test may be empty
+    std::string preset;        // or, when empty, `layers`
+    uint32_t net_pad = 0;      // of [net] with layers of its own
     std::vector<LayerSpec> layers;
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";
@@ -35,9 +35,10 @@ struct JobMistake {
     uint32_t line;
     std::string text;
 };
-/// Checks everything that the text alone can tell: keys (with the nearest known one), types, ranges, exchange and quantiser, preset and layer kinds.
-/// False: *mistakes is not empty.  `path` is used in messages only.
-bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config, std::vector<JobMistake>* mistakes);
+/// Checks everything that the text alone can tell: keys (with the nearest known one), types, ranges, exchange and quantiser, preset and
+/// layer kinds. False: *mistakes is not empty.  `path` is used in messages only.
+bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config,
+               std::vector<JobMistake>* mistakes);
 /// Reads and parses; the error has one line a mistake.
 Status job_read(const std::string& path, JobConfig* config);
 /// All keys with their defaults and allowed values, for people.

@@ -17,8 +17,8 @@ constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
 struct Peer {
     JobNews news{};
     uint64_t serial = 0;
-    uint64_t heard_us = 0;     // last news
-    uint64_t moved_us = 0;     // last sign of its trainer's progress
+    uint64_t heard_us = 0;   // last news
+    uint64_t moved_us = 0;   // last sign of its trainer's progress
     bool lost = false, suspected = false;
     Phase phase() const { return static_cast<Phase>(news.phase); }
 };
@@ -28,7 +28,11 @@ std::string_view text_of(const char (&field)[64]) { return {field, sizeof field}
 class JobProtocol final : public Protocol {
 public:
     JobProtocol(const JobProtocolConfig& config, const Log& log)
-        : config_(config), log_(log), timeouts_(timeouts_of(config.deadline_us)), peers_(config.view.n()), others_((config.view.n() + 63) / 64) {
+        : config_(config),
+          log_(log),
+          timeouts_(timeouts_of(config.deadline_us)),
+          peers_(config.view.n()),
+          others_((config.view.n() + 63) / 64) {
         GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
         std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
@@ -109,7 +113,8 @@ private:
             if (now_us_ - peer.heard_us > timeouts_.suspicion_us)
                 text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6), ++told;
             else if (peer.news.step.get() < step || !peer.news.waiting)
-                text += fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", peer.news.step.get()), ++told;
+                text += fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", peer.news.step.get()),
+                    ++told;
         }
         return text;
     }
@@ -139,18 +144,20 @@ private:
     void news(const Packet& packet, Actions& actions) {
         JobBody body = body_of<JobBody>(packet);
         JobNews said;
-        if (packet.sender >= peers_.size() || packet.sender == config_.self || packet.type != PacketType::job || body.kind.get() != kind_news ||
-            packet.payload.bytes < sizeof said)
+        if (packet.sender >= peers_.size() || packet.sender == config_.self || packet.type != PacketType::job ||
+            body.kind.get() != kind_news || packet.payload.bytes < sizeof said)
             return;
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
-        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::aborted) || said.origin.get() >= peers_.size()) return;
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::aborted) || said.origin.get() >= peers_.size())
+            return;
         peer.serial = body.value.get();
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
         peer.heard_us = now_us_;
         peer.news = said;
         if (peer.phase() == Phase::aborted) {
-            Code code = said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
+            Code code =
+                said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
             abort(code, {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
         }
         compare(packet.sender, actions);
@@ -161,7 +168,8 @@ private:
     /// What must be equal everywhere, as soon as both have told it.
     void compare(Rank rank, Actions& actions) {
         const Peer& peer = peers_[rank];
-        if (rank == config_.self || phase() == Phase::preparing || phase() == Phase::aborted || peer.phase() == Phase::preparing || peer.phase() == Phase::aborted)
+        if (rank == config_.self || phase() == Phase::preparing || phase() == Phase::aborted || peer.phase() == Phase::preparing ||
+            peer.phase() == Phase::aborted)
             return;
         auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, const char* way) {
             abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
@@ -183,7 +191,9 @@ private:
         Peer& peer = peers_[rank];
         peer.lost = true;
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
-        abort(Code::peer_lost, fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what), actions);
+        abort(Code::peer_lost,
+              fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what),
+              actions);
     }
 
     void timer(uint64_t id, Actions& actions) {
@@ -201,19 +211,25 @@ private:
         if (!begun_ || phase() == Phase::ended) {
             Phase wanted = begun_ ? Phase::ended : Phase::started;
             if (peer.phase() < wanted && now_us_ - entered_us_ > timeouts_.stall_us)
-                abort(Code::deadline, fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6), actions);
+                abort(Code::deadline,
+                      fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6),
+                      actions);
         }
         if (!begun_ || peer.phase() >= Phase::ended) return;
-        uint64_t silent_us = now_us_ - peer.heard_us, stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() == 0 ? 10 : 1);
+        uint64_t silent_us = now_us_ - peer.heard_us,
+                 stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() == 0 ? 10 : 1);
         uint64_t worst_us = std::max(silent_us, stuck_us);
         const char* what = silent_us >= stuck_us ? "silent" : "without progress";
         if (peer.suspected != (worst_us > timeouts_.suspicion_us)) {
             peer.suspected = !peer.suspected;
-            if (peer.suspected) log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get());
+            if (peer.suspected)
+                log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get());
             else log_.info("{} is back", name(rank));
         }
         if (worst_us > timeouts_.lost_us)
-            abort(Code::peer_lost, fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()), actions);
+            abort(Code::peer_lost,
+                  fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
+                  actions);
     }
 
     void advance(Actions& actions) {
@@ -222,7 +238,8 @@ private:
                 if (rank != config_.self && !holds(peers_[rank])) return false;
             return true;
         };
-        if (phase() == Phase::started && !begun_ && all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
+        if (phase() == Phase::started && !begun_ &&
+            all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
             begun_ = true;
             for (Peer& peer : peers_) peer.moved_us = now_us_;
             complete(JobCommand::begin, {}, actions);
@@ -235,8 +252,9 @@ private:
                 complete(JobCommand::end, {}, actions);
             }
         }
-        if (phase() == Phase::aborted && !settled_ &&
-            all([&](const Peer& peer) { return peer.lost || (peer.phase() == Phase::aborted && peer.news.origin.get() == own_.origin.get()); }))
+        if (phase() == Phase::aborted && !settled_ && all([&](const Peer& peer) {
+                return peer.lost || (peer.phase() == Phase::aborted && peer.news.origin.get() == own_.origin.get());
+            }))
             settle(actions);
     }
 
@@ -265,7 +283,7 @@ private:
     std::vector<Peer> peers_;        // by rank; the own entry is not used
     std::vector<uint64_t> others_;   // bits of all ranks but this one
     JobNews own_{};
-    std::string text_;               // of the abort
+    std::string text_;   // of the abort
     std::array<std::byte, inline_bytes_max> payload_;
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
     bool begun_ = false, settled_ = false, tell_ = false;
@@ -278,10 +296,12 @@ Timeouts timeouts_of(uint64_t deadline_us) {
 }
 
 std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts) {
-    return {{"heartbeat", timeouts.heartbeat_us}, {"aborts agree", timeouts.settle_us},     {"suspicion", timeouts.suspicion_us},
+    return {{"heartbeat", timeouts.heartbeat_us}, {"aborts agree", timeouts.settle_us}, {"suspicion", timeouts.suspicion_us},
             {"peer lost", timeouts.lost_us},      {"longest stall", timeouts.stall_us}, {"first step", timeouts.first_step_us}};
 }
 
-std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log) { return std::make_unique<JobProtocol>(config, log); }
+std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log) {
+    return std::make_unique<JobProtocol>(config, log);
+}
 
 }   // namespace gradcast

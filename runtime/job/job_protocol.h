@@ -1,16 +1,16 @@
-// How the ranks of a job keep in step about the job itself: they begin together, know who lives, end with one verdict.  A state machine on Channel::job.
+// How the ranks of a job keep in step about the job itself: they begin together, know who lives, end with one verdict.  A state machine on
+// Channel::job.
 //
 // There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
 // something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
 //
-//   preparing  -> started   command begin; with kernel set, data and parameters, which must be equal everywhere.  Complete when all have started.
-//   started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere
-//   ended      -> done      all have ended, or somebody knows that all have.  Complete.
-//   any but done -> aborted the first cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody else has aborted.
+//   preparing  -> started   command begin; with kernel set, data and parameters, which must be equal everywhere.  Complete when all have
+//   started. started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere ended      -> done all
+//   have ended, or somebody knows that all have.  Complete. any but done -> aborted the first cause: command abort, a peer lost, silent or
+//   stuck for D/2, a mismatch, or the news that somebody else has aborted.
 //
-// Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict when
-// all living ranks name the same, or after D/40.
-// Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
+// Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
+// when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
 #pragma once
 #include <memory>
 #include <string>
@@ -53,7 +53,7 @@ std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Lo
 /// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
 struct JobNews {
     uint8_t phase, waiting, code, reserved;
-    Le32 origin;             // aborted: the rank that found the cause
+    Le32 origin;   // aborted: the rank that found the cause
     Le64 step, done, state;
     char kernel_set[16], data[64], digest[64];
 };

@@ -59,7 +59,9 @@ class Reader {
 public:
     Reader(const std::string& path, hid_t file, uint64_t file_bytes) : path_(path), file_(file), file_bytes_(file_bytes) {}
 
-    Status broken(const char* name, std::string_view what) const { return fail(Code::data, "{}: not a gradcast model: {} {}", path_, name, what); }
+    Status broken(const char* name, std::string_view what) const {
+        return fail(Code::data, "{}: not a gradcast model: {} {}", path_, name, what);
+    }
 
     Status text(const char* name, std::string* value) const {
         Hid attribute(H5Aopen(file_, name, H5P_DEFAULT));
@@ -77,7 +79,8 @@ public:
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
         GC_TRY(text_check(name, type, space));
         value->assign(H5Tget_size(type.get()), '\0');
-        if (H5Dread(data.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        if (H5Dread(data.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value->data()) < 0)
+            return broken(name, "cannot be read: " + hdf5_reason());
         value->resize(std::min(value->size(), value->find('\0')));
         return {};
     }
@@ -102,9 +105,11 @@ public:
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
         if (!type || !space || H5Tequal(type.get(), H5T_IEEE_F32LE) <= 0) return broken(name, "is not float32");
         hssize_t count = H5Sget_simple_extent_npoints(space.get());
-        if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(float)) return broken(name, "is longer than the file: it is truncated");
+        if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(float))
+            return broken(name, "is longer than the file: it is truncated");
         values->resize(static_cast<uint64_t>(count));
-        if (H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
+        if (H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0)
+            return broken(name, "cannot be read: " + hdf5_reason());
         return {};
     }
 
@@ -124,7 +129,8 @@ private:
 std::string layers_text(const NetSpec& net) {
     std::string text;
     for (const LayerSpec& layer : net.layers)
-        text += fmt::format("{} {} {} {} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs, layer.kernel, layer.stride, layer.pad);
+        text += fmt::format("{} {} {} {} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs, layer.kernel,
+                            layer.stride, layer.pad);
     return text;
 }
 
@@ -134,8 +140,8 @@ bool layers_parse(const std::string& text, NetSpec* net) {
         end = std::min(text.find('\n', begin), text.size());
         char kind[65], name[65];
         LayerSpec layer;
-        if (std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u", kind, name, &layer.outputs, &layer.kernel, &layer.stride,
-                        &layer.pad) != 6)
+        if (std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u", kind, name, &layer.outputs, &layer.kernel,
+                        &layer.stride, &layer.pad) != 6)
             return false;
         layer.kind = kind;
         if (std::string_view(name) != "-") layer.name = name;
@@ -160,8 +166,8 @@ Status model_load(const std::string& path, uint64_t file_bytes, Model* model, st
     GC_TRY(reader.number("pad", 0, side_max, &pad));
     GC_TRY(reader.number("classes", 1, side_max, &classes));
     GC_TRY(reader.number("step", 0, UINT32_MAX, &model->step));
-    model->net = {static_cast<uint32_t>(sample[0]), static_cast<uint32_t>(sample[1]), static_cast<uint32_t>(sample[2]), static_cast<uint32_t>(pad),
-                  static_cast<uint32_t>(classes), {}};
+    model->net = {static_cast<uint32_t>(sample[0]), static_cast<uint32_t>(sample[1]), static_cast<uint32_t>(sample[2]),
+                  static_cast<uint32_t>(pad),       static_cast<uint32_t>(classes),   {}};
     model->mean.resize(sample[0]), model->std.resize(sample[0]);
     GC_TRY(reader.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->mean)));
     GC_TRY(reader.numbers("std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->std)));
@@ -185,14 +191,18 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
         Hdf5Lock lock;
         Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
         const hid_t h = file.get();
-        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad, classes = model.net.classes;
+        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
+                       classes = model.net.classes;
         bool good = file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
-                    put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) && put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
+                    put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
+                    put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
                     put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
-                    put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) && put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) &&
-                    put_text(h, "digest", model.digest) && put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
-                    put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
-                    put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
+                    put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
+                    put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", model.digest) &&
+                    put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
+                    put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) &&
+                    put_text(h, "kernel_set", model.kernel_set) && put_long_text(h, "job", model.job) &&
+                    put_long_text(h, "layers", layers_text(model.net)) &&
                     put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
                     (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
                     put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());

@@ -109,7 +109,8 @@ protected:
 
     std::string job_text(const std::string& more = "") {
         return "[job]\nepochs = 2\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\ntest = \"test.h5\"\n[net]\n"
-               "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
+               "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = "
+               "\"inner_product\"\noutputs = 4\n"
                "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n" +
                more;
     }
@@ -144,7 +145,8 @@ protected:
     }
 
     /// A job of n ranks in the simulator.
-    Status run_many(const std::string& text, uint32_t n, std::vector<JobStatus>* statuses, std::function<void(std::vector<std::unique_ptr<Engine>>&)> meddle = {}) {
+    Status run_many(const std::string& text, uint32_t n, std::vector<JobStatus>* statuses,
+                    std::function<void(std::vector<std::unique_ptr<Engine>>&)> meddle = {}) {
         auto simulator = Simulator::create({.ranks = n});
         std::vector<std::unique_ptr<Engine>> engines(n);
         for (Rank rank = 0; rank < n; ++rank) {
@@ -190,7 +192,9 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
         uint32_t count = 0;
         for (; std::getline(lines, line); ++count) last = line;
         EXPECT_EQ(count, 50u);
-        EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)), std::string::npos) << last;
+        EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)),
+                  std::string::npos)
+            << last;
     }
     // What must change the digest does.
     JobStatus other;
@@ -241,7 +245,8 @@ TEST_F(EngineTest, BrokenModelsAreNamed) {
     };
     const std::string test = folder_ + "/test.h5";
     EXPECT_NE(error(folder_ + "/absent.h5", test).find("absent.h5: No such file"), std::string::npos);
-    EXPECT_NE(error(test, test).find("test.h5: not a gradcast model: format is not \"gradcast model\""), std::string::npos) << error(test, test);
+    EXPECT_NE(error(test, test).find("test.h5: not a gradcast model: format is not \"gradcast model\""), std::string::npos)
+        << error(test, test);
     ASSERT_TRUE(file_write(folder_ + "/text.h5", "hello").ok());
     EXPECT_NE(error(folder_ + "/text.h5", test).find("text.h5: not a gradcast model: "), std::string::npos);
 
@@ -263,7 +268,8 @@ TEST_F(EngineTest, BrokenModelsAreNamed) {
     }
     ASSERT_TRUE(file_write(path, bytes).ok());
     write("other.h5", 30, 0, 10);
-    EXPECT_NE(error(path, folder_ + "/other.h5").find("takes samples of 1x8x8 in 4 classes"), std::string::npos) << error(path, folder_ + "/other.h5");
+    EXPECT_NE(error(path, folder_ + "/other.h5").find("takes samples of 1x8x8 in 4 classes"), std::string::npos)
+        << error(path, folder_ + "/other.h5");
     EXPECT_NE(error(path, folder_ + "/none*.h5").find("none*.h5"), std::string::npos);
 }
 
@@ -277,7 +283,8 @@ TEST_F(EngineTest, DivergenceNamesLayerBlockAndRank) {
     EXPECT_EQ(status.state, JobState::failed);
     EXPECT_EQ(status.error, result.what);
     EXPECT_TRUE(status.error.starts_with("diverged: ")) << status.error;
-    for (const char* part : {"layer fc", "block ", "step ", "rank 0 (node-a)"}) EXPECT_NE(status.error.find(part), std::string::npos) << status.error;
+    for (const char* part : {"layer fc", "block ", "step ", "rank 0 (node-a)"})
+        EXPECT_NE(status.error.find(part), std::string::npos) << status.error;
     EXPECT_FALSE(std::filesystem::exists(path));
     EXPECT_FALSE(std::filesystem::exists(path + ".part"));
 }
@@ -305,7 +312,8 @@ TEST_F(EngineTest, AStallEndsTheJobWithinItsDeadline) {
     engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
     Status result = engine->run(host);
     EXPECT_EQ(result.code, Code::deadline);
-    EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos) << result.what;
+    EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos)
+        << result.what;
     EXPECT_EQ(engine->status().step, 5u);
 }
 

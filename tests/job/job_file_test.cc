@@ -90,7 +90,9 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
         std::string line = job_help().substr(begin, end - begin);
         if (line.starts_with("[")) section = line;
         if (line.starts_with("[") && line != "[[net.layers]]") text += line + "\n";
-        if (!line.starts_with("    ") || section == "[[net.layers]]" || line.find(" = …") != std::string::npos || line.starts_with("    pad")) continue;
+        if (!line.starts_with("    ") || section == "[[net.layers]]" || line.find(" = …") != std::string::npos ||
+            line.starts_with("    pad"))
+            continue;
         std::string value = line.substr(4, line.find("  ", 5) - 4);
         text += value + "\n";
     }
@@ -151,7 +153,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
              {"exchange = \"ring\"", "exchange = \"coded-rs\"", "job.toml:20: algorithm.exchange: \"coded-rs\" is not one of "},
              {"quantiser = \"auto32\"", "quantiser = \"fixed\"", "job.toml:23: algorithm.quantiser: "},
-             {"quantiser = \"auto32\"", "quantiser = \"auto16\"", "job.toml:23: algorithm.quantiser: \"auto16\" is not one of auto32, fixed"},
+             {"quantiser = \"auto32\"", "quantiser = \"auto16\"",
+              "job.toml:23: algorithm.quantiser: \"auto16\" is not one of auto32, fixed"},
              {"kind = \"ssgd\"", "kind = \"asgd\"", "job.toml:19: algorithm.kind: \"asgd\" is not one of ssgd"},
              {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
@@ -159,7 +162,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
          }) {
         std::vector<std::string> found = mistakes_of(changed(each.from, each.to));
         ASSERT_FALSE(found.empty()) << each.to;
-        EXPECT_TRUE(std::any_of(found.begin(), found.end(), [&](const std::string& text) { return text.find(each.part) != std::string::npos; }))
+        EXPECT_TRUE(
+            std::any_of(found.begin(), found.end(), [&](const std::string& text) { return text.find(each.part) != std::string::npos; }))
             << each.to << " gives " << found[0] << ", wanted " << each.part;
     }
 }
@@ -186,7 +190,23 @@ TEST(JobFile, SyntaxErrorHasLineAndColumn) {
     std::vector<std::string> found = mistakes_of(changed("seed = 1", "seed = = 1"));
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].find("job.toml:4: column 8: "), 0u) << found[0];
-    EXPECT_EQ(mistakes_of(std::string((1 << 20) + 1, ' ')), std::vector<std::string>{"job.toml:1: 1048577 bytes are too many for a job file, at most 1048576"});
+    EXPECT_EQ(mistakes_of(std::string((1 << 20) + 1, ' ')),
+              std::vector<std::string>{"job.toml:1: 1048577 bytes are too many for a job file, at most 1048576"});
+}
+
+TEST(JobFile, WhatTheFuzzerFound) {
+    EXPECT_EQ(mistakes_of("[ =").size(), 1u);
+    EXPECT_EQ(mistakes_of("\xC3\xA9 = 1\n").size(), 1u);
+    JobConfig job;
+    EXPECT_EQ(mistakes_of(changed("fashion-mnist/train*.h5",
+                                  "donn\xC3\xA9"
+                                  "es/\xE2\x82\xAC.h5") +
+                              "# caf\xC3\xA9\n",
+                          &job),
+              std::vector<std::string>{});
+    EXPECT_EQ(job.train,
+              "/base/donn\xC3\xA9"
+              "es/\xE2\x82\xAC.h5");
 }
 
 TEST(JobFile, Layers) {

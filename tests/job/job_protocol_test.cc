@@ -20,7 +20,7 @@ struct Script {   // what one rank does
     uint32_t steps = 20;
     uint64_t step_us = 100'000;
     bool begins = true;
-    uint32_t fails_at = ~0u;     // this step, with
+    uint32_t fails_at = ~0u;   // this step, with
     Status failure = {};
     uint32_t waits_from = ~0u;   // from this step on it says that it waits for others
 };
@@ -178,7 +178,8 @@ TEST(JobProtocol, ADeadRankIsNamedWithinTheDeadline) {
         for (Script& rank : world.ranks) rank.steps = 100;
         world.simulator->kill(dead, 1'000'000);
         world.run();
-        EXPECT_NE(world.one_line(Code::peer_lost, {dead}).find(fmt::format("rank {} (node-{})", dead, static_cast<char>('a' + dead))), std::string::npos);
+        EXPECT_NE(world.one_line(Code::peer_lost, {dead}).find(fmt::format("rank {} (node-{})", dead, static_cast<char>('a' + dead))),
+                  std::string::npos);
         EXPECT_LE(world.simulator->now_us(), 1'000'000 + deadline_us);
     }
 }
@@ -203,7 +204,8 @@ TEST(JobProtocol, OneThatNeverBeginsIsNamed) {
     World world(3);
     world.ranks[2].begins = false;
     world.run();
-    EXPECT_NE(world.one_line(Code::deadline).find("rank 2 (node-c) has not started within 4 s"), std::string::npos) << world.one_line(Code::deadline);
+    EXPECT_NE(world.one_line(Code::deadline).find("rank 2 (node-c) has not started within 4 s"), std::string::npos)
+        << world.one_line(Code::deadline);
 }
 
 TEST(JobProtocol, ForgedNewsIsDropped) {
@@ -238,7 +240,8 @@ TEST(JobProtocol, TimeoutsAddUp) {
     Timeouts timeouts = timeouts_of(40'000'000);
     EXPECT_EQ(timeouts.heartbeat_us, 1'000'000u);
     EXPECT_EQ(timeouts.suspicion_us, 10'000'000u);
-    EXPECT_LT(timeouts.lost_us + timeouts.settle_us + 2 * timeouts.heartbeat_us, timeouts.stall_us);   // so a dead rank ends the job within D
+    EXPECT_LT(timeouts.lost_us + timeouts.settle_us + 2 * timeouts.heartbeat_us,
+              timeouts.stall_us);   // so a dead rank ends the job within D
     EXPECT_EQ(timeouts.first_step_us, 400'000'000u);
 }
 
