@@ -16,9 +16,7 @@
 
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
-
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
+#include "runtime/core/toml.h"
 
 namespace gradcast {
 namespace {
