@@ -197,16 +197,15 @@ void TcpDriver::take_posted() {
     for (auto& stream : adopted) invite(std::move(stream));
 }
 
+// In the order of their times, also when a busy turn finds several due.
 void TcpDriver::ring_alarms(uint64_t now) {
-    for (size_t i = 0; i < alarms_.size();) {
-        if (alarms_[i].at_us > now) {
-            ++i;
-            continue;
-        }
+    while (!alarms_.empty()) {
+        auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
+        if (first->at_us > now) return;
         Event event;
-        event.kind = Event::Kind::timer, event.id = alarms_[i].id;
-        tell(alarms_[i].channel, event);
-        alarms_[i] = alarms_.back();
+        event.kind = Event::Kind::timer, event.id = first->id;
+        tell(first->channel, event);
+        *first = alarms_.back();
         alarms_.pop_back();
     }
 }
