@@ -109,7 +109,7 @@ public:
         http_.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
             std::string text = "an unknown exception";
             try {
-                std::rethrow_exception(error);
+                std::rethrow_exception(std::move(error));
             } catch (const std::exception& exception) {
                 text = exception.what();
             } catch (...) {

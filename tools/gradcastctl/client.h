@@ -7,6 +7,7 @@
 
 namespace gradcast {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): moving a Json does not throw, whatever its members declare
 struct Reply {
     Exit exit = exit_done;
     std::string error;   // of anything but exit_done: whole lines, not printed yet

@@ -36,7 +36,8 @@ Status daemon_find(std::string* path) {
     std::error_code error;
     std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
     std::vector<std::string> folders = {here, here.parent_path() / "sbin"};
-    std::string all = std::getenv("PATH") ? std::getenv("PATH") : "";
+    const char* path_set = std::getenv("PATH");
+    std::string all = path_set ? path_set : "";
     for (size_t at = 0; at < all.size();) {
         size_t end = std::min(all.find(':', at), all.size());
         if (end > at) folders.push_back(all.substr(at, end - at));
@@ -237,7 +238,7 @@ void Cluster::stop() {
 std::string Cluster::last_lines(uint32_t lines) const {
     std::string text;
     for (const Node& node : nodes_)
-        for (const std::string& line : tail(node.log, lines)) text += fmt::format("  {}: {}\n", node.name, line);
+        for (const std::string& line : tail(node.log, lines)) text += fmt::format("  {}: {:.160}\n", node.name, line);
     return text.empty() ? text : "the daemons' last lines:\n" + text;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/job_file.h"
 #include "tools/gradcastctl/local.h"
@@ -13,7 +14,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t log_lines = 5;   // of each daemon, shown when something failed
+constexpr uint32_t log_lines = 3;   // of each daemon, shown when something failed
 
 /// $XDG_STATE_HOME/gradcast/<name>-<8 digits of the id>, which no other run uses.
 std::string keep_default(const JobDetail& job) {
@@ -62,7 +63,9 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         return dead.ok();
     });
     bar.end();
-    if (dead.ok() && reply.exit != exit_done) dead = cluster.check();   // rank 0 is the one that ended
+    // Rank 0 may be the one that ended, and the end of its stream comes before the end of its process.
+    for (uint64_t end = clock_us() + 2'000'000; dead.ok() && reply.exit != exit_done && clock_us() < end; ::usleep(20'000))
+        dead = cluster.check();
     if (!dead.ok()) return give_up(dead);
     if (reply.exit != exit_done) return give_up(fail(Code::peer_lost, "{}", reply.error));
 
