@@ -1,5 +1,5 @@
-// What the control plane may ask of a daemon.  Implemented by runtime/daemon, called by runtime/control's HTTP threads; every answer is a copy, so
-// asking never disturbs a step.  All methods: any thread, bounded by a deadline.
+// What the control plane may ask of a daemon.  Implemented by runtime/daemon, called by runtime/control's HTTP threads; every answer is a
+// copy, so asking never disturbs a step.  All methods: any thread, bounded by a deadline.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct Submission {
     uint32_t count = 0;               // so many (0 and no names: all that are alive); this node is always among them
 };
 struct JobSummary {
-    std::string id, name;             // id: 32 hex digits
+    std::string id, name;   // id: 32 hex digits
     JobStatus status;
     uint64_t submitted_unix = 0;
     std::vector<std::string> nodes;   // by rank
@@ -23,15 +23,15 @@ struct JobSummary {
 struct JobDetail {
     JobSummary summary;
     Rank self = 0;
-    std::string folder;               // holds job.toml, log, steps.jsonl, final.h5 (rank 0)
+    std::string folder;   // holds job.toml, log, steps.jsonl, final.h5 (rank 0)
     std::string exchange, quantiser, algorithm, protect;
     uint32_t batch = 0, blocks = 0;
 };
 struct NodeInfo {
     std::string name, address, uuid, version;
     bool self = false, alive = false;
-    uint32_t jobs = 0;                // running
-    std::string why;                  // not alive: the last error ("refused: keys differ")
+    uint32_t jobs = 0;   // running
+    std::string why;     // not alive: the last error ("refused: keys differ")
 };
 
 struct Backend {
@@ -46,7 +46,7 @@ struct Backend {
 };
 
 struct ControlConfig {
-    std::string socket;       // path of the Unix socket
+    std::string socket;   // path of the Unix socket
     unsigned mode = 0660;
     uint32_t watchers_max = 16;   // each holds a thread
 };
