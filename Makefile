@@ -172,7 +172,7 @@ install: all
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
 
 clean:
 	rm -rf $(BUILD)

@@ -365,6 +365,40 @@ TEST(Membership, TellsIncarnationsAndCopiedIdentitiesApart) {
     EXPECT_NE(a.peers()[2].why.find("the same identity as node b"), std::string::npos) << a.peers()[2].why;
 }
 
+TEST(Membership, ARestartWhileItPreparesIsNamed) {
+    struct Idle final : Host {   // posts are given by hand
+        uint64_t now_us() override { return 0; }
+        void post(uint16_t, const Event&) override {}
+        Status wait(std::vector<Completion>*, uint64_t) override { return {}; }
+    } host;
+    Membership a(config_of(0, 2)), b(config_of(1, 2));
+    a.start(host, 0);
+    Wire::carry(b, a, 1, 0, second);
+    auto plan = std::make_shared<JobPlan>();
+    plan->id = {1}, plan->deadline_us = 4 * second;
+    for (uint32_t i = 0; i < 2; ++i) plan->members.push_back({name_of(i), identity_of(i).uuid, identity_of(i).incarnation});
+    a.submit(plan);
+    Event command;
+    command.kind = Event::Kind::command;
+    Actions actions;
+    actions.now_us = second;
+    a.on({&command, 1}, actions);
+    ASSERT_EQ(a.notices().size(), 1u);   // open
+    MembershipConfig again = config_of(1, 2);
+    again.identity = identity_of(1, 2);
+    Membership restarted(again);
+    Wire::carry(restarted, a, 1, 0, 2 * second);
+    std::vector<Notice> notices = a.notices();
+    ASSERT_EQ(notices.size(), 2u);
+    EXPECT_EQ(notices[0].kind, Kind::submitted);
+    EXPECT_STREQ(notices[0].status.what, "node b was lost while the job was prepared: it was restarted");
+    EXPECT_EQ(notices[1].kind, Kind::abort);
+    // PREPARE of the old incarnation reaches the new one: it refuses.
+    for (const Send& send : actions.sends)
+        if (body_of<JobBody>({send.type, 0, 0, 1, send.body, {}}).kind.get() == 2) Wire::give(restarted, 0, send, 2 * second);
+    EXPECT_TRUE(restarted.notices().empty());
+}
+
 TEST(Membership, SilenceIsNotLife) {
     Membership a(config_of(0, 2)), b(config_of(1, 2));
     Wire::carry(b, a, 1, 0, second);

@@ -1,0 +1,247 @@
+// Real gradcastd processes on loopback for tests: started with folders of their own, waited for by their state, never by time.
+#pragma once
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "runtime/control/json.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+
+constexpr uint64_t patience_us = 30'000'000;   // a state that does not come by then never comes
+
+/// Looks again and again until `there` is true.
+inline bool eventually(const std::function<bool()>& there, uint64_t patience = patience_us) {
+    for (uint64_t end = clock_us() + patience; clock_us() < end; ::usleep(20'000))
+        if (there()) return true;
+    return there();
+}
+
+inline std::string program(const char* name) {
+    const char* build = std::getenv("GRADCAST_BUILD");
+    return std::string(build ? build : "build") + "/" + name;
+}
+
+/// One gradcastd.  Killed when it goes out of scope.
+class Process {
+public:
+    struct Options {
+        std::vector<std::string> arguments;
+        std::string log;        // stdout and stderr
+        std::string notify;     // path for NOTIFY_SOCKET; empty: none
+        int listen_fd = -1;     // handed over as systemd does
+        uid_t uid = 0;
+    };
+    ~Process() { kill(SIGKILL), wait(); }
+
+    void start(const Options& options) {
+        log_ = options.log;
+        if (!options.notify.empty()) {
+            notify_ = Fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+            sockaddr_un address{};
+            address.sun_family = AF_UNIX;
+            options.notify.copy(address.sun_path, sizeof address.sun_path - 1);
+            ::unlink(options.notify.c_str());
+            ASSERT_EQ(::bind(notify_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << options.notify;
+            ::chmod(options.notify.c_str(), 0777);
+        }
+        Fd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+        ASSERT_TRUE(log);
+        std::vector<std::string> words = {program("gradcastd")};
+        words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+        std::vector<char*> argv;
+        for (std::string& word : words) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        pid_ = ::fork();
+        ASSERT_GE(pid_, 0);
+        if (pid_ > 0) {
+            pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+            return;
+        }
+        ::dup2(log.get(), 1), ::dup2(log.get(), 2);
+        if (options.listen_fd >= 0) {
+            ::dup2(options.listen_fd, 3);
+            ::setenv("LISTEN_FDS", "1", 1), ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+        }
+        if (!options.notify.empty()) ::setenv("NOTIFY_SOCKET", options.notify.c_str(), 1);
+        if (options.uid && (::setgid(options.uid) != 0 || ::setuid(options.uid) != 0)) ::_exit(126);
+        ::execv(argv[0], argv.data());
+        ::_exit(127);
+    }
+    /// It has said READY=1.  False: it ended, or patience did.
+    bool ready() {
+        for (uint64_t end = clock_us() + patience_us; clock_us() < end;) {
+            pollfd polls[] = {{notify_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
+            if (::poll(polls, 2, 1000) <= 0) continue;
+            if (!polls[0].revents) return false;
+            char text[512];
+            ssize_t got = ::recv(notify_.get(), text, sizeof text, 0);
+            if (got > 0 && std::string_view(text, static_cast<size_t>(got)).find("READY=1") != std::string_view::npos) return true;
+        }
+        return false;
+    }
+    void kill(int signal) {
+        if (pid_ > 0) ::kill(pid_, signal);
+    }
+    /// The exit code, 128 + signal, or -1: it did not end.
+    int wait(uint64_t patience = patience_us) {
+        if (pid_ <= 0) return code_;
+        pollfd poll{pidfd_.get(), POLLIN, 0};
+        if (::poll(&poll, 1, static_cast<int>(patience / 1000)) != 1) return -1;
+        int how = 0;
+        ::waitpid(std::exchange(pid_, 0), &how, 0);
+        return code_ = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    }
+    std::string output() const {
+        std::string text;
+        (void)file_read(log_, &text).ok();
+        return text;
+    }
+    pid_t pid() const { return pid_; }
+
+private:
+    pid_t pid_ = 0;
+    int code_ = -1;
+    Fd pidfd_, notify_;
+    std::string log_;
+};
+
+/// A port of loopback that nobody uses now, outside the range that the kernel deals out by itself.
+inline uint16_t free_port() {
+    for (;;) {
+        uint16_t random;
+        random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
+        sockaddr_in address{};
+        address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
+        Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ntohs(address.sin_port);
+    }
+}
+
+struct Node {
+    std::string name, folder, socket;
+    uint16_t port = 0;
+    uid_t uid = 0;
+    std::unique_ptr<Process> process = std::make_unique<Process>();
+
+    Json get(const std::string& path) { return answer(client().Get(path.c_str())); }
+    Json post(const std::string& path, const Json& body) { return answer(client().Post(path.c_str(), body.dump(), "application/json")); }
+    /// {"id": …} or {"error": …}
+    Json submit(const std::string& text, const std::vector<std::string>& nodes = {}) {
+        return post("/v1/jobs", Json(Submission{text, "job.toml", folder, nodes, 0}));
+    }
+    Json job(const std::string& id) { return get("/v1/jobs/" + id); }
+    /// The state of the job when it has ended, or what it is when patience ends.
+    JobStatus ended(const std::string& id, uint64_t patience = patience_us) {
+        JobStatus status;
+        (void)eventually([&] {
+            Json json = job(id);
+            if (!json.contains("status")) return false;
+            json["status"].get_to(status);
+            return status.state != JobState::preparing && status.state != JobState::running;
+        }, patience);
+        return status;
+    }
+    /// The others that it sees alive, as "a b".
+    std::string sees(Json* nodes = nullptr) {
+        std::string names;
+        Json json = get("/v1/nodes");
+        for (const Json& each : json.value("nodes", Json::array()))
+            if (each.value("alive", false)) names += (names.empty() ? "" : " ") + each.value("name", "");
+        if (nodes) *nodes = json;
+        return names;
+    }
+    std::string why(const std::string& other) {
+        Json json = get("/v1/nodes");
+        for (const Json& each : json.value("nodes", Json::array()))
+            if (each.value("name", "") == other) return each.value("why", "");
+        return "";
+    }
+
+private:
+    httplib::Client client() {
+        httplib::Client client(socket);
+        client.set_address_family(AF_UNIX);
+        client.set_read_timeout(60);
+        return client;
+    }
+    static Json answer(const httplib::Result& result) {
+        if (!result) return Json{{"unreachable", true}};
+        return Json::parse(result->body, nullptr, false);
+    }
+};
+
+/// n gradcastd's on loopback, named a, b, c …, in folders below the test's own.
+struct Cluster {
+    std::string folder;
+    std::vector<Node> nodes;
+    explicit Cluster(uint32_t n) {
+        static uint32_t number = 0;
+        folder = ::testing::TempDir() + "gcd-" + std::to_string(::getpid()) + "-" + std::to_string(number++);
+        std::filesystem::remove_all(folder);
+        nodes.resize(n);
+        for (uint32_t i = 0; i < n; ++i) {
+            nodes[i].name = std::string(1, static_cast<char>('a' + i));
+            nodes[i].port = free_port();
+            nodes[i].folder = folder + "/" + nodes[i].name;
+            nodes[i].socket = nodes[i].folder + "/run/control.sock";
+            std::filesystem::create_directories(nodes[i].folder);
+        }
+        EXPECT_TRUE(cluster_key_create(folder + "/key").ok());
+        for (Node& node : nodes) configure(node);
+    }
+    ~Cluster() {
+        for (Node& node : nodes) node.process.reset();
+        if (!::testing::Test::HasFailure()) std::filesystem::remove_all(folder);
+    }
+    Node& operator[](size_t i) { return nodes[i]; }
+    std::string members() const {
+        std::string text;
+        for (const Node& node : nodes) text += (text.empty() ? "\"" : ", \"") + node.name + "=127.0.0.1:" + std::to_string(node.port) + "\"";
+        return text;
+    }
+    /// Keys that `more` sets are left out here.
+    void configure(Node& node, const std::string& more = "") {
+        std::string text = "name = \"" + node.name + "\"\nmembers = [" + members() + "]\n";
+        auto key = [&](const std::string& name, const std::string& value) {
+            if (more.find(name + " =") == std::string::npos) text += name + " = " + value + "\n";
+        };
+        key("key", "\"" + folder + "/key\""), key("state", "\"state\""), key("socket", "\"run/control.sock\""), key("cpus", "[0]");
+        EXPECT_TRUE(file_write(node.folder + "/gradcastd.toml", text + more).ok());
+    }
+    void start(Node& node, int listen_fd = -1) {
+        node.process = std::make_unique<Process>();
+        node.process->start({{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid});
+    }
+    /// All are up and see one another.
+    void up() {
+        std::string all;
+        for (Node& node : nodes) start(node), all += (all.empty() ? "" : " ") + node.name;
+        for (Node& node : nodes) ASSERT_TRUE(node.process->ready()) << node.process->output();
+        for (Node& node : nodes) ASSERT_TRUE(eventually([&] { return node.sees() == all; })) << node.name << " sees " << node.sees() << "\n" << node.process->output();
+    }
+    /// What a daemon that does not start says.
+    std::string refusal(Node& node) {
+        start(node);
+        EXPECT_EQ(node.process->wait(), 1);
+        return node.process->output();
+    }
+};
+
+}   // namespace gradcast

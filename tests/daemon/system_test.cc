@@ -1,0 +1,332 @@
+// gradcastd as real processes: how it starts or says why not, who sees whom, jobs with deaths and restarts in between.
+#include "tests/daemon/processes.h"
+
+#include "datasets/shard.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Process& run(Process& process, Cluster& cluster, std::vector<std::string> arguments) {
+    process.start({std::move(arguments), cluster.folder + "/out", "", -1, 0});
+    return process;
+}
+
+// ---- starting ------------------------------------------------------------------------------------------------------------------
+
+TEST(SystemDaemon, FlagsAndCheck) {
+    Cluster cluster(1);
+    Process wrong, help, version, check, mistakes, absent;
+    EXPECT_EQ(run(wrong, cluster, {"--confg", "x"}).wait(), 2);
+    EXPECT_TRUE(has(wrong.output(), "unknown flag --confg; did you mean --config?")) << wrong.output();
+    EXPECT_EQ(run(help, cluster, {"--help"}).wait(), 0);
+    EXPECT_TRUE(has(help.output(), "interface  the network interface")) << help.output();
+    EXPECT_EQ(run(version, cluster, {"--version"}).wait(), 0);
+    EXPECT_EQ(run(check, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 0);
+    EXPECT_TRUE(has(check.output(), "right; node a, 1 member")) << check.output();
+    ASSERT_TRUE(file_write(cluster.folder + "/bad.toml", "nam = 1\nlisten = 3\nisa = \"z80\"\n").ok());
+    EXPECT_EQ(run(mistakes, cluster, {"-c", cluster.folder + "/bad.toml"}).wait(), 1);
+    for (const char* line : {"bad.toml:1: unknown key \"nam\"", "bad.toml:2: listen", "bad.toml:3: isa = \"z80\""}) EXPECT_TRUE(has(mistakes.output(), line)) << mistakes.output();
+    EXPECT_EQ(run(absent, cluster, {"--config", "/nonexistent/x.toml"}).wait(), 1);
+    EXPECT_TRUE(has(absent.output(), "/nonexistent/x.toml: No such file")) << absent.output();
+}
+
+TEST(SystemDaemon, SaysWhatIsWrongAndEnds) {
+    Cluster cluster(1);
+    Node& a = cluster[0];
+    std::string key = cluster.folder + "/open";
+    ASSERT_TRUE(cluster_key_create(key).ok());
+    ::chmod(key.c_str(), 0644);
+    cluster.configure(a, "key = \"" + key + "\"\n");
+    EXPECT_TRUE(has(cluster.refusal(a), "can be read by others: chmod 600 " + key)) << a.process->output();
+    cluster.configure(a, "key = \"none\"\n");
+    EXPECT_TRUE(has(cluster.refusal(a), "cannot read the cluster key " + a.folder + "/none: No such file")) << a.process->output();
+    cluster.configure(a, "state = \"/proc/state\"\n");
+    EXPECT_TRUE(has(cluster.refusal(a), "cannot create the folder /proc/state")) << a.process->output();
+    cluster.configure(a, "socket = \"/proc/run/s\"\n");
+    EXPECT_TRUE(has(cluster.refusal(a), "cannot create the folder /proc/run")) << a.process->output();
+    cluster.configure(a, "listen = \"192.0.2.1:4700\"\n");   // TEST-NET-1 of RFC 5737: nobody has it
+    EXPECT_TRUE(has(cluster.refusal(a), "192.0.2.1:4700 is not an address of this machine: choose another `listen`")) << a.process->output();
+    EXPECT_EQ(std::count(a.process->output().begin(), a.process->output().end(), '\n'), 1) << a.process->output();
+
+    Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(a.port);
+    ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(taken.get(), 1), 0);
+    cluster.configure(a);
+    EXPECT_TRUE(has(cluster.refusal(a), "127.0.0.1:" + std::to_string(a.port) + " is in use (by another gradcastd?): choose another `listen`"));
+}
+
+TEST(SystemDaemon, WithoutPermission) {
+    if (::getuid() != 0) GTEST_SKIP() << "needs root to become another user";
+    Cluster cluster(1);
+    Node& a = cluster[0];
+    a.uid = 65534;
+    ::chmod(cluster.folder.c_str(), 0755), ::chmod(a.folder.c_str(), 0755);
+    ASSERT_EQ(::chown((cluster.folder + "/key").c_str(), a.uid, a.uid), 0);
+    EXPECT_TRUE(has(cluster.refusal(a), "cannot create the folder " + a.folder)) << a.process->output();
+    EXPECT_TRUE(has(a.process->output(), "Permission denied")) << a.process->output();
+    std::filesystem::create_directories(a.folder + "/state"), std::filesystem::create_directories(a.folder + "/run");
+    EXPECT_TRUE(has(cluster.refusal(a), "state/lock: let this user write to the state folder")) << a.process->output();
+}
+
+TEST(SystemDaemon, OneDaemonAStateFolder) {
+    Cluster cluster(2);
+    cluster.start(cluster[0]);
+    ASSERT_TRUE(cluster[0].process->ready()) << cluster[0].process->output();
+    cluster.configure(cluster[1], "state = \"" + cluster[0].folder + "/state\"\n");
+    EXPECT_TRUE(has(cluster.refusal(cluster[1]), "is used by another gradcastd (pid " + std::to_string(cluster[0].process->pid()) + ")"))
+        << cluster[1].process->output();
+    cluster.configure(cluster[1], "socket = \"" + cluster[0].socket + "\"\n");
+    EXPECT_TRUE(has(cluster.refusal(cluster[1]), "another gradcastd answers at " + cluster[0].socket)) << cluster[1].process->output();
+}
+
+TEST(SystemDaemon, TakesASocketOver) {
+    Cluster cluster(1);
+    Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(cluster[0].port);
+    ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(socket.get(), 16), 0);
+    cluster.start(cluster[0], socket.get());
+    ASSERT_TRUE(cluster[0].process->ready()) << cluster[0].process->output();
+    EXPECT_TRUE(has(cluster[0].process->output(), "listening on 127.0.0.1:" + std::to_string(cluster[0].port))) << cluster[0].process->output();
+    cluster[0].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[0].process->wait(), 0);
+}
+
+TEST(SystemDaemon, LeavesCleanly) {
+    Cluster cluster(1);
+    for (int signal : {SIGTERM, SIGINT}) {
+        cluster.start(cluster[0]);
+        ASSERT_TRUE(cluster[0].process->ready()) << cluster[0].process->output();   // also: a second start in the same folder
+        cluster[0].process->kill(signal);
+        EXPECT_EQ(cluster[0].process->wait(), 0) << cluster[0].process->output();
+        EXPECT_FALSE(std::filesystem::exists(cluster[0].socket));
+    }
+}
+
+// ---- who is there --------------------------------------------------------------------------------------------------------------
+
+TEST(SystemDaemon, SeesDeathAndReturn) {
+    Cluster cluster(3);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    for (uint32_t victim : {2, 0}) {   // one whom others connect to, one who connects
+        Node &node = cluster[victim], &other = cluster[1];
+        node.process->kill(SIGKILL);
+        EXPECT_EQ(node.process->wait(), 128 + SIGKILL);
+        EXPECT_TRUE(eventually([&] { return !has(other.sees(), node.name); })) << other.sees();
+        EXPECT_NE(other.why(node.name), "");
+        cluster.start(node);
+        ASSERT_TRUE(node.process->ready()) << node.process->output();
+        EXPECT_TRUE(eventually([&] { return other.sees() == "a b c" && node.sees() == "a b c"; })) << other.sees() << other.why(node.name);
+    }
+    for (Node& node : cluster.nodes) node.process->kill(SIGTERM);
+    for (Node& node : cluster.nodes) EXPECT_EQ(node.process->wait(), 0) << node.process->output();
+}
+
+TEST(SystemDaemon, KeysThatDiffer) {
+    Cluster cluster(2);
+    ASSERT_TRUE(cluster_key_create(cluster.folder + "/other").ok());
+    cluster.configure(cluster[1], "key = \"" + cluster.folder + "/other\"\n");
+    for (Node& node : cluster.nodes) cluster.start(node);
+    for (Node& node : cluster.nodes) ASSERT_TRUE(node.process->ready()) << node.process->output();
+    EXPECT_TRUE(eventually([&] { return has(cluster[0].why("b"), "key"); })) << cluster[0].why("b");
+    EXPECT_EQ(cluster[0].sees(), "a");
+    EXPECT_TRUE(has(cluster[0].submit("x = 1", {"a", "b"}).value("error", ""), "x")) << "the file is looked at first";
+}
+
+TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
+    Cluster cluster(3);
+    // b's state folder, copied to c.
+    cluster.start(cluster[1]);
+    ASSERT_TRUE(cluster[1].process->ready()) << cluster[1].process->output();
+    std::filesystem::create_directories(cluster[2].folder + "/state");
+    std::filesystem::copy_file(cluster[1].folder + "/state/identity", cluster[2].folder + "/state/identity");
+    cluster.start(cluster[0]), cluster.start(cluster[2]);
+    EXPECT_TRUE(eventually([&] { return has(cluster[0].why("c") + cluster[0].why("b"), "the same identity as node"); })) << cluster[0].why("c");
+    EXPECT_TRUE(eventually([&] { return has(cluster[1].process->output() + cluster[2].process->output(), "our own identity"); })) << cluster[1].process->output();
+    // Another that calls itself b, in a folder and on a port of its own.
+    Node again = {"b", cluster.folder + "/again", cluster.folder + "/again/run/control.sock", cluster[2].port, 0};
+    cluster[2].process->kill(SIGKILL), cluster[2].process->wait();
+    ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b"; })) << cluster[0].sees();
+    std::filesystem::create_directories(again.folder);
+    cluster.configure(again, "listen = \"127.0.0.1:" + std::to_string(again.port) + "\"\n");
+    cluster.start(again);
+    ASSERT_TRUE(again.process->ready()) << again.process->output();
+    EXPECT_TRUE(eventually([&] { return has(cluster[0].process->output() + again.process->output(), "two daemons are named 'b'"); }))
+        << cluster[0].process->output() << again.process->output();
+    EXPECT_TRUE(eventually([&] { return cluster[0].sees() == "a b"; })) << "the first b is not disturbed: " << cluster[0].why("b");
+}
+
+// ---- jobs ----------------------------------------------------------------------------------------------------------------------
+
+std::string job_text(const std::string& data, uint32_t steps, const std::string& name = "j", const std::string& deadline = "10s") {
+    return "[job]\nname = \"" + name + "\"\nseed = 1\nsteps = " + std::to_string(steps) + "\nbatch = 16\nblocks = 8\ndeadline = \"" + deadline +
+           "\"\n[data]\ntrain = \"" + data + "\"\ntest = \"" + data + "\"\n[net]\npreset = \"mlp\"\n[optimiser]\nkind = \"sgd\"\nlr = 0.05\nmomentum = 0.9\n" +
+           "[algorithm]\nkind = \"ssgd\"\nexchange = \"ring\"\nquantiser = \"auto32\"\n";
+}
+
+std::string make_data(const std::string& path) {
+    DataInfo info{64, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
+    std::vector<uint8_t> images(info.count * 28 * 28);
+    std::vector<int32_t> labels(info.count);
+    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);
+    for (uint32_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int32_t>(i % 10);
+    Status status = shard_write(path, info, images.data(), labels.data());
+    EXPECT_TRUE(status.ok()) << status.what;
+    return path;
+}
+
+/// The log of a job at each node, for messages of failures.
+std::string logs(Cluster& cluster) {
+    std::string text;
+    for (Node& node : cluster.nodes) text += "--- " + node.name + "\n" + node.process->output();
+    return text;
+}
+
+TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
+    Cluster cluster(3);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::vector<std::string> ids;
+    auto submit = [&](uint32_t at, std::vector<std::string> nodes) {
+        Json answer = cluster[at].submit(job_text(data, 5), nodes);
+        EXPECT_TRUE(answer.contains("id")) << answer.dump();
+        ids.push_back(answer.value("id", ""));
+    };
+    submit(0, {});
+    EXPECT_EQ(cluster[0].ended(ids[0]).state, JobState::done) << logs(cluster);
+    submit(1, {"c", "b"});   // these two at once, coordinated by different nodes
+    submit(2, {"a", "b", "c"});
+    submit(0, {"a"});
+    std::string digest = cluster[0].ended(ids[0]).digest;
+    EXPECT_EQ(digest.size(), 64u);
+    uint32_t at[] = {0, 1, 2, 0};
+    for (size_t i = 0; i < ids.size(); ++i) {
+        JobStatus status = cluster[at[i]].ended(ids[i]);
+        EXPECT_EQ(status.state, JobState::done) << status.error << "\n" << logs(cluster);
+        EXPECT_EQ(status.digest, digest);
+    }
+    EXPECT_TRUE(std::filesystem::exists(cluster[2].folder + "/state/jobs/" + ids[2] + "/final.h5"));
+    // Threads and memory of the jobs are gone: only those of the daemon are left.
+    for (Node& node : cluster.nodes) {
+        Json nodes;
+        EXPECT_TRUE(eventually([&] {
+            node.sees(&nodes);
+            for (const Json& each : nodes["nodes"])
+                if (each.value("jobs", 9) != 0) return false;
+            return true;
+        })) << nodes.dump();
+    }
+    // What is over stays listed after a restart.
+    cluster[0].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[0].process->wait(), 0);
+    cluster.start(cluster[0]);
+    ASSERT_TRUE(cluster[0].process->ready());
+    EXPECT_EQ(cluster[0].ended(ids[0]).digest, digest);
+    EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 3u);
+}
+
+TEST(SystemDaemon, RefusesJobsInOneLine) {
+    Cluster cluster(2);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    auto error = [&](const std::string& text, std::vector<std::string> nodes = {}) { return cluster[0].submit(text, nodes).value("error", ""); };
+    EXPECT_EQ(error(job_text(cluster.folder + "/none*.h5", 5)).find("node "), 0u);
+    EXPECT_TRUE(has(error(job_text(data, 5), {"b"}), "node a, which coordinates the job, must be among its nodes"));
+    EXPECT_TRUE(has(error(job_text(data, 5), {"a", "z"}), "there is no node z: the nodes are a, b"));
+    EXPECT_TRUE(has(error(job_text(data, 5), {"a", "b", "b"}), "node b is named twice"));
+    Json json = cluster[0].post("/v1/jobs", Json(Submission{job_text(data, 5), "job.toml", "/", {}, 3}));
+    EXPECT_TRUE(has(json.value("error", ""), "3 nodes are asked for, 2 are alive: there are no more members")) << json.dump();
+    std::string three = error("[job]\nnam = \"x\"\nsteps = -1\n[algorithm]\nexchange = \"telepathy\"\n");
+    for (const char* part : {"job.toml:2:", "job.toml:3:", "job.toml:5:"}) EXPECT_TRUE(has(three, part)) << three;
+    EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 0u);
+    EXPECT_TRUE(eventually([&] { return std::filesystem::is_empty(cluster[0].folder + "/state/jobs") && std::filesystem::is_empty(cluster[1].folder + "/state/jobs"); }));
+    cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
+    EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
+}
+
+TEST(SystemDaemon, ADataSetThatOneNodeLacks) {
+    if (::getuid() != 0) GTEST_SKIP() << "needs root to become another user";
+    Cluster cluster(2);
+    std::filesystem::create_directories(cluster.folder + "/private");
+    std::string data = make_data(cluster.folder + "/private/data.h5");
+    ::chmod((cluster.folder + "/private").c_str(), 0700), ::chmod(cluster.folder.c_str(), 0755);
+    Node& b = cluster[1];
+    b.uid = 65534;
+    std::filesystem::copy_file(cluster.folder + "/key", b.folder + "/key");
+    ASSERT_EQ(::chown(b.folder.c_str(), b.uid, b.uid), 0);
+    ASSERT_EQ(::chown((b.folder + "/key").c_str(), b.uid, b.uid), 0);
+    cluster.configure(b, "key = \"key\"\n");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::string error = cluster[0].submit(job_text(data, 5)).value("error", "");
+    EXPECT_EQ(error.find("node b: "), 0u) << error;
+    EXPECT_TRUE(has(error, data)) << error;
+    Json alone = cluster[0].submit(job_text(data, 5), {"a"});
+    EXPECT_EQ(cluster[0].ended(alone.value("id", "")).state, JobState::done) << logs(cluster);
+}
+
+TEST(SystemDaemon, AKilledMemberEndsTheJobByNameAndTheOthersGoOn) {
+    Cluster cluster(3);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::string id = cluster[0].submit(job_text(data, 1'000'000, "long", "4s")).value("id", "");
+    ASSERT_NE(id, "") << logs(cluster);
+    auto steps = [&](Node& node) { return node.job(id)["status"].value("step", 0u); };
+    ASSERT_TRUE(eventually([&] { return steps(cluster[0]) > 2 && steps(cluster[1]) > 2 && steps(cluster[2]) > 2; })) << logs(cluster);
+    cluster[2].process->kill(SIGKILL);
+    uint64_t killed = clock_us();
+    for (uint32_t i : {0, 1}) {
+        JobStatus status = cluster[i].ended(id);
+        EXPECT_EQ(status.state, JobState::failed) << job_state_name(status.state);
+        EXPECT_TRUE(has(status.error, "rank 2") && has(status.error, "c")) << status.error;
+    }
+    EXPECT_LT(clock_us() - killed, 4'000'000u) << "the deadline";
+    cluster[2].process->wait();
+    // The others take the next job, and with the restarted daemon the one after.
+    Json next = cluster[1].submit(job_text(data, 5), {"a", "b"});
+    EXPECT_EQ(cluster[1].ended(next.value("id", "")).state, JobState::done) << next.dump() << logs(cluster);
+    cluster.start(cluster[2]);
+    ASSERT_TRUE(cluster[2].process->ready()) << cluster[2].process->output();
+    JobStatus old = cluster[2].ended(id);
+    EXPECT_EQ(old.state, JobState::failed);
+    EXPECT_EQ(old.error, "daemon restarted");
+    ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c"; })) << cluster[0].why("c");
+    next = cluster[0].submit(job_text(data, 5));
+    EXPECT_EQ(cluster[0].ended(next.value("id", "")).state, JobState::done) << next.dump() << logs(cluster);
+}
+
+TEST(SystemDaemon, LeavingTellsTheRunningJobs) {
+    Cluster cluster(2);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::string id = cluster[0].submit(job_text(data, 1'000'000)).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[1].job(id)["status"].value("step", 0u) > 2; })) << logs(cluster);
+    cluster[1].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[1].process->wait(), 0) << cluster[1].process->output();
+    JobStatus status = cluster[0].ended(id);
+    EXPECT_EQ(status.state, JobState::cancelled) << logs(cluster);
+    EXPECT_TRUE(has(status.error, "node b leaves (SIGTERM)")) << status.error;
+}
+
+TEST(SystemDaemon, CancelEndsItEverywhere) {
+    Cluster cluster(2);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::string id = cluster[0].submit(job_text(data, 1'000'000, "endless")).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[1].job("endless")["status"].value("step", 0u) > 2; })) << logs(cluster);
+    cluster[1].post("/v1/jobs/" + id.substr(0, 6) + "/cancel", Json::object());
+    for (Node& node : cluster.nodes) {
+        JobStatus status = node.ended(id);
+        EXPECT_EQ(status.state, JobState::cancelled) << logs(cluster);
+        EXPECT_TRUE(has(status.error, "cancelled at node b")) << status.error;
+    }
+    EXPECT_TRUE(has(cluster[0].post("/v1/jobs/endless/cancel", Json::object()).value("error", ""), "has ended already: cancelled"));
+}
+
+}   // namespace
+}   // namespace gradcast
