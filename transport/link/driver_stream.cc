@@ -6,7 +6,7 @@
 namespace gradcast {
 
 namespace {
-constexpr uint64_t backoff_us_min = 5'000, backoff_us_max = 200'000;
+constexpr uint64_t backoff_us_min = 5'000, backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
 constexpr uint64_t greet_limit_us = 5'000'000;   // connecting and handshake
 constexpr uint64_t ack_wait_us = 5'000;          // packets that came are acknowledged after so long,
 constexpr uint64_t ack_bytes = 1 << 20;          // or so much, or with the next packet that goes the other way
@@ -247,7 +247,7 @@ void TcpDriver::fall(Peer& peer, Status why) {
 void TcpDriver::begin_anew(Peer& peer) {
     random_bytes({reinterpret_cast<uint8_t*>(&peer.stream), sizeof peer.stream});
     peer.stream |= 1;   // never 0
-    peer.peer_stream = 0, peer.strikes = 0, peer.backoff_us = backoff_us_min;
+    peer.peer_stream = 0, peer.strikes = 0, peer.backoff_us = std::max(peer.backoff_us, backoff_us_min);
     peer.receiver.forget();
 }
 
@@ -255,12 +255,13 @@ void TcpDriver::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
     if (peer.last.ok())
         peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
-    peer.losing = peer.up = false, peer.lost = true;
+    const bool again = std::exchange(peer.lost, true);   // one that has not come back since: fall() has told what is new
+    peer.losing = peer.up = false;
     peer.final = expected.incarnation != 0;   // where any incarnation will do, the next one may come
     peer.identity = expected;
     peer.sender.clear([&](uint32_t ticket) { ticket_done(ticket, peer.last); });
     begin_anew(peer);
-    log_.warn("lost {}", peer.last.what);
+    if (!again) log_.warn("lost {}", peer.last.what);
     Event event;
     event.kind = Event::Kind::peer_lost, event.rank = peer.rank, event.status = peer.last;
     tell_all(event);
@@ -274,7 +275,7 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
         peer.handshake = nullptr;
         peer.state = Peer::State::down;
         peer.retry_us = now + peer.backoff_us;
-        peer.backoff_us = std::min(2 * peer.backoff_us, backoff_us_max);
+        peer.backoff_us = std::min(2 * peer.backoff_us, peer.lost ? backoff_us_lost : backoff_us_max);
     }
     bool late = !peer.lost && peer.state != Peer::State::open && now >= peer.down_us + config_.deadline_us;
     if (late) peer.losing = true;
