@@ -14,7 +14,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t mesh_channel = 0;
-constexpr uint64_t mesh_deadline_us = 4'000'000;   // a daemon whose stream is gone for so long is not alive
+constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
 constexpr uint64_t steward_us = 200'000;           // how often the steward looks up when nothing happens
 constexpr uint64_t submit_grace_us = 10'000'000;   // beyond the preparing that membership bounds by itself
 
@@ -228,7 +228,8 @@ std::vector<JobSummary> Daemon::jobs() {
     std::lock_guard lock(mutex_);
     std::vector<JobSummary> result;
     for (const JobDetail& detail : over_) result.push_back(detail.summary);
-    for (const auto& [id, run] : runs_) result.push_back(run->detail().summary);
+    for (const auto& [id, run] : runs_)
+        if (!run->aborted()) result.push_back(run->detail().summary);
     std::stable_sort(result.begin(), result.end(),
                      [](const JobSummary& a, const JobSummary& b) { return a.submitted_unix < b.submitted_unix; });
     return result;
@@ -238,7 +239,8 @@ Status Daemon::find(const std::string& which, JobDetail* detail, JobRun** found)
     const JobDetail* best = nullptr;
     std::vector<JobDetail> live;   // copies, kept while best may point to one
     std::vector<JobRun*> live_runs;
-    for (const auto& [id, run] : runs_) live.push_back(run->detail()), live_runs.push_back(run.get());
+    for (const auto& [id, run] : runs_)
+        if (!run->aborted()) live.push_back(run->detail()), live_runs.push_back(run.get());
     std::vector<const JobDetail*> all;
     for (const JobDetail& each : over_) all.push_back(&each);
     for (const JobDetail& each : live) all.push_back(&each);

@@ -82,6 +82,10 @@ bool JobRun::ran() const {
     std::lock_guard lock(mutex_);
     return ran_;
 }
+bool JobRun::aborted() const {
+    std::lock_guard lock(mutex_);
+    return aborted_;
+}
 bool JobRun::over() const {
     std::lock_guard lock(mutex_);
     return phase_ == Phase::over;

@@ -41,7 +41,8 @@ public:
     void cancel(const std::string& why);
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
-    bool ran() const;   // it got as far as START, so its folder stays
+    bool ran() const;       // it got as far as START, so its folder stays
+    bool aborted() const;   // it never will
     bool over() const;
 
 private:

@@ -1,4 +1,4 @@
-// gradcastd.toml, the state folder's identity.
+// gradcastd.toml; what lies in the state folder: the identity, the records of jobs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,6 +8,7 @@
 
 #include "runtime/daemon/config.h"
 #include "runtime/daemon/identity.h"
+#include "runtime/daemon/job_run.h"
 
 namespace gradcast {
 namespace {
@@ -188,6 +189,39 @@ TEST(DaemonIdentity, RefusesFilesThatAreNotOurs) {
     ASSERT_TRUE(file_write(state + "-file", "").ok());
     Fd lock;
     EXPECT_FALSE(identity_open(state + "-file/x", "a", &identity, &lock).ok());
+}
+
+TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
+    std::string jobs = folder("records");
+    Log log;
+    EXPECT_TRUE(job_records_read(jobs, 10, log).empty());   // no folder yet
+    for (uint32_t i = 0; i < 5; ++i) {
+        JobDetail detail;
+        detail.summary.id = fmt::format("{:032x}", i);
+        detail.summary.name = "j\xff";   // not UTF-8: is replaced, and does no harm
+        detail.summary.submitted_unix = 100 - i;
+        detail.summary.status.state = i == 3 ? JobState::running : JobState::done;
+        detail.summary.status.digest = "abc";
+        detail.folder = jobs + "/" + detail.summary.id;
+        ASSERT_TRUE(make_directories(detail.folder).ok());
+        ASSERT_TRUE(job_record_write(detail).ok());
+    }
+    std::string never = jobs + "/" + std::string(32, 'a'), broken = jobs + "/" + std::string(32, 'b'), other = jobs + "/keep-me";
+    for (const std::string& path : {never, broken, other}) ASSERT_TRUE(make_directories(path).ok());
+    ASSERT_TRUE(file_write(never + "/job.toml", "x").ok());
+    ASSERT_TRUE(file_write(broken + "/job.json", "{\"id\": 7").ok());
+    std::vector<JobDetail> details = job_records_read(jobs, 4, log);
+    ASSERT_EQ(details.size(), 4u);   // the newest, oldest first
+    EXPECT_EQ(details[0].summary.submitted_unix, 97u);
+    EXPECT_EQ(details[3].summary.submitted_unix, 100u);
+    EXPECT_EQ(details[0].summary.status.state, JobState::failed);   // number 3
+    EXPECT_EQ(details[0].summary.status.error, "daemon restarted");
+    EXPECT_EQ(details[1].summary.status.digest, "abc");
+    EXPECT_EQ(job_records_read(jobs, 4, log)[0].summary.status.error, "daemon restarted");   // written down
+    EXPECT_FALSE(std::filesystem::exists(never));
+    EXPECT_TRUE(std::filesystem::exists(broken));
+    EXPECT_TRUE(std::filesystem::exists(other));
+    std::filesystem::remove_all(jobs);
 }
 
 }   // namespace

@@ -43,9 +43,9 @@ class Process {
 public:
     struct Options {
         std::vector<std::string> arguments;
-        std::string log;        // stdout and stderr
-        std::string notify;     // path for NOTIFY_SOCKET; empty: none
-        int listen_fd = -1;     // handed over as systemd does
+        std::string log;      // stdout and stderr
+        std::string notify;   // path for NOTIFY_SOCKET; empty: none
+        int listen_fd = -1;   // handed over as systemd does
         uid_t uid = 0;
     };
     ~Process() { kill(SIGKILL), wait(); }
@@ -76,7 +76,7 @@ public:
         }
         ::dup2(log.get(), 1), ::dup2(log.get(), 2);
         if (options.listen_fd >= 0) {
-            ::dup2(options.listen_fd, 3);
+            ::dup2(options.listen_fd, 3), ::fcntl(3, F_SETFD, 0);
             ::setenv("LISTEN_FDS", "1", 1), ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
         }
         if (!options.notify.empty()) ::setenv("NOTIFY_SOCKET", options.notify.c_str(), 1);
@@ -128,7 +128,8 @@ inline uint16_t free_port() {
         uint16_t random;
         random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
         sockaddr_in address{};
-        address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
+        address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+        address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
         Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ntohs(address.sin_port);
     }
@@ -150,12 +151,14 @@ struct Node {
     /// The state of the job when it has ended, or what it is when patience ends.
     JobStatus ended(const std::string& id, uint64_t patience = patience_us) {
         JobStatus status;
-        (void)eventually([&] {
-            Json json = job(id);
-            if (!json.contains("status")) return false;
-            json["status"].get_to(status);
-            return status.state != JobState::preparing && status.state != JobState::running;
-        }, patience);
+        (void)eventually(
+            [&] {
+                Json json = job(id);
+                if (!json.contains("status")) return false;
+                json["status"].get_to(status);
+                return status.state != JobState::preparing && status.state != JobState::running;
+            },
+            patience);
         return status;
     }
     /// The others that it sees alive, as "a b".
@@ -213,7 +216,8 @@ struct Cluster {
     Node& operator[](size_t i) { return nodes[i]; }
     std::string members() const {
         std::string text;
-        for (const Node& node : nodes) text += (text.empty() ? "\"" : ", \"") + node.name + "=127.0.0.1:" + std::to_string(node.port) + "\"";
+        for (const Node& node : nodes)
+            text += (text.empty() ? "\"" : ", \"") + node.name + "=127.0.0.1:" + std::to_string(node.port) + "\"";
         return text;
     }
     /// Keys that `more` sets are left out here.
@@ -227,14 +231,17 @@ struct Cluster {
     }
     void start(Node& node, int listen_fd = -1) {
         node.process = std::make_unique<Process>();
-        node.process->start({{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid});
+        node.process->start(
+            {{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid});
     }
     /// All are up and see one another.
     void up() {
         std::string all;
         for (Node& node : nodes) start(node), all += (all.empty() ? "" : " ") + node.name;
         for (Node& node : nodes) ASSERT_TRUE(node.process->ready()) << node.process->output();
-        for (Node& node : nodes) ASSERT_TRUE(eventually([&] { return node.sees() == all; })) << node.name << " sees " << node.sees() << "\n" << node.process->output();
+        for (Node& node : nodes)
+            ASSERT_TRUE(eventually([&] { return node.sees() == all; })) << node.name << " sees " << node.sees() << "\n"
+                                                                        << node.process->output();
     }
     /// What a daemon that does not start says.
     std::string refusal(Node& node) {
