@@ -123,7 +123,8 @@ struct RankConfig {
     std::vector<ClusterKey> keys;
     int right, left;   // plain sockets; -1 alone
     Shared& shared;
-    Row* rows;   // [runs]
+    uint64_t bound;   // bytes that rank 0 must send: all move as many over the plain sockets
+    Row* rows;        // [runs]
 };
 
 // One size at one rank: opens everything, warms up, measures, closes.
@@ -171,7 +172,6 @@ Status rank_run(const RankConfig& config, uint64_t bytes) {
     auto measure = [&]() -> Status {
         std::vector<Completion> completions;
         std::vector<char> scratch(256 * 1024);
-        uint64_t share = exchange->bytes_bound();
         // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
         for (int64_t run = -1 - static_cast<int64_t>(bench.warmup); run < bench.runs; ++run) {
             StepId step = static_cast<StepId>(run + 1 + bench.warmup);
@@ -215,7 +215,7 @@ Status rank_run(const RankConfig& config, uint64_t bytes) {
             if (bench.ranks > 1) {
                 if (!barrier(config.shared, bench.ranks)) return fail(Code::peer_lost, "another rank failed");
                 start = clock_us();
-                GC_TRY(raw_exchange(config.right, config.left, share, scratch));
+                GC_TRY(raw_exchange(config.right, config.left, config.bound, scratch));
                 row.raw_us = clock_us() - start;
             }
             if (run >= 0) config.rows[run] = row;
@@ -272,7 +272,7 @@ std::string cpu_name() {
 }
 
 // One size: forks the ranks, waits for all, fills rows [ranks][runs].
-Status size_run(const AllreduceConfig& config, const ExchangeKind& kind, uint64_t bytes, Shared& shared, Row* rows) {
+Status size_run(const AllreduceConfig& config, const ExchangeKind& kind, uint64_t bytes, uint64_t bound, Shared& shared, Row* rows) {
     std::vector<int> listeners(config.ranks), right(config.ranks, -1), left(config.ranks, -1);
     std::vector<PeerAddress> peers(config.ranks);
     for (Rank rank = 0; rank < config.ranks; ++rank) {
@@ -293,8 +293,8 @@ Status size_run(const AllreduceConfig& config, const ExchangeKind& kind, uint64_
         if (child == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
             log_level(Level::warn);
-            Status status =
-                rank_run({config, kind, rank, listeners, peers, keys, right[rank], left[rank], shared, rows + rank * config.runs}, bytes);
+            Status status = rank_run(
+                {config, kind, rank, listeners, peers, keys, right[rank], left[rank], shared, bound, rows + rank * config.runs}, bytes);
             if (!status.ok() && !shared.failed.exchange(true))
                 fmt::format_to_n(shared.error, sizeof shared.error - 1, "rank {}: {}", rank, status.what);
             ::_exit(status.ok() ? 0 : 1);
@@ -358,7 +358,14 @@ Status allreduce_run(const AllreduceConfig& config, const ExchangeKind& kind, bo
         std::memset(memory, 0, shared_bytes);
         Shared& shared = *new (memory) Shared{};
         Row* rows = reinterpret_cast<Row*>(static_cast<std::byte*>(memory) + sizeof(Shared));
-        status = size_run(config, kind, bytes, shared, rows);
+        Layout layout{bytes / 4, {{0, bytes / 4, "all"}}, {{0, bytes / 4, 0, 1}}};
+        auto exchange = kind.create({&layout, 0, config.ranks, config.quantiser, segment_bytes_stream});
+        View view;
+        view.members.resize(config.ranks);
+        Arena arena;
+        if (status = exchange->install(view, arena); !status.ok()) break;
+        uint64_t bound = exchange->bytes_bound();
+        status = size_run(config, kind, bytes, bound, shared, rows);
         if (!status.ok()) break;
         std::vector<uint64_t> times, raws;
         uint64_t sent = 0, received = 0, bad = 0;
@@ -372,14 +379,7 @@ Status allreduce_run(const AllreduceConfig& config, const ExchangeKind& kind, bo
             }
             times.push_back(std::max<uint64_t>(time, 1)), raws.push_back(raw);
         }
-        Layout layout{bytes / 4, {{0, bytes / 4, "all"}}, {{0, bytes / 4, 0, 1}}};
-        auto exchange = kind.create({&layout, 0, config.ranks, config.quantiser, segment_bytes_stream});
-        View view;
-        view.members.resize(config.ranks);
-        Arena arena;
-        if (status = exchange->install(view, arena); !status.ok()) break;
         double p50 = static_cast<double>(percentile(times, 0.5)), size = static_cast<double>(bytes), n = config.ranks;
-        uint64_t bound = exchange->bytes_bound();
         nlohmann::json row{{"size_bytes", bytes},
                            {"p50_us", p50},
                            {"p99_us", percentile(times, 0.99)},
