@@ -60,8 +60,8 @@ help:
 # as-root: apt-get as root, or through sudo.
 define install_packages
 @missing=''; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=''; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-  export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -qq && $$sudo -E apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 \
+if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=''; [ "$$(id -u)" = 0 ] || sudo='sudo -E'; \
+  export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 \
   || { tail -n 5 $(BUILD)/apt.log; echo "cannot install:$$missing (as root, or with sudo: apt-get install$$missing)"; exit 1; }; fi
 endef
 
