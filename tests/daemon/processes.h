@@ -74,6 +74,7 @@ public:
             pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
             return;
         }
+        ::signal(SIGPIPE, SIG_DFL);
         ::dup2(log.get(), 1), ::dup2(log.get(), 2);
         if (options.listen_fd >= 0) {
             ::dup2(options.listen_fd, 3), ::fcntl(3, F_SETFD, 0);
@@ -148,6 +149,10 @@ struct Node {
         return post("/v1/jobs", Json(Submission{text, "job.toml", folder, nodes, 0}));
     }
     Json job(const std::string& id) { return get("/v1/jobs/" + id); }
+    uint64_t step(const std::string& id) {
+        Json json = job(id);
+        return json.contains("status") ? json["status"].value("step", uint64_t{0}) : 0;
+    }
     /// The state of the job when it has ended, or what it is when patience ends.
     JobStatus ended(const std::string& id, uint64_t patience = patience_us) {
         JobStatus status;
@@ -195,6 +200,7 @@ struct Cluster {
     std::string folder;
     std::vector<Node> nodes;
     explicit Cluster(uint32_t n) {
+        ::signal(SIGPIPE, SIG_IGN);   // a daemon may die while we talk to its control socket
         static uint32_t number = 0;
         folder = ::testing::TempDir() + "gcd-" + std::to_string(::getpid()) + "-" + std::to_string(number++);
         std::filesystem::remove_all(folder);

@@ -290,8 +290,7 @@ TEST(SystemDaemon, AKilledMemberEndsTheJobByNameAndTheOthersGoOn) {
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     std::string id = cluster[0].submit(job_text(data, 1'000'000, "long", "4s")).value("id", "");
     ASSERT_NE(id, "") << logs(cluster);
-    auto steps = [&](Node& node) { return node.job(id)["status"].value("step", 0u); };
-    ASSERT_TRUE(eventually([&] { return steps(cluster[0]) > 2 && steps(cluster[1]) > 2 && steps(cluster[2]) > 2; })) << logs(cluster);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 2 && cluster[1].step(id) > 2 && cluster[2].step(id) > 2; })) << logs(cluster);
     cluster[2].process->kill(SIGKILL);
     uint64_t killed = clock_us();
     for (uint32_t i : {0, 1}) {
@@ -320,7 +319,7 @@ TEST(SystemDaemon, LeavingTellsTheRunningJobs) {
     std::string data = make_data(cluster.folder + "/data.h5");
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     std::string id = cluster[0].submit(job_text(data, 1'000'000)).value("id", "");
-    ASSERT_TRUE(eventually([&] { return cluster[1].job(id)["status"].value("step", 0u) > 2; })) << logs(cluster);
+    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 2; })) << logs(cluster);
     cluster[1].process->kill(SIGTERM);
     EXPECT_EQ(cluster[1].process->wait(), 0) << cluster[1].process->output();
     JobStatus status = cluster[0].ended(id);
@@ -333,7 +332,7 @@ TEST(SystemDaemon, CancelEndsItEverywhere) {
     std::string data = make_data(cluster.folder + "/data.h5");
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     std::string id = cluster[0].submit(job_text(data, 1'000'000, "endless")).value("id", "");
-    ASSERT_TRUE(eventually([&] { return cluster[1].job("endless")["status"].value("step", 0u) > 2; })) << logs(cluster);
+    ASSERT_TRUE(eventually([&] { return cluster[1].step("endless") > 2; })) << logs(cluster);
     cluster[1].post("/v1/jobs/" + id.substr(0, 6) + "/cancel", Json::object());
     for (Node& node : cluster.nodes) {
         JobStatus status = node.ended(id);
