@@ -1,0 +1,120 @@
+// The contract of spec/coded-sgd.md section 1, end to end: one job file gives one digest with any number of daemons, any exchange, link and
+// protection, and the simulator computes the same bits.
+#include "datasets/shard.h"
+#include "nn/net.h"
+#include "runtime/core/digest.h"
+#include "tests/daemon/processes.h"
+#include "transport/link/sim.h"
+
+namespace gradcast {
+namespace {
+
+/// Noise with labels, or the same with one bit of one pixel flipped.
+void make_data(const std::string& path, uint32_t count, bool flipped = false) {
+    DataInfo info{count, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
+    std::vector<uint8_t> images(info.count * 28 * 28);
+    std::vector<int32_t> labels(info.count);
+    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
+    for (uint32_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int32_t>(i % 10);
+    images[14 * 28 + 14] ^= flipped ? 0x80 : 0;
+    Status status = shard_write(path, info, images.data(), labels.data());
+    ASSERT_TRUE(status.ok()) << status.what;
+}
+
+struct Way {
+    std::string exchange = "ring", quantiser = "auto32", protect = "auth", train = "train.h5";
+};
+
+// 4 steps of 16 samples go through the 64 of the data set, so every one of them counts.
+std::string job_text(const Way& way) {
+    return "[job]\nseed = 3\nsteps = 4\nbatch = 16\nblocks = 8\ndeadline = \"20s\"\n[data]\ntrain = \"" + way.train +
+           "\"\ntest = \"test.h5\"\n[net]\npreset = \"lenet5\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\nweight_decay = "
+           "0.001\n[algorithm]\n" +
+           "exchange = \"" + way.exchange + "\"\nquantiser = \"" + way.quantiser + "\"\n[transport]\nprotect = \"" + way.protect + "\"\n";
+}
+
+JobStatus simulated(const Way& way, const std::string& folder, uint32_t n) {
+    log_level(Level::error);
+    auto simulator = Simulator::create({.ranks = n});
+    std::vector<std::unique_ptr<Engine>> engines(n);
+    for (Rank rank = 0; rank < n; ++rank) {
+        EngineConfig config;
+        std::vector<JobMistake> mistakes;
+        EXPECT_TRUE(job_parse(job_text(way), "job.toml", folder, &config.job, &mistakes)) << mistakes[0].text;
+        for (Rank each = 0; each < n; ++each) config.view.members.push_back({std::string(1, static_cast<char>('a' + each))});
+        config.self = rank, config.folder = folder + "/simulated-" + std::to_string(rank);
+        config.lanes = 0, config.loader_threaded = false;
+        Status status = Engine::open(config, Log(), &engines[rank]);
+        EXPECT_TRUE(status.ok()) << status.what;
+        if (!status.ok()) return {};
+        engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+        simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+    }
+    Status status = simulator->run();
+    EXPECT_TRUE(status.ok()) << status.what;
+    for (const auto& engine : engines) EXPECT_EQ(engine->status().digest, engines[0]->status().digest);
+    JobStatus first = engines[0]->status();
+    simulator.reset();   // before the protocols that it drives
+    return first;
+}
+
+struct SystemExactness : testing::Test {
+    Cluster cluster{8};
+    void SetUp() override {
+        ASSERT_TRUE(nn_isa(isa_best()).ok());   // the daemons' own default
+        make_data(cluster.folder + "/train.h5", 64);
+        make_data(cluster.folder + "/flipped.h5", 64, true);
+        make_data(cluster.folder + "/test.h5", 50);
+    }
+    /// The first n daemons train.
+    JobStatus trained(const Way& way, uint32_t n) {
+        std::vector<std::string> names;
+        for (uint32_t i = 0; i < n; ++i) names.push_back(cluster[i].name);
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, names, 0}));
+        std::string id = answer.value("id", "");
+        EXPECT_NE(id, "") << answer.dump();
+        JobStatus status = cluster[0].ended(id);
+        EXPECT_EQ(status.state, JobState::done) << status.error;
+        EXPECT_EQ(status.digest.size(), 64u);
+        for (uint32_t i = 1; i < n; ++i) EXPECT_EQ(cluster[i].ended(id).digest, status.digest) << names[i];
+        return status;
+    }
+    /// On the network and in the simulator.
+    void expect_same(const Way& way, uint32_t n, const JobStatus& wanted) {
+        SCOPED_TRACE(way.exchange + " " + way.quantiser + " " + way.protect + " " + std::to_string(n));
+        for (const JobStatus& status : {trained(way, n), simulated(way, cluster.folder, n)}) {
+            EXPECT_EQ(status.digest, wanted.digest);
+            EXPECT_EQ(status.step_digest, wanted.step_digest);
+            EXPECT_EQ(status.kernel_set, wanted.kernel_set);
+            EXPECT_EQ(status.accuracy, wanted.accuracy);
+            EXPECT_EQ(status.loss, wanted.loss);
+        }
+    }
+};
+
+TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator) {
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const JobStatus wanted = simulated({}, cluster.folder, 1), fixed = simulated({"unicast", "fixed"}, cluster.folder, 1);
+    for (uint32_t n : {1, 2, 3, 4, 8}) {
+        for (const char* exchange : {"ring", "unicast"}) expect_same({.exchange = exchange}, n, wanted);
+        expect_same({"unicast", "fixed"}, n, fixed);
+    }
+    EXPECT_NE(fixed.digest, wanted.digest);
+    for (const char* protect : {"none", "encrypt"}) expect_same({.protect = protect}, 3, wanted);
+    // All of this can fail: one bit of one of the 50,176 pixels.
+    const JobStatus flipped = simulated({.train = "flipped.h5"}, cluster.folder, 1);
+    EXPECT_NE(flipped.digest, wanted.digest);
+    expect_same({.train = "flipped.h5"}, 4, flipped);
+}
+
+TEST_F(SystemExactness, EpollGivesTheSame) {
+    cluster.nodes.resize(3);
+    for (Node& node : cluster.nodes) cluster.configure(node, "link = \"epoll_tcp\"\n");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const JobStatus wanted = simulated({}, cluster.folder, 1);
+    for (const char* exchange : {"ring", "unicast"}) expect_same({.exchange = exchange}, 3, wanted);
+    EXPECT_EQ(trained({}, 3).path, "epoll_tcp");
+}
+
+}   // namespace
+}   // namespace gradcast
