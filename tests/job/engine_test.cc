@@ -195,6 +195,7 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
         EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)),
                   std::string::npos)
             << last;
+        EXPECT_NE(last.find(fmt::format("\"kernel_set\":\"{}\"", status.kernel_set)), std::string::npos) << last;
     }
     // What must change the digest does.
     JobStatus other;
@@ -355,6 +356,20 @@ TEST_F(EngineTest, OneDigestAndOneAccuracyWhateverTheRanks) {
                 EXPECT_EQ(each.accuracy, one.accuracy);
                 EXPECT_EQ(each.loss, one.loss);
             }
+        }
+}
+
+using SlowEngineTest = EngineTest;
+TEST_F(SlowEngineTest, OneDigestOnManyRanks) {
+    const std::string text = replaced(job_text(), "epochs = 2", "steps = 3");
+    JobStatus one;
+    ASSERT_TRUE(run_one(text, 1, &one).ok());
+    for (const char* exchange : {"unicast", "ring"})
+        for (uint32_t n : {12u, 31u, 64u}) {   // 6 blocks: most ranks only apply
+            std::vector<JobStatus> many;
+            Status result = run_many(text + fmt::format("[algorithm]\nexchange = \"{}\"\n", exchange), n, &many);
+            ASSERT_TRUE(result.ok()) << result.what;
+            for (const JobStatus& each : many) EXPECT_EQ(each.digest, one.digest) << exchange << " " << n;
         }
 }
 
