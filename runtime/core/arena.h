@@ -19,7 +19,8 @@ public:
 
     /// Plans `bytes`, aligned to 64 (4096 from 64 KiB on).  *buffer is filled in by seal() and must stay where it is until then.
     void plan(const char* purpose, uint64_t bytes, Buffer* buffer);
-    /// Takes the memory, zeroed, on huge pages where they are to be had, and fills in the planned buffers.  Error: Code::node_memory with the budget.
+    /// Takes the memory, zeroed, on huge pages where they are to be had, and fills in the planned buffers.  Error: Code::node_memory with
+    /// the budget.
     Status seal();
     /// "parameters 0.2 MiB, gradients 0.5 MiB, …: 3.1 MiB in all"
     std::string budget() const;

@@ -81,8 +81,8 @@ bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<st
     GC_ASSERT(EVP_DecryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1);
     GC_ASSERT(EVP_DecryptUpdate(context, nullptr, &done, bytes_of(head.data()), static_cast<int>(head.size())) == 1);
     if (!payload.empty())
-        GC_ASSERT(EVP_DecryptUpdate(context, protect_ == Protect::encrypt ? bytes_of(payload.data()) : nullptr, &done, bytes_of(payload.data()),
-                                    static_cast<int>(payload.size())) == 1);
+        GC_ASSERT(EVP_DecryptUpdate(context, protect_ == Protect::encrypt ? bytes_of(payload.data()) : nullptr, &done,
+                                    bytes_of(payload.data()), static_cast<int>(payload.size())) == 1);
     GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, tag_bytes, expected) == 1);
     unsigned char none[16];
     return EVP_DecryptFinal_ex(context, none, &done) == 1;

@@ -31,8 +31,8 @@ public:
     Aead(Aead&&) noexcept;
     Aead& operator=(Aead&&) noexcept;
     void key(const Key& key, Protect protect);
-    /// Tags (head, payload) under nonce = sequence, never used twice with one key.  With `encrypt` the payload is replaced by its cipher text,
-    /// written to `out` (which may be the payload itself); otherwise `out` is not touched and may be null.
+    /// Tags (head, payload) under nonce = sequence, never used twice with one key.  With `encrypt` the payload is replaced by its cipher
+    /// text, written to `out` (which may be the payload itself); otherwise `out` is not touched and may be null.
     void seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out, std::byte* tag);
     /// False when the tag is wrong; the payload (deciphered in place with `encrypt`) must then not be used.
     bool open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, const std::byte* tag);
@@ -43,7 +43,8 @@ private:
     Protect protect_ = Protect::auth;
 };
 
-/// The cluster's key: a file of one line "<id> <64 hex digits>" a key, newest first, mode 0600.  Any key of the ring is accepted, the first is offered.
+/// The cluster's key: a file of one line "<id> <64 hex digits>" a key, newest first, mode 0600.  Any key of the ring is accepted, the first
+/// is offered.
 struct ClusterKey {
     std::string id;
     std::array<uint8_t, 32> secret;

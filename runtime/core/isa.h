@@ -10,8 +10,8 @@ namespace gradcast {
 
 enum class Isa : uint8_t { portable, avx2, avx512 };
 
-const char* isa_name(Isa isa);                        // "portable", "avx2", "avx512"
-Isa isa_best();                                       // what this CPU has
-Status isa_parse(std::string_view name, Isa* isa);    // also "auto"; refuses what this CPU lacks
+const char* isa_name(Isa isa);                       // "portable", "avx2", "avx512"
+Isa isa_best();                                      // what this CPU has
+Status isa_parse(std::string_view name, Isa* isa);   // also "auto"; refuses what this CPU lacks
 
 }   // namespace gradcast

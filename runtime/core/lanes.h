@@ -16,7 +16,8 @@ public:
     Lanes(const Lanes&) = delete;
     Lanes& operator=(const Lanes&) = delete;
     ~Lanes();
-    /// count threads, each of which runs `start` first (pinning, thread settings of libraries).  count 0: the caller of run() is lane 0 (the simulator).
+    /// count threads, each of which runs `start` first (pinning, thread settings of libraries).  count 0: the caller of run() is lane 0
+    /// (the simulator).
     void open(uint32_t count, const std::function<void(uint32_t lane)>& start = {});
     uint32_t count() const { return threads_.empty() ? 1 : static_cast<uint32_t>(threads_.size()); }
     /// Runs task(lane, i) for i = 0 .. items-1, each once, and returns when all are done.  One caller at a time.  Does not allocate.

@@ -1,4 +1,5 @@
-// Lines for people: to stderr (journald adds the rest) and, for a job, to its own file as well.  One line an event, lower case, value after noun.
+// Lines for people: to stderr (journald adds the rest) and, for a job, to its own file as well.  One line an event, lower case, value after
+// noun.
 #pragma once
 #include <fmt/core.h>
 
@@ -22,13 +23,21 @@ public:
     /// Also into `path` (appended).  Lines start with `prefix`, e.g. "job 7f3a: ".
     Status open(const std::string& path, std::string prefix);
     template <typename... Args>
-    void info(fmt::format_string<Args...> format, Args&&... args) const { write(Level::info, fmt::format(format, std::forward<Args>(args)...)); }
+    void info(fmt::format_string<Args...> format, Args&&... args) const {
+        write(Level::info, fmt::format(format, std::forward<Args>(args)...));
+    }
     template <typename... Args>
-    void warn(fmt::format_string<Args...> format, Args&&... args) const { write(Level::warn, fmt::format(format, std::forward<Args>(args)...)); }
+    void warn(fmt::format_string<Args...> format, Args&&... args) const {
+        write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
+    }
     template <typename... Args>
-    void error(fmt::format_string<Args...> format, Args&&... args) const { write(Level::error, fmt::format(format, std::forward<Args>(args)...)); }
+    void error(fmt::format_string<Args...> format, Args&&... args) const {
+        write(Level::error, fmt::format(format, std::forward<Args>(args)...));
+    }
     template <typename... Args>
-    void debug(fmt::format_string<Args...> format, Args&&... args) const { write(Level::debug, fmt::format(format, std::forward<Args>(args)...)); }
+    void debug(fmt::format_string<Args...> format, Args&&... args) const {
+        write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
+    }
 
 private:
     void write(Level level, const std::string& text) const;

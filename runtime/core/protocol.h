@@ -76,8 +76,8 @@ struct Send {
     PacketType type{};
     std::array<std::byte, 16> body{};
     Buffer payload;
-    uint64_t ticket = 0;   // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
-    uint16_t channel = 0;  // filled in by the driver
+    uint64_t ticket = 0;    // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
+    uint16_t channel = 0;   // filled in by the driver
 };
 
 struct Timer {
@@ -87,11 +87,11 @@ struct Timer {
 
 /// Arithmetic on words, run by the driver: inline, on a pool or on the GPU.  Kernels: transport/code/kernels.h.
 enum class Kernel : uint8_t {
-    copy,            // dst = src                 bytes
-    add_i32,         // dst += src                wrapping
-    add_i64,         // dst += src                wrapping
-    add_i32_to_i64,  // dst (i64) += src (i32)
-    copy_i32_to_i64, // dst (i64) = src (i32)
+    copy,              // dst = src                 bytes
+    add_i32,           // dst += src                wrapping
+    add_i64,           // dst += src                wrapping
+    add_i32_to_i64,    // dst (i64) += src (i32)
+    copy_i32_to_i64,   // dst (i64) = src (i32)
 };
 struct Compute {
     Kernel kernel{};

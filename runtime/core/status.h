@@ -57,9 +57,8 @@ Status fail_sys(int sys, fmt::format_string<Args...> format, Args&&... args) {
 
 }   // namespace gradcast
 
-#define GC_TRY(expression)                                              \
-    do {                                                                \
+#define GC_TRY(expression)                                                                     \
+    do {                                                                                       \
         if (::gradcast::Status gc_status_ = (expression); !gc_status_.ok()) return gc_status_; \
     } while (0)
-#define GC_ASSERT(expression) \
-    ((expression) ? static_cast<void>(0) : ::gradcast::assert_failed(#expression, __FILE__, __LINE__))
+#define GC_ASSERT(expression) ((expression) ? static_cast<void>(0) : ::gradcast::assert_failed(#expression, __FILE__, __LINE__))

@@ -1,6 +1,8 @@
-// toml++, the same everywhere: header-only, without exceptions, and without two faults of version 3.3 that any file can reach (fuzzing found them).
+// toml++, the same everywhere: header-only, without exceptions, and without two faults of version 3.3 that any file can reach (fuzzing
+// found them).
 //
-//   * It asserts that a key begins with a key's character, which "[ =" does not, before it reports that in due form.  Assertions are left out;
+//   * It asserts that a key begins with a key's character, which "[ =" does not, before it reports that in due form.  Assertions are left
+//   out;
 //     so is NDEBUG, which would turn some of them into assumptions.
 //   * Its test for white space beyond ASCII calls characters such as U+00E9 unreachable.  There, and only there, that has to mean "no".
 #pragma once

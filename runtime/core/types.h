@@ -29,10 +29,13 @@ struct Buffer {
         return {host ? host + offset : nullptr, device ? static_cast<char*>(device) + offset : nullptr, size, region};
     }
     template <typename T>
-    T* as() const { return reinterpret_cast<T*>(host); }
+    T* as() const {
+        return reinterpret_cast<T*>(host);
+    }
 };
 
-/// A point on a timeline (a CPU lane, a CUDA stream, the simulator).  Timeline 0 is "already reached": all work on the CPU is done when its call returns.
+/// A point on a timeline (a CPU lane, a CUDA stream, the simulator).  Timeline 0 is "already reached": all work on the CPU is done when its
+/// call returns.
 struct Fence {
     uint32_t timeline = 0;
     uint64_t value = 0;
@@ -77,8 +80,8 @@ struct Samples {
     const int32_t* labels = nullptr;   // [count], 0 .. classes-1
     uint32_t count = 0;
     uint32_t C = 0, H = 0, W = 0;
-    const float* mean = nullptr;       // [C]; a pixel becomes (x / 255 - mean) / std
-    const float* std = nullptr;        // [C]
+    const float* mean = nullptr;   // [C]; a pixel becomes (x / 255 - mean) / std
+    const float* std = nullptr;    // [C]
 };
 
 enum class Word : uint8_t { i32, i64 };
@@ -89,11 +92,11 @@ struct Sum {
     StepId step = 0;
     uint32_t bucket = 0;
     Word word = Word::i32;
-    Buffer words;                       // [bucket.count]
-    std::span<const float> maxima;      // [bucket.group_count]: max |x| over all blocks before clipping, by group
-    uint64_t state = 0;                 // digest of the state all ranks computed this step from
-    int64_t loss = 0;                   // sum of the loss over all samples, in units of 2^-20
-    uint64_t clipped = 0;               // elements clipped
+    Buffer words;                    // [bucket.count]
+    std::span<const float> maxima;   // [bucket.group_count]: max |x| over all blocks before clipping, by group
+    uint64_t state = 0;              // digest of the state all ranks computed this step from
+    int64_t loss = 0;                // sum of the loss over all samples, in units of 2^-20
+    uint64_t clipped = 0;            // elements clipped
 };
 
 }   // namespace gradcast

@@ -20,7 +20,8 @@ void for_seeds(uint64_t count, Test test) {
         test(seed);
         if (!::testing::Test::HasFailure() || ::testing::Test::IsSkipped()) continue;
         const ::testing::TestInfo* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        ADD_FAILURE() << "replay: GC_SEED=" << seed << " build/tests/" << program_invocation_short_name << " --gtest_filter=" << info->test_suite_name() << "." << info->name();
+        ADD_FAILURE() << "replay: GC_SEED=" << seed << " build/tests/" << program_invocation_short_name
+                      << " --gtest_filter=" << info->test_suite_name() << "." << info->name();
         return;
     }
 }

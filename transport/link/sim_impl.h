@@ -194,7 +194,9 @@ private:
         if (config_.trace) trace_.push_back(std::move(line));
     }
     void note_packet(SimTrace::What what, Rank rank, Rank peer, const Send& send);
-    Status lost_status(Rank peer) const { return fail(Code::peer_lost, "rank {} has not answered for {} ms", peer, config_.lost_after_us / 1000); }
+    Status lost_status(Rank peer) const {
+        return fail(Code::peer_lost, "rank {} has not answered for {} ms", peer, config_.lost_after_us / 1000);
+    }
     void fault(Status status) {
         if (fault_.ok()) fault_ = status;
     }

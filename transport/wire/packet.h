@@ -1,6 +1,6 @@
 // Every packet, on streams and as datagram: header, 16-byte body of its type, payload, 16-byte tag over all of it.
 //
-//     0 magic | 2 version | 3 type | 4 job | 8 view | 12 channel | 14 sender | 16 length | 20 reserved | 24 sequence | 32 body | 48 payload … | tag
+// 0 magic | 2 version | 3 type | 4 job | 8 view | 12 channel | 14 sender | 16 length | 20 reserved | 24 sequence | 32 body | 48 payload
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr uint32_t packet_head_bytes = 48;   // header and body
 struct PacketHeader {
     Le16 magic;
     uint8_t version, type;
-    Le32 job, view;        // job only routes (the first four bytes of its id): the key is bound to the full id
+    Le32 job, view;   // job only routes (the first four bytes of its id): the key is bound to the full id
     Le16 channel, sender;
     Le32 length, reserved;   // of the payload; reserved is 0 and checked to be 0
     Le64 sequence;           // link stream 16 bits, counter 48: the nonce, never used twice under one key
@@ -27,8 +27,8 @@ static_assert(sizeof(PacketHeader) == 32 && alignof(PacketHeader) == 1 && offset
 /// Ring: reduce is the reduce-scatter, gather the all-gather.  Unicast uses reduce alone.
 enum class Phase : uint8_t { reduce = 1, gather = 2 };
 
-/// PacketType::words and ::record.  A part of a bucket (the whole bucket is part 0 where an exchange does not cut) travels as packets 0, 1, …
-/// of segment bytes each, the last one shorter; how many there are follows from the layout.
+/// PacketType::words and ::record.  A part of a bucket (the whole bucket is part 0 where an exchange does not cut) travels as packets 0, 1,
+/// … of segment bytes each, the last one shorter; how many there are follows from the layout.
 struct DataBody {
     Le32 step;
     Le16 bucket, part;
@@ -59,8 +59,8 @@ static_assert(sizeof(AckBody) == 16);
 
 /// PacketType::record's payload: this, then the maxima of the bucket's groups (float32 each).
 struct RecordHeader {
-    Le64 state;     // digest of the state the sender computed from
-    Le64 loss;      // int64, 2^-20 units
+    Le64 state;   // digest of the state the sender computed from
+    Le64 loss;    // int64, 2^-20 units
     Le64 clipped;
 };
 static_assert(sizeof(RecordHeader) == 24);
