@@ -162,8 +162,10 @@ private:
                   [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
         http_.Get("/v1/jobs/([^/]+)/steps",
                   [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
-        // With a content reader that is not used, because httplib waits for a body where the client sent no Content-Length.
-        http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader&) {
+        // With a content reader of its own, because httplib waits for a body where the client sent no Content-Length; one that comes is not
+        // needed, but a client that is still writing it when we close would miss the answer.
+        http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader& read) {
+            if (req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
             Status status = backend_.cancel(req.matches[1]);
             if (!status.ok()) return answer_lookup_error(res, status);
             if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
