@@ -190,7 +190,7 @@ private:
         return client;
     }
     static Json answer(const httplib::Result& result) {
-        if (!result) return Json{{"unreachable", true}};
+        if (!result) return Json{{"unreachable", httplib::to_string(result.error())}};
         return Json::parse(result->body, nullptr, false);
     }
 };
