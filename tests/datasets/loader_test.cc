@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <liburing.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -65,7 +66,10 @@ TEST_P(LoaderTest, GivesEveryBlockOfThePlan) {
     Sampler sampler(data->info().count, 9, 50, 7);
     Made made;
     make(made, sampler, GetParam().config);
-    EXPECT_STREQ(made.loader->name(), GetParam().path);
+    io_uring ring;
+    const bool refused = io_uring_queue_init(1, &ring, 0) < 0;   // by a container, perhaps
+    if (!refused) io_uring_queue_exit(&ring);
+    EXPECT_STREQ(made.loader->name(), refused ? "pread" : GetParam().path);
     made.loader->plan(3, {1, 2, 5});
     for (StepId step = 3; step < 30; ++step)
         for (uint32_t block : {1, 2, 5}) {
