@@ -200,6 +200,7 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     std::vector<JobMistake> mistakes;
     if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
         std::vector<std::string> lines;
+        lines.reserve(mistakes.size());
         for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
         return fail(Code::invalid, "{}", fmt::join(lines, "\n"));
     }

@@ -100,4 +100,11 @@ int main_(int argc, char** argv) {
 }   // namespace
 }   // namespace gradcast
 
-int main(int argc, char** argv) { return gradcast::main_(argc, argv); }
+int main(int argc, char** argv) {
+    try {
+        return gradcast::main_(argc, argv);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "gradcastd: %s\n", error.what());   // out of memory, say
+        return 1;
+    }
+}

@@ -260,7 +260,7 @@ Status Membership::why_not(const JobPlan& plan) const {
     return {};
 }
 
-void Membership::begin(std::shared_ptr<const JobPlan> plan, Rank self, Actions& actions) {
+void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions) {
     Session session;
     session.self = self;
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
@@ -421,16 +421,15 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);
-        if (rank == session.parts.size()) {
-            ++at;
-        } else if (session.state == State::running || session.state == State::ended) {
+        bool runs = session.state == State::running || session.state == State::ended;
+        if (rank < session.parts.size() && runs) {
             session.parts[rank].ended = true;
             at = close_if_over(at);
-        } else if (session.self == 0 || rank == 0) {
+        } else if (rank < session.parts.size() && (session.self == 0 || rank == 0)) {
             at = give_up(at, fail(Code::peer_lost, "node {} was lost while the job was prepared: {}", config_.names[lost_peer], why),
                          actions);
         } else {
-            ++at;   // the coordinator will tell
+            ++at;   // not in it, or the coordinator will tell
         }
     }
 }

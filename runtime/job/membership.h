@@ -120,7 +120,7 @@ private:
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void tick(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
-    void begin(std::shared_ptr<const JobPlan> plan, Rank self, Actions& actions);
+    void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
     void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, Actions& actions);
     void finish_preparing(Sessions::iterator at, Actions& actions);
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
