@@ -55,7 +55,7 @@ void net_block(benchmark::State& state, const char* preset) {
     if (Status status = made.open(preset, count); !status.ok()) return state.SkipWithError(status.what);
     NoSink sink;
     StepId step = 0;
-    for (auto _ : state)
+    while (state.KeepRunning())
         if (!made.net->block(0, {step++, 0}, made.samples, sink).ok()) return state.SkipWithError("block failed");
     rate(state, "images/s", count);
 }
@@ -99,7 +99,7 @@ void net_step(benchmark::State& state, const char* preset) {
     if (Status status = made.open(preset, Words::count); !status.ok()) return state.SkipWithError(status.what);
     Words words(made.net->layout());
     StepId step = 0;
-    for (auto _ : state) {
+    while (state.KeepRunning()) {
         for (uint32_t block = 0; block < Words::blocks; ++block)
             if (!made.net->block(0, {step, block}, made.samples, words).ok()) return state.SkipWithError("block failed");
         made.optimiser->step(step++);
@@ -118,7 +118,7 @@ void net_apply(benchmark::State& state, const char* preset) {
     Made made;
     if (Status status = made.open(preset, Words::count); !status.ok()) return state.SkipWithError(status.what);
     Words words(made.net->layout());
-    for (auto _ : state)
+    while (state.KeepRunning())
         for (uint32_t b = 0; b < words.records.size(); ++b)
             if (!made.net->apply(*made.optimiser, words.sum(b), words.codec->units(b)).ok()) return state.SkipWithError("apply failed");
     rate(state, "parameters/s", static_cast<double>(words.words.size()));
