@@ -5,7 +5,7 @@
 
 BUILD    ?= build
 # All cores, unless the caller says how many.
-ifeq ($(filter -j%,$(MAKEFLAGS)),)
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 CXX      ?= g++
