@@ -9,7 +9,12 @@ std::mutex& hdf5_mutex() {
 }
 }   // namespace
 
-Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
+    // A file that could not be closed, the disk being full, would be flushed once more at exit, which crashes.
+    static const herr_t no_exit_handler = H5dont_atexit();
+    (void)no_exit_handler;
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 std::string hdf5_reason() {
     std::string reason = "no reason given";

@@ -223,7 +223,8 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
                                digest_samples * label_bytes) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
-    if (!good || !file.close()) return fail(Code::node_io, "cannot write {}: {}", part, hdf5_reason());
+    // Not hdf5_reason(): whatever is closed on the way here has wiped it.
+    if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
     return {};
 }
 

@@ -206,8 +206,8 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
                     put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
                     (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
                     put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());
-        if (!good) status = fail(Code::node_io, "cannot write {}: {}", path, hdf5_reason());
-        if (!file.close() && status.ok()) status = fail(Code::node_io, "cannot write {}: {}", path, hdf5_reason());
+        // Not hdf5_reason(): whatever is closed on the way here has wiped it.
+        if (!good || !file.close()) status = fail_sys(errno, "cannot write {}", path);
     }
     if (!status.ok()) ::unlink(path.c_str());
     return status;

@@ -1,8 +1,10 @@
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <functional>
 #include <set>
 #include <thread>
@@ -73,6 +75,22 @@ TEST(Shard, RefusesToWriteWrongLabels) {
 }
 
 // Several threads at once: HDF5 itself could not.
+TEST(Shard, SaysWhyItCannotBeWritten) {
+    TestFolder folder;
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    rlimit small = before;
+    small.rlim_cur = 50'000;
+    auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    Status status = write_shard(folder.file("a.h5"), info_of(500, 1, 28, 28, 10));
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    expect_error(status, {"cannot write", "a.h5", "File too large"});
+    EXPECT_TRUE(folder.names().empty());
+    EXPECT_TRUE(write_shard(folder.file("a.h5"), info_of(500, 1, 28, 28, 10)).ok());   // the library is as good as before, also at exit
+}
+
 TEST(Shard, OpensFromManyThreads) {
     TestFolder folder;
     std::thread threads[4];

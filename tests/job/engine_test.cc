@@ -2,10 +2,12 @@
 #include "runtime/job/engine.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -167,6 +169,27 @@ protected:
     std::string folder_;
     uint32_t runs_ = 0;
 };
+
+TEST(ModelFile, SaysWhyItCannotBeWritten) {
+    std::string path = testing::TempDir() + "gc-model.h5";
+    Model model;
+    model.net.C = model.net.H = model.net.W = model.net.classes = 1, model.mean = {0}, model.std = {1};
+    std::vector<float> parameters(100'000, 1.0f);
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    rlimit small = before;
+    small.rlim_cur = 50'000;
+    auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    Status status = model_write(path, model, parameters, {}, {});
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_EQ(status.what, "cannot write " + path + ": File too large");
+    EXPECT_FALSE(std::filesystem::exists(path));
+    // And the library is as good as before, also at exit.
+    EXPECT_TRUE(model_write(path, model, parameters, {}, {}).ok());
+    std::filesystem::remove(path);
+}
 
 TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
     std::string digest;
