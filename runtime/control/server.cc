@@ -25,6 +25,7 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr uint32_t threads_plain = 4;
+constexpr int backlog = 128;
 constexpr uint64_t body_bytes_max = (1 << 20) + 65536;   // a job file of 1 MiB and what JSON puts around it
 constexpr time_t io_seconds = 5;                         // for one read or write of a client
 constexpr auto watch_period = std::chrono::milliseconds(100);
@@ -95,7 +96,7 @@ public:
         GC_TRY(socket_clear(config_.socket));
         http_.set_address_family(AF_UNIX);
         // Before bind(), so that the socket's mode is never wider; bind() takes the umask's bits away, so once more after it.
-        http_.set_socket_options([mode = config_.mode](int fd) { ::fchmod(fd, mode); });
+        http_.set_socket_options([this](int fd) { ::fchmod(listening_ = fd, config_.mode); });
         http_.set_keep_alive_max_count(1);
         http_.set_read_timeout(io_seconds);
         http_.set_write_timeout(io_seconds);
@@ -127,6 +128,7 @@ public:
         routes();
         if (!http_.bind_to_port(config_.socket, 1))   // a Unix socket has no port, but 0 would mean "pick one"
             return fail_sys(errno, "cannot make the control socket {}", config_.socket);
+        ::listen(listening_, backlog);   // again: httplib asks for 5, and a sixth client at one time would hear that nobody is there
         if (::chmod(config_.socket.c_str(), config_.mode) != 0) return fail_sys(errno, "cannot set the mode of {}", config_.socket);
         struct stat info;
         if (::stat(config_.socket.c_str(), &info) == 0) inode_ = info.st_ino;
@@ -296,6 +298,7 @@ private:
     httplib::Server http_;
     std::thread thread_;
     ino_t inode_ = 0;
+    int listening_ = -1;   // httplib's
     std::atomic<uint32_t> watchers_{0};
     std::mutex mutex_;
     std::condition_variable wake_;

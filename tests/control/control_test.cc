@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -301,6 +302,28 @@ TEST_F(Control, SocketHasItsModeAndAStaleOneIsReplaced) {
     ASSERT_EQ(::stat(path.c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777, 0660u);
     get("/v1/version");
+}
+
+TEST_F(Control, ManyMayConnectAtOnce) {
+    cpu_set_t all, one;   // on one CPU the server cannot accept while we connect
+    ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(::sched_getcpu()), &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+    open();
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    std::vector<Fd> clients;
+    int refused = 0;
+    for (int i = 0; i < 100; ++i) {
+        clients.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        refused += ::connect(clients.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0;
+    }
+    EXPECT_EQ(refused, 0);
+    clients.clear();
+    get("/v1/version");
+    ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
 }
 
 TEST_F(Control, BadSocketsAreNamed) {

@@ -12,8 +12,8 @@ namespace gradcast {
 namespace {
 
 constexpr time_t connect_seconds = 5;
-constexpr time_t answer_seconds = 120;   // PREPARE at all members stands inside: data sets are read there
-constexpr time_t watch_seconds = 10;     // the server sends a line a second even when nothing changes
+constexpr time_t answer_seconds = 60;
+constexpr time_t watch_seconds = 10;   // the server sends a line a second even when nothing changes
 
 httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     httplib::Client client(socket, 1);
@@ -85,8 +85,13 @@ Reply Client::unreachable(const std::string& why) const {
                               there ? why : "no such file"));
 }
 
-Reply Client::request(const std::string& route, const std::string* body) const {
-    httplib::Client client = client_open(socket_, answer_seconds);
+Reply Client::submit(const Submission& submission, uint64_t deadline_us) const {
+    std::string body = json_text(Json(submission));
+    return request("/v1/jobs", &body, 10 * deadline_us);
+}
+
+Reply Client::request(const std::string& route, const std::string* body, uint64_t extra_us) const {
+    httplib::Client client = client_open(socket_, answer_seconds + static_cast<time_t>(extra_us / 1'000'000));
     auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
     if (!result) return unreachable(words(result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);

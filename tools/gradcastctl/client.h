@@ -21,6 +21,8 @@ public:
     explicit Client(std::string socket) : socket_(std::move(socket)) {}
     Reply get(const std::string& route) const { return request(route, nullptr); }
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
+    /// Answered when all members are ready, for which they have 10 deadlines (JobPlan::prepare_us).
+    Reply submit(const Submission& submission, uint64_t deadline_us) const;
     Reply job(const std::string& which, JobDetail* detail) const;
     Reply nodes(std::vector<NodeInfo>* nodes) const;
     /// Calls `seen` with every status until the job has ended, and at least once a second while nothing changes; ends early (exit_failed,
@@ -28,7 +30,7 @@ public:
     Reply follow(const std::string& which, JobDetail* detail, const std::function<bool(const JobDetail&)>& seen) const;
 
 private:
-    Reply request(const std::string& route, const std::string* body) const;
+    Reply request(const std::string& route, const std::string* body, uint64_t extra_us = 0) const;
     Reply unreachable(const std::string& why) const;
     std::string socket_;
 };

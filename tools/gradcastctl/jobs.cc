@@ -57,7 +57,7 @@ int command_submit(const Options& options, const std::string& path, const std::s
             return complain(exit_usage, "--nodes {}: 1 to 4096 nodes, or names with commas", nodes);
     }
     Client client(options.socket);
-    Reply reply = client.post("/v1/jobs", json_text(Json(submission)));
+    Reply reply = client.submit(submission, config.deadline_us);
     if (reply.exit != exit_done) return complain_of(reply);
     std::string id = reply.json.value("id", "");
     if (wait) {

@@ -49,7 +49,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
     Client client = cluster.client(0);
-    Reply reply = client.post("/v1/jobs", json_text(Json(submission)));
+    Reply reply = client.submit(submission, config.deadline_us);
     if (reply.exit != exit_done) {
         if (Status status = cluster.check(); !status.ok()) return give_up(status);
         return complain(reply.exit, "{}", reply.error);
