@@ -22,7 +22,7 @@ Status Arena::seal() {
     GC_ASSERT(!base_);
     bytes_ = (bytes_ + 4095) / 4096 * 4096 + (bytes_ == 0 ? 4096 : 0);
     void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return fail(Code::node_memory, "cannot take memory for the job: {}", budget());
+    if (memory == MAP_FAILED) return fail(Code::node_memory, "cannot take memory for the job, a smaller batch needs less: {}", budget());
     ::madvise(memory, bytes_, MADV_HUGEPAGE);   // a hint; small pages do as well
     base_ = static_cast<std::byte*>(memory);
     for (Item& item : items_) *item.buffer = {base_ + item.offset, nullptr, item.bytes, 0};

@@ -13,6 +13,8 @@ void Fd::close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
+constexpr size_t text_bytes_max = 64 << 20;   // far beyond any file that is read whole; /dev/zero has no end
+
 Status file_read(const std::string& path, std::string* text) {
     Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd) return fail_sys(errno, "cannot open {}", path);
@@ -24,6 +26,8 @@ Status file_read(const std::string& path, std::string* text) {
         if (got < 0) return fail_sys(errno, "cannot read {}", path);
         if (got == 0) break;
         result.append(chunk, static_cast<size_t>(got));
+        if (result.size() > text_bytes_max)
+            return fail(Code::invalid, "cannot read {}: it has more than {} MiB", path, text_bytes_max >> 20);
     }
     *text = std::move(result);
     return {};

@@ -28,17 +28,22 @@ Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, s
 }
 
 Status Daemon::open(int listen_fd) {
-    GC_TRY(cluster_keys_read(config_.key, &keys_));
+    Status status = cluster_keys_read(config_.key, &keys_);
+    if (status.sys == ENOENT)
+        return fail(Code::invalid, "{}: make it once, (umask 077; echo \"k1 $(openssl rand -hex 32)\" > {}), and copy it to all nodes",
+                    status.what, config_.key);
+    GC_TRY(status);
     GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
     over_ = job_records_read(folder, jobs_listed_max, log_);
 
-    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
+    status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
     if (status.sys == EADDRINUSE)
         return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another `listen`", config_.listen);
     if (status.sys == EADDRNOTAVAIL)
         return fail(Code::node_io, "{} is not an address of this machine: choose another `listen`", config_.listen);
+    if (status.sys == EACCES) return fail(Code::node_io, "{}: choose another `listen`, with a port from 1024 on", status.what);
     GC_TRY(status);
     address_ = listener_->address();
 

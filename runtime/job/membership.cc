@@ -213,7 +213,7 @@ void Membership::run(Command& command, Actions& actions) {
     switch (command.kind) {
         case Command::Kind::submit:
             if (Status why = why_not(*command.plan); !why.ok()) {
-                notice({Notice::Kind::submitted, command.id, nullptr, 0, why});
+                notice({Notice::Kind::submitted, command.id, nullptr, 0, fail(why.code, "node {}: {}", config_.identity.name, why.what)});
                 break;
             }
             begin(command.plan, 0, actions);
@@ -243,7 +243,7 @@ void Membership::run(Command& command, Actions& actions) {
 
 /// Whether this daemon can take part, as things are.
 Status Membership::why_not(const JobPlan& plan) const {
-    if (sessions_.size() >= config_.jobs_max) return fail(Code::invalid, "it has {} jobs already: wait for one to end", sessions_.size());
+    if (sessions_.size() >= config_.jobs_max) return fail(Code::conflict, "it has {} jobs already: wait for one to end", sessions_.size());
     if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
     for (const Member& member : plan.members) {
         auto name = std::find(config_.names.begin(), config_.names.end(), member.name);

@@ -6,6 +6,7 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/rng.h"
@@ -91,6 +92,13 @@ TEST(Lanes, RunEveryItemOnce) {
             for (auto& each : seen) EXPECT_EQ(each, 1);
         }
     }
+}
+
+TEST(File, WithoutAnEndIsNotReadForEver) {
+    std::string text = "as it was";
+    Status status = file_read("/dev/zero", &text);
+    EXPECT_STREQ(status.what, "cannot read /dev/zero: it has more than 64 MiB");
+    EXPECT_EQ(text, "as it was");
 }
 
 TEST(Nearest, FindsTheSlipOfTheFinger) {

@@ -289,7 +289,7 @@ TEST(Membership, NoMoreJobsThanAreAllowed) {
     cluster.run();
     for (uint8_t k = 1; k <= 16; ++k) EXPECT_TRUE(cluster[0].seen[{k}].submitted_status.ok());
     for (uint8_t k = 17; k <= 20; ++k)
-        EXPECT_STREQ(cluster[0].seen[{k}].submitted_status.what, "it has 16 jobs already: wait for one to end");
+        EXPECT_STREQ(cluster[0].seen[{k}].submitted_status.what, "node a: it has 16 jobs already: wait for one to end");
     for (uint8_t k = 21; k <= 24; ++k)
         EXPECT_STREQ(cluster[1].seen[{k}].submitted_status.what, "node a: it has 16 jobs already: wait for one to end");
 }

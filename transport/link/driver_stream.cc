@@ -114,7 +114,9 @@ void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
             return;
         }
     std::string why =
-        fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
+        config_.job == JobId{}
+            ? fmt::format("'{}' is not a member at '{}': the lists of members differ", hello.name, config_.self.name)
+            : fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
     if (stranger_ != why) log_.warn("peer {} is refused: {}", stream->address, why);
     stranger_ = why;
     stream->refuse(Verdict::refuse, why);
@@ -146,10 +148,12 @@ std::string TcpDriver::conflict(const Peer& peer, const Hello& hello) const {
     const Identity& self = config_.self;
     static constexpr const char* protects[] = {"none", "auth", "encrypt"};
     if (hello.uuid == self.uuid && hello.uuid != unset)
-        return fmt::format("peer '{}' is our own identity: two daemons share the state directory of '{}'", hello.name, self.name);
+        return fmt::format(
+            "peer '{}' is our own identity: two daemons share the state directory of '{}': stop one, and remove its state/identity",
+            hello.name, self.name);
     if (hello.name != peer.identity.name) return fmt::format("'{}' answers where '{}' is expected", hello.name, peer.identity.name);
     if (peer.identity.uuid != unset && hello.uuid != peer.identity.uuid)
-        return fmt::format("two daemons are named '{}': {} and {}", hello.name, hex(peer.identity.uuid), hex(hello.uuid));
+        return fmt::format("two daemons are named '{}' ({} and {}): rename one", hello.name, hex(peer.identity.uuid), hex(hello.uuid));
     if (hello.incarnation < peer.identity.incarnation) return fmt::format("'{}' is an earlier incarnation of itself", hello.name);
     if (hello.job != config_.job) return fmt::format("'{}' is of another job", hello.name);
     if (hello.rank != rank_any && hello.rank != peer.rank)

@@ -142,8 +142,9 @@ private:
         const Hello& peer = stream.handshake->peer();
         constexpr std::array<uint8_t, 16> unset{};
         if (peer.uuid == config_.self.uuid && peer.uuid != unset) {
-            std::string why =
-                fmt::format("peer '{}' is our own identity: two daemons share the state directory of '{}'", peer.name, config_.self.name);
+            std::string why = fmt::format(
+                "peer '{}' is our own identity: two daemons share the state directory of '{}': stop one, and remove its state/identity",
+                peer.name, config_.self.name);
             complain(stream, why);
             return stream.refuse(Verdict::refuse, why);
         }
