@@ -191,6 +191,25 @@ TEST(ModelFile, SaysWhyItCannotBeWritten) {
     std::filesystem::remove(path);
 }
 
+TEST_F(EngineTest, ADeadlineBelowEightBlocksIsRaised) {
+    EngineConfig c = config(job_text());
+    c.lanes = 1;
+    c.job.deadline_us = 8;   // no block takes a microsecond
+    std::unique_ptr<Engine> engine;
+    Status status = Engine::open(c, Log(), &engine);
+    ASSERT_TRUE(status.ok()) << status.what;
+    auto longest = [&] {
+        uint64_t us = 0;
+        for (const auto& [name, value] : engine->status().timeouts_us) us = std::max(us, value);
+        return us;
+    };
+    EXPECT_GT(longest(), 10 * 8u);   // the first step has 10 D
+    c.job.deadline_us = 20'000'000;
+    c.folder += "-long";
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    EXPECT_EQ(longest(), 10 * 20'000'000u);
+}
+
 TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
     std::string digest;
     uint64_t step_digest = 0;
