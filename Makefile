@@ -148,7 +148,7 @@ asan:
 	@tests/run $(BUILD)/asan --fast
 tsan:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-O1 -g1' tests
-	@TSAN_OPTIONS='suppressions=tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
+	@TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
 
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD := $(BUILD)/fuzz
