@@ -151,12 +151,12 @@ TEST_F(Control, SubmissionReachesTheBackendWhole) {
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, 201) << reply->body;
     EXPECT_EQ(Json::parse(reply->body)["id"], id_a);
-    ASSERT_EQ(backend.submitted.size(), 1u);
-    EXPECT_EQ(backend.submitted[0].text, submission.text);
-    EXPECT_EQ(backend.submitted[0].base, "/data");
-    EXPECT_EQ(backend.submitted[0].nodes, submission.nodes);
+    ASSERT_EQ(backend.submissions().size(), 1u);
+    EXPECT_EQ(backend.submissions()[0].text, submission.text);
+    EXPECT_EQ(backend.submissions()[0].base, "/data");
+    EXPECT_EQ(backend.submissions()[0].nodes, submission.nodes);
 
-    backend.submit_answer = fail(Code::peer_refused, "node b lacks /data/train*.h5");
+    backend.answer_submit(fail(Code::peer_refused, "node b lacks /data/train*.h5"));
     reply = client().Post("/v1/jobs", json_text(Json(submission)), "application/json");
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, 502);
@@ -177,7 +177,7 @@ TEST_F(Control, GarbageIsRefusedWithOneClearLine) {
         ASSERT_TRUE(json.is_object()) << reply->body;
         EXPECT_FALSE(json["error"].get<std::string>().empty());
     }
-    EXPECT_TRUE(backend.submitted.empty());
+    EXPECT_TRUE(backend.submissions().empty());
     std::string deep(1 << 20, '[');
     auto reply = client().Post("/v1/jobs", deep, "application/json");
     ASSERT_TRUE(reply);
@@ -201,7 +201,7 @@ TEST_F(Control, OversizeBodyIsRefused) {
     ASSERT_TRUE(reply) << to_string(reply.error());
     EXPECT_EQ(reply->status, 413);
     EXPECT_NE(Json::parse(reply->body)["error"].get<std::string>().find("bytes"), std::string::npos);
-    EXPECT_TRUE(backend.submitted.empty());
+    EXPECT_TRUE(backend.submissions().empty());
 }
 
 TEST_F(Control, AnExceptionInsideIsAnAnswer) {

@@ -10,7 +10,7 @@ struct FakeBackend : Backend {
     std::mutex mutex;
     std::vector<JobDetail> all;
     std::vector<NodeInfo> members;
-    std::vector<Submission> submitted;
+    std::vector<Submission> submitted;   // server threads write it: read it by submissions()
     Status submit_answer;
     bool throws = false;
 
@@ -45,6 +45,15 @@ struct FakeBackend : Backend {
         status.step = status.steps;
         status.accuracy = 0.8912;
         status.digest = std::string(64, 'a');
+    }
+
+    std::vector<Submission> submissions() {
+        std::lock_guard lock(mutex);
+        return submitted;
+    }
+    void answer_submit(Status status) {
+        std::lock_guard lock(mutex);
+        submit_answer = status;
     }
 
     Status submit(const Submission& submission, std::string* id) override {

@@ -194,16 +194,16 @@ TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
     Outcome outcome = ask("submit job.toml --nodes a,b");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "job " + id_a + "\n");
-    ASSERT_EQ(backend.submitted.size(), 1u);
-    EXPECT_EQ(backend.submitted[0].text, good_job);
-    EXPECT_EQ(fs::weakly_canonical(backend.submitted[0].base), fs::weakly_canonical(folder));
-    EXPECT_EQ(backend.submitted[0].nodes, (std::vector<std::string>{"a", "b"}));
+    ASSERT_EQ(backend.submissions().size(), 1u);
+    EXPECT_EQ(backend.submissions()[0].text, good_job);
+    EXPECT_EQ(fs::weakly_canonical(backend.submissions()[0].base), fs::weakly_canonical(folder));
+    EXPECT_EQ(backend.submissions()[0].nodes, (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(ask("submit job.toml --nodes 3 -o json").json()["id"], id_a);
-    ASSERT_EQ(backend.submitted.size(), 2u);
-    EXPECT_EQ(backend.submitted[1].count, 3u);
+    ASSERT_EQ(backend.submissions().size(), 2u);
+    EXPECT_EQ(backend.submissions()[1].count, 3u);
     for (const char* nodes : {"0", "a,,b", ",", "99999"}) EXPECT_EQ(ask(std::string("submit job.toml --nodes ") + nodes).exit, 2) << nodes;
 
-    backend.submit_answer = fail(Code::data, "node b: no file matches /data/train*.h5");
+    backend.answer_submit(fail(Code::data, "node b: no file matches /data/train*.h5"));
     outcome = ask("submit job.toml");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
@@ -235,7 +235,6 @@ TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
     EXPECT_EQ(outcome.json()["status"]["accuracy"], 0.8912);
     EXPECT_EQ(outcome.json()["node_results"][1]["known"], false);
 
-    detail->summary.status.state = JobState::running;
     backend.finish(detail, JobState::failed, "rank 1 (node-2) lost in step 4, exchange, bucket 2: 8192 bytes missing");
     outcome = ask("watch first");
     EXPECT_EQ(outcome.exit, 1);
