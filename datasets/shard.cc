@@ -6,6 +6,7 @@
 #include "datasets/shard.h"
 
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -211,6 +212,8 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
     H5Pset_alignment(access.get(), 1, 4096);   // so that a data set can be read with O_DIRECT
+    H5Pset_meta_block_size(access.get(),
+                           128 * 1024);   // all that describes the data before the data: a shard cut short can say what it lost
     Hid file(H5Fcreate(part.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
     hid_t root = file.get();
     bool good = file && attribute_write(root, "format", format_name) && attribute_write(root, "version", H5T_NATIVE_UINT32, {}, &version) &&
@@ -275,6 +278,41 @@ Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
                 sample / shard.digest_samples, sample, label, shard.info.classes);
 }
 
+namespace {
+
+constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
+
+/// What is missing from a shard that HDF5 refuses as too short.  Its beginning, which tells where everything is, is read from a copy that
+/// is as long as anybody likes.  `reason` is what is left to say where even that is gone.
+Status truncated(const std::string& path, uint64_t file_bytes, const std::string& reason) {
+    Status plain = fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_bytes, reason);
+    char copy_path[] = "/tmp/gradcast-shard-XXXXXX";   // HDF5 opens by path only, and a memory file has none
+    Fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), copy(::mkostemp(copy_path, O_CLOEXEC));
+    if (!from || !copy) return plain;
+    bool copied = ::sendfile(copy.get(), from.get(), nullptr, 1 << 20) > 0 && ::ftruncate(copy.get(), beyond_any_file) == 0;
+    Hid file(copied ? H5Fopen(copy_path, H5F_ACC_RDONLY, H5P_DEFAULT) : -1);
+    ::unlink(copy_path);
+    Shard read;
+    read.path = path;
+    if (!file || !shard_read(file.get(), beyond_any_file, &read).ok()) return plain;
+    const DataInfo& info = read.info;
+    struct {
+        const char* name;
+        uint64_t offset, sample_bytes;
+    } sets[] = {{"images", read.images_offset, uint64_t{info.C} * info.H * info.W}, {"labels", read.labels_offset, read.label_bytes}};
+    for (const auto& each : sets) {
+        uint64_t end = each.offset + info.count * each.sample_bytes;
+        if (end <= file_bytes) continue;
+        uint64_t sample = (std::max(file_bytes, each.offset) - each.offset) / each.sample_bytes;
+        return fail(Code::data,
+                    "{}: data set {}, chunk {} (sample {}): truncated: the file ends at byte {}, the data set at {}: import it again", path,
+                    each.name, sample / read.digest_samples, sample, file_bytes, end);
+    }
+    return plain;
+}
+
+}   // namespace
+
 Status shard_open(const std::string& path, Shard* shard) {
     struct stat file_info;
     if (::stat(path.c_str(), &file_info) != 0) return fail_sys(errno, "cannot open the shard {}", path);
@@ -287,8 +325,7 @@ Status shard_open(const std::string& path, Shard* shard) {
     Hid file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
     if (!file) {
         std::string reason = hdf5_reason();
-        if (reason.starts_with("truncated"))
-            return fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_info.st_size, reason);
+        if (reason.starts_with("truncated")) return truncated(path, static_cast<uint64_t>(file_info.st_size), reason);
         return fail(Code::data, "{}: damaged: HDF5 cannot open it ({})", path, reason);
     }
     GC_TRY(shard_read(file.get(), static_cast<uint64_t>(file_info.st_size), &read));

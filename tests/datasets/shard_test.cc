@@ -187,7 +187,9 @@ TEST_F(BrokenShard, TruncatedAnywhere) {
         expect_error(open(), {"bad.h5"});
     }
     write_file(path, std::string_view(whole).substr(0, good.images_offset + 5000));
-    expect_error(open(), {"bad.h5", "truncated", fmt::format("{}", good.images_offset + 5000)});
+    expect_error(open(), {"bad.h5", "images", "chunk 0", "truncated", fmt::format("byte {}", good.images_offset + 5000)});
+    write_file(path, std::string_view(whole).substr(0, good.labels_offset + 100));
+    expect_error(open(), {"bad.h5", "labels", "chunk 0", "(sample 100)", "truncated"});
 }
 
 // Every byte of a small shard turned over, one by one: what is not refused has its samples still.  Not for the sanitizers ("Slow"):
