@@ -287,8 +287,10 @@ constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
 Status truncated(const std::string& path, uint64_t file_bytes, const std::string& reason) {
     Status plain = fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_bytes, reason);
     char copy_path[] = "/tmp/gradcast-shard-XXXXXX";   // HDF5 opens by path only, and a memory file has none
-    Fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), copy(::mkostemp(copy_path, O_CLOEXEC));
-    if (!from || !copy) return plain;
+    Fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!from) return plain;   // before there is a copy to clean up
+    Fd copy(::mkostemp(copy_path, O_CLOEXEC));
+    if (!copy) return plain;
     bool copied = ::sendfile(copy.get(), from.get(), nullptr, 1 << 20) > 0 && ::ftruncate(copy.get(), beyond_any_file) == 0;
     Hid file(copied ? H5Fopen(copy_path, H5F_ACC_RDONLY, H5P_DEFAULT) : -1);
     ::unlink(copy_path);
