@@ -29,7 +29,8 @@ public:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
         Fence fence;
-        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange.plan(step_, bucket), &fence));
+        const uint32_t target = context_.exchange.target_of(id.block);
+        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange.plan(step_, bucket, target), &fence));
         context_.progress.advance();
         // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
         if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
@@ -38,15 +39,19 @@ public:
 
     // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
     // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
-    void loss(uint32_t, BlockId, double sum) override {
+    void loss(uint32_t, BlockId id, double sum) override {
         double limit = std::ldexp(1.0, 42) / context_.blocks;
-        loss_.fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20), std::memory_order_relaxed);
+        context_.losses[context_.exchange.target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
+                                                                         std::memory_order_relaxed);
     }
 
     void ready(uint32_t bucket, Fence fence) {
-        Record& record = *context_.exchange.plan(step_, bucket).record;
-        record.state = context_.state;
-        record.loss = loss_.load(std::memory_order_relaxed);   // complete: every block tells its loss before its first bucket
+        for (uint32_t target = 0; target < context_.losses.size(); ++target) {
+            Plan plan = context_.exchange.plan(step_, bucket, target);
+            context_.codec.finish(step_, bucket, plan);
+            plan.record->state = context_.state;
+            plan.record->loss = context_.losses[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
+        }
         Event event;
         event.kind = Event::Kind::ready;
         event.step = step_;
@@ -71,7 +76,6 @@ private:
 
     Context& context_;
     StepId step_;
-    std::atomic<int64_t> loss_{0};
     std::atomic<bool> failed_{false};
     std::mutex mutex_;   // of status_, taken by failing lanes only
     Status status_;
@@ -123,12 +127,11 @@ struct Waiting {
 Status Context::compute() {
     const size_t buckets = net.layout().buckets.size();
     if (blocks_left.size() != buckets) blocks_left = std::vector<std::atomic<uint32_t>>(buckets);   // before the first step
+    if (losses.size() != exchange.targets()) losses = std::vector<std::atomic<int64_t>>(exchange.targets());
+    for (auto& loss : losses) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
     StepSink sink(*this);
-    for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) {
-        codec.clear(step, bucket, exchange.plan(step, bucket));
-        sink.ready(bucket, {});
-    }
+    for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) sink.ready(bucket, {});
     // Two pointers fit into a std::function without memory of its own.
     lanes.run(static_cast<uint32_t>(own_blocks.size()),
               [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });

@@ -72,6 +72,7 @@ struct Context {
 
     // Working memory of the above.
     std::vector<std::atomic<uint32_t>> blocks_left = {};   // by bucket
+    std::vector<std::atomic<int64_t>> losses = {};         // by target of the exchange
     std::vector<Completion> completions = {};
 };
 

@@ -22,4 +22,10 @@ using Le16 = Le<uint16_t>;
 using Le32 = Le<uint32_t>;
 using Le64 = Le<uint64_t>;
 
+struct Le24 {
+    uint8_t bytes[3];
+    uint32_t get() const { return uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16; }
+    void set(uint32_t value) { std::memcpy(bytes, &value, 3); }   // below 2^24
+};
+
 }   // namespace gradcast

@@ -4,7 +4,10 @@
 //  * on() is called on the network thread with a batch of events; the driver executes the actions after it returns.
 //  * A payload that arrives is put where land() says, then its tag is checked, then the packet comes as an event.
 //  * A payload that is sent belongs to the link until the event `sent` with its ticket; one of at most inline_bytes_max is copied at once.
-//    Between two ranks packets of one channel arrive in order and exactly once on a stream link; datagram links may lose and reorder.
+//    Between two ranks packets of one channel arrive in order and exactly once on a stream link; datagram links may lose, double and
+//    reorder.  What wants a packet exactly once there goes through transport/bulk.
+//  * A Send of words or record may be longer than the link's segment: it is cut into packets of segment bytes, the last one shorter, whose
+//    DataBody::index counts up from that of the Send.  Its ticket is for all of them.
 //  * Protocols do no arithmetic on gradients: that is a Compute action, answered by the event `computed` with its ticket.
 #pragma once
 #include <array>
@@ -20,12 +23,14 @@ namespace gradcast {
 
 /// Types of packets; the 16-byte body of each is laid out in transport/wire/packet.h.
 enum class PacketType : uint8_t {
-    ack = 1,      // link: packets received so far
-    key = 2,      // link: sender keys (datagrams)
-    job = 3,      // runtime/job and membership: control messages
-    record = 4,   // exchange: what goes with a sender's words of a bucket
-    words = 5,    // exchange: quantised gradient or sum
-    mail = 6,     // mail: a fragment of a tagged message
+    ack = 1,        // link: packets received so far
+    key = 2,        // link: sender keys (datagrams)
+    job = 3,        // runtime/job and membership: control messages
+    record = 4,     // exchange: what goes with a sender's words of a bucket
+    words = 5,      // exchange: quantised gradient or sum
+    mail = 6,       // mail: a fragment of a tagged message
+    parity = 7,     // bulk: a repair packet of a block of packets
+    feedback = 8,   // bulk: what a receiver has had of a sender, and what it lacks
 };
 
 struct Packet {
@@ -34,7 +39,8 @@ struct Packet {
     Rank sender = 0;
     uint32_t view = 0;
     std::array<std::byte, 16> body{};
-    Buffer payload;   // where land() wanted it, or a lease that ends when on() returns
+    Buffer payload;          // where land() wanted it, or a lease that ends when on() returns
+    uint64_t sequence = 0;   // datagrams: the sender's transmission number on this channel, see Send
 };
 
 enum class Landing : uint8_t {
@@ -76,8 +82,9 @@ struct Send {
     PacketType type{};
     std::array<std::byte, 16> body{};
     Buffer payload;
-    uint64_t ticket = 0;    // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
-    uint16_t channel = 0;   // filled in by the driver
+    uint64_t ticket = 0;     // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
+    uint16_t channel = 0;    // filled in by the driver
+    uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48, never used twice by a sender on a channel of a view (it makes the nonce)
 };
 
 struct Timer {
@@ -92,12 +99,26 @@ enum class Kernel : uint8_t {
     add_i64,           // dst += src                wrapping
     add_i32_to_i64,    // dst (i64) += src (i32)
     copy_i32_to_i64,   // dst (i64) = src (i32)
+    add_i16,           // dst += src                wrapping
+    combine,           // Compute::combine says what
+};
+/// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words are 2 bytes
+/// where prime is below 2^16, else 4: residues in 0 .. prime-1, or signed, where a residue above (prime-1)/2 stands for itself - prime.
+/// No out overlaps an in.  Memory of the protocol, untouched until `computed`.
+struct Combine {
+    uint32_t prime = 0, outs = 0, ins = 0;
+    const uint32_t* weights = nullptr;   // [outs][ins], residues
+    const Buffer* in = nullptr;          // [ins]
+    const Buffer* out = nullptr;         // [outs]
+    bool in_signed = false, out_signed = false;
+    bool refused = false;   // set by the kernel: an input residue was not below prime, and the output means nothing
 };
 struct Compute {
     Kernel kernel{};
-    Buffer dst, src;
+    Buffer dst, src;       // not for combine
     uint64_t count = 0;    // words of src; bytes for copy
     uint64_t ticket = 0;   // never 0
+    Combine* combine = nullptr;
 };
 
 /// Told to the trainer of this rank (Host::wait).

@@ -84,8 +84,8 @@ struct Samples {
     const float* std = nullptr;    // [C]
 };
 
-enum class Word : uint8_t { i32, i64 };
-inline uint32_t word_bytes(Word word) { return word == Word::i32 ? 4 : 8; }
+enum class Word : uint8_t { i16, i32, i64 };
+inline uint32_t word_bytes(Word word) { return word == Word::i16 ? 2 : word == Word::i32 ? 4 : 8; }
 
 /// The exact integer sum of one bucket over all B blocks, signed words, and what travelled with it.
 struct Sum {

@@ -205,14 +205,17 @@ TEST(Codec, TheFirstBlockOfAStepOverwritesAndClearIsZero) {
     Accumulator once(layout, 0, Word::i32), again(layout, 0, Word::i32);
     ASSERT_TRUE(add(*codec, {0, 1}, 0, x, layout, once).ok());
     ASSERT_TRUE(add(*codec, {1, 1}, 0, x, layout, again).ok());
+    again.record.blocks = 0;   // as the exchange does when the next step begins in the slot
     ASSERT_TRUE(add(*codec, {2, 1}, 0, x, layout, again).ok());
     for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], once[i]);
     // A step that is computed again after its sums were committed starts anew as well.
+    again.record.blocks = 0;
     std::vector<float> maxima = {0.0f};
     codec->commit(sum_of(0, maxima));
     ASSERT_TRUE(add(*codec, {2, 1}, 0, x, layout, again).ok());
     for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], once[i]);
-    codec->clear(3, 0, again.plan);
+    again.record.blocks = 0;
+    codec->finish(3, 0, again.plan);
     for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], 0);
     EXPECT_EQ(again.maxima[0], 0.0f);
     EXPECT_EQ(again.record.clipped, 0u);

@@ -210,11 +210,11 @@ TEST(Packet, HeadersThatCannotBe) {
     EXPECT_TRUE(bad([](PacketHeader& h) { h.type = 0; }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.type = 7; }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.reserved.set(1); }));
-    EXPECT_TRUE(bad([](PacketHeader& h) { h.length.set(402); }));
+    EXPECT_TRUE(bad([](PacketHeader& h) { h.length.set(401); }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.length.set(segment_bytes_stream + 4); }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.sequence.set(uint64_t{1} << 48); }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.type = static_cast<uint8_t>(PacketType::ack); }));
-    EXPECT_TRUE(bad([](PacketHeader& h) { h.type = static_cast<uint8_t>(PacketType::record), h.length.set(20); }));
+    EXPECT_TRUE(bad([](PacketHeader& h) { h.type = static_cast<uint8_t>(PacketType::record), h.length.set(0); }));
     EXPECT_TRUE(bad([](PacketHeader& h) { h.type = static_cast<uint8_t>(PacketType::record), h.length.set(26); }));
     EXPECT_FALSE(bad([](PacketHeader& h) { h.type = static_cast<uint8_t>(PacketType::record), h.length.set(28); }));
     EXPECT_FALSE(bad([](PacketHeader& h) { h.length.set(segment_bytes_stream); }));

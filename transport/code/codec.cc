@@ -16,6 +16,7 @@ const char* quantiser_name(Quantiser quantiser) {
     switch (quantiser) {
         case Quantiser::fixed: return "fixed";
         case Quantiser::auto32: return "auto32";
+        case Quantiser::auto16: return "auto16";
     }
     return "?";
 }
@@ -43,7 +44,7 @@ public:
           limit_(quantise_limit(config.quantiser, config.blocks)),
           exponents_(layout.groups.size()),
           units_(layout.groups.size()),
-          states_(layout.buckets.size()) {
+          mutexes_(layout.buckets.size()) {
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
     }
 
@@ -52,12 +53,10 @@ public:
         const Bucket& range = layout_.buckets[bucket];
         GC_ASSERT(gradient.bytes == range.count * sizeof(float) && plan.words.bytes == range.count * word_bytes(plan.word));
         GC_ASSERT(plan.record->maxima.size() == range.group_count);
-        State& state = states_[bucket];
         // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
         // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
-        std::scoped_lock lock(state.mutex);
-        const bool first = !state.begun || state.step != block.step;
-        state.begun = true, state.step = block.step;
+        std::scoped_lock lock(mutexes_[bucket]);
+        const bool first = plan.record->blocks++ == 0;
         if (first) plan.record->clipped = 0;
         for (uint32_t g = 0; g < range.group_count; ++g) {
             const Group& group = layout_.groups[range.group + g];
@@ -79,10 +78,8 @@ public:
         return {};
     }
 
-    void clear(StepId step, uint32_t bucket, const Plan& plan) override {
-        State& state = states_[bucket];
-        std::scoped_lock lock(state.mutex);
-        state.begun = true, state.step = step;
+    void finish(StepId, uint32_t, const Plan& plan) override {
+        if (plan.record->blocks > 0) return;
         std::memset(plan.words.host, 0, plan.words.bytes);
         std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
         plan.record->clipped = 0;
@@ -109,18 +106,11 @@ public:
         const Bucket& range = layout_.buckets[sum.bucket];
         GC_ASSERT(sum.maxima.size() == range.group_count);
         for (uint32_t g = 0; g < range.group_count; ++g) rescale(range.group + g, sum.maxima[g]);
-        states_[sum.bucket].begun = false;
     }
 
     std::span<int32_t> exponents() override { return exponents_; }
 
 private:
-    struct State {
-        std::mutex mutex;
-        bool begun = false;   // the accumulator holds something of `step`
-        StepId step = 0;
-    };
-
     Scale scale_of(uint32_t group) const {
         if (config_.quantiser == Quantiser::fixed) return {fixed_range, static_cast<double>(fixed_limit), limit_};
         return {1.0, std::ldexp(1.0, -exponents_[group]), limit_};
@@ -140,7 +130,7 @@ private:
     const int32_t limit_;
     std::vector<int32_t> exponents_;
     mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
-    std::vector<State> states_;           // by bucket
+    std::vector<std::mutex> mutexes_;     // by bucket
 };
 
 }   // namespace

@@ -8,7 +8,7 @@
 
 namespace gradcast {
 
-enum class Quantiser : uint8_t { fixed, auto32 };
+enum class Quantiser : uint8_t { fixed, auto32, auto16 };
 const char* quantiser_name(Quantiser quantiser);
 Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
 
@@ -16,21 +16,24 @@ Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error 
 /// int32.
 int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
 
-/// What goes with one rank's contribution to a bucket.  Memory of the exchange; the codec fills maxima and clipped, the trainer the rest
-/// before `ready`.
+/// What goes with the blocks in one target.  Memory of the exchange; the codec fills blocks, maxima, clipped and digest, the trainer the
+/// rest before `ready`.
 struct Record {
     uint64_t state = 0;
     int64_t loss = 0;
     uint64_t clipped = 0;
+    uint64_t digest = 0;       // of the target's words, where Plan::audit asks for it
+    uint32_t blocks = 0;       // added so far; the exchange sets it to 0 when a step begins in the slot
     std::span<float> maxima;   // [bucket.group_count]
 };
 
-/// Where the blocks of (step, bucket) are added, from Exchange::plan.  Coded exchanges have several targets with weights; these have one of
-/// weight 1.
+/// Where blocks of (step, bucket) are added: one *target* of the bucket, from Exchange::plan.  An exchange that codes has one target for
+/// each super-block that the rank holds and combines them itself; the others have one for all.
 struct Plan {
     Word word = Word::i32;
     Buffer words;   // [bucket.count]: the first block of the step overwrites it, the others add
     Record* record = nullptr;
+    bool audit = false;   // holders compare digests
 };
 
 /// Runs where the gradient is: on a lane thread here, on a CUDA stream in transport/code/cuda.
@@ -39,8 +42,9 @@ struct Codec {
     /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is
     /// done. Error: Code::diverged, naming step, layer and block, when the gradient holds NaN or Inf.  Does not allocate.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
-    /// A rank without a block of this bucket contributes zero: clears words, maxima and clipped.
-    virtual void clear(StepId step, uint32_t bucket, const Plan& plan) = 0;
+    /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest
+    /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.
+    virtual void finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
     /// Scales from the probe block: step 0 expects maxima 4 times those of `gradient` (float32, all elements).  Before the first step.
     virtual void probe(const float* gradient) = 0;
     /// Value of one unit of a bucket's words in each of its groups, divided by the batch: 2^e / b.  Valid until commit().

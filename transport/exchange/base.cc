@@ -80,6 +80,7 @@ void ExchangeBase::begin(uint32_t s, StepId step) {
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
         BucketState& bucket = slot.buckets[b];
         bucket.ready = bucket.complete = bucket.told = false;
+        bucket.own.blocks = 0;
         bucket.missing = first_[(b + 1) * parts_] - first_[b * parts_] + missing_;
     }
     cleared(s);
@@ -95,7 +96,7 @@ Buffer ExchangeBase::record_of(uint32_t slot, uint32_t bucket, uint32_t index) c
     return slots_[slot].records.part(record_offset_[bucket] + index * ((bytes + 7) / 8 * 8), bytes);
 }
 
-Plan ExchangeBase::plan(StepId step, uint32_t bucket) {
+Plan ExchangeBase::plan(StepId step, uint32_t bucket, uint32_t) {
     Slot& slot = slots_[step % step_slots];
     const Bucket& range = layout_.buckets[bucket];
     return {acc_word_, slot.acc.part(range.offset * word_bytes(acc_word_), range.count * word_bytes(acc_word_)), &slot.buckets[bucket].own};
@@ -114,7 +115,7 @@ Landing ExchangeBase::find(const Packet& packet, uint64_t bytes, Arrival* arriva
     const StepId step = body.step.get();
     const uint32_t s = step % step_slots;
     if (packet.view != view_.number || packet.sender >= n() || packet.sender == config_.self) return Landing::drop;
-    if (body.reserved[0] != 0 || body.reserved[1] != 0 || body.reserved[2] != 0) return Landing::drop;
+    if (body.reserved != 0) return Landing::drop;
     if (bucket >= layout_.buckets.size()) return Landing::drop;
     *arrival = {packet.sender, packet.type == PacketType::record, static_cast<Phase>(body.phase), s, bucket, part, 0};
     if (packet.type == PacketType::record) {

@@ -20,7 +20,7 @@ public:
 
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
     Status install(const View& view, Arena& arena) override;
-    Plan plan(StepId step, uint32_t bucket) override;
+    Plan plan(StepId step, uint32_t bucket, uint32_t target) override;
     const Sum* sum(StepId step, uint32_t bucket) const override;
     void release(StepId step) override;
     void on(std::span<const Event> events, Actions& actions) override;

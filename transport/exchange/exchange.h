@@ -1,8 +1,8 @@
 // An exchange sums the blocks of one step over the ranks of a view: exact integers in, the same exact sum at every rank.
 //
-// Life of (step, bucket): lanes add quantised blocks into plan(step, bucket).words; the trainer fills in the record and posts `ready`; the
-// exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until release(step).
-// step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
+// Life of (step, bucket): lanes add quantised blocks into the words of its targets, plan(step, bucket, target); the trainer fills in the
+// records and posts `ready`; the exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until
+// release(step). step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
 #pragma once
 #include <memory>
 #include <string>
@@ -27,6 +27,9 @@ struct ExchangeConfig {
     uint32_t blocks = 0;   // B
     Quantiser quantiser = Quantiser::auto32;
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
+    uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, spec sections 5 and 6
+    uint32_t r = 2;                                  // cssgd: nodes that share a block
+    uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
 };
 
 /// Protocol methods, install and release run on the network thread (or before it starts); place and plan on any.
@@ -34,11 +37,19 @@ struct Exchange : Protocol {
     virtual Placement place(const View& view, std::span<const uint32_t> samples_of_block) const = 0;
     /// Plans its arena for the view; `arena` must be sealed before the first event.  Between steps only.
     virtual Status install(const View& view, Arena& arena) = 0;
-    virtual Plan plan(StepId step, uint32_t bucket) = 0;
+    /// Accumulators of a bucket at this rank: one a super-block it holds where the exchange codes, else one.
+    virtual uint32_t targets() const { return 1; }
+    /// Which of them one of the rank's own blocks belongs to.
+    virtual uint32_t target_of(uint32_t block) const { return (void)block, 0; }
+    virtual Plan plan(StepId step, uint32_t bucket, uint32_t target = 0) = 0;
     virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
     virtual void release(StepId step) = 0;                            // the step is stable
-    /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.
+    /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.  A multicast counts once.
     virtual uint64_t bytes_bound() const = 0;
+    /// The same for what it must receive.
+    virtual uint64_t bytes_bound_received() const { return bytes_bound(); }
+    /// How many ranks may be lost (Event::peer_lost) without an error: s.
+    virtual uint32_t losses_tolerated() const { return 0; }
 };
 
 /// Events of kind `command` that an exchange understands.

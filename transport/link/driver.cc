@@ -14,6 +14,7 @@ constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
 }   // namespace
 
+uint32_t datagram_segment(uint32_t mtu, bool ipv6) { return (mtu - (ipv6 ? 48 : 28) - datagram_overhead_bytes) / 8 * 8; }
 const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
 std::string job_id_text(const JobId& id) { return hex(id); }
 
@@ -120,6 +121,7 @@ void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
     GC_ASSERT(!protocol(channel));
     protocols_.emplace_back(channel, new_protocol);
 }
+void TcpDriver::attach_datagrams(uint16_t, Protocol*) { GC_ASSERT(!"this link has no datagrams"); }
 Protocol* TcpDriver::protocol(uint16_t channel) const {
     for (auto& [number, attached] : protocols_)
         if (number == channel) return attached;
@@ -236,7 +238,10 @@ bool TcpDriver::dispatch(uint64_t now) {
 }
 
 void TcpDriver::carry_out(uint16_t channel) {
-    for (Send& each : actions_.sends) each.channel = channel, send(each);
+    for (Send& each : actions_.sends) {
+        each.channel = channel;
+        cut(each, config_.segment_bytes, [this](const Send& piece) { send(piece); });
+    }
     for (const Timer& timer : actions_.timers) {
         std::erase_if(alarms_, [&](const Alarm& alarm) { return alarm.channel == channel && alarm.id == timer.id; });
         if (timer.at_us) alarms_.push_back({channel, timer.id, timer.at_us});

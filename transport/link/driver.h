@@ -65,6 +65,7 @@ public:
     Status open();
 
     void attach(uint16_t channel, Protocol* protocol) override;
+    void attach_datagrams(uint16_t channel, Protocol* protocol) override;
     void register_memory(Buffer) override {}   // see proactor_uring.cc
     Status run() override;
     void stop() override;

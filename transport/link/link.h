@@ -34,6 +34,18 @@ struct PeerAddress {
     std::string address;   // "host:port", "[v6]:port"
 };
 
+/// Datagrams beside the streams of a link: for the channels attached as datagrams, by multicast where there are several receivers.
+struct DatagramConfig {
+    std::string interface;   // "eth0", or one of its addresses; never chosen for the user (a group without one leaves by the default route)
+    std::string group;       // "239.192.1.2:4712" or "[ff15::1:2]:4712"; multicast_group() makes one of a job's id
+    uint32_t segment_bytes =
+        0;                       // payload of one datagram, the same at every rank: datagram_segment() of the smallest MTU; 0: no datagrams
+    uint32_t socket_bytes = 0;   // SO_RCVBUF wanted; 0: 4 MiB or what the kernel gives, which is said
+};
+/// The largest payload of one datagram on links of this MTU, a multiple of 8.
+uint32_t datagram_segment(uint32_t mtu, bool ipv6);
+std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port);
+
 struct LinkConfig {
     LinkKind kind = LinkKind::uring_tcp;
     JobId job{};
@@ -46,6 +58,7 @@ struct LinkConfig {
     uint64_t deadline_us = 30'000'000;   // how long a broken stream may stay away before peer_lost
     uint32_t segment_bytes = segment_bytes_stream;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel
+    DatagramConfig datagrams;
 };
 
 /// A stream whose peer a Listener has authenticated, on its way to the link of its job, which answers the peer's Hello.
@@ -65,6 +78,8 @@ public:
     virtual ~Driver() = default;
     /// Before run().  Protocols are not owned and outlive the driver.
     virtual void attach(uint16_t channel, Protocol* protocol) = 0;
+    /// The same for a protocol whose packets are datagrams, as transport/bulk is.  Only with LinkConfig::datagrams.
+    virtual void attach_datagrams(uint16_t channel, Protocol* protocol) = 0;
     /// Memory that payloads will come from and go to; refusal (RLIMIT_MEMLOCK) is logged once and does no harm.
     virtual void register_memory(Buffer whole) = 0;
     /// Until stop().  The calling thread becomes the network thread.

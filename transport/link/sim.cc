@@ -75,41 +75,42 @@ void SimulatorImpl::batch(Rank rank) {
 
 void SimulatorImpl::perform(Rank rank, uint16_t channel, Actions& actions) {
     Node& node = nodes_[rank];
-    for (Send& send : actions.sends) {
-        uint32_t index = message_new(rank, channel, send);
-        Message& m = messages_[index];
-        Rank first = none;
-        for (Rank to = 0; to < nodes_.size(); ++to) {
-            if (send.to.bits ? !(send.to.bits[to / 64] >> (to % 64) & 1) : to != send.to.rank) continue;
-            if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
-            if (first == none) first = to;
-            if (config_.datagrams) continue;
-            if (pair(rank, to).lost) {
-                m.status = lost_status(to);
-                continue;
+    for (Send& whole : actions.sends)
+        cut(whole, config_.segment_bytes, [&](const Send& send) {
+            uint32_t index = message_new(rank, channel, send);
+            Message& m = messages_[index];
+            Rank first = none;
+            for (Rank to = 0; to < nodes_.size(); ++to) {
+                if (send.to.bits ? !(send.to.bits[to / 64] >> (to % 64) & 1) : to != send.to.rank) continue;
+                if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
+                if (first == none) first = to;
+                if (config_.datagrams) continue;
+                if (pair(rank, to).lost) {
+                    m.status = lost_status(to);
+                    continue;
+                }
+                ++m.waiting;
+                uint32_t t = static_cast<uint32_t>(transfers_.size());
+                if (transfers_free_.empty()) transfers_.emplace_back();
+                else t = transfers_free_.back(), transfers_free_.pop_back();
+                transfers_[t] = {index, none, rank, to, 0, false, false, false, Landing::drop, {}};
+                append(pair(rank, to).queue, t);
             }
-            ++m.waiting;
-            uint32_t t = static_cast<uint32_t>(transfers_.size());
-            if (transfers_free_.empty()) transfers_.emplace_back();
-            else t = transfers_free_.back(), transfers_free_.pop_back();
-            transfers_[t] = {index, none, rank, to, 0, false, false, false, Landing::drop, {}};
-            append(pair(rank, to).queue, t);
-        }
-        if (first == none && !send.to.bits)
-            return fault(fail(Code::conflict, "{} is sent to rank {} of {}", packet_name(rank, m.send), send.to.rank, nodes_.size()));
-        note_packet(SimTrace::What::send, rank, first, m.send);
-        if (config_.datagrams) {
-            m.waiting = 1;
-            node.datagrams.push_back(index);
-            transmit(rank);
-        } else if (m.waiting == 0) {   // to lost ranks alone
-            m.waiting = 1;
-            message_settle(index);
-        } else {
-            for (Rank to = 0; to < nodes_.size(); ++to)
-                if (send.to.bits ? send.to.bits[to / 64] >> (to % 64) & 1 : to == send.to.rank) activate(rank, to);
-        }
-    }
+            if (first == none && !send.to.bits)
+                return fault(fail(Code::conflict, "{} is sent to rank {} of {}", packet_name(rank, m.send), send.to.rank, nodes_.size()));
+            note_packet(SimTrace::What::send, rank, first, m.send);
+            if (config_.datagrams) {
+                m.waiting = 1;
+                node.datagrams.push_back(index);
+                transmit(rank);
+            } else if (m.waiting == 0) {   // to lost ranks alone
+                m.waiting = 1;
+                message_settle(index);
+            } else {
+                for (Rank to = 0; to < nodes_.size(); ++to)
+                    if (send.to.bits ? send.to.bits[to / 64] >> (to % 64) & 1 : to == send.to.rank) activate(rank, to);
+            }
+        });
     for (Timer& timer : actions.timers) {
         if (timer.at_us == 0) node.timers.erase({channel, timer.id});
         else

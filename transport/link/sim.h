@@ -26,8 +26,9 @@ namespace gradcast {
 struct SimConfig {
     uint64_t seed = 1;
     uint32_t ranks = 2;
-    bool datagrams = false;            // false: streams (in order, exactly once, may break and come back)
-    double rate_bytes_per_s = 125e6;   // of each rank's link, each way
+    uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet; longer Sends are cut
+    bool datagrams = false;                          // false: streams (in order, exactly once, may break and come back)
+    double rate_bytes_per_s = 125e6;                 // of each rank's link, each way
     uint64_t latency_us = 50;
     uint64_t jitter_us = 20;          // uniform on top; reorders datagrams
     double loss = 0, duplicate = 0;   // datagrams: per packet and receiver

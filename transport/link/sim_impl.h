@@ -234,7 +234,7 @@ private:
     void message_settle(uint32_t index);
     void take(const Message& message, Rank to, Landing landing, Buffer place);
     Landing land(const Message& message, Rank to, Buffer* place);
-    Packet packet_of(const Message& m) { return {m.send.type, m.send.channel, m.from, 1, m.send.body, {}}; }
+    Packet packet_of(const Message& m) { return {m.send.type, m.send.channel, m.from, 1, m.send.body, {}, m.send.sequence}; }
     std::string packet_name(Rank from, const Send& send);
 
     // streams

@@ -53,7 +53,7 @@ uint32_t SimulatorImpl::message_new(Rank from, uint16_t channel, const Send& sen
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
     else m.sum = checksum(send.payload);
-    uint64_t limit = config_.datagrams ? datagram_bytes_max - packet_overhead_bytes : segment_bytes_stream;
+    uint64_t limit = config_.datagrams ? datagram_bytes_max - datagram_overhead_bytes : segment_bytes_stream;
     if (send.payload.bytes > limit)
         fault(fail(Code::invalid, "{} sends a payload of {} bytes, above {}", packet_name(from, m.send), send.payload.bytes, limit));
     return index;

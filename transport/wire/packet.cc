@@ -18,11 +18,13 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
             if (length != 0 || header.channel.get() != 0) return "an acknowledgement with a payload or channel";
             break;
         case PacketType::record:
-            if (length < sizeof(RecordHeader) || (length - sizeof(RecordHeader)) % 4 != 0) return "a record of a wrong length";
+            if (length == 0 || length % 4 != 0) return "a record of a wrong length";
             break;
         case PacketType::words:
-            if (length % 4 != 0) return "words of a wrong length";
+            if (length % 2 != 0) return "words of a wrong length";
             break;
+        case PacketType::parity:
+        case PacketType::feedback: return "a packet of datagrams on a stream";
         case PacketType::key:
         case PacketType::job:
         case PacketType::mail: break;

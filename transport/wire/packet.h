@@ -2,6 +2,7 @@
 //
 // 0 magic | 2 version | 3 type | 4 job | 8 view | 12 channel | 14 sender | 16 length | 20 reserved | 24 sequence | 32 body | 48 payload
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -24,16 +25,32 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 32 && alignof(PacketHeader) == 1 && offsetof(PacketHeader, sequence) == 24);
 
+/// The header of a datagram: 32 bytes with the 16 of its body, then payload and tag.  Shorter than a stream's, because it comes with every
+/// 1.4 kB: the length is the datagram's, and `route` stands for job and view.
+struct DatagramHeader {
+    uint8_t magic, type;
+    Le16 sender;
+    Le32 route;
+    Le64 sequence;   // channel 16 bits, Send::sequence 48: the nonce
+    std::array<std::byte, 16> body;
+};
+static_assert(sizeof(DatagramHeader) == 32 && alignof(DatagramHeader) == 1);
+constexpr uint8_t datagram_magic = 0xC1;                                    // 0xC0 and the version
+constexpr uint32_t datagram_overhead_bytes = sizeof(DatagramHeader) + 16;   // and tag
+/// `job` as in PacketHeader.  Different for every view of a job.
+constexpr uint32_t datagram_route(uint32_t job, uint32_t view) { return job ^ view * 0x9E3779B1u; }
+
 /// Ring: reduce is the reduce-scatter, gather the all-gather.  Unicast uses reduce alone.
 enum class Phase : uint8_t { reduce = 1, gather = 2 };
 
-/// PacketType::words and ::record.  A part of a bucket (the whole bucket is part 0 where an exchange does not cut) travels as packets 0, 1,
-/// … of segment bytes each, the last one shorter; how many there are follows from the layout.
+/// PacketType::words and ::record (and parity, of words or a record).  A part of a bucket (the whole bucket is part 0 where an exchange
+/// does not cut) travels as packets 0, 1, … count-1 of segment bytes each, the last one shorter.  `count` is checked by transport/bulk; on
+/// streams, where it follows from the layout, it is 0.
 struct DataBody {
     Le32 step;
     Le16 bucket, part;
-    Le32 index;
-    uint8_t phase, reserved[3];
+    uint8_t phase, reserved;
+    Le24 index, count;
 };
 static_assert(sizeof(DataBody) == 16);
 
@@ -64,6 +81,23 @@ struct RecordHeader {
     Le64 clipped;
 };
 static_assert(sizeof(RecordHeader) == 24);
+
+/// Calls each(piece) for the packets that a Send of words or record is cut in.  Only the last one carries the ticket: links complete
+/// tickets in order.
+template <typename Each>
+void cut(const Send& send, uint32_t segment_bytes, Each each) {
+    if (send.payload.bytes <= segment_bytes || (send.type != PacketType::words && send.type != PacketType::record)) return each(send);
+    DataBody body = std::bit_cast<DataBody>(send.body);
+    Send piece = send;
+    for (uint64_t at = 0; at < send.payload.bytes; at += segment_bytes) {
+        const uint64_t bytes = std::min<uint64_t>(segment_bytes, send.payload.bytes - at);
+        piece.payload = send.payload.part(at, bytes);
+        piece.ticket = at + bytes == send.payload.bytes ? send.ticket : 0;
+        piece.body = std::bit_cast<std::array<std::byte, 16>>(body);
+        each(piece);
+        body.index.set(body.index.get() + 1);
+    }
+}
 
 template <typename Body>
 Body body_of(const Packet& packet) {

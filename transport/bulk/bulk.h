@@ -1,0 +1,47 @@
+// Reliable datagrams, by multicast or to one rank (spec/coded-sgd.md section 8): what a protocol sends through it arrives exactly once and
+// in any order at every receiver that still wants it, whatever the network loses, doubles and reorders.
+//
+// It is a Protocol around another one, the *user*: attached to a datagram channel in the user's place, it passes events on and turns the
+// user's Sends into datagrams.  To the user it looks like a stream link that does not keep order:
+//
+//   * A Send of words or record, of any length, is a *transfer*: (sender, DataBody without index) names it, it is cut in segments 0 ..
+//   count-1.
+//     Its ticket completes when every receiver has it, is lost, or does not want it any more.
+//   * land() is asked for each segment with its own index and must answer alike until the segment has been given as a packet event: place
+//   (in
+//     which a repaired segment is put too), or drop once it is not wanted any more: nothing is asked again for what is dropped.  `later`
+//     holds a sender up.  A user that can do without some segments of a sender (spec section 5) answers drop as soon as it can.
+//   * The events peer_lost, ready, command, sent, computed and timer are the user's own; timer ids with the top bit are Bulk's.
+//
+// Blocks of at most 128 packets are repaired by Cauchy parity over GF(2^8).  A receiver tells a sender at once what it lacks (one deficit a
+// block, with the highest sequence seen) and how much it may send: the receiver's window is divided among the senders that are active.
+// A rank that does not answer for stall_us while others do is *lagging*: nobody waits for its credit until it answers again.
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "runtime/core/arena.h"
+#include "runtime/core/protocol.h"
+
+namespace gradcast {
+
+struct BulkConfig {
+    Rank self = 0;
+    uint32_t ranks = 0;
+    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8: 1424 on Ethernet, 1024 to 4096 on InfiniBand
+    uint64_t window_bytes =
+        896 * 1024;                  // what may be on its way to this rank from all senders: the queue before it (a switch port's buffer)
+    uint64_t rate_bytes_per_s = 0;   // never send faster; 0: as the link takes it
+    uint64_t stall_us = 20'000;
+};
+
+/// Counted on the network thread, read from any.
+struct BulkCounters {
+    std::atomic<uint64_t> packets_sent{0}, repairs_sent{0}, feedback_sent{0};
+    std::atomic<uint64_t> packets_received{0}, duplicates{0}, repaired{0}, lost{0};   // lost: of the first transmission, as seen here
+};
+
+/// The user outlives it.  Memory is planned in `arena`, which is sealed before the first event.
+std::unique_ptr<Protocol> bulk_create(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters);
+
+}   // namespace gradcast
