@@ -25,7 +25,7 @@ struct NetSpec {
     uint32_t classes = 10;
     std::vector<LayerSpec> layers = {};
 };
-/// "lenet5", "mlp" for samples of that shape.  Error: lists the presets.
+/// "lenet5", "cnn", "mlp" for samples of that shape.  Error: lists the presets.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
 /// Names of all kinds of layers / presets, for errors.
 std::span<const char* const> layer_kinds();

@@ -149,7 +149,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"train = \"fashion-mnist/train*.h5\"", "train = \"\"", "job.toml:10: data.train: is empty"},
              {"test = \"fashion-mnist/test*.h5\"", "test = \"a\\u0000b\"", "job.toml:11: data.test: holds a zero byte"},
              {"preset = \"lenet5\"", "preset = \"lenet6\"", "(did you mean lenet5?)"},
-             {"preset = \"lenet5\"", "", "job.toml:12: net.preset: is missing: lenet5, mlp, or [[net.layers]]"},
+             {"preset = \"lenet5\"", "", "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]"},
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
              {"exchange = \"ring\"", "exchange = \"coded-rs\"", "job.toml:20: algorithm.exchange: \"coded-rs\" is not one of "},
              {"quantiser = \"auto32\"", "quantiser = \"fixed\"", "job.toml:23: algorithm.quantiser: "},
@@ -174,7 +174,7 @@ TEST(JobFile, AllMistakesInOneGo) {
     text.replace(text.find("preset"), 6, "presett");
     EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
                                      "job.toml:6: job.batch: is text, not a whole number",
-                                     "job.toml:12: net.preset: is missing: lenet5, mlp, or [[net.layers]]",
+                                     "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]",
                                      "job.toml:13: net.presett: is not known: did you mean preset?",
                                      "job.toml:16: optimiser.lr: -1 is not above 0",
                                  }));
@@ -183,7 +183,7 @@ TEST(JobFile, AllMistakesInOneGo) {
 TEST(JobFile, ASectionIsNotAValue) {
     EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
               (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
-                                        "job.toml:1: net.preset: is missing: lenet5, mlp, or [[net.layers]]"}));
+                                        "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]"}));
 }
 
 TEST(JobFile, SyntaxErrorHasLineAndColumn) {

@@ -32,6 +32,12 @@ TEST(Presets, HaveTheirParameterCounts) {
     EXPECT_EQ(parameters(spec), 61706u + 2 * 6 * 25);
     ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 7, &spec).ok());
     EXPECT_EQ(parameters(spec), 61706u - 3 * 85);
+    ASSERT_TRUE(preset_find("cnn", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 878538u);
+    EXPECT_EQ(spec.pad, 0u);
+    ASSERT_TRUE(preset_find("cnn", 1, 28, 28, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 878538u - 2 * 25 * 32);
+    EXPECT_EQ(spec.pad, 2u);
     ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 785u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
     ASSERT_TRUE(preset_find("mlp", 3, 32, 32, 10, &spec).ok());
@@ -40,10 +46,11 @@ TEST(Presets, HaveTheirParameterCounts) {
 
 TEST(Presets, SayWhatThereIs) {
     NetSpec spec;
-    EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what, "no net \"lenet\": one of lenet5, mlp");
+    EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what, "no net \"lenet\": one of lenet5, cnn, mlp");
     EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
+    EXPECT_STREQ(preset_find("cnn", 3, 32, 31, 10, &spec).what, "net cnn takes samples of 28x28 or 32x32, not 32x31");
     EXPECT_TRUE(spec.layers.empty());
-    EXPECT_EQ(preset_names().size(), 2u);
+    EXPECT_EQ(preset_names().size(), 3u);
     for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
     EXPECT_STREQ(layer_kinds()[1], "inner_product");
 }

@@ -9,9 +9,9 @@
 namespace gradcast {
 namespace {
 
-NetSpec preset(const char* name) {
+NetSpec preset(const char* name, uint32_t C = 1, uint32_t side = 28) {
     NetSpec spec;
-    EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
+    EXPECT_TRUE(preset_find(name, C, side, side, 10, &spec).ok());
     return spec;
 }
 
@@ -129,7 +129,7 @@ TEST(Net, PoisonedMemoryDoesNotShow) {
 }
 
 TEST(Net, BlockBitsDependOnTheBlockAlone) {
-    for (const char* name : {"lenet5", "mlp"}) {
+    for (const char* name : {"lenet5", "cnn", "mlp"}) {
         NetSpec spec = preset(name);
         Rig alone(spec, sizes({12, 13}));
         Data a(spec, 13, 1), b(spec, 12, 2);
