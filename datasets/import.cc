@@ -1,5 +1,5 @@
 // Importers: from the files a data set is published in to shards.  To add one: a row in `kinds` and, for a new file format, a function that
-// fills a Set.
+// fills the two Sets.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -16,112 +16,183 @@
 namespace gradcast {
 namespace {
 
-struct Kind {
-    const char* name;
-    uint32_t classes;   // 0: as many as the labels show
-    const char* source;
-    const char* from;   // where Debian's package puts it; null if there is none
-    const char* package;
-};
-constexpr Kind kinds[] = {
-    {"fashion-mnist", 10, "Fashion-MNIST, Xiao, Rasul, Vollgraf 2017", "/usr/share/datasets/fashion-mnist", "dataset-fashion-mnist"},
-    {"mnist", 10, "MNIST, LeCun, Cortes, Burges 1998", nullptr, nullptr},
-    {"idx", 0, "IDX files", nullptr, nullptr},
-};
-
 /// One half of a data set, in memory.
 struct Set {
     uint64_t count = 0;
-    uint32_t H = 0, W = 0;
+    uint32_t C = 1, H = 0, W = 0;
     std::vector<uint8_t> images;
     std::vector<int32_t> labels;
-    std::string labels_path;
 };
 
-/// An IDX file (plain or gz): magic 0 0 8 (uint8) and the number of dimensions, each of these as a big-endian uint32, then the bytes.
+/// A file of a data set, plain or gz.
+struct GzClose {
+    void operator()(gzFile file) const { gzclose_r(file); }
+};
+
+class Source {
+public:
+    /// folder/name.gz if it is there, else folder/name.  `hint` ends the message if neither is.
+    Status open(const std::string& folder, const std::string& name, std::string_view hint) {
+        path_ = folder + "/" + name + ".gz";
+        if (::access(path_.c_str(), F_OK) != 0) path_ = folder + "/" + name;
+        file_.reset(gzopen(path_.c_str(), "rbe"));   // reads a file that is not gz as it is
+        if (!file_) {
+            if (errno == ENOENT) return fail(Code::data, "{}/{}[.gz] is missing{}", folder, name, hint);
+            return fail_sys(errno, "cannot open {}", path_);
+        }
+        gzbuffer(file_.get(), 1 << 18);
+        return {};
+    }
+    const std::string& path() const { return path_; }
+    bool get(uint8_t* to, size_t bytes) { return gzread(file_.get(), to, static_cast<unsigned>(bytes)) == static_cast<int>(bytes); }
+    /// The reason why get() brought less: the stream's own, or that it just ends.
+    Status ended(std::string_view within) const {
+        int error = Z_OK;
+        const char* reason = gzerror(file_.get(), &error);
+        if (error == Z_ERRNO) return fail_sys(errno, "cannot read {}", path_);
+        if (error != Z_OK && error != Z_BUF_ERROR) return fail(Code::data, "{}: damaged: {}", path_, reason);
+        return fail(Code::data, "{}: truncated: it ends within {}", path_, within);
+    }
+    /// Nothing may follow.  At the end of the stream zlib has compared the checksum.
+    Status end(std::string_view after) {
+        uint8_t more;
+        int got = gzread(file_.get(), &more, 1), error = Z_OK;
+        gzerror(file_.get(), &error);
+        if (error != Z_OK) return ended("its checksum");
+        return got == 0 ? Status() : fail(Code::data, "{}: longer than {}", path_, after);
+    }
+
+private:
+    std::string path_;
+    std::unique_ptr<gzFile_s, GzClose> file_;
+};
+
+// ---- IDX -----------------------------------------------------------------------------------------------------------------------
+
+/// Magic 0 0 8 (uint8) and the number of dimensions, each of these as a big-endian uint32, then the bytes.
 struct Idx {
     std::string path;
     std::vector<uint32_t> dims;
     std::vector<uint8_t> bytes;
 };
 
-struct GzClose {
-    void operator()(gzFile file) const { gzclose_r(file); }
-};
-
 Status idx_read(const std::string& folder, const std::string& name, size_t rank, Idx* idx) {
-    std::string path = folder + "/" + name + ".gz";
-    if (::access(path.c_str(), F_OK) != 0) path = folder + "/" + name;
-    std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rbe"));   // reads a file that is not gz as it is
-    if (!file) {
-        if (errno == ENOENT) return fail(Code::data, "{}/{}[.gz] is missing", folder, name);
-        return fail_sys(errno, "cannot open {}", path);
-    }
-    gzbuffer(file.get(), 1 << 18);
-    // The reason why less came than was asked for: the stream's own, or that it just ends.
-    auto short_read = [&](std::string_view what) {
-        int error = Z_OK;
-        const char* reason = gzerror(file.get(), &error);
-        if (error == Z_ERRNO) return fail_sys(errno, "cannot read {}", path);
-        if (error != Z_OK && error != Z_BUF_ERROR) return fail(Code::data, "{}: damaged: {}", path, reason);
-        return fail(Code::data, "{}: truncated: it ends within {}", path, what);
-    };
-    auto get = [&](uint8_t* to, size_t bytes) { return gzread(file.get(), to, static_cast<unsigned>(bytes)) == static_cast<int>(bytes); };
-
+    Source source;
+    GC_TRY(source.open(folder, name, ""));
+    Idx read{source.path(), {}, {}};
     uint8_t header[4 + 4 * 3];
-    if (!get(header, 4)) return short_read("its header");
+    if (!source.get(header, 4)) return source.ended("its header");
     if (header[0] != 0 || header[1] != 0 || header[2] != 8 || header[3] != rank)
-        return fail(Code::data, "{}: not an IDX file of uint8 with {} dimensions: it begins with {:02x} {:02x} {:02x} {:02x}", path, rank,
-                    header[0], header[1], header[2], header[3]);
-    if (!get(header + 4, 4 * rank)) return short_read("its header");
-    Idx read{path, {}, {}};
+        return fail(Code::data, "{}: not an IDX file of uint8 with {} dimensions: it begins with {:02x} {:02x} {:02x} {:02x}", read.path,
+                    rank, header[0], header[1], header[2], header[3]);
+    if (!source.get(header + 4, 4 * rank)) return source.ended("its header");
     uint64_t total = 1;
     for (size_t i = 0; i < rank; ++i) {
         const uint8_t* at = header + 4 + 4 * i;
         read.dims.push_back(uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3]);
-        if (read.dims[i] == 0 || (i > 0 && read.dims[i] > 65536)) return fail(Code::data, "{}: dimension {} is {}", path, i, read.dims[i]);
+        if (read.dims[i] == 0 || (i > 0 && read.dims[i] > 65536))
+            return fail(Code::data, "{}: dimension {} is {}", read.path, i, read.dims[i]);
         total *= read.dims[i];   // at most 2^64 - 2^32
     }
     // Grows with what really comes: the header may promise anything.
     constexpr uint64_t piece = 16 << 20;
+    const std::string promise = fmt::format("the {} bytes that its header promises", total);
     while (read.bytes.size() < total) {
         uint64_t have = read.bytes.size(), want = std::min(piece, total - have);
         if (have + want > read.bytes.capacity()) read.bytes.reserve(std::min(total, std::max(have + want, 2 * have)));
         read.bytes.resize(have + want);
-        if (!get(read.bytes.data() + have, want)) return short_read(fmt::format("the {} bytes that its header promises", total));
+        if (!source.get(read.bytes.data() + have, want)) return source.ended(promise);
     }
-    // One byte more: the end of the stream, where zlib has compared the checksum.
-    uint8_t more;
-    if (gzread(file.get(), &more, 1) != 0) {
-        int error = Z_OK;
-        gzerror(file.get(), &error);
-        return error == Z_OK ? fail(Code::data, "{}: longer than the {} bytes that its header promises", path, total)
-                             : short_read("its checksum");
-    }
-    if (int error = Z_OK; gzerror(file.get(), &error), error != Z_OK) return short_read("its checksum");
+    GC_TRY(source.end(promise));
     *idx = std::move(read);
     return {};
 }
 
-Status set_read(const std::string& folder, const std::string& prefix, Set* set) {
+Status label_error(const std::string& path, uint64_t sample, uint32_t label, uint32_t classes) {
+    return fail(Code::data, "{}: label {} of sample {} is not below the {} classes", path, label, sample, classes);
+}
+
+/// classes 0: any label is good.
+Status idx_set(const std::string& folder, const std::string& prefix, uint32_t classes, Set* set) {
     Idx images, labels;
     GC_TRY(idx_read(folder, prefix + "-labels-idx1-ubyte", 1, &labels));
     GC_TRY(idx_read(folder, prefix + "-images-idx3-ubyte", 3, &images));
     if (images.dims[0] != labels.dims[0])
         return fail(Code::data, "{} has {} labels for the {} images of {}", labels.path, labels.dims[0], images.dims[0], images.path);
+    for (uint64_t i = 0; classes > 0 && i < labels.bytes.size(); ++i)
+        if (labels.bytes[i] >= classes) return label_error(labels.path, i, labels.bytes[i], classes);
     set->count = images.dims[0], set->H = images.dims[1], set->W = images.dims[2];
     set->images = std::move(images.bytes);
     set->labels.assign(labels.bytes.begin(), labels.bytes.end());
-    set->labels_path = labels.path;
     return {};
 }
 
-Status labels_check(const Set& set, uint32_t classes) {
-    auto wrong = std::find_if(set.labels.begin(), set.labels.end(), [&](int32_t label) { return static_cast<uint32_t>(label) >= classes; });
-    if (wrong == set.labels.end()) return {};
-    return fail(Code::data, "{}: label {} of sample {} is not below the {} classes", set.labels_path, *wrong, wrong - set.labels.begin(),
-                classes);
+Status idx_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
+    GC_TRY(idx_set(folder, "train", classes, train));
+    GC_TRY(idx_set(folder, "t10k", classes, test));
+    if (train->H == test->H && train->W == test->W) return {};
+    return fail(Code::data, "{}: images for training are {} x {}, those for testing {} x {}", folder, train->H, train->W, test->H, test->W);
 }
+
+// ---- CIFAR, the binary version -------------------------------------------------------------------------------------------------
+
+/// Records of label bytes, of which the last counts, and 3 planes of 32 x 32.  Appends them to the set.
+Status cifar_file(const std::string& folder, const std::string& name, uint32_t label_bytes, uint32_t classes, uint64_t count, Set* set) {
+    constexpr uint32_t C = 3, side = 32, pixels = C * side * side;
+    Source source;
+    GC_TRY(source.open(folder, name, ": --from is the folder that the archive of the binary version unpacks to"));
+    set->C = C, set->H = set->W = side;
+    uint64_t first = set->count;
+    set->count += count;
+    set->images.resize(set->count * pixels);
+    for (uint64_t i = 0; i < count; ++i) {
+        uint8_t labels[2];
+        if (!source.get(labels, label_bytes) || !source.get(set->images.data() + (first + i) * pixels, pixels))
+            return source.ended(fmt::format("record {} of {}", i, count));
+        uint32_t label = labels[label_bytes - 1];
+        if (label >= classes) return label_error(source.path(), i, label, classes);
+        set->labels.push_back(static_cast<int32_t>(label));
+    }
+    return source.end(fmt::format("{} records of {} bytes", count, label_bytes + pixels));
+}
+
+Status cifar10_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
+    for (int i = 1; i <= 5; ++i) GC_TRY(cifar_file(folder, fmt::format("data_batch_{}.bin", i), 1, classes, 10000, train));
+    return cifar_file(folder, "test_batch.bin", 1, classes, 10000, test);
+}
+
+// A coarse label comes first; it is not kept.
+Status cifar100_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
+    GC_TRY(cifar_file(folder, "train.bin", 2, classes, 50000, train));
+    return cifar_file(folder, "test.bin", 2, classes, 10000, test);
+}
+
+// --------------------------------------------------------------------------------------------------------------------------------
+
+struct Kind {
+    const char* name;
+    uint32_t classes;   // 0: as many as the labels show
+    const char* source;
+    Status (*read)(const std::string& folder, uint32_t classes, Set* train, Set* test);
+    const char* class_names = "";
+    const char* from = nullptr;   // where Debian's package puts it
+    const char* package = nullptr;
+};
+constexpr Kind kinds[] = {
+    {"fashion-mnist", 10, "Fashion-MNIST, Xiao, Rasul, Vollgraf 2017", idx_sets,
+     "t-shirt,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle_boot", "/usr/share/datasets/fashion-mnist",
+     "dataset-fashion-mnist"},
+    {"mnist", 10, "MNIST, LeCun, Cortes, Burges 1998", idx_sets},
+    {"cifar10", 10, "CIFAR-10, Krizhevsky 2009", cifar10_sets, "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"},
+    {"cifar100", 100, "CIFAR-100, Krizhevsky 2009", cifar100_sets,
+     "apple,aquarium_fish,baby,bear,beaver,bed,bee,beetle,bicycle,bottle,bowl,boy,bridge,bus,butterfly,camel,can,castle,caterpillar,"
+     "cattle,chair,chimpanzee,clock,cloud,cockroach,couch,crab,crocodile,cup,dinosaur,dolphin,elephant,flatfish,forest,fox,girl,hamster,"
+     "house,kangaroo,keyboard,lamp,lawn_mower,leopard,lion,lizard,lobster,man,maple_tree,motorcycle,mountain,mouse,mushroom,oak_tree,"
+     "orange,orchid,otter,palm_tree,pear,pickup_truck,pine_tree,plain,plate,poppy,porcupine,possum,rabbit,raccoon,ray,road,rocket,rose,"
+     "sea,seal,shark,shrew,skunk,skyscraper,snail,snake,spider,squirrel,streetcar,sunflower,sweet_pepper,table,tank,telephone,"
+     "television,tiger,tractor,train,trout,tulip,turtle,wardrobe,whale,willow_tree,wolf,woman,worm"},
+    {"idx", 0, "IDX files", idx_sets},
+};
 
 /// Per channel, over all pixels, scaled to 0..1; from exact integer sums.  images [count, C, pixels].
 void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pixels, DataInfo* info) {
@@ -169,16 +240,18 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
 
     // Everything is read and checked before the first byte is written.
     Set train, test;
-    GC_TRY(set_read(from, "train", &train));
-    GC_TRY(set_read(from, "t10k", &test));
-    if (train.H != test.H || train.W != test.W)
-        return fail(Code::data, "{}: images for training are {} x {}, those for testing {} x {}", from, train.H, train.W, test.H, test.W);
-    DataInfo info{.C = 1, .H = train.H, .W = train.W, .classes = kind->classes, .mean = {}, .std = {}, .source = kind->source};
+    GC_TRY(kind->read(from, kind->classes, &train, &test));
+    DataInfo info{.C = train.C,
+                  .H = train.H,
+                  .W = train.W,
+                  .classes = kind->classes,
+                  .mean = {},
+                  .std = {},
+                  .source = kind->source,
+                  .class_names = kind->class_names};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             info.classes = std::max(info.classes, static_cast<uint32_t>(*std::max_element(set->labels.begin(), set->labels.end())) + 1);
-    GC_TRY(labels_check(train, info.classes));
-    GC_TRY(labels_check(test, info.classes));
     mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
 
     GC_TRY(make_directories(config.out));

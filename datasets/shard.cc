@@ -1,7 +1,8 @@
 // In a shard everything hangs on the root group:
 //   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk")
 //   labels   uint8 or uint16 [N]           attribute sha256: the same
-//   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source
+//   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
+//            and class_names where they are known
 // Bytes come from outside: every attribute's type and size is checked before it is read, every size before memory is taken for it.
 #include "datasets/shard.h"
 
@@ -221,6 +222,7 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 attribute_write(root, "digest_samples", H5T_NATIVE_UINT64, {}, &digest_samples) &&
                 attribute_write(root, "mean", H5T_NATIVE_FLOAT, {info.C}, info.mean.data()) &&
                 attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
+                (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
                 data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
                                std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes) &&
                 data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,

@@ -1,5 +1,6 @@
 // Shards: HDF5 files with `images` uint8 [N,C,H,W], `labels` uint8 or uint16 [N] and attributes (format, classes, mean, std, source,
-// digests), readable by any HDF5 tool. The HDF5 library opens them and tells where the bytes are; the bytes are read by datasets/reader.h.
+// digests, class_names where they are known), readable by any HDF5 tool. The HDF5 library opens them and tells where the bytes are; the
+// bytes are read by datasets/reader.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,6 +15,7 @@ struct DataInfo {
     uint32_t C = 0, H = 0, W = 0, classes = 0;
     std::vector<float> mean, std;   // [C], pixels scaled to 0..1
     std::string source;
+    std::string class_names = {};   // separated by commas, for other tools: written, never read
 };
 
 /// A shard as it lies on disk.
@@ -38,7 +40,7 @@ Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels);
 
 struct ImportConfig {
-    std::string kind;   // "fashion-mnist", "mnist", "idx"
+    std::string kind;   // one of import_kinds()
     std::string from, out;
     bool force = false;   // replace what is there
 };

@@ -323,6 +323,9 @@ TEST_F(CtlData, ImportWritesShardsOnceUnlessForced) {
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["train"], 320);
     EXPECT_EQ(outcome.json()["paths"].size(), 2u);
+    outcome = run("import cifar10 --from absent --out other");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("absent/data_batch_1.bin")) << outcome.err;
     outcome = run("import idx --from absent --out other");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("absent")) << outcome.err;

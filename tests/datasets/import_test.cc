@@ -133,7 +133,7 @@ TEST_F(ImportIdx, OverwritesOnlyByForce) {
 }
 
 TEST_F(ImportIdx, WrongFlags) {
-    expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, idx"});
+    expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx"});
     ImportResult result;
     expect_error(data_import({.kind = "mnist", .from = "", .out = out}, &result), {"mnist", "--from"});
     expect_error(data_import({.kind = "mnist", .from = from, .out = ""}, &result), {"--out"});
@@ -141,7 +141,7 @@ TEST_F(ImportIdx, WrongFlags) {
                  {"none/train-labels-idx1-ubyte[.gz] is missing"});
     write_file(folder.file("file"), "x");
     expect_error(data_import({.kind = "mnist", .from = from, .out = folder.file("file/out")}, &result), {"file"});
-    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "idx"}));
+    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx"}));
 }
 
 TEST_F(ImportIdx, MissingFile) {
@@ -215,6 +215,113 @@ TEST_F(ImportIdx, HalfADataSetIsNone) {
     expect_error(import(), {"test.h5.part"});
     EXPECT_FALSE(std::filesystem::exists(out + "/train.h5"));
     EXPECT_FALSE(std::filesystem::exists(out + "/train.h5.part"));
+}
+
+// ---- CIFAR ---------------------------------------------------------------------------------------------------------------------
+
+/// Files of the size they must have, all zeros but for the first records.
+class ImportCifar : public ::testing::Test {
+protected:
+    TestFolder folder;
+    std::string from = folder.file("from"), out = folder.file("out");
+    static constexpr uint32_t pixels = 3 * 32 * 32, made = 20;
+    static std::string records(uint64_t first, uint32_t label_bytes, uint32_t classes) {
+        std::string bytes;
+        for (uint64_t n = first; n < first + made; ++n) {
+            if (label_bytes == 2) bytes += '\x63';   // coarse: not looked at
+            bytes += static_cast<char>(label_of(n, classes));
+            for (uint64_t i = 0; i < pixels; ++i) bytes += static_cast<char>(pixel_of(n, i));
+        }
+        return bytes;
+    }
+    std::string in(const std::string& name) const { return from + "/" + name; }
+    void file(const std::string& name, uint64_t count, uint64_t first, uint32_t label_bytes, uint32_t classes) const {
+        write_file(in(name), records(first, label_bytes, classes));
+        std::filesystem::resize_file(in(name), count * (label_bytes + pixels));
+    }
+    void SetUp() override {
+        std::filesystem::create_directory(from);
+        for (int i = 1; i <= 5; ++i) file(fmt::format("data_batch_{}.bin", i), 10000, 100 * i, 1, 10);
+        file("test_batch.bin", 10000, 600, 1, 10);
+        file("train.bin", 50000, 100, 2, 100);
+        file("test.bin", 10000, 600, 2, 100);
+    }
+    Status import(const char* kind) {
+        ImportResult result;
+        return data_import({.kind = kind, .from = from, .out = out, .force = false}, &result);
+    }
+    void expect_refused(const char* kind, std::initializer_list<std::string> parts) {
+        expect_error(import(kind), parts);
+        EXPECT_FALSE(std::filesystem::exists(out));
+    }
+    /// Record `at` of the shard is sample `first` of the series, and so on.
+    void expect_records(const std::string& name, uint64_t count, uint64_t at, uint64_t first, uint32_t classes) {
+        std::unique_ptr<DataSet> data;
+        Status status = data_open(out + "/" + name, &data);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(data->info().count, count);
+        EXPECT_EQ(data->info().classes, classes);
+        EXPECT_EQ(data->info().C, 3u);
+        EXPECT_EQ(data->info().H * data->info().W, 1024u);
+        EXPECT_NE(data->info().source.find("CIFAR"), std::string::npos);
+        std::vector<uint64_t> indices(made + 1);
+        for (uint64_t i = 0; i <= made; ++i) indices[i] = at + i;
+        std::vector<uint8_t> images(indices.size() * pixels);
+        std::vector<int32_t> labels(indices.size());
+        ASSERT_TRUE(data->read(indices, images.data(), labels.data()).ok());
+        for (uint64_t i = 0; i < made; ++i) expect_sample(first + i, &images[i * pixels], pixels, labels[i], classes);
+        EXPECT_EQ(images[made * pixels], 0);
+    }
+};
+
+TEST_F(ImportCifar, Cifar10) {
+    Status status = import("cifar10");
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_records("train.h5", 50000, 0, 100, 10);
+    expect_records("train.h5", 50000, 30000, 400, 10);
+    expect_records("test.h5", 10000, 0, 600, 10);
+    EXPECT_NE(read_file(out + "/test.h5").find("airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"), std::string::npos);
+}
+
+// The fine label is the label; a compressed file is as good as a plain one.
+TEST_F(ImportCifar, Cifar100AndGz) {
+    std::string packed = gz_bytes(in("x"), read_file(in("test.bin")));
+    std::filesystem::remove(in("test.bin"));
+    write_file(in("test.bin.gz"), packed);
+    Status status = import("cifar100");
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_records("train.h5", 50000, 0, 100, 100);
+    expect_records("test.h5", 10000, 0, 600, 100);
+    std::string bytes = read_file(out + "/test.h5");
+    size_t begin = bytes.find("apple,aquarium_fish"), end = bytes.find(",worm", begin);
+    ASSERT_NE(end, std::string::npos);
+    EXPECT_EQ(std::count(bytes.begin() + static_cast<int64_t>(begin), bytes.begin() + static_cast<int64_t>(end) + 1, ','), 99);
+
+    std::filesystem::remove_all(out);
+    write_file(in("test.bin.gz"), packed.substr(0, packed.size() - 1));
+    expect_refused("cifar100", {"test.bin.gz"});
+}
+
+TEST_F(ImportCifar, LabelOutOfRange) {
+    std::string bytes = records(300, 1, 10);
+    bytes[7 * (1 + pixels)] = 10;
+    write_file(in("data_batch_3.bin"), bytes);
+    expect_refused("cifar10", {"from/data_batch_3.bin: label 10 of sample 7 is not below the 10 classes"});
+    bytes = records(100, 2, 100);
+    bytes[19 * (2 + pixels) + 1] = '\xff';
+    write_file(in("train.bin"), bytes);
+    expect_refused("cifar100", {"from/train.bin: label 255 of sample 19 is not below the 100 classes"});
+}
+
+TEST_F(ImportCifar, TruncatedTooLongOrMissing) {
+    for (uint64_t left : {0, 1, 3073, 3073 * 9999, 3073 * 10000 - 1}) {
+        std::filesystem::resize_file(in("data_batch_1.bin"), left);
+        expect_refused("cifar10", {fmt::format("from/data_batch_1.bin: truncated: it ends within record {} of 10000", left / 3073)});
+    }
+    std::filesystem::resize_file(in("data_batch_1.bin"), 3073 * 10000 + 1);
+    expect_refused("cifar10", {"from/data_batch_1.bin: longer than 10000 records of 3073 bytes"});
+    std::filesystem::remove(in("data_batch_1.bin"));
+    expect_refused("cifar10", {"from/data_batch_1.bin[.gz] is missing", "--from", "unpacks"});
 }
 
 TEST(Import, FashionMnist) {
