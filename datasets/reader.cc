@@ -53,7 +53,7 @@ void digest_add(const Shard& shard, Sha256& sha) {
 
 }   // namespace
 
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data) {
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes) {
     std::vector<std::string> paths;
     GC_TRY(file_glob(pattern, &paths));
     auto result = std::make_unique<DataSet>();
@@ -79,6 +79,14 @@ Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data) {
         result->shards_.push_back(std::move(shard));
         result->fds_.push_back(std::move(fd));
     }
+    if (uint32_t has = result->info_.classes; classes > has)
+        return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, pattern);
+    else if (classes > 0 && classes < has) {
+        std::string text = fmt::format("below {}\n", classes);
+        sha.add(std::as_bytes(std::span(text)));
+        result->keep(classes);
+        if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", pattern, classes);
+    }
     result->digest_ = sha.hex();
     *data = std::move(result);
     return {};
@@ -89,15 +97,22 @@ Status data_verify(const DataSet& data) {
     return {};
 }
 
+void DataSet::keep(uint32_t classes) {
+    for (uint64_t i = 0; i < labels_.size(); ++i)
+        if (labels_[i] < classes) labels_[kept_.size()] = labels_[i], kept_.push_back(i);
+    labels_.resize(kept_.size());
+    info_.count = kept_.size(), info_.classes = classes;
+}
+
 Run DataSet::run(std::span<const uint64_t> indices) const {
-    uint64_t index = indices[0], bytes = sample_bytes();
-    GC_ASSERT(index < info_.count);
+    GC_ASSERT(indices[0] < info_.count);
+    uint64_t index = place(indices[0]), bytes = sample_bytes();
     auto shard = static_cast<uint32_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1);
     uint64_t sample = index - first_[shard];
     uint64_t most =
         std::min({uint64_t{indices.size()}, shards_[shard].info.count - sample, std::max((uint64_t{1} << 30) / bytes, uint64_t{1})});
     uint32_t count = 1;
-    while (count < most && indices[count] == index + count) ++count;
+    while (count < most && indices[count] < info_.count && place(indices[count]) == index + count) ++count;
     return {shard, count, sample, shards_[shard].images_offset + sample * bytes, count * bytes};
 }
 

@@ -21,8 +21,8 @@ struct Run {
     uint64_t bytes = 0;
 };
 
-/// The samples of all shards that match a pattern, in the order of the sorted paths.  Labels are held in memory (2 bytes a sample), images
-/// stay on disk.
+/// The samples of all shards that match a pattern, in the order of the sorted paths, or those of the first classes alone.  Labels are held
+/// in memory (2 bytes a sample), images stay on disk.
 class DataSet {
 public:
     const DataInfo& info() const { return info_; }   // of the whole; shards that differ in shape or classes are refused by open
@@ -41,16 +41,20 @@ public:
     int fd(uint32_t shard) const { return fds_[shard].get(); }
 
 private:
-    friend Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data);
+    friend Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes);
+    uint64_t place(uint64_t index) const { return kept_.empty() ? index : kept_[index]; }
+    void keep(uint32_t classes);
     DataInfo info_;
     std::string pattern_, digest_;
     std::vector<Shard> shards_;
     std::vector<Fd> fds_;
-    std::vector<uint64_t> first_;   // sample of each shard within the whole
+    std::vector<uint64_t> first_;   // sample of each shard within all of them
+    std::vector<uint64_t> kept_;    // which of all samples are ours; empty: they are
     std::vector<uint16_t> labels_;
 };
-/// Reads and checks all labels.  Errors name file, data set and chunk; a label out of range too.
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data);
+/// Reads and checks all labels.  Errors name file, data set and chunk; a label out of range too.  `classes`: samples with other labels than
+/// 0 .. classes - 1 are left out, as if the shards did not have them (8 bytes of memory for each that stays); 0: all are taken.
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0);
 /// shard_verify() of every shard: about 0.6 s a GB from the page cache.  A job does it once before it starts.
 Status data_verify(const DataSet& data);
 

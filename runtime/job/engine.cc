@@ -152,11 +152,11 @@ private:
     // ---- before the first step -------------------------------------------------------------------------------------------------
 
     Status open_data() {
-        GC_TRY(data_open(job_.train, &train_));
+        GC_TRY(data_open(job_.train, &train_, job_.classes));
         GC_TRY(data_verify(*train_));
         data_digest_ = train_->digest();
         if (job_.test.empty()) return {};
-        GC_TRY(data_open(job_.test, &test_));
+        GC_TRY(data_open(job_.test, &test_, job_.classes));
         GC_TRY(data_verify(*test_));
         const DataInfo &a = train_->info(), &b = test_->info();
         if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
@@ -285,16 +285,19 @@ private:
             std::lock_guard lock(status_mutex_);
             status_.state = JobState::running;
         }
-        uint64_t epoch = 0, evaluated = 0;
-        while (context.step < steps_) {
+        uint64_t epoch = 0;
+        double accuracy = -1;
+        while (context.step < steps_ && !(job_.stop_at > 0 && accuracy >= job_.stop_at)) {
             GC_TRY(algorithm_->round(context));
             record(context);
-            bool boundary = context.step == steps_;
+            bool boundary = false;
             for (; sampler_->steps(epoch + 1) <= context.step; ++epoch) boundary = true;
-            if (boundary && evaluated != context.step) {
-                GC_TRY(evaluate(context, epoch));
-                evaluated = context.step;
-            }
+            if (job_.evaluate > 0) boundary = context.step % job_.evaluate == 0;
+            Status status;
+            if (test_ && (boundary || context.step == steps_)) status = evaluate(context, epoch, &accuracy);
+            line_.append(std::string_view("}\n"));
+            steps_log_.add({line_.data(), line_.size()});
+            GC_TRY(status);
         }
         std::span<const float> parameters = net_->parameters();
         digest_ = sha256_hex(std::as_bytes(parameters));
@@ -314,6 +317,7 @@ private:
         return {};
     }
 
+    /// Leaves the step's line open for what an evaluation adds.
     void record(Context& context) {
         const StepRecord& step = context.record;
         uint64_t sent = 0, received = 0, now_us = context.host.now_us();
@@ -326,10 +330,9 @@ private:
         fmt::format_to(std::back_inserter(line_),
                        "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
                        "\"apply_us\":{},"
-                       "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"}}\n",
+                       "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
                        step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
                        received - received_, kernel_set_, job_.exchange, quantiser_name(job_.quantiser));
-        steps_log_.add({line_.data(), line_.size()});
         sent_ = sent, received_ = received;
 
         std::unique_lock lock(status_mutex_);
@@ -351,8 +354,7 @@ private:
     }
 
     /// Rank r evaluates batches r, r + n, …; rank 0 adds all up in the order of the batches, so the sum has the same bits whatever n.
-    Status evaluate(Context& context, uint64_t epoch) {
-        if (!test_) return {};
+    Status evaluate(Context& context, uint64_t epoch, double* accuracy) {
         const uint32_t n = config_.view.n(), batches = evaluator_->batches();
         auto* results = results_.as<BatchResult>();
         auto count = [&](Rank rank) {
@@ -385,13 +387,14 @@ private:
         }
         const BatchResult sum = *total_.as<BatchResult>();
         const auto samples = static_cast<double>(test_->info().count);
-        double accuracy = static_cast<double>(sum.right) / samples;
+        *accuracy = static_cast<double>(sum.right) / samples;
+        fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f},\"test_loss\":{:.6f}", *accuracy, sum.loss / samples);
         {
             std::lock_guard lock(status_mutex_);
-            status_.accuracy = accuracy;
+            status_.accuracy = *accuracy;
         }
         log_.info("epoch {} step {} loss {:.4f} test loss {:.4f} accuracy {:.4f}", epoch, context.step, context.record.loss,
-                  sum.loss / samples, accuracy);
+                  sum.loss / samples, *accuracy);
         return {};
     }
 
@@ -469,8 +472,12 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     Model model;
     std::vector<float> parameters;
     GC_TRY(model_read(path, &model, &parameters));
+    // A model of the first classes of its data is measured on these: its job file says so.
+    JobConfig job;
+    std::vector<JobMistake> mistakes;
+    (void)job_parse(model.job, path, "", &job, &mistakes);   // of another version, perhaps: then it is measured on all
     std::unique_ptr<DataSet> set;
-    GC_TRY(data_open(data, &set));
+    GC_TRY(data_open(data, &set, job.classes));
     const DataInfo& info = set->info();
     const NetSpec& spec = model.net;
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)

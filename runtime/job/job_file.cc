@@ -91,6 +91,10 @@ constexpr Option options[] = {
      [](Target target, const Value& value) { target.job->seed = static_cast<uint64_t>(value.integer); }},
     {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr, "how often all samples are seen; or", set_u32<&JobConfig::epochs>},
     {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr, "how many mini-batches", set_u32<&JobConfig::steps>},
+    {"job", "evaluate", Kind::integer, "0", 0, u32_max, false, nullptr, "steps between two evaluations; 0: after each epoch",
+     set_u32<&JobConfig::evaluate>},
+    {"job", "stop_at", Kind::number, "0", 0, 1, false, nullptr, "end as soon as an evaluation has this accuracy; 0: never",
+     [](Target target, const Value& value) { target.job->stop_at = value.number; }},
     {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", set_u32<&JobConfig::batch>},
     {"job", "blocks", Kind::integer, "8", 1, blocks_max, false, nullptr,
      "parts of a mini-batch, at most its samples; fixes the result, whatever the number of nodes", set_u32<&JobConfig::blocks>},
@@ -101,6 +105,8 @@ constexpr Option options[] = {
      "pattern of the shards to learn from; relative paths are against this file's folder", set_text<&JobConfig::train>},
     {"data", "test", Kind::text, "\"\"", 0, 0, false, nullptr, "pattern of the shards to measure accuracy on; empty: none",
      set_text<&JobConfig::test>},
+    {"data", "classes", Kind::integer, "0", 0, 65536, false, nullptr,
+     "samples with labels below this are the whole data, and the net has as many outputs; 0: all", set_u32<&JobConfig::classes>},
     {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set_text<&JobConfig::preset>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
      set_u32<&JobConfig::net_pad>},
@@ -315,6 +321,9 @@ private:
         if (!has("data.train"))
             mistake(line("data.train"), "data.train", "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\"");
         else if (job_.train.empty() && root.at_path("data.train").is_string()) mistake(line("data.train"), "data.train", "is empty");
+        for (const char* key : {"job.evaluate", "job.stop_at"})
+            if (has(key) && job_.test.empty() && (job_.evaluate > 0 || job_.stop_at > 0))
+                mistake(line(key), key, "there is nothing to evaluate on: data.test is missing");
         for (std::string* pattern : {&job_.train, &job_.test})
             if (!pattern->empty() && pattern->front() != '/') *pattern = base_ + '/' + *pattern;
 

@@ -17,9 +17,12 @@ struct JobConfig {
     std::string name = "job";
     uint64_t seed = 1;
     uint32_t epochs = 0, steps = 0;   // exactly one is not 0
+    uint32_t evaluate = 0;            // steps between two evaluations; 0: after each epoch
+    double stop_at = 0;               // accuracy that ends the job; 0: none
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
     std::string train, test;   // absolute patterns; test may be empty
+    uint32_t classes = 0;      // samples of the first ones only; 0: all
     std::string preset;        // or, when empty, `layers`
     uint32_t net_pad = 0;      // of [net] with layers of its own
     std::vector<LayerSpec> layers;

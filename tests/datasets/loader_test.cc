@@ -146,6 +146,29 @@ TEST_P(LoaderTest, BlocksLargerThanTheRing) {
         }
 }
 
+// With the first classes alone, blocks are made of the samples that stay.
+TEST_P(LoaderTest, FirstClasses) {
+    ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, 4).ok());
+    std::vector<uint64_t> kept;
+    for (uint64_t i = 0; i < 303; ++i)
+        if (label_of(i, 10) < 4) kept.push_back(i);
+    ASSERT_EQ(data->info().count, kept.size());
+    Sampler sampler(kept.size(), 9, 50, 7);
+    Made made;
+    make(made, sampler, GetParam().config);
+    made.loader->plan(0, {1, 2, 5});
+    for (StepId step = 0; step < 10; ++step)
+        for (uint32_t block : {1, 2, 5}) {
+            Samples samples;
+            ASSERT_TRUE(made.loader->get({step, block}, 10'000'000, &samples).ok());
+            std::vector<uint64_t> indices(sampler.block_size(block));
+            sampler.block({step, block}, indices);
+            for (uint32_t i = 0; i < samples.count; ++i)
+                expect_sample(kept[indices[i]], samples.images + 70 * i, 70, samples.labels[i], 10);
+            made.loader->done({step, block});
+        }
+}
+
 TEST_P(LoaderTest, AllocatesNothing) {
     Sampler sampler(data->info().count, 9, 64, 4);
     Made made;

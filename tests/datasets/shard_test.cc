@@ -417,6 +417,46 @@ TEST(DataSet, ShardsMustBeAlike) {
     expect_error(data_open(folder.file("?.h5"), &data), {"b.h5", "a.h5", "mean"});
 }
 
+// The first classes alone: the samples of the others are not there, whatever the shards and however they are read.
+TEST(DataSet, KeepsTheFirstClasses) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(40, 1, 6, 6, 10), 0).ok());
+    ASSERT_TRUE(write_shard(folder.file("b.h5"), info_of(300, 1, 6, 6, 10), 40).ok());
+    std::set<std::string> digests;
+    for (uint32_t classes : {0u, 1u, 3u, 9u, 10u}) {
+        std::vector<uint64_t> wanted;   // of the series
+        for (uint64_t i = 0; i < 340; ++i)
+            if (classes == 0 || label_of(i, 10) < static_cast<int32_t>(classes)) wanted.push_back(i);
+        std::unique_ptr<DataSet> data;
+        Status status = data_open(folder.file("?.h5"), &data, classes);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(data->info().classes, classes ? classes : 10);
+        ASSERT_EQ(data->info().count, wanted.size());
+        EXPECT_TRUE(data_verify(*data).ok());
+        digests.insert(data->digest());
+        for (bool back : {false, true}) {   // in order: in runs where kept samples are neighbours
+            std::vector<uint64_t> indices(wanted.size());
+            for (uint64_t i = 0; i < indices.size(); ++i) indices[i] = back ? indices.size() - 1 - i : i;
+            std::vector<uint8_t> images(indices.size() * 36);
+            std::vector<int32_t> labels(indices.size());
+            ASSERT_TRUE(data->read(indices, images.data(), labels.data()).ok());
+            for (uint64_t i = 0; i < indices.size(); ++i) expect_sample(wanted[indices[i]], &images[i * 36], 36, labels[i], 10);
+        }
+    }
+    EXPECT_EQ(digests.size(), 4u);   // all of them is all of them, said or not
+}
+
+TEST(DataSet, ClassesThatAreNotThere) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(40, 1, 6, 6, 10), 0).ok());
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(folder.file("a.h5"), &data, 11), {"classes = 11", "the 10 of", "a.h5"});
+    DataInfo info = info_of(2, 1, 6, 6, 10);
+    std::vector<uint8_t> images(2 * 36);
+    ASSERT_TRUE(shard_write(folder.file("b.h5"), info, images.data(), std::vector<int32_t>{5, 6}.data()).ok());
+    expect_error(data_open(folder.file("b.h5"), &data, 5), {"b.h5", "no sample of the first 5 classes"});
+}
+
 TEST(DataSet, DigestTellsDataApart) {
     TestFolder folder;
     std::set<std::string> digests;

@@ -275,6 +275,79 @@ TEST_F(EngineTest, FinalModelEvaluatesToTheJobsAccuracy) {
     EXPECT_FALSE(std::filesystem::exists(path + ".part"));
 }
 
+/// Steps of the lines of steps.jsonl that hold an accuracy, and the accuracies.
+std::vector<std::pair<uint64_t, double>> evaluations(const std::string& final_path, size_t* lines) {
+    std::vector<std::pair<uint64_t, double>> found;
+    std::ifstream in(final_path.substr(0, final_path.rfind('/')) + "/steps.jsonl");
+    *lines = 0;
+    for (std::string line; std::getline(in, line); ++*lines) {
+        EXPECT_EQ(line.front(), '{');
+        EXPECT_EQ(line.back(), '}');
+        size_t at = line.find("\"accuracy\":");
+        if (at != std::string::npos) found.emplace_back(std::stoull(line.substr(8)), std::stod(line.substr(at + 11)));
+    }
+    return found;
+}
+
+TEST_F(EngineTest, EvaluatesWhenTold) {
+    JobStatus status;
+    std::string path;
+    size_t lines;
+    const std::string slow = replaced(job_text(), "lr = 0.05\nmomentum = 0.9", "lr = 0.01");
+    ASSERT_TRUE(run_one(slow, 1, &status, &path).ok());   // two epochs of 25 steps
+    const std::string digest = status.digest;
+    auto found = evaluations(path, &lines);
+    ASSERT_EQ(found.size(), 2u);
+    EXPECT_EQ(found[0].first, 24u);
+    EXPECT_EQ(found[1].first, 49u);
+
+    ASSERT_TRUE(run_one(replaced(slow, "[job]", "[job]\nevaluate = 4"), 1, &status, &path).ok());
+    EXPECT_EQ(status.digest, digest);   // looking changes nothing
+    found = evaluations(path, &lines);
+    ASSERT_EQ(found.size(), 13u);   // after 4, 8, … 48 steps and at the end
+    for (size_t i = 0; i < 12; ++i) EXPECT_EQ(found[i].first, 4 * i + 3);
+    EXPECT_EQ(found[12].first, 49u);
+    EXPECT_NEAR(found[12].second, status.accuracy, 1e-6);
+
+    // The first of these that has reached the target ends the job, on any number of ranks.
+    const double target = found[6].second - 1e-5;
+    auto reached = std::find_if(found.begin(), found.end(), [&](const auto& each) { return each.second >= target; });
+    ASSERT_NE(reached, found.begin());
+    const std::string text = replaced(slow, "[job]", fmt::format("[job]\nevaluate = 4\nstop_at = {}", target));
+    ASSERT_TRUE(run_one(text, 1, &status, &path).ok());
+    EXPECT_EQ(status.state, JobState::done);
+    EXPECT_EQ(status.step, reached->first + 1);
+    EXPECT_GE(status.accuracy, target);
+    EXPECT_EQ(evaluations(path, &lines).size(), static_cast<size_t>(reached - found.begin()) + 1);
+    EXPECT_EQ(lines, status.step);
+    std::vector<JobStatus> many;
+    ASSERT_TRUE(run_many(text, 3, &many).ok());
+    for (const JobStatus& each : many) {
+        EXPECT_EQ(each.step, status.step);
+        EXPECT_EQ(each.digest, status.digest);
+    }
+}
+
+TEST_F(EngineTest, FirstClassesAreAWholeProblem) {
+    std::string text = replaced(replaced(job_text(), "[net]", "classes = 3\n[net]"), "outputs = 4\n", "outputs = 3\n");
+    JobStatus status;
+    std::string path;
+    Status result = run_one(text, 1, &status, &path);
+    ASSERT_TRUE(result.ok()) << result.what;
+    EXPECT_EQ(status.steps, 38u);   // 450 of the 600 samples, twice, by 24
+    EXPECT_GT(status.accuracy, 0.9);
+    Evaluation evaluation;
+    result = model_evaluate(path, folder_ + "/test.h5", 1, &evaluation);
+    ASSERT_TRUE(result.ok()) << result.what;
+    EXPECT_EQ(evaluation.count, 188u);   // of 250, labels 0 to 2, from sample 600 on
+    EXPECT_EQ(evaluation.count_of_class, (std::vector<uint64_t>{63, 63, 62}));
+    EXPECT_EQ(static_cast<double>(evaluation.right) / static_cast<double>(evaluation.count), status.accuracy);
+
+    result = run_one(replaced(job_text(), "[net]", "classes = 5\n[net]"), 1, &status);
+    EXPECT_NE(std::string_view(result.what).find("classes = 5 is more than the 4 of"), std::string_view::npos) << result.what;
+    EXPECT_NE(std::string_view(result.what).find("train.h5"), std::string_view::npos) << result.what;
+}
+
 TEST_F(EngineTest, BrokenModelsAreNamed) {
     JobStatus status;
     std::string path;

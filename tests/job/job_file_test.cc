@@ -104,6 +104,9 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     EXPECT_EQ(spelled.name, job.name);
     EXPECT_EQ(spelled.seed, job.seed);
     EXPECT_EQ(spelled.batch, job.batch);
+    EXPECT_EQ(spelled.evaluate, job.evaluate);
+    EXPECT_EQ(spelled.stop_at, job.stop_at);
+    EXPECT_EQ(spelled.classes, job.classes);
     EXPECT_EQ(spelled.blocks, job.blocks);
     EXPECT_EQ(spelled.deadline_us, job.deadline_us);
     EXPECT_EQ(spelled.optimiser.lr, job.optimiser.lr);
@@ -159,6 +162,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
              {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
+             {"[net]", "classes = -1\n[net]", "job.toml:12: data.classes: -1 is below 0"},
+             {"epochs = 5 ", "epochs = 5\nstop_at = 82 ", "job.toml:6: job.stop_at: 82 is above 1"},
          }) {
         std::vector<std::string> found = mistakes_of(changed(each.from, each.to));
         ASSERT_FALSE(found.empty()) << each.to;
@@ -166,6 +171,20 @@ TEST(JobFile, EveryMistakeHasItsLine) {
             std::any_of(found.begin(), found.end(), [&](const std::string& text) { return text.find(each.part) != std::string::npos; }))
             << each.to << " gives " << found[0] << ", wanted " << each.part;
     }
+}
+
+TEST(JobFile, WhenToEvaluateNeedsTestData) {
+    std::string text = changed("test = \"fashion-mnist/test*.h5\"", "classes = 4");
+    JobConfig job;
+    EXPECT_EQ(mistakes_of(text, &job), std::vector<std::string>{});
+    EXPECT_EQ(job.classes, 4u);
+    text.insert(text.find("seed"), "evaluate = 7\nstop_at = 0.82\n");
+    EXPECT_EQ(mistakes_of(text),
+              (std::vector<std::string>{"job.toml:4: job.evaluate: there is nothing to evaluate on: data.test is missing",
+                                        "job.toml:5: job.stop_at: there is nothing to evaluate on: data.test is missing"}));
+    ASSERT_EQ(mistakes_of(changed("seed", "evaluate = 7\nstop_at = 0.82\nseed"), &job), std::vector<std::string>{});
+    EXPECT_EQ(job.evaluate, 7u);
+    EXPECT_EQ(job.stop_at, 0.82);
 }
 
 TEST(JobFile, AllMistakesInOneGo) {
