@@ -1,10 +1,6 @@
 #include "runtime/daemon/config.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -17,6 +13,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/toml.h"
+#include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {
@@ -116,25 +113,11 @@ void read_listen(const toml::node& node, Parser& parser) {
 }
 
 void read_interface(const toml::node& node, Parser& parser) {
+    NetworkInterface found;
     if (!parser.text(node, "interface", &parser.config.interface)) return;
-    const std::string& wanted = parser.config.interface;
-    ifaddrs* all = nullptr;
-    if (::getifaddrs(&all) != 0) return;   // cannot be told here, and multicast will tell
-    std::vector<std::string> names;
-    bool found = false;
-    for (ifaddrs* each = all; each; each = each->ifa_next) {
-        char address[INET6_ADDRSTRLEN] = "";
-        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET)
-            ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(each->ifa_addr)->sin_addr, address, sizeof address);
-        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET6)
-            ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(each->ifa_addr)->sin6_addr, address, sizeof address);
-        found |= wanted == each->ifa_name || wanted == address;
-        if (std::find(names.begin(), names.end(), each->ifa_name) == names.end()) names.emplace_back(each->ifa_name);
-    }
-    ::freeifaddrs(all);
-    if (!found)
-        parser.wrong(node,
-                     fmt::format("interface: there is no \"{}\" here: one of {}, or an address of one", wanted, fmt::join(names, ", ")));
+    if (Status status = interface_find(parser.config.interface, &found); !status.ok())
+        return parser.wrong(node, fmt::format("interface: {}", status.what));
+    parser.config.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
 }
 
 void read_key(const toml::node& node, Parser& parser) { parser.file(node, "key", &parser.config.key); }

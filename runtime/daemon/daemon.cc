@@ -61,6 +61,7 @@ Status Daemon::open(int listen_fd) {
     for (const NodeAddress& member : config_.members) membership.names.push_back(member.name);
     membership.identity = identity_;
     membership.version = version_text;
+    membership.datagram_bytes = config_.datagram_bytes;
     membership_ = std::make_unique<Membership>(membership);
     job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, keys_, *membership_, log_, folder});
     mesh_->attach(mesh_channel, membership_.get());
@@ -213,6 +214,7 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     GC_TRY(choose(submission, &plan->members));
     random_bytes(plan->id);
     plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
+    if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
     plan->deadline_us = config.deadline_us, plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
 
     Waiter waiter;
@@ -228,6 +230,19 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     GC_TRY(waiter.status);
     *id = job_id_text(plan->id);
     return {};
+}
+
+/// What the smallest of the members' interfaces carries.
+uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
+    uint32_t bytes = UINT32_MAX;
+    for (const PeerState& peer : membership_->peers()) {
+        if (std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; })) continue;
+        if (peer.datagram_bytes == 0 && bytes != 0)
+            log_.info("node {} has no `interface` in its gradcastd.toml: multicast exchanges go over TCP, a copy to each node",
+                      peer.member.name);
+        bytes = std::min(bytes, peer.datagram_bytes);
+    }
+    return bytes;
 }
 
 std::vector<JobSummary> Daemon::jobs() {

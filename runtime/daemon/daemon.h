@@ -41,6 +41,7 @@ private:
     void steward();
     void act(const Notice& notice);
     void watch_peers(std::vector<PeerState>* before);
+    uint32_t datagrams_for(const std::vector<Member>& members) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
     Status find(const std::string& which, JobDetail* detail, JobRun** run);   // holding mutex_
 

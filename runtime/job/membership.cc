@@ -74,6 +74,7 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
     writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
     for (const Member& member : plan.members) writer.member(member);
+    writer.number(plan.datagram_bytes);
     return std::move(writer.bytes);
 }
 
@@ -87,7 +88,9 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     uint64_t members = reader.number();
     if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
-    if (!reader.whole()) return false;
+    const uint64_t datagram_bytes = reader.number();
+    if (!reader.whole() || datagram_bytes > lease_bytes_max || datagram_bytes % 8 != 0) return false;
+    result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
     *plan = std::move(result);
     return true;
 }
@@ -96,7 +99,7 @@ Membership::Membership(const MembershipConfig& config) : config_(config), peers_
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) peers_[peer].member.name = config_.names[peer], peers_[peer].why = "not reached yet";
     Peer& self = peers_[config_.self];
-    self.alive = true, self.why.clear(), self.version = config_.version;
+    self.alive = true, self.why.clear(), self.version = config_.version, self.datagram_bytes = config_.datagram_bytes;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
 
@@ -174,7 +177,7 @@ void Membership::tick(Actions& actions) {
     actions.timers.push_back({1, actions.now_us + std::min(tick_us, config_.hello_us)});
     Writer writer;
     writer.member(peers_[config_.self].member);
-    writer.text(config_.version), writer.number(sessions_.size());
+    writer.text(config_.version), writer.number(config_.datagram_bytes), writer.number(sessions_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
@@ -325,12 +328,13 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     Reader reader{bytes};
     Member member = reader.member();
     std::string version = reader.text(64);
-    uint64_t jobs = reader.number();
+    uint64_t datagram_bytes = reader.number(), jobs = reader.number();
     if (!reader.whole() || member.name != config_.names[from]) return;
     Peer& peer = peers_[from];
     if (peer.alive && peer.member.incarnation != member.incarnation)
         lost(from, peer.member.uuid == member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
-    peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs),
+    peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs);
+    peer.datagram_bytes = datagram_bytes <= lease_bytes_max ? static_cast<uint32_t>(datagram_bytes) / 8 * 8 : 0;
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;

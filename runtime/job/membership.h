@@ -32,6 +32,7 @@ struct JobPlan {
     uint64_t deadline_us = 0;             // D
     uint64_t submitted_unix = 0;
     std::vector<Member> members;   // by rank; 0 coordinates
+    uint32_t datagram_bytes = 0;   // payload of one datagram that every member's interface can carry; 0: streams alone
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
     uint64_t prepare_us() const { return 10 * deadline_us; }
 };
@@ -44,6 +45,7 @@ struct MembershipConfig {
     std::vector<std::string> names;   // by peer
     Identity identity;
     std::string version;
+    uint32_t datagram_bytes = 0;                             // largest payload of a datagram on this node's interface; 0: it has none
     uint32_t jobs_max = 16;                                  // sessions at one time
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
@@ -53,6 +55,7 @@ struct PeerState {
     bool alive = false;
     Member member;   // as it last said; uuid all zero: never heard of
     std::string version;
+    uint32_t datagram_bytes = 0;   // 0: it has no `interface`
     uint32_t jobs = 0;
     std::string why;   // not alive: the last error
 };

@@ -15,8 +15,8 @@ std::vector<uint32_t> Placement::blocks_of(Rank rank) const {
 namespace {
 
 constexpr ExchangeKind kinds[] = {
-    {"ring", "ring reduce-scatter and all-gather: 2G(n-1)/n sent per node", ring_create, false},
-    {"unicast", "each node sends its gradient to each other: (n-1)G sent per node", unicast_create, true},
+    {"ring", "ring reduce-scatter and all-gather: 2G(n-1)/n sent per node", ring_create, false, false},
+    {"unicast", "each node sends its gradient to each other: (n-1)G sent per node", unicast_create, true, false},
 };
 
 }   // namespace

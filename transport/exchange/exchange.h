@@ -63,7 +63,8 @@ struct ExchangeKind {
     const char* name;
     const char* summary;
     std::unique_ptr<Exchange> (*create)(const ExchangeConfig&);
-    bool fixed;   // allows the quantiser `fixed`
+    bool fixed;       // allows the quantiser `fixed`
+    bool datagrams;   // multicasts: goes through transport/bulk where there are datagrams
 };
 /// One row an exchange: to add one, write its file and its row.
 std::span<const ExchangeKind> exchange_kinds();

@@ -14,7 +14,10 @@ constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
 }   // namespace
 
-uint32_t datagram_segment(uint32_t mtu, bool ipv6) { return (mtu - (ipv6 ? 48 : 28) - datagram_overhead_bytes) / 8 * 8; }
+uint32_t datagram_segment(uint32_t mtu, bool ipv6) {
+    // Above a jumbo frame (lo has 65536) nothing is gained, and a block of packets to repair would be large.
+    return (std::clamp(mtu, 1280u, 9000u) - (ipv6 ? 48 : 28) - datagram_overhead_bytes) / 8 * 8;
+}
 const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
 std::string job_id_text(const JobId& id) { return hex(id); }
 
