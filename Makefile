@@ -17,6 +17,9 @@ PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev 
             libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev libgtest-dev libbenchmark-dev \
             dataset-fashion-mnist
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
+# gradcast-lab and its test; what bench/rivals compares with.
+PACKAGES_LAB    := iproute2 nftables iperf3 python3
+PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev
 
 PC_CORE  := liburing openssl spdlog fmt zlib hdf5
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
@@ -40,7 +43,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev demo test lint format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lint format asan tsan fuzz bench install clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -69,6 +72,10 @@ deps: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES))
 deps-dev: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES) $(PACKAGES_DEV))
+deps-lab: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_LAB))
+deps-rivals: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
 NVCC := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 features: | $(BUILD)/.dir
@@ -169,7 +176,7 @@ format:
 
 PREFIX ?= /usr
 install: all
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
