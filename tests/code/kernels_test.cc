@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {
@@ -137,6 +138,129 @@ TEST(Words, AddsWrapAtEveryLevel) {
                 ASSERT_EQ(static_cast<uint64_t>(mixed[i]), static_cast<uint64_t>(wide0[i]) + static_cast<uint64_t>(int64_t{b[i]}));
             }
         }
+}
+
+TEST(Words, ShortAddsWrapAtEveryLevel) {
+    for (Isa isa : isas())
+        for (uint64_t count : {0, 1, 31, 32, 33, 1000}) {
+            std::vector<int16_t> a(count), b(count), want(count);
+            for (uint64_t i = 0; i < count; ++i) {
+                a[i] = static_cast<int16_t>(i % 3 == 0 ? INT16_MAX : bits32(static_cast<uint32_t>(i)));
+                b[i] = static_cast<int16_t>(i % 4 == 0 ? INT16_MAX : bits32(static_cast<uint32_t>(i) + 1000));
+                want[i] = static_cast<int16_t>(a[i] + b[i]);
+            }
+            word_kernels(isa).add_i16(a.data(), b.data(), count);
+            EXPECT_EQ(a, want);
+        }
+}
+
+// Spec section 2, auto16: floor(v + u) in units of 2^-32, u from the generator's own function.
+int64_t plain_stochastic(float x, const Scale& scale, const Rounding& rounding, uint64_t i, uint64_t* clipped) {
+    double v = x * scale.factor;
+    if (!(std::fabs(v) <= scale.limit)) ++*clipped;
+    v = std::isnan(v) || v > scale.limit ? scale.limit : std::max(v, -static_cast<double>(scale.limit));
+    const uint64_t e = rounding.first + i;
+    const uint32_t u = random4(Purpose::rounding, rounding.seed, rounding.step | uint64_t{rounding.block} << 32,
+                               static_cast<uint32_t>(e / 64 * 16 + e % 16))[e % 64 / 16];
+    return (std::llrint(v * 0x1p32) + u) >> 32;
+}
+
+TEST(Stochastic, EqualsThePlainReferenceAtEveryLevel) {
+    for (int32_t limit : {511, 4095, 32760})
+        for (bool finite : {true, false}) {
+            const Scale scale{1.0, limit == 511 ? 0x1p20 : 1.0, limit};
+            const std::vector<float> x = inputs(scale, finite);
+            for (uint64_t first : {uint64_t{0}, uint64_t{64}, uint64_t{77}, uint64_t{1023}, (uint64_t{1} << 34) - 64 * 1024}) {
+                const Rounding rounding{0x123456789ABCDEF0 + first, 4000000000, 63, first};
+                uint64_t clipped = 0;
+                std::vector<int16_t> want, base;
+                for (size_t i = 0; i < x.size(); ++i) {
+                    const int64_t q = plain_stochastic(x[i], scale, rounding, i, &clipped);
+                    ASSERT_LE(std::abs(q), limit);
+                    want.push_back(static_cast<int16_t>(q)), base.push_back(static_cast<int16_t>(bits32(static_cast<uint32_t>(i))));
+                }
+                for (Isa isa : isas()) {
+                    std::vector<int16_t> words(x.size(), 7), sum = base;
+                    const WordKernels& kernels = word_kernels(isa);
+                    const QuantiseResult result = kernels.quantise_i16(words.data(), x.data(), x.size(), scale, rounding, false);
+                    kernels.quantise_i16(sum.data(), x.data(), x.size(), scale, rounding, true);
+                    ASSERT_EQ(words, want) << isa_name(isa);
+                    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(sum[i], static_cast<int16_t>(base[i] + want[i]));
+                    EXPECT_EQ(result.clipped, clipped);
+                    EXPECT_EQ(std::isfinite(result.maximum), finite);
+                    // Any cut of the vector gives the same words.
+                    std::vector<int16_t> parts(x.size());
+                    for (size_t from = 0, size = 1; from < x.size(); from += size, size = size * 2 + 1) {
+                        size = std::min(size, x.size() - from);
+                        Rounding part = rounding;
+                        part.first += from;
+                        kernels.quantise_i16(parts.data() + from, x.data() + from, size, scale, part, false);
+                    }
+                    ASSERT_EQ(parts, want) << isa_name(isa);
+                }
+            }
+        }
+}
+
+TEST(Stochastic, IsUnbiasedAndKeyed) {
+    constexpr uint32_t count = 1 << 18;
+    const WordKernels& kernels = word_kernels(isa_best());
+    auto words_of = [&](float value, const Rounding& rounding) {
+        const std::vector<float> x(count, value);
+        std::vector<int16_t> words(count);
+        kernels.quantise_i16(words.data(), x.data(), count, {1.0, 1.0, 4095}, rounding, false);
+        return words;
+    };
+    const Rounding one{1, 2, 3, 0};
+    for (float value : {0.0f, 0.5f, -0.5f, 0.01f, -0.99f, 1234.25f, -3.7f, 4094.9f, 1e-3f}) {
+        const std::vector<int16_t> words = words_of(value, one);
+        double sum = 0;
+        for (int16_t word : words) {
+            ASSERT_LT(std::fabs(word - value), 1.0f);
+            sum += word;
+        }
+        const double share = value - std::floor(value), deviation = std::sqrt(share * (1 - share) * count);
+        EXPECT_LE(std::fabs(sum - static_cast<double>(value) * count), 6 * deviation) << value;
+    }
+    const std::vector<int16_t> words = words_of(0.5f, one);
+    EXPECT_EQ(words, words_of(0.5f, one));
+    for (const Rounding& other : {Rounding{2, 2, 3, 0}, Rounding{1, 3, 3, 0}, Rounding{1, 2, 4, 0}, Rounding{1, 2, 3, 1},
+                                  Rounding{1, 2, 3, 16}, Rounding{1, 2, 3, 64}, Rounding{1ull << 32 | 1, 2, 3, 0}}) {
+        const std::vector<int16_t> others = words_of(0.5f, other);
+        int64_t equal = 0;
+        for (uint32_t i = 0; i < count; ++i) equal += words[i] == others[i];
+        EXPECT_LE(std::abs(equal - count / 2), 6 * 256);   // as two coins agree
+    }
+}
+
+TEST(Digest, IsAdditiveAndSeesEveryBit) {
+    constexpr uint64_t first = 12345678901, count = 1003;
+    std::vector<int16_t> narrow(count);
+    std::vector<int32_t> a(count), b(count), sum(count);
+    std::vector<int64_t> wide(count);
+    uint64_t want = 0, want_narrow = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+        a[i] = i % 5 == 0 ? -(1 << 29) : static_cast<int32_t>(bits32(static_cast<uint32_t>(i))) >> 2;
+        b[i] = i % 7 == 0 ? 1 << 29 : static_cast<int32_t>(bits32(static_cast<uint32_t>(i) + 5000)) >> 2;
+        sum[i] = a[i] + b[i], narrow[i] = static_cast<int16_t>(a[i]), wide[i] = a[i];
+        want += (splitmix64(first + i) | 1) * static_cast<uint64_t>(int64_t{a[i]});
+        want_narrow += (splitmix64(first + i) | 1) * static_cast<uint64_t>(int64_t{narrow[i]});
+    }
+    for (Isa isa : isas()) {
+        const WordKernels& kernels = word_kernels(isa);
+        EXPECT_EQ(kernels.digest_i32(a.data(), count, first), want) << isa_name(isa);
+        EXPECT_EQ(kernels.digest_i64(wide.data(), count, first), want) << isa_name(isa);
+        EXPECT_EQ(kernels.digest_i16(narrow.data(), count, first), want_narrow) << isa_name(isa);
+        EXPECT_EQ(kernels.digest_i32(sum.data(), count, first), want + kernels.digest_i32(b.data(), count, first));
+        for (uint64_t cut : {0, 1, 500, 1003})
+            EXPECT_EQ(want, kernels.digest_i32(a.data(), cut, first) + kernels.digest_i32(a.data() + cut, count - cut, first + cut));
+        for (uint32_t i = 0; i < count; i += 17)
+            for (uint32_t bit = 0; bit < 32; ++bit) {
+                a[i] ^= static_cast<int32_t>(1u << bit);
+                EXPECT_NE(kernels.digest_i32(a.data(), count, first), want);
+                a[i] ^= static_cast<int32_t>(1u << bit);
+            }
+    }
 }
 
 TEST(Words, ComputeNow) {

@@ -16,13 +16,43 @@ struct QuantiseResult {
     float maximum;      // max |x| before clipping; NaN or Inf when the input holds one
     uint64_t clipped;   // elements outside the limits
 };
+/// What quantise_i16 rounds with: element i draws from (seed, step, block, first + i).
+struct Rounding {
+    uint64_t seed;
+    uint32_t step, block;
+    uint64_t first;   // canonical index of x[0]; all below 2^34
+};
+/// out[o][x] = sum over i < ins of weights[o ins + i] * in[i][x], modulo the prime.  Words of prime_32 have 32 bits, those of prime_16 have
+/// 16. A signed word lies within +-(prime - 1) / 2, the others are residues 0 .. prime - 1.  out overlaps no in.
+struct Combine {
+    uint32_t prime;
+    uint32_t outs, ins;        // at least 1
+    const uint32_t* weights;   // residues
+    const Buffer* in;          // [ins]
+    const Buffer* out;         // [outs]
+    bool in_signed, out_signed;
+};
 struct WordKernels {
+    void (*add_i16)(int16_t* dst, const int16_t* src, uint64_t count);   // wrapping
     void (*add_i32)(int32_t* dst, const int32_t* src, uint64_t count);   // wrapping
     void (*add_i64)(int64_t* dst, const int64_t* src, uint64_t count);   // wrapping
     void (*add_i32_to_i64)(int64_t* dst, const int32_t* src, uint64_t count);
     /// dst = q(x), or dst += q(x) (wrapping) where `accumulate`.
     QuantiseResult (*quantise_i32)(int32_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate);
     QuantiseResult (*quantise_i64)(int64_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate);
+    /// Stochastic: q(x) = floor(v + u), v = x * factor clamped to +-limit and rounded to 2^-32, u uniform in [0, 1): the 32 bits in units
+    /// of 2^-32 of random4(Purpose::rounding, seed, step | block << 32, e / 64 * 16 + e % 16)[e % 64 / 16], e the element's canonical
+    /// index. factor is a power of two; limit at most 32760.
+    QuantiseResult (*quantise_i16)(int16_t* dst, const float* x, uint64_t count, const Scale& scale, const Rounding& rounding,
+                                   bool accumulate);
+    /// The whole combination; returns ins.  Where the inputs are not signed: the first input that holds a word >= prime, and then the
+    /// outputs mean nothing.
+    uint32_t (*combine)(const Combine& combine, uint64_t count);
+    /// sum over i of (splitmix64(first + i) | 1) * words[i], modulo 2^64, words sign-extended: the digest of a sum of vectors is the sum of
+    /// their digests, as long as no word has wrapped.
+    uint64_t (*digest_i16)(const int16_t* words, uint64_t count, uint64_t first);
+    uint64_t (*digest_i32)(const int32_t* words, uint64_t count, uint64_t first);
+    uint64_t (*digest_i64)(const int64_t* words, uint64_t count, uint64_t first);
 };
 const WordKernels& word_kernels(Isa isa);
 
