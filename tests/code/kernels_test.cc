@@ -276,6 +276,19 @@ TEST(Words, ComputeNow) {
     EXPECT_EQ(w[3], 45);
     compute_now({Kernel::copy, buffer(b), buffer(a), sizeof(a), 1});
     EXPECT_EQ(b[0], 11);
+    compute_now({Kernel::add_i16, buffer(a), buffer(b), 8, 1});
+    EXPECT_EQ(a[3], 88);
+    compute_now({Kernel::add_i16, buffer(a), buffer(b), 2, 1});
+    EXPECT_EQ(a[3], 88);
+    const uint32_t weights[2] = {3, 65520};
+    const Buffer in[2] = {buffer(a), buffer(b)}, out = buffer(w);
+    Combine combine{65521, 1, 2, weights, in, &out, false, true};
+    compute_now({Kernel::combine, {}, {}, 8, 1, &combine});
+    EXPECT_FALSE(combine.refused);
+    EXPECT_EQ(static_cast<int16_t>(w[0]), 3 * 33 - 11);
+    a[0] = 0xFFFF;
+    compute_now({Kernel::combine, {}, {}, 8, 1, &combine});
+    EXPECT_TRUE(combine.refused);
 }
 
 }   // namespace

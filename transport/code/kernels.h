@@ -22,16 +22,6 @@ struct Rounding {
     uint32_t step, block;
     uint64_t first;   // canonical index of x[0]; all below 2^34
 };
-/// out[o][x] = sum over i < ins of weights[o ins + i] * in[i][x], modulo the prime.  Words of prime_32 have 32 bits, those of prime_16 have
-/// 16. A signed word lies within +-(prime - 1) / 2, the others are residues 0 .. prime - 1.  out overlaps no in.
-struct Combine {
-    uint32_t prime;
-    uint32_t outs, ins;        // at least 1
-    const uint32_t* weights;   // residues
-    const Buffer* in;          // [ins]
-    const Buffer* out;         // [outs]
-    bool in_signed, out_signed;
-};
 struct WordKernels {
     void (*add_i16)(int16_t* dst, const int16_t* src, uint64_t count);   // wrapping
     void (*add_i32)(int32_t* dst, const int32_t* src, uint64_t count);   // wrapping
@@ -45,8 +35,8 @@ struct WordKernels {
     /// index. factor is a power of two; limit at most 32760.
     QuantiseResult (*quantise_i16)(int16_t* dst, const float* x, uint64_t count, const Scale& scale, const Rounding& rounding,
                                    bool accumulate);
-    /// The whole combination; returns ins.  Where the inputs are not signed: the first input that holds a word >= prime, and then the
-    /// outputs mean nothing.
+    /// Modulo prime_32 or prime_16 (transport/code/field.h).  Returns ins; where the inputs are residues and a word is not below the prime,
+    /// the first input that holds one.
     uint32_t (*combine)(const Combine& combine, uint64_t count);
     /// sum over i of (splitmix64(first + i) | 1) * words[i], modulo 2^64, words sign-extended: the digest of a sum of vectors is the sum of
     /// their digests, as long as no word has wrapped.
