@@ -1,12 +1,17 @@
 // Every benchmark runs tiny, so that none of them rots.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -65,6 +70,61 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     Result result = run("gradcast-bench allreduce --node 3 2>&1");
     EXPECT_EQ(result.code, 2);
     EXPECT_NE(result.out.find("did you mean --nodes?"), std::string::npos) << result.out;
+}
+
+/// A data set of two classes, black and white, as IDX files; its shards go to data/mnist.
+void two_classes(const std::filesystem::path& folder) {
+    auto write = [&](const char* name, const std::string& bytes) { std::ofstream(folder / name, std::ios::binary) << bytes; };
+    for (auto [half, count] : {std::pair{"train", 240}, {"t10k", 60}}) {
+        std::string images{0, 0, 8, 3, 0, 0, 0, static_cast<char>(count), 0, 0, 0, 28, 0, 0, 0, 28}, labels(images, 0, 8);
+        labels[3] = 1;
+        for (int i = 0; i < count; ++i) labels += static_cast<char>(i % 3), images += std::string(28 * 28, static_cast<char>(i % 3 * 100));
+        write((std::string(half) + "-images-idx3-ubyte").c_str(), images);
+        write((std::string(half) + "-labels-idx1-ubyte").c_str(), labels);
+    }
+}
+
+// The serial run on two of three classes, then on all: rows are added in order, and one that is there is replaced.
+TEST(SystemBench, PaperFindsTheStepsToTheTarget) {
+    namespace fs = std::filesystem;
+    const char* set = std::getenv("GRADCAST_BUILD");
+    const std::string build = set ? set : "build";
+    if (!fs::exists("bench/paper/steps") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/paper/steps or gradcastd is missing: run it in the folder of the sources, after make";
+    fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-paper-{}", ::getpid());
+    fs::create_directories(folder);
+    two_classes(folder);
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "mnist").string()).code, 0);
+    auto steps = [&](const std::string& arguments) {
+        return std::system(("BUILD=" + build + " RESULTS=" + (folder / "results").string() + " TMPDIR=" + folder.string() +
+                            " bench/paper/steps " + arguments + " >/dev/null 2>&1")
+                               .c_str());
+    };
+    auto lines = [&](const char* name) {
+        std::vector<std::string> found;
+        std::ifstream in(folder / "results" / name);
+        for (std::string line; std::getline(in, line);) found.push_back(line);
+        return found;
+    };
+    for (const char* classes : {" 3", " 2", " 2"}) ASSERT_EQ(steps("mlp " + folder.string() + classes), 0);
+    std::vector<std::string> rows = lines("steps-mlp.csv");
+    ASSERT_EQ(rows.size(), 3u);
+    EXPECT_EQ(rows[0], "classes,target,steps,accuracy,batch,lr,momentum,evaluate");
+    for (int i : {1, 2}) {
+        int classes = 0, count = 0;
+        double accuracy = 0;
+        ASSERT_EQ(std::sscanf(rows[i].c_str(), "%d,0.82,%d,%lf,120,0.002,0,2", &classes, &count, &accuracy), 3) << rows[i];
+        EXPECT_EQ(classes, i + 1);
+        EXPECT_GE(accuracy, 0.82);
+        EXPECT_GT(count, 0);
+    }
+    EXPECT_GE(lines("curve-mlp.csv").size(), 3u);
+    EXPECT_NE(steps("mlp " + folder.string() + " 4"), 0);   // more than there are
+    EXPECT_NE(steps("ridge " + folder.string()), 0);
+    EXPECT_EQ(lines("steps-mlp.csv"), rows);
+    for (const auto& entry : fs::directory_iterator(folder))
+        EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
+    fs::remove_all(folder);
 }
 
 }   // namespace
