@@ -26,7 +26,7 @@ struct Script {   // what one rank does
 };
 
 struct World {
-    explicit World(uint32_t n, SimConfig sim = {}) : ranks(n), progress(n) {
+    explicit World(uint32_t n, SimConfig sim = {}, bool datagrams = false) : ranks(n), progress(n) {
         sim.ranks = n;
         sim.lost_after_us = timeouts_of(deadline_us).lost_us;
         simulator = Simulator::create(sim);
@@ -37,7 +37,8 @@ struct World {
         for (Rank rank = 0; rank < ranks.size(); ++rank) view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
             protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, &progress[rank]}, Log()));
-            simulator->attach(rank, 0, protocols.back().get());
+            if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
+            else simulator->attach(rank, 0, protocols.back().get());
             simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
         }
         (void)simulator->run();   // the first trainer's error; each is looked at below
@@ -112,9 +113,8 @@ TEST(JobProtocol, NoSinglePacketMatters) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
         SimConfig sim;
         sim.seed = seed;
-        sim.datagrams = true;
         sim.loss = 0.2, sim.duplicate = 0.2, sim.jitter_us = 2000;
-        World world(6, sim);
+        World world(6, sim, true);
         world.run();
         world.one_line(Code::ok);
         if (HasFailure()) FAIL() << "seed " << seed;

@@ -118,9 +118,7 @@ struct Chatter {
         std::memcpy(&number, packet.body.data(), 8);
         std::memcpy(&bits, packet.body.data() + 8, 8);
         EXPECT_TRUE(bits >> r & 1);
-        if (!config.datagrams) {
-            EXPECT_GT(static_cast<int64_t>(number), node.last[packet.sender]);
-        }
+        EXPECT_GT(static_cast<int64_t>(number), node.last[packet.sender]);
         node.last[packet.sender] = static_cast<int64_t>(number);
         ++node.got, --open;
         uint64_t wrong = 0, byte = content(packet.sender, number);
@@ -194,7 +192,6 @@ TEST(Simulator, SameSeedSameTrace) {
 TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
     for (bool datagrams : {false, true}) {
         SimConfig config;
-        config.datagrams = datagrams;
         auto sim = Simulator::create(config);
         std::vector<std::byte> payload(5000);
         Toy toys[2];
@@ -209,7 +206,7 @@ TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
             }
         };
         toys[1].each = [](const Event&, Actions&) {};
-        for (Rank r : {0u, 1u}) sim->attach(r, 1, &toys[r]);
+        for (Rank r : {0u, 1u}) datagrams ? sim->attach_datagrams(r, 1, &toys[r]) : sim->attach(r, 1, &toys[r]);
         Status status = sim->run();
         EXPECT_EQ(status.code, Code::conflict);
         EXPECT_NE(std::string(status.what).find("rank 0 channel 1 type 5 step 3 bucket 2"), std::string::npos) << status.what;
@@ -219,7 +216,7 @@ TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
 TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
     for (double burst : {1.0, 8.0}) {
         SimConfig config;
-        config.ranks = 4, config.datagrams = true, config.loss = 0.2, config.duplicate = burst > 1 ? 0 : 0.05, config.loss_burst = burst,
+        config.ranks = 4, config.loss = 0.2, config.duplicate = burst > 1 ? 0 : 0.05, config.loss_burst = burst,
         config.loss_type = PacketType::words;
         auto sim = Simulator::create(config);
         constexpr uint32_t count = 20000;
@@ -246,9 +243,9 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
                 swapped += index < last[r];
                 last[r] = index;
             };
-        for (Rank r = 0; r < 4; ++r) sim->attach(r, 1, &toys[r]);
+        for (Rank r = 0; r < 4; ++r) sim->attach_datagrams(r, 1, &toys[r]);
         ASSERT_TRUE(sim->run().ok());
-        EXPECT_EQ(sim->bytes_sent(0), uint64_t{count} * (1200 + 64) + count / 10 * 64);   // one transmission for three receivers
+        EXPECT_EQ(sim->bytes_sent(0), uint64_t{count} * (1200 + 90) + count / 10 * 90);   // one transmission for three receivers
         EXPECT_GE(other, count / 10);                                                     // only words are lost
         for (Rank r = 1; r < 4; ++r) {
             uint32_t total = 0, missing = 0;

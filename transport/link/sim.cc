@@ -47,15 +47,15 @@ void SimulatorImpl::batch(Rank rank) {
     node.wake_ns = never;
     if (node.dead) return;
     std::swap(node.inbox, work_);
-    for (auto& [channel, protocol] : node.protocols) {
+    for (Attached& attached : node.protocols) {
         events_.clear();
         for (Incoming& incoming : work_)
-            if (incoming.channel == channel) events_.push_back(incoming.event);
+            if (incoming.channel == attached.channel) events_.push_back(incoming.event);
         if (events_.empty() || !fault_.ok()) continue;
         actions_.clear();
         actions_.now_us = now_us();
-        protocol->on(events_, actions_);
-        perform(rank, channel, actions_);
+        attached.protocol->on(events_, actions_);
+        perform(rank, attached, actions_);
     }
     for (Incoming& incoming : work_) {
         if (incoming.slot == none) continue;
@@ -73,18 +73,19 @@ void SimulatorImpl::batch(Rank rank) {
     if (node.state == Trainer::waits && !node.completions.empty()) happen(now_ns_, Do::resume, rank, node.stamp);
 }
 
-void SimulatorImpl::perform(Rank rank, uint16_t channel, Actions& actions) {
+void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& actions) {
     Node& node = nodes_[rank];
+    const uint16_t channel = attached.channel;
     for (Send& whole : actions.sends)
         cut(whole, config_.segment_bytes, [&](const Send& send) {
-            uint32_t index = message_new(rank, channel, send);
+            uint32_t index = message_new(rank, attached, send);
             Message& m = messages_[index];
             Rank first = none;
             for (Rank to = 0; to < nodes_.size(); ++to) {
                 if (send.to.bits ? !(send.to.bits[to / 64] >> (to % 64) & 1) : to != send.to.rank) continue;
                 if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
                 if (first == none) first = to;
-                if (config_.datagrams) continue;
+                if (attached.datagrams) continue;
                 if (pair(rank, to).lost) {
                     m.status = lost_status(to);
                     continue;
@@ -99,7 +100,7 @@ void SimulatorImpl::perform(Rank rank, uint16_t channel, Actions& actions) {
             if (first == none && !send.to.bits)
                 return fault(fail(Code::conflict, "{} is sent to rank {} of {}", packet_name(rank, m.send), send.to.rank, nodes_.size()));
             note_packet(SimTrace::What::send, rank, first, m.send);
-            if (config_.datagrams) {
+            if (attached.datagrams) {
                 m.waiting = 1;
                 node.datagrams.push_back(index);
                 transmit(rank);
@@ -158,7 +159,7 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
 
 void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
-    if (!config_.datagrams) {
+    if (!nodes_[rank].pairs.empty()) {
         if (pair(rank, peer).lost) return;
         drop_all(rank, peer);
     }
@@ -179,7 +180,7 @@ void SimulatorImpl::die(Rank rank) {
     node.inbox.clear();
     for (Rank peer = 0; peer < nodes_.size(); ++peer) {
         if (peer == rank) continue;
-        if (!config_.datagrams) {
+        if (!node.pairs.empty()) {
             disconnect(rank, peer, false);
             drop_all(rank, peer);
         }
@@ -261,7 +262,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
             if (h.what == Do::deliver) node.receiving = false;
             if (valid && h.what == Do::arrive) {
                 t.arrived = true;
-                node.arrived.push_back({static_cast<uint32_t>(h.a), h.b});
+                node.arrived.push_back({static_cast<uint32_t>(h.a), false, h.b});
                 drain(t.from, t.to);
             } else if (valid && config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
                 disconnect(t.from, t.to, true);   // in the middle of it
@@ -274,19 +275,15 @@ void SimulatorImpl::dispatch(const Happening& h) {
         }
         case Do::acked: message_settle(static_cast<uint32_t>(h.a)); break;
         case Do::left: left(static_cast<uint32_t>(h.a)); break;
-        case Do::datagram_arrive: {
-            uint64_t bytes = messages_[h.a].bytes();
-            node.bytes_received += bytes;
-            node.in_free_ns = std::max(node.in_free_ns + pass_ns(bytes), now_ns_);
-            happen(node.in_free_ns, Do::datagram_deliver, h.rank, h.a);
-            break;
-        }
+        case Do::datagram_arrive: datagram_arrive(h.rank, static_cast<uint32_t>(h.a)); break;
         case Do::datagram_deliver: {
             Message& m = messages_[h.a];
             Buffer place;
-            Landing landing = node.dead ? Landing::drop : land(m, h.rank, &place);
+            Landing landing = node.dead || !m.left ? Landing::drop : land(m, h.rank, &place);
             if (landing != Landing::later) take(m, h.rank, landing, place);
             message_settle(static_cast<uint32_t>(h.a));
+            node.receiving = false;
+            receive(h.rank);
             break;
         }
         case Do::timer: {
@@ -315,7 +312,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
                 for (Rank b = 0; b < nodes_.size(); ++b) {
                     if (a == b || partitions_[h.a].side[a] == partitions_[h.a].side[b] || nodes_[a].dead || nodes_[b].dead) continue;
                     if (h.what == Do::part_lost) lost(a, b);
-                    else if (!config_.datagrams && a < b) disconnect(a, b, h.what == Do::heal);
+                    else if (!nodes_[a].pairs.empty() && a < b) disconnect(a, b, h.what == Do::heal);
                 }
             }
             break;

@@ -27,10 +27,10 @@ struct SimConfig {
     uint64_t seed = 1;
     uint32_t ranks = 2;
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet; longer Sends are cut
-    bool datagrams = false;                          // false: streams (in order, exactly once, may break and come back)
     double rate_bytes_per_s = 125e6;                 // of each rank's link, each way
     uint64_t latency_us = 50;
     uint64_t jitter_us = 20;          // uniform on top; reorders datagrams
+    uint64_t queue_bytes = 0;         // datagrams: what waits before each rank's link, more is lost; 0: unbounded
     double loss = 0, duplicate = 0;   // datagrams: per packet and receiver
     double loss_burst = 1;            // mean length of a run of lost packets at one receiver (Gilbert-Elliott); 1: independent losses
     PacketType loss_type{};           // only packets of this type are lost; default: all
@@ -61,7 +61,10 @@ class Simulator {
 public:
     static std::unique_ptr<Simulator> create(const SimConfig& config);
     virtual ~Simulator() = default;
+    /// Over streams: in order, exactly once, may break and come back.
     virtual void attach(Rank rank, uint16_t channel, Protocol* protocol) = 0;
+    /// Over datagrams, on the same link: lost, doubled and swapped.
+    virtual void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) = 0;
     /// trainer(host) runs on the rank's own thread, one thread of all at a time.
     virtual void trainer(Rank rank, std::function<Status(Host&)> trainer) = 0;
     virtual Host& host(Rank rank) = 0;                  // to post from outside before run()

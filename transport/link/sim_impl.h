@@ -6,8 +6,8 @@
 //   deliver: the receiver's link has passed its bytes -> inbox -> wake: the batch                                      and, a latency
 //   later, acked: `sent`
 //
-// As a datagram: Node::datagrams -> transmit -> left: `sent`, copies with fates of their own -> datagram_arrive -> datagram_deliver ->
-// inbox -> wake.
+// As a datagram: Node::datagrams -> transmit, where each copy meets its fate -> left: the last byte is out, `sent` -> datagram_arrive: into
+// the queue before the receiver's link -> datagram_deliver -> inbox -> wake.
 #pragma once
 #include "transport/link/sim.h"
 
@@ -24,7 +24,8 @@
 namespace gradcast::sim {
 
 constexpr uint32_t none = UINT32_MAX;
-constexpr uint32_t packet_overhead_bytes = packet_head_bytes + 16;   // head and tag
+constexpr uint32_t packet_overhead_bytes = packet_head_bytes + 16;             // head and tag
+constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 28 + 14;   // with UDP, IPv4 and Ethernet
 constexpr int poison = 0xDB;
 constexpr uint64_t never = UINT64_MAX;
 
@@ -59,12 +60,13 @@ struct Happening {
 /// One Send.
 struct Message {
     Rank from = 0;
+    bool datagram = false, left = false;   // left: the last byte has
     Send send;
     std::vector<std::byte> copy;   // of the payload: from the start if it is inline, from its transmission on a datagram link
     uint64_t sum = 0;              // of the payload when it was sent
     Status status;                 // of the ticket: not ok when a receiver was lost
     uint32_t waiting = 0;          // receivers that have not got it; datagrams: copies on their way
-    uint64_t bytes() const { return send.payload.bytes + packet_overhead_bytes; }
+    uint64_t bytes() const { return send.payload.bytes + (datagram ? datagram_wire_bytes : packet_overhead_bytes); }
 };
 
 /// One Send on its way to one receiver over a stream.
@@ -114,11 +116,17 @@ public:
                   config.loss_burst >= 1);
         for (Rank r = 0; r < config.ranks; ++r) {
             nodes_[r].host.sim = this, nodes_[r].host.rank = r;
-            if (!config.datagrams) nodes_[r].pairs.resize(config.ranks);
         }
     }
 
-    void attach(Rank rank, uint16_t channel, Protocol* protocol) override { nodes_[rank].protocols.push_back({channel, protocol}); }
+    void attach(Rank rank, uint16_t channel, Protocol* protocol) override {
+        nodes_[rank].protocols.push_back({channel, false, protocol});
+        if (nodes_[0].pairs.empty())
+            for (Node& node : nodes_) node.pairs.resize(config_.ranks);
+    }
+    void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) override {
+        nodes_[rank].protocols.push_back({channel, true, protocol});
+    }
     void trainer(Rank rank, std::function<Status(Host&)> trainer) override { nodes_[rank].trainer = std::move(trainer), ++trainers_; }
     Host& host(Rank rank) override { return nodes_[rank].host; }
     void kill(Rank rank, uint64_t at_us) override { happen(at_us * 1000, Do::kill, rank); }
@@ -151,10 +159,20 @@ private:
         void spend(uint64_t us) override { sim->spend(rank, us); }
     };
     enum class Trainer : uint8_t { runs, waits, spends, done };
+    struct Attached {
+        uint16_t channel;
+        bool datagrams;
+        Protocol* protocol;
+    };
+    struct Arrived {   // a packet whose bytes queue at our link
+        uint32_t index;
+        bool datagram;    // then index is a message, else a transfer
+        uint64_t stamp;   // of the transfer
+    };
     struct Node {
         SimHost host;
-        std::vector<std::pair<uint16_t, Protocol*>> protocols;
-        std::vector<Pair> pairs;   // to each rank
+        std::vector<Attached> protocols;
+        std::vector<Pair> pairs;   // to each rank; none where all is datagrams
         std::vector<Incoming> inbox;
         std::vector<Completion> completions;
         std::vector<Running> running;
@@ -162,9 +180,9 @@ private:
         std::vector<Rank> stalled;                                  // senders told `later`
         std::deque<Rank> active;                                    // receivers with packets to transmit, by turns
         std::deque<uint32_t> datagrams;
-        std::deque<std::pair<uint32_t, uint64_t>> arrived;   // streams: transfers (with stamps) whose bytes queue at our link
-        uint64_t in_free_ns = 0, wake_ns = never;
-        bool transmitting = false, receiving = false, dead = false, bad = false;   // bad: in a burst of losses
+        std::deque<Arrived> arrived;
+        uint64_t queued_bytes = 0, wake_ns = never;   // queued: datagrams in `arrived`
+        bool datagram_turn = false, transmitting = false, receiving = false, dead = false, bad = false;   // bad: in a burst of losses
         double slow = 1;
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
@@ -210,7 +228,7 @@ private:
         wake(rank, event.kind == Event::Kind::computed ? 0 : static_cast<uint64_t>(static_cast<double>(wait) * node.slow));
     }
     void tell_all(Rank rank, const Event& event) {
-        for (auto& [channel, protocol] : nodes_[rank].protocols) tell(rank, channel, event);
+        for (Attached& attached : nodes_[rank].protocols) tell(rank, attached.channel, event);
     }
     void wake(Rank rank, uint64_t in_ns) {
         Node& node = nodes_[rank];
@@ -219,14 +237,14 @@ private:
         happen(node.wake_ns, Do::wake, rank);
     }
     void batch(Rank rank);
-    void perform(Rank rank, uint16_t channel, Actions& actions);
+    void perform(Rank rank, const Attached& attached, Actions& actions);
     void compute(Rank rank, uint16_t channel, const Compute& compute);
     void computed(Rank rank, uint64_t channel, uint64_t ticket);
     void lost(Rank rank, Rank peer);
     void die(Rank rank);
 
     // packets
-    uint32_t message_new(Rank from, uint16_t channel, const Send& send);
+    uint32_t message_new(Rank from, const Attached& attached, const Send& send);
     Buffer message_payload(const Message& m) {
         return m.copy.empty() ? m.send.payload : Buffer{const_cast<std::byte*>(m.copy.data()), nullptr, m.copy.size(), 0};
     }
@@ -245,12 +263,13 @@ private:
     void activate(Rank from, Rank to);
     void transmit(Rank from);
     void receive(Rank to);
-    void transmit_datagram(Rank from);
     void disconnect(Rank a, Rank b, bool back);
     void drop_all(Rank from, Rank to);
     void drain(Rank from, Rank to);
 
     // datagrams
+    void transmit_datagram(Rank from);
+    void datagram_arrive(Rank to, uint32_t index);
     void left(uint32_t index);
     bool separated(Rank a, Rank b) const;
     bool unlucky(Rank to, PacketType type);

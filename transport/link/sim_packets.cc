@@ -44,16 +44,17 @@ void SimulatorImpl::note_packet(SimTrace::What what, Rank rank, Rank peer, const
 
 // ---- messages ------------------------------------------------------------------------------------------------------------------
 
-uint32_t SimulatorImpl::message_new(Rank from, uint16_t channel, const Send& send) {
+uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const Send& send) {
     uint32_t index = static_cast<uint32_t>(messages_.size());
     if (messages_free_.empty()) messages_.emplace_back();
     else index = messages_free_.back(), messages_free_.pop_back();
     Message& m = messages_[index];
-    m.from = from, m.send = send, m.send.channel = channel, m.status = {}, m.waiting = 0;
+    m.from = from, m.datagram = attached.datagrams, m.left = false;
+    m.send = send, m.send.channel = attached.channel, m.status = {}, m.waiting = 0;
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
     else m.sum = checksum(send.payload);
-    uint64_t limit = config_.datagrams ? datagram_bytes_max - datagram_overhead_bytes : segment_bytes_stream;
+    uint64_t limit = m.datagram ? datagram_bytes_max - datagram_overhead_bytes : segment_bytes_stream;
     if (send.payload.bytes > limit)
         fault(fail(Code::invalid, "{} sends a payload of {} bytes, above {}", packet_name(from, m.send), send.payload.bytes, limit));
     return index;
@@ -80,7 +81,7 @@ void SimulatorImpl::message_settle(uint32_t index) {
 
 /// Asks the protocol.  What comes on a channel where nobody listens is dropped.
 Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
-    for (auto& [channel, protocol] : nodes_[to].protocols) {
+    for (auto& [channel, datagrams, protocol] : nodes_[to].protocols) {
         if (channel != m.send.channel) continue;
         uint64_t bytes = m.send.payload.bytes;
         Landing landing = protocol->land(packet_of(m), bytes, place);
@@ -141,11 +142,12 @@ void SimulatorImpl::activate(Rank from, Rank to) {
     transmit(from);
 }
 
-/// Puts the next packet on the sender's link if that is free; peers take turns.
+/// Puts the next packet on the sender's link if that is free; peers take turns, and streams with datagrams.
 void SimulatorImpl::transmit(Rank from) {
-    if (config_.datagrams) return transmit_datagram(from);
     Node& node = nodes_[from];
-    while (!node.active.empty() && !node.transmitting) {
+    while (!node.transmitting && (!node.active.empty() || !node.datagrams.empty())) {
+        node.datagram_turn = !node.datagrams.empty() && (node.active.empty() || !node.datagram_turn);
+        if (node.datagram_turn) return transmit_datagram(from);
         Rank to = node.active.front();
         node.active.pop_front();
         Pair& p = pair(from, to);
@@ -168,8 +170,15 @@ void SimulatorImpl::transmit(Rank from) {
 void SimulatorImpl::receive(Rank to) {
     Node& node = nodes_[to];
     while (!node.arrived.empty() && !node.receiving) {
-        auto [index, stamp] = node.arrived.front();
+        auto [index, datagram, stamp] = node.arrived.front();
         node.arrived.pop_front();
+        if (datagram) {
+            uint64_t bytes = messages_[index].bytes();
+            node.bytes_received += bytes, node.queued_bytes -= bytes;
+            node.receiving = true;
+            happen(now_ns_ + pass_ns(bytes), Do::datagram_deliver, to, index);
+            return;
+        }
         if (transfers_[index].stamp != stamp) continue;   // its connection broke
         uint64_t bytes = messages_[transfers_[index].message].bytes();
         node.bytes_received += bytes;
@@ -238,14 +247,21 @@ void SimulatorImpl::drain(Rank from, Rank to) {
 
 void SimulatorImpl::transmit_datagram(Rank from) {
     Node& node = nodes_[from];
-    if (node.transmitting || node.datagrams.empty()) return;
     uint32_t index = node.datagrams.front();
     node.datagrams.pop_front();
-    node.bytes_sent += messages_[index].bytes();
+    Message& m = messages_[index];
+    node.bytes_sent += m.bytes();
     node.transmitting = true;
-    uint64_t end_ns = now_ns_ + pass_ns(messages_[index].bytes());
+    uint64_t end_ns = now_ns_ + pass_ns(m.bytes());
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
+    for (Rank to = 0; to < nodes_.size(); ++to) {
+        bool wanted = m.send.to.bits ? m.send.to.bits[to / 64] >> (to % 64) & 1 : to == m.send.to.rank;
+        if (!wanted || nodes_[to].dead || separated(m.from, to)) continue;
+        uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
+        m.waiting += copies;
+        while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
+    }
 }
 
 bool SimulatorImpl::separated(Rank a, Rank b) const {
@@ -263,20 +279,14 @@ bool SimulatorImpl::unlucky(Rank to, PacketType type) {
     return bad;
 }
 
-/// The last byte has left: the payload is free again, each copy meets its fate.
+/// The last byte has left: the payload is free again.
 void SimulatorImpl::left(uint32_t index) {
     Message& m = messages_[index];
     if (nodes_[m.from].dead) return message_settle(index);
+    m.left = true;
     if (m.copy.empty() && m.send.payload.bytes) {
         if (!untouched(m, m.send.to.rank)) return;
         m.copy.assign(m.send.payload.host, m.send.payload.host + m.send.payload.bytes);
-    }
-    for (Rank to = 0; to < nodes_.size(); ++to) {
-        bool wanted = m.send.to.bits ? m.send.to.bits[to / 64] >> (to % 64) & 1 : to == m.send.to.rank;
-        if (!wanted || nodes_[to].dead || separated(m.from, to)) continue;
-        uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
-        m.waiting += copies;
-        while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
     }
     uint64_t ticket = std::exchange(m.send.ticket, 0);
     if (ticket) {
@@ -285,6 +295,15 @@ void SimulatorImpl::left(uint32_t index) {
         tell(m.from, m.send.channel, event);
     }
     message_settle(index);
+}
+
+void SimulatorImpl::datagram_arrive(Rank to, uint32_t index) {
+    Node& node = nodes_[to];
+    uint64_t bytes = messages_[index].bytes();
+    if (node.dead || (config_.queue_bytes && node.queued_bytes + bytes > config_.queue_bytes)) return message_settle(index);
+    node.queued_bytes += bytes;
+    node.arrived.push_back({index, true, 0});
+    receive(to);
 }
 
 }   // namespace gradcast::sim
