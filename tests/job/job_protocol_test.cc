@@ -26,7 +26,7 @@ struct Script {   // what one rank does
 };
 
 struct World {
-    explicit World(uint32_t n, SimConfig sim = {}, bool datagrams = false) : ranks(n), progress(n) {
+    explicit World(uint32_t n, SimConfig sim = {}, bool over_datagrams = false) : datagrams(over_datagrams), ranks(n), progress(n) {
         sim.ranks = n;
         sim.lost_after_us = timeouts_of(deadline_us).lost_us;
         simulator = Simulator::create(sim);
@@ -94,6 +94,7 @@ struct World {
         return line;
     }
 
+    const bool datagrams;
     std::vector<Script> ranks;
     std::vector<Progress> progress;
     std::unique_ptr<Simulator> simulator;
