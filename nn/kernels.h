@@ -25,6 +25,7 @@ struct FloatKernels {
     /// dx = dy at the winners, 0 elsewhere (summed where windows overlap).  All of dx is written.
     void (*max_pool_backward)(float* dx, const float* dy, const uint8_t* winners, const PoolShape& shape);
     /// dst = (float)((double)words * unit).
+    void (*dequantise_i16)(float* dst, const int16_t* words, uint64_t count, double unit);
     void (*dequantise_i32)(float* dst, const int32_t* words, uint64_t count, double unit);
     void (*dequantise_i64)(float* dst, const int64_t* words, uint64_t count, double unit);
     /// v = momentum v + (g + weight_decay w);  w = w - lr v.   v may be null when momentum is 0.

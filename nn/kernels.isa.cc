@@ -115,7 +115,7 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
 }
 
 }   // namespace
-extern const FloatKernels float_kernels = {normalise,           relu, relu_backward, max_pool, max_pool_backward, dequantise<int32_t>,
-                                           dequantise<int64_t>, sgd};
+extern const FloatKernels float_kernels = {
+    normalise, relu, relu_backward, max_pool, max_pool_backward, dequantise<int16_t>, dequantise<int32_t>, dequantise<int64_t>, sgd};
 }   // namespace GC_ISA
 }   // namespace gradcast

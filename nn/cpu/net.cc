@@ -262,8 +262,11 @@ Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const doubl
         const Group& group = layout_.groups[bucket.group + g];
         for (uint64_t i = 0; i < group.count; i += apply_chunk) {
             uint64_t count = std::min(apply_chunk, group.count - i), offset = group.offset + i, word = offset - bucket.offset;
-            if (sum.word == Word::i32) kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]);
-            else kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, units[g]);
+            switch (sum.word) {
+                case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, units[g]); break;
+                case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]); break;
+                case Word::i64: kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, units[g]); break;
+            }
             optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
         }
     }

@@ -191,7 +191,7 @@ private:
         GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
         const Layout& layout = net_->layout();
         GC_TRY(optimiser_plan(job_.optimiser, layout.elements, arena_, &optimiser_));
-        codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks});
+        codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks, job_.seed});
 
         const ExchangeKind* exchange;
         GC_TRY(exchange_find(job_.exchange, job_.quantiser, &exchange));

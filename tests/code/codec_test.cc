@@ -35,7 +35,9 @@ struct Accumulator {
         record.clipped = 12345;
         plan = {word, {reinterpret_cast<std::byte*>(memory.data()), nullptr, memory.size() * word_bytes(word), 0}, &record};
     }
-    int64_t operator[](uint64_t i) const { return plan.word == Word::i32 ? plan.words.as<int32_t>()[i] : memory[i]; }
+    int64_t operator[](uint64_t i) const {
+        return plan.word == Word::i16 ? plan.words.as<int16_t>()[i] : plan.word == Word::i32 ? plan.words.as<int32_t>()[i] : memory[i];
+    }
 };
 
 std::vector<float> gradient_of(uint32_t block, uint64_t count, float size) {
@@ -68,7 +70,9 @@ TEST(Codec, QuantisersByName) {
     EXPECT_EQ(quantiser, Quantiser::fixed);
     ASSERT_TRUE(quantiser_parse("auto32", &quantiser).ok());
     EXPECT_EQ(quantiser, Quantiser::auto32);
-    EXPECT_STREQ(quantiser_parse("auto16", &quantiser).what, "quantiser \"auto16\" does not exist; one of: auto32, fixed");
+    ASSERT_TRUE(quantiser_parse("auto16", &quantiser).ok());
+    EXPECT_EQ(quantiser, Quantiser::auto16);
+    EXPECT_STREQ(quantiser_parse("auto8", &quantiser).what, "quantiser \"auto8\" does not exist; one of: auto32, auto16, fixed");
 }
 
 TEST(Codec, LimitsOfTheSpec) {
@@ -76,6 +80,8 @@ TEST(Codec, LimitsOfTheSpec) {
     EXPECT_EQ(quantise_limit(Quantiser::auto32, 64), (1 << 24) - 1);
     EXPECT_EQ(quantise_limit(Quantiser::auto32, 1), (1 << 30) - 1);
     EXPECT_EQ(quantise_limit(Quantiser::fixed, 8), INT32_MAX);
+    EXPECT_EQ(quantise_limit(Quantiser::auto16, 8), 4095);
+    EXPECT_EQ(quantise_limit(Quantiser::auto16, 64), 511);
     for (uint32_t blocks : {1u, 2u, 3u, 7u, 8u, 100u, blocks_max})
         EXPECT_LE(int64_t{blocks} * quantise_limit(Quantiser::auto32, blocks),
                   (1 << 30) - 1);   // a sum of limits is a residue of p = 2^31 - 1
@@ -180,6 +186,79 @@ TEST(Codec, AStepAtTheLimitDoesNotLeaveInt32) {
             EXPECT_EQ(into[7], static_cast<int64_t>(sign) * blocks * quantise_limit(Quantiser::auto32, blocks));
             EXPECT_EQ(into.record.clipped, uint64_t{40} * blocks);
         }
+    }
+}
+
+TEST(Codec, Auto16RoundsByElementStepAndBlockAlone) {
+    Layout whole = layout_of_three(), cut = layout_of_three();
+    cut.buckets = {{305, 40, 2, 1}, {300, 5, 1, 1}, {0, 300, 0, 1}};   // other buckets change no bit
+    constexpr uint32_t blocks = 64;
+    const std::vector<float> x = gradient_of(2, whole.elements, 0.5f);
+    auto all = [&](const Layout& layout, uint64_t seed, BlockId id) {
+        auto codec = codec_cpu(layout, {Quantiser::auto16, blocks, blocks, seed});
+        codec->probe(x.data());
+        std::vector<int64_t> words(layout.elements);
+        for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
+            Accumulator into(layout, bucket, Word::i16);
+            EXPECT_TRUE(add(*codec, id, bucket, x, layout, into).ok());
+            const Bucket& range = layout.buckets[bucket];
+            for (uint64_t i = 0; i < range.count; ++i) {
+                words[range.offset + i] = into[i];
+                uint32_t g = range.group;
+                while (range.offset + i >= layout.groups[g].offset + layout.groups[g].count) ++g;
+                EXPECT_LT(std::fabs(static_cast<double>(into[i]) - std::ldexp(x[range.offset + i], -codec->exponents()[g])), 1.0);
+            }
+        }
+        return words;
+    };
+    const std::vector<int64_t> words = all(whole, 1, {5, 63});
+    EXPECT_EQ(words, all(cut, 1, {5, 63}));
+    EXPECT_NE(words, all(whole, 2, {5, 63}));
+    EXPECT_NE(words, all(whole, 1, {6, 63}));
+    EXPECT_NE(words, all(whole, 1, {5, 62}));
+}
+
+TEST(Codec, AStepAtTheLimitOfAuto16IsAWordOfItsField) {
+    Layout layout = layout_of_three();
+    for (uint32_t blocks : {1u, 3u, 8u, 64u}) {
+        auto codec = codec_cpu(layout, {Quantiser::auto16, 64, blocks});
+        for (float sign : {1.0f, -1.0f}) {
+            Accumulator into(layout, 0, Word::i16);
+            std::vector<float> huge(layout.elements, sign * 3e38f);
+            for (uint32_t b = 0; b < blocks; ++b) ASSERT_TRUE(add(*codec, {sign > 0 ? 0u : 1u, b}, 0, huge, layout, into).ok());
+            EXPECT_EQ(into[7], static_cast<int64_t>(sign) * blocks * quantise_limit(Quantiser::auto16, blocks));
+            EXPECT_LE(std::abs(into[7]), 32760);
+            EXPECT_EQ(into.record.clipped, uint64_t{40} * blocks);
+        }
+    }
+}
+
+// What holders of a super-block compare: the digest of its words, whatever the order and the buckets, and one bit changes it.
+TEST(Codec, FinishTakesTheDigestWhereAsked) {
+    Layout layout = layout_of_three();
+    for (auto [quantiser, word] :
+         {std::pair{Quantiser::auto16, Word::i16}, {Quantiser::auto32, Word::i32}, {Quantiser::fixed, Word::i64}}) {
+        auto codec = codec_cpu(layout, {quantiser, 8, 8});
+        codec->probe(gradient_of(0, layout.elements, 9.0f).data());
+        auto digest_of = [&](std::vector<uint32_t> blocks, bool flipped) {
+            Accumulator into(layout, 1, word);
+            into.plan.audit = true;
+            for (uint32_t b : blocks) {
+                std::vector<float> x = gradient_of(b, layout.elements, 9.0f);
+                if (flipped && b == 1) x[17] = std::bit_cast<float>(std::bit_cast<uint32_t>(x[17]) ^ 0x00400000u);
+                EXPECT_TRUE(add(*codec, {3, b}, 1, x, layout, into).ok());
+            }
+            codec->finish(3, 1, into.plan);
+            return into.record.digest;
+        };
+        EXPECT_EQ(digest_of({0, 1, 2}, false), digest_of({2, 0, 1}, false));
+        EXPECT_EQ(digest_of({0, 1, 2}, false), digest_of({0, 1}, false) + digest_of({2}, false));
+        EXPECT_NE(digest_of({0, 1, 2}, false), digest_of({0, 1, 2}, true));
+        EXPECT_EQ(digest_of({}, false), 0u);
+        Accumulator unasked(layout, 1, word);
+        unasked.record.digest = 7;
+        codec->finish(3, 1, unasked.plan);
+        EXPECT_EQ(unasked.record.digest, 0u);
     }
 }
 

@@ -45,7 +45,8 @@ void expect_exact(const WorldConfig& config, uint64_t seed) {
 
 using Param = std::pair<const char*, Quantiser>;
 const auto params =
-    ::testing::Values(Param{"ring", Quantiser::auto32}, Param{"unicast", Quantiser::auto32}, Param{"unicast", Quantiser::fixed});
+    ::testing::Values(Param{"ring", Quantiser::auto32}, Param{"ring", Quantiser::auto16}, Param{"unicast", Quantiser::auto32},
+                      Param{"unicast", Quantiser::auto16}, Param{"unicast", Quantiser::fixed});
 std::string param_name(const ::testing::TestParamInfo<Param>& each) {
     return std::string(each.param.first) + "_" + quantiser_name(each.param.second);
 }

@@ -99,7 +99,10 @@ private:
         for (uint64_t i = 0; i < range.count; ++i) {
             int64_t sum = 0;
             for (uint32_t block : own_[rank]) sum += word(step, block, range.offset + i, false);
-            if (plan.word == Word::i32) {
+            if (plan.word == Word::i16) {
+                ASSERT_EQ(static_cast<int16_t>(sum), sum);
+                plan.words.as<int16_t>()[i] = static_cast<int16_t>(sum);
+            } else if (plan.word == Word::i32) {
                 ASSERT_EQ(static_cast<int32_t>(sum), sum);
                 plan.words.as<int32_t>()[i] = static_cast<int32_t>(sum);
             } else {
@@ -122,11 +125,15 @@ private:
     void check(StepId step, const Sum& sum, Rank rank) {
         const Bucket& range = layout_.buckets[sum.bucket];
         ASSERT_EQ(sum.step, step);
-        ASSERT_EQ(sum.word, config_.quantiser == Quantiser::fixed ? Word::i64 : Word::i32);
+        ASSERT_EQ(sum.word, config_.quantiser == Quantiser::fixed    ? Word::i64
+                            : config_.quantiser == Quantiser::auto16 ? Word::i16
+                                                                     : Word::i32);
         ASSERT_EQ(sum.words.bytes, range.count * word_bytes(sum.word));
         std::vector<int64_t>& first = sums_[{step, sum.bucket}];
         for (uint64_t i = 0; i < range.count; ++i) {
-            int64_t have = sum.word == Word::i32 ? sum.words.as<int32_t>()[i] : sum.words.as<int64_t>()[i];
+            int64_t have = sum.word == Word::i16   ? sum.words.as<int16_t>()[i]
+                           : sum.word == Word::i32 ? sum.words.as<int32_t>()[i]
+                                                   : sum.words.as<int64_t>()[i];
             if (first.size() < range.count) {
                 int64_t want = 0;
                 for (uint32_t block = 0; block < config_.blocks; ++block) want += word(step, block, range.offset + i, true);

@@ -46,22 +46,26 @@ TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {
 // value = (float)((double)S * unit): rounded once, for words of both widths, by the unit of each group.
 TEST(Apply, TurnsSumsIntoFloatOnce) {
     NetSpec spec{.C = 1, .H = 2, .W = 2, .classes = 3, .layers = {fc(5), fc(3), loss()}};
-    for (Word word : {Word::i32, Word::i64}) {
+    for (Word word : {Word::i16, Word::i32, Word::i64}) {
         Rig rig(spec, sizes({1}), {.lr = 1});
         const Layout& layout = rig.net->layout();
         ASSERT_EQ(layout.buckets.size(), 1u);
         std::vector<float> before(rig.net->parameters().begin(), rig.net->parameters().end());
+        std::vector<int16_t> small;
         std::vector<int32_t> narrow;
         std::vector<int64_t> wide;
         std::mt19937_64 random(3);
         for (uint64_t i = 0; i < layout.elements; ++i) {
             narrow.push_back(i == 0 ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(random()));
-            wide.push_back(word == Word::i32 ? narrow[i] : static_cast<int64_t>(random()) >> 12);
+            small.push_back(static_cast<int16_t>(i == 0 ? std::numeric_limits<int16_t>::min() : narrow[i]));
+            wide.push_back(word == Word::i16 ? small[i] : word == Word::i32 ? narrow[i] : static_cast<int64_t>(random()) >> 12);
         }
         Sum sum;
         sum.word = word;
-        sum.words = {word == Word::i32 ? reinterpret_cast<std::byte*>(narrow.data()) : reinterpret_cast<std::byte*>(wide.data()), nullptr,
-                     layout.elements * word_bytes(word)};
+        void* words = word == Word::i16   ? static_cast<void*>(small.data())
+                      : word == Word::i32 ? static_cast<void*>(narrow.data())
+                                          : wide.data();
+        sum.words = {static_cast<std::byte*>(words), nullptr, layout.elements * word_bytes(word)};
         const double units[] = {0x1p-30 / 3, 0x1p-20 / 7};
         rig.optimiser->step(0);
         ASSERT_TRUE(rig.net->apply(*rig.optimiser, sum, units).ok());

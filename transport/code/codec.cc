@@ -1,5 +1,6 @@
-// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 uses the least power of two 2^e with 2 M <= Q 2^e for the
-// next step, M being the largest |x| of this one, Q the largest word of one block such that B of them never leave int32.
+// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 and auto16 use the least power of two 2^e with 2 M <= Q 2^e
+// for the next step, M being the largest |x| of this one, Q the largest word of one block such that B of them are a word of the prime
+// field.
 #include "transport/code/codec.h"
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "runtime/core/limits.h"
+#include "transport/code/field.h"
 #include "transport/code/kernels.h"
 
 namespace gradcast {
@@ -22,12 +24,12 @@ const char* quantiser_name(Quantiser quantiser) {
 }
 
 Status quantiser_parse(std::string_view name, Quantiser* quantiser) {
-    for (Quantiser each : {Quantiser::fixed, Quantiser::auto32})
+    for (Quantiser each : {Quantiser::fixed, Quantiser::auto32, Quantiser::auto16})
         if (name == quantiser_name(each)) {
             *quantiser = each;
             return {};
         }
-    return fail(Code::invalid, "quantiser \"{}\" does not exist; one of: auto32, fixed", name);
+    return fail(Code::invalid, "quantiser \"{}\" does not exist; one of: auto32, auto16, fixed", name);
 }
 
 namespace {
@@ -46,6 +48,7 @@ public:
           units_(layout.groups.size()),
           mutexes_(layout.buckets.size()) {
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
+        GC_ASSERT(config.quantiser != Quantiser::auto16 || (config.blocks <= auto16_blocks_max && layout.elements < uint64_t{1} << 34));
     }
 
     Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
@@ -53,6 +56,7 @@ public:
         const Bucket& range = layout_.buckets[bucket];
         GC_ASSERT(gradient.bytes == range.count * sizeof(float) && plan.words.bytes == range.count * word_bytes(plan.word));
         GC_ASSERT(plan.record->maxima.size() == range.group_count);
+        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
         // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
         // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
         std::scoped_lock lock(mutexes_[bucket]);
@@ -62,10 +66,7 @@ public:
             const Group& group = layout_.groups[range.group + g];
             const uint64_t offset = group.offset - range.offset;
             const float* x = gradient.as<float>() + offset;
-            const Scale scale = scale_of(range.group + g);
-            const QuantiseResult result = plan.word == Word::i32
-                                              ? kernels_.quantise_i32(plan.words.as<int32_t>() + offset, x, group.count, scale, !first)
-                                              : kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, !first);
+            const QuantiseResult result = quantise(plan, offset, x, range.group + g, block, !first);
             if (!std::isfinite(result.maximum))
                 return fail(Code::diverged,
                             "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
@@ -78,11 +79,13 @@ public:
         return {};
     }
 
-    void finish(StepId, uint32_t, const Plan& plan) override {
-        if (plan.record->blocks > 0) return;
-        std::memset(plan.words.host, 0, plan.words.bytes);
-        std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
-        plan.record->clipped = 0;
+    void finish(StepId, uint32_t bucket, const Plan& plan) override {
+        if (plan.record->blocks == 0) {
+            std::memset(plan.words.host, 0, plan.words.bytes);
+            std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
+            plan.record->clipped = 0;
+        }
+        plan.record->digest = plan.audit ? digest(plan, layout_.buckets[bucket]) : 0;
     }
 
     void probe(const float* gradient) override {
@@ -111,6 +114,29 @@ public:
     std::span<int32_t> exponents() override { return exponents_; }
 
 private:
+    QuantiseResult quantise(const Plan& plan, uint64_t offset, const float* x, uint32_t g, BlockId block, bool accumulate) const {
+        const Group& group = layout_.groups[g];
+        const Scale scale = scale_of(g);
+        switch (plan.word) {
+            case Word::i16:
+                return kernels_.quantise_i16(plan.words.as<int16_t>() + offset, x, group.count, scale,
+                                             {config_.seed, static_cast<uint32_t>(block.step), block.block, group.offset}, accumulate);
+            case Word::i32: return kernels_.quantise_i32(plan.words.as<int32_t>() + offset, x, group.count, scale, accumulate);
+            case Word::i64: return kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, accumulate);
+        }
+        GC_ASSERT(false && "word");
+    }
+
+    // Of the finished target and not within the pass that quantises: once for all blocks in it instead of once for each.
+    uint64_t digest(const Plan& plan, const Bucket& range) const {
+        switch (plan.word) {
+            case Word::i16: return kernels_.digest_i16(plan.words.as<int16_t>(), range.count, range.offset);
+            case Word::i32: return kernels_.digest_i32(plan.words.as<int32_t>(), range.count, range.offset);
+            case Word::i64: return kernels_.digest_i64(plan.words.as<int64_t>(), range.count, range.offset);
+        }
+        GC_ASSERT(false && "word");
+    }
+
     Scale scale_of(uint32_t group) const {
         if (config_.quantiser == Quantiser::fixed) return {fixed_range, static_cast<double>(fixed_limit), limit_};
         return {1.0, std::ldexp(1.0, -exponents_[group]), limit_};
@@ -136,7 +162,8 @@ private:
 }   // namespace
 
 int32_t quantise_limit(Quantiser quantiser, uint32_t blocks) {
-    return quantiser == Quantiser::fixed ? fixed_limit : static_cast<int32_t>((INT32_MAX - 1) / 2 / blocks);
+    if (quantiser == Quantiser::fixed) return fixed_limit;
+    return static_cast<int32_t>((quantiser == Quantiser::auto16 ? prime_16 : prime_32) / 2 / blocks);
 }
 
 std::unique_ptr<Codec> codec_cpu(const Layout& layout, const CodecConfig& config) { return std::make_unique<CpuCodec>(layout, config); }

@@ -12,8 +12,10 @@ enum class Quantiser : uint8_t { fixed, auto32, auto16 };
 const char* quantiser_name(Quantiser quantiser);
 Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
 
-/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((2^31 - 2) / 2 / B) for auto32, so that sums over B blocks stay within
-/// int32.
+constexpr uint32_t auto16_blocks_max = 64;
+
+/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((p - 1) / 2 / B) for the others, p = 2^31 - 1 for auto32 and 65521 for
+/// auto16, so that sums over B blocks are words of the prime field and stay within int32 or int16.
 int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
 
 /// What goes with the blocks in one target.  Memory of the exchange; the codec fills blocks, maxima, clipped and digest, the trainer the
@@ -58,6 +60,7 @@ struct Codec {
 struct CodecConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t batch = 0, blocks = 0;
+    uint64_t seed = 0;   // auto16 rounds at random, keyed by seed, step, block and element; steps count over the job, so no epoch is needed
 };
 /// layout must outlive the codec.
 std::unique_ptr<Codec> codec_cpu(const Layout& layout, const CodecConfig& config);

@@ -46,6 +46,12 @@ struct WordKernels {
 };
 const WordKernels& word_kernels(Isa isa);
 
+/// The memory that a Compute reads and writes, part by part, cut to its count.  Asserts that the buffers have as much.
+uint32_t compute_reads(const Compute& compute);
+Buffer compute_read(const Compute& compute, uint32_t part);
+uint32_t compute_writes(const Compute& compute);
+Buffer compute_written(const Compute& compute, uint32_t part);
+
 /// Carries out one Compute action here and now.
 void compute_now(const Compute& compute);
 

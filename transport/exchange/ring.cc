@@ -36,6 +36,7 @@ private:
 
     void plan_memory(Arena&) override {
         parts_ = n(), missing_ = 1;
+        if (config_.quantiser == Quantiser::auto16) acc_word_ = sum_word_ = Word::i16;
         segment_words_ = config_.segment_bytes / word_bytes(sum_word_);
         before_ = (config_.self + n() - 1) % n(), after_ = (config_.self + 1) % n();
     }
@@ -89,7 +90,7 @@ private:
         states_[slot][i] = adding;
         Buffer acc = acc_of(slot, segment), sum = sum_of(slot, segment);
         if (owned(segment.part)) std::swap(acc, sum);
-        compute(slot, i, Kernel::add_i32, acc, sum, segment.words, actions);
+        compute(slot, i, sum_word_ == Word::i16 ? Kernel::add_i16 : Kernel::add_i32, acc, sum, segment.words, actions);
     }
 
     void computed(uint32_t slot, uint32_t i, Actions& actions) override {

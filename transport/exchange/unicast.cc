@@ -33,8 +33,7 @@ private:
 
     void plan_memory(Arena& arena) override {
         parts_ = 1, missing_ = n();
-        const bool fixed = config_.quantiser == Quantiser::fixed;
-        sum_word_ = fixed ? Word::i64 : Word::i32;
+        sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto32 ? Word::i32 : Word::i16;
         acc_word_ = word_of(config_.self);
         segment_words_ = config_.segment_bytes / word_bytes(sum_word_);   // of every sender, so that segments are the same for all
         contributions_ = 0;
@@ -54,7 +53,8 @@ private:
 
     // One block's `fixed` words fit int32, which is what travels then.
     Word word_of(Rank rank) const {
-        return config_.quantiser == Quantiser::auto32 || (n() > 1 && blocks_of(rank) == 1) ? Word::i32 : Word::i64;
+        if (config_.quantiser != Quantiser::fixed) return sum_word_;
+        return n() > 1 && blocks_of(rank) == 1 ? Word::i32 : Word::i64;
     }
     uint32_t width(Rank sender) const override { return blocks_of(sender) == 0 ? 0 : word_bytes(word_of(sender)); }
     RankSet others() const { return {0, others_.data()}; }
@@ -146,7 +146,10 @@ private:
         }
         const Buffer dst = sum_of(slot, segment);
         const bool widen = word != sum_word_, copy = !summing.begun && !widen;
-        const Kernel add = sum_word_ == Word::i32 ? Kernel::add_i32 : widen ? Kernel::add_i32_to_i64 : Kernel::add_i64;
+        const Kernel add = sum_word_ == Word::i16   ? Kernel::add_i16
+                           : sum_word_ == Word::i32 ? Kernel::add_i32
+                           : widen                  ? Kernel::add_i32_to_i64
+                                                    : Kernel::add_i64;
         const Kernel first = widen ? Kernel::copy_i32_to_i64 : Kernel::copy;
         compute(slot, i, summing.begun ? add : first, dst, src, copy ? src.bytes : segment.words, actions);
         summing.begun = true;

@@ -8,11 +8,17 @@
 namespace gradcast::sim {
 namespace {
 
-/// Words of a Compute's source and destination in bytes.
-uint64_t source_bytes(const Compute& c) { return c.count * (c.kernel == Kernel::copy ? 1 : c.kernel == Kernel::add_i64 ? 8 : 4); }
-uint64_t target_bytes(const Compute& c) { return c.count * (c.kernel == Kernel::copy ? 1 : c.kernel == Kernel::add_i32 ? 4 : 8); }
-bool overlap(const Buffer& a, uint64_t a_bytes, const Buffer& b, uint64_t b_bytes) {
-    return a.host < b.host + b_bytes && b.host < a.host + a_bytes;
+bool overlap(const Buffer& a, const Buffer& b) { return a.host < b.host + b.bytes && b.host < a.host + a.bytes; }
+/// `a` writes what `b` reads or writes.
+bool disturbs(const Compute& a, const Compute& b) {
+    for (uint32_t o = 0; o < compute_writes(a); ++o) {
+        const Buffer written = compute_written(a, o);
+        for (uint32_t i = 0; i < compute_reads(b); ++i)
+            if (overlap(written, compute_read(b, i))) return true;
+        for (uint32_t i = 0; i < compute_writes(b); ++i)
+            if (overlap(written, compute_written(b, i))) return true;
+    }
+    return false;
 }
 
 }   // namespace
@@ -135,8 +141,7 @@ void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
     }
     for (Running& r : node.running) {
         const Compute& o = r.compute;
-        if (overlap(c.dst, target_bytes(c), o.dst, target_bytes(o)) || overlap(c.src, source_bytes(c), o.dst, target_bytes(o)) ||
-            overlap(c.dst, target_bytes(c), o.src, source_bytes(o)))
+        if (disturbs(c, o) || disturbs(o, c))
             return fault(fail(Code::conflict, "rank {} channel {}: compute {} races with compute {}, which is not done yet", rank, channel,
                               c.ticket, o.ticket));
     }
