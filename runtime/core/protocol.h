@@ -31,6 +31,7 @@ enum class PacketType : uint8_t {
     mail = 6,       // mail: a fragment of a tagged message
     parity = 7,     // bulk: a repair packet of a block of packets
     feedback = 8,   // bulk: what a receiver has had of a sender, and what it lacks
+    probe = 9,      // link: a datagram that shows what gets through; on a stream, what did
 };
 
 struct Packet {

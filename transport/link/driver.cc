@@ -87,6 +87,18 @@ Status TcpDriver::open() {
     if (c.kind == LinkKind::uring_tcp)
         if (Status status = proactor_uring(&proactor_); !status.ok()) log_.warn("{}: using epoll instead", status.what);
     if (!proactor_) GC_TRY(proactor_epoll(&proactor_));
+    if (c.datagrams.segment_bytes) {
+        DatagramOwner& owner = *this;
+        datagrams_ = std::make_unique<Datagrams>(config_, log_, counters_, pool_, owner);
+        Status status = datagrams_->open(*proactor_);
+        if (status.code == Code::unsupported && c.kind == LinkKind::uring_tcp) {
+            log_.warn("{}: using epoll instead", status.what);
+            GC_TRY(proactor_epoll(&proactor_));
+            datagrams_ = std::make_unique<Datagrams>(config_, log_, counters_, pool_, owner);
+            status = datagrams_->open(*proactor_);
+        }
+        GC_TRY(status);
+    }
     StreamConfig stream;
     std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
     stream.view = c.view, stream.self = c.rank, stream.ranks = static_cast<uint32_t>(c.peers.size());
@@ -124,7 +136,11 @@ void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
     GC_ASSERT(!protocol(channel));
     protocols_.emplace_back(channel, new_protocol);
 }
-void TcpDriver::attach_datagrams(uint16_t, Protocol*) { GC_ASSERT(!"this link has no datagrams"); }
+void TcpDriver::attach_datagrams(uint16_t channel, Protocol* new_protocol) {
+    GC_ASSERT(datagrams_ && channel != datagram_channel_probe);
+    attach(channel, new_protocol);
+    datagrams_->attach(channel);
+}
 Protocol* TcpDriver::protocol(uint16_t channel) const {
     for (auto& [number, attached] : protocols_)
         if (number == channel) return attached;
@@ -143,6 +159,7 @@ Status TcpDriver::run() {
         bool stopping = stop_.load();
         now = clock_us();
         for (Op* op : done_) complete(*op, now);
+        if (datagrams_) datagrams_->receive(now);
         take_posted();
         ring_alarms(now);
         for (auto& peer : peers_)
@@ -155,13 +172,20 @@ Status TcpDriver::run() {
         if (stopping && !stopping_us_) stopping_us_ = now + flush_us;
         for (auto& peer : peers_)
             if (peer) pump(*peer, now);
+        if (datagrams_) datagrams_->pump(now);
         if (stopping && flushed(now)) break;
     }
     for (auto& peer : peers_)
         if (peer) peer->final = true, fall(*peer, {});
+    if (datagrams_) datagrams_->close();
     auto busy = [](const std::unique_ptr<Peer>& peer) { return peer && (peer->connect.busy || peer->receive.busy || peer->send.busy); };
-    for (uint64_t until = now + close_us; status.ok() && now < until && std::any_of(peers_.begin(), peers_.end(), busy); now = clock_us())
+    auto waiting = [&] { return std::any_of(peers_.begin(), peers_.end(), busy) || (datagrams_ && datagrams_->busy()); };
+    for (uint64_t until = now + close_us; status.ok() && now < until && waiting(); now = clock_us()) {
+        done_.clear();
         status = proactor_->wait(until - now, &done_);
+        for (Op* op : done_)
+            if (op->kind == Op::Kind::send_datagrams) datagrams_->complete(*op, now);
+    }
     trainer_.end();
     return status;
 }
@@ -173,6 +197,7 @@ uint64_t TcpDriver::sleep_us(uint64_t now) {
     for (const Alarm& alarm : alarms_) until = std::min(until, alarm.at_us);
     for (auto& peer : peers_)
         if (peer) until = std::min(until, due_us(*peer));
+    if (datagrams_) until = std::min(until, datagrams_->due_us());
     if (stopping_us_) until = std::min(until, stopping_us_);
     asleep_.store(true);
     std::lock_guard lock(mutex_);
@@ -182,6 +207,7 @@ uint64_t TcpDriver::sleep_us(uint64_t now) {
 
 bool TcpDriver::flushed(uint64_t now) {
     if (now >= stopping_us_) return true;
+    if (datagrams_ && !datagrams_->idle()) return false;
     for (auto& peer : peers_) {
         if (!peer || peer->lost) continue;
         if (peer->send.busy || !peer->sender.acknowledged()) return false;
@@ -241,8 +267,13 @@ bool TcpDriver::dispatch(uint64_t now) {
 }
 
 void TcpDriver::carry_out(uint16_t channel) {
+    const bool datagrams = by_datagrams(channel);
     for (Send& each : actions_.sends) {
         each.channel = channel;
+        if (datagrams) {
+            datagrams_->send(each, ticket_take(each));
+            continue;
+        }
         cut(each, config_.segment_bytes, [this](const Send& piece) { send(piece); });
     }
     for (const Timer& timer : actions_.timers) {
@@ -259,14 +290,18 @@ void TcpDriver::carry_out(uint16_t channel) {
     trainer_.push(actions_.completions);
 }
 
+// Its number, with one of its sends open; ticket_none if nobody wants to know.
+uint32_t TcpDriver::ticket_take(const Send& send) {
+    if (!send.ticket) return ticket_none;
+    if (tickets_free_.empty()) tickets_free_.push_back(static_cast<uint32_t>(tickets_.size())), tickets_.emplace_back();
+    const uint32_t ticket = tickets_free_.back();
+    tickets_free_.pop_back();
+    tickets_[ticket] = {send.ticket, 1, send.channel, {}};
+    return ticket;
+}
+
 void TcpDriver::send(const Send& send) {
-    uint32_t ticket = ticket_none;
-    if (send.ticket) {
-        if (tickets_free_.empty()) tickets_free_.push_back(static_cast<uint32_t>(tickets_.size())), tickets_.emplace_back();
-        ticket = tickets_free_.back();
-        tickets_free_.pop_back();
-        tickets_[ticket] = {send.ticket, 1, send.channel, {}};   // one too many until all are queued
-    }
+    const uint32_t ticket = ticket_take(send);   // one too many until all are queued
     auto queue = [&](Rank rank) {
         GC_ASSERT(rank < peers_.size() && rank != config_.rank);
         Peer& peer = *peers_[rank];

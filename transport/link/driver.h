@@ -9,9 +9,8 @@
 #include <mutex>
 
 #include "runtime/core/clock.h"
-#include "transport/link/proactor.h"
+#include "transport/link/datagrams.h"
 #include "transport/link/socket.h"
-#include "transport/link/stream.h"
 
 namespace gradcast {
 
@@ -58,7 +57,7 @@ private:
     bool ended_ = false;
 };
 
-class TcpDriver final : public Driver, private Host, private ReceiverSink {
+class TcpDriver final : public Driver, private Host, private ReceiverSink, private DatagramOwner {
 public:
     TcpDriver(const LinkConfig& config, const Log& log) : config_(config), log_(log) {}
     ~TcpDriver() override;
@@ -73,6 +72,8 @@ public:
     Host& host() override { return *this; }
     const LinkCounters& counters() const override { return counters_; }
     const char* name() const override { return proactor_->name(); }
+    const char* datagrams_name() const override { return !datagrams_ ? "" : proactor_->name()[0] == 'u' ? "uring_udp" : "epoll_udp"; }
+    std::string datagrams_text() const override { return datagrams_ ? datagrams_->text() : ""; }
 
 private:
     struct Happening {   // an event on its way to a channel
@@ -95,12 +96,17 @@ private:
     uint64_t now_us() override { return clock_us(); }
     void post(uint16_t channel, const Event& event) override;
     Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return trainer_.wait(out, deadline_us); }
-    // ReceiverSink, for the peer in receiving_
-    bool known(uint16_t channel) override { return protocol(channel) != nullptr; }
+    // ReceiverSink, for the peer in receiving_, and DatagramSink
+    bool known(uint16_t channel) override { return protocol(channel) && !by_datagrams(channel); }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
-        return protocol(packet.channel)->land(packet, bytes, place);
+        return link_packet(packet.type) ? Landing::lease : protocol(packet.channel)->land(packet, bytes, place);
     }
     void packet(const Packet& packet) override;
+    // DatagramOwner
+    void sent(uint32_t ticket) override { ticket_done(ticket, {}); }
+    void tell(Rank rank, const Send& send) override;
+    void unreachable(Rank rank, Status why) override;
+    const std::string& label(Rank rank) const override { return peers_[rank]->label; }
     bool ack(uint64_t received) override;
 
     // driver.cc: the loop
@@ -112,6 +118,8 @@ private:
     bool dispatch(uint64_t now);
     void carry_out(uint16_t channel);
     void send(const Send& send);
+    uint32_t ticket_take(const Send& send);
+    bool by_datagrams(uint16_t channel) const { return datagrams_ && datagrams_->attached(channel); }
     void ticket_done(uint32_t index, Status status);
     uint64_t sleep_us(uint64_t now);
     bool flushed(uint64_t now);
@@ -142,6 +150,7 @@ private:
     std::shared_ptr<const TlsContext> tls_;
     std::unique_ptr<Proactor> proactor_;
     InlinePool pool_;
+    std::unique_ptr<Datagrams> datagrams_;       // null without LinkConfig::datagrams
     std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for ourselves
     std::vector<std::pair<uint16_t, Protocol*>> protocols_;
     LinkCounters counters_;

@@ -24,6 +24,7 @@ bool busy(const Peer& peer) { return peer.connect.busy || peer.receive.busy || p
 // ---- what the kernel says ------------------------------------------------------------------------------------------------------
 
 void TcpDriver::complete(Op& op, uint64_t now) {
+    if (op.kind == Op::Kind::send_datagrams) return datagrams_->complete(op, now);
     Peer& peer = *static_cast<Peer*>(op.owner);
     uint64_t bytes = op.result > 0 ? static_cast<uint64_t>(op.result) : 0;
     if (op.kind == Op::Kind::receive) add(counters_.bytes_received, bytes);
@@ -49,6 +50,7 @@ void TcpDriver::complete(Op& op, uint64_t now) {
             if (!peer.telling.empty()) peer.telling.erase(peer.telling.begin(), peer.telling.begin() + op.result);
             else peer.sender.wrote(bytes);
             break;
+        case Op::Kind::send_datagrams: break;
     }
 }
 
@@ -63,9 +65,22 @@ void TcpDriver::parse(Peer& peer, uint64_t now) {
     if (!peer.ack_us && peer.receiver.delivered() != peer.sender.told()) peer.ack_us = now + ack_wait_us;
 }
 void TcpDriver::packet(const Packet& packet) {
+    if (link_packet(packet.type)) {
+        if (datagrams_) datagrams_->told(packet);
+        return;
+    }
     Event event;
     event.kind = Event::Kind::packet, event.rank = packet.sender;
     happened_.push_back({packet.channel, event, packet});
+}
+void TcpDriver::tell(Rank rank, const Send& send) {
+    Peer& peer = *peers_[rank];
+    if (!peer.lost) (void)peer.sender.push(send, ticket_none);   // a full queue is noticed by who waits for an answer
+}
+void TcpDriver::unreachable(Rank rank, Status why) {
+    Peer& peer = *peers_[rank];
+    peer.losing = true;
+    fall(peer, why);
 }
 bool TcpDriver::ack(uint64_t received) {
     return receiving_->sender.acked(received, [this](uint32_t ticket) { ticket_done(ticket, {}); });
@@ -217,6 +232,7 @@ void TcpDriver::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now
         tell_all(event);
     }
     peer.last = {};
+    if (datagrams_) datagrams_->opened(peer.rank, now);
     parse(peer, now);
 }
 
@@ -265,6 +281,7 @@ void TcpDriver::lose(Peer& peer) {
     peer.identity = expected;
     peer.sender.clear([&](uint32_t ticket) { ticket_done(ticket, peer.last); });
     begin_anew(peer);
+    if (datagrams_) datagrams_->lost(peer.rank);
     if (!again) log_.warn("lost {}", peer.last.what);
     Event event;
     event.kind = Event::Kind::peer_lost, event.rank = peer.rank, event.status = peer.last;

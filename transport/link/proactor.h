@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/core/status.h"
@@ -15,15 +16,25 @@
 namespace gradcast {
 
 struct Op {
-    enum class Kind : uint8_t { connect, receive, send } kind;
+    enum class Kind : uint8_t { connect, receive, send, send_datagrams } kind;
     bool busy = false;   // started and not yet returned
     int fd = -1;
     int32_t result = 0;                          // bytes, 0 for connect, or -errno (-ECANCELED after cancel)
-    msghdr message{};                            // receive, send: msg_iov and msg_iovlen
+    msghdr message{};                            // all but connect; a stream needs msg_iov and msg_iovlen only
     const sockaddr_storage* address = nullptr;   // connect
     socklen_t address_bytes = 0;
     void* owner = nullptr;   // the caller's
+    Op* next = nullptr;      // send_datagrams: started when this one is done, whatever its result, on the same socket
 };
+
+/// What arrived on a socket at one time: a datagram, or several of `segment_bytes` (the last may be shorter) that the kernel has joined.
+struct Heard {
+    std::span<std::byte> bytes;
+    const sockaddr_storage* from;
+    uint32_t segment_bytes;   // never 0
+    bool truncated;
+};
+constexpr size_t heard_max = 32;   // between two waits, more stay in the socket
 
 struct Proactor {
     virtual ~Proactor() = default;
@@ -32,12 +43,22 @@ struct Proactor {
     /// Before the socket is closed; none of its operations is busy.
     virtual void remove(int fd) = 0;
     virtual void start(Op& op) = 0;
-    /// The operation completes soon, with -ECANCELED unless it was done already.
+    /// The operation completes soon, with -ECANCELED unless it was done already.  A chain is cancelled operation by operation from its
+    /// first.
     virtual void cancel(Op& op) = 0;
     /// Sends what was started to the kernel, then waits until an operation is done, wake() or the time-out.  Appends to *done.
     virtual Status wait(uint64_t timeout_us, std::vector<Op*>* done) = 0;
     virtual void wake() = 0;   // any thread
+    /// From now on what arrives on this datagram socket (add() it first) comes in heard(), until hush().  At most two sockets.
+    virtual Status hear(int fd) = 0;
+    virtual void hush() = 0;   // wait() until hearing() is false, then remove() the sockets
+    virtual bool hearing() const = 0;
+    /// Of the last wait(); the bytes lie there until the next one.
+    std::span<const Heard> heard() const { return heard_; }
     virtual const char* name() const = 0;
+
+protected:
+    std::vector<Heard> heard_;
 };
 
 /// Error: Code::unsupported when the kernel, a seccomp filter or a limit refuses io_uring.

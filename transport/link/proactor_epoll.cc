@@ -1,10 +1,12 @@
 #include <fcntl.h>
+#include <netinet/udp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "runtime/core/fd.h"
 #include "transport/link/proactor.h"
@@ -42,15 +44,19 @@ public:
             if (error == EINPROGRESS || error == EINTR) at(op.fd).out = &op;
             else finish(op, -error);
         } else {
-            attempt(op);
+            start_all(&op);
         }
     }
     void cancel(Op& op) override {
         if (!op.busy || std::find(ready_.begin(), ready_.end(), &op) != ready_.end()) return;
+        for (Op* later = op.next; later; later = later->next) finish(*later, -ECANCELED);
         (op.kind == Op::Kind::receive ? at(op.fd).in : at(op.fd).out) = nullptr;
         finish(op, -ECANCELED);
     }
     Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
+        heard_.clear();
+        for (int fd : ears_)
+            if (at(fd).full) timeout_us = 0;
         epoll_event events[64];
         uint64_t timeout_ms = std::min<uint64_t>((timeout_us + 999) / 1000, 1'000'000);
         int count = ::epoll_wait(epoll_.get(), events, 64, ready_.empty() ? static_cast<int>(timeout_ms) : 0);
@@ -62,11 +68,12 @@ public:
                 (void)!::read(fd, &wakes, sizeof wakes);
                 continue;
             }
+            if (events[i].events & ~uint32_t{EPOLLOUT}) at(fd).full = true;
             if (Op* op = at(fd).in; op && events[i].events & ~uint32_t{EPOLLOUT}) at(fd).in = nullptr, attempt(*op);
             if (Op* op = at(fd).out; op && events[i].events & ~uint32_t{EPOLLIN | EPOLLRDHUP}) {
                 at(fd).out = nullptr;
-                if (op->kind == Op::Kind::send) {
-                    attempt(*op);
+                if (op->kind != Op::Kind::connect) {
+                    start_all(op);
                 } else {
                     int error = 0;
                     socklen_t size = sizeof error;
@@ -75,6 +82,8 @@ public:
                 }
             }
         }
+        for (int fd : ears_)
+            if (at(fd).full) listen(fd);
         for (Op* op : ready_) op->busy = false, done->push_back(op);
         ready_.clear();
         return {};
@@ -83,27 +92,77 @@ public:
         uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof one);
     }
+    Status hear(int fd) override {
+        if (!slots_) {
+            slots_ = std::make_unique_for_overwrite<Slot[]>(heard_max);
+            messages_.resize(heard_max), vectors_.resize(heard_max), heard_.reserve(heard_max);
+        }
+        ears_.push_back(fd);
+        at(fd).full = true;   // perhaps
+        return {};
+    }
+    void hush() override { ears_.clear(); }
+    bool hearing() const override { return false; }   // nothing is under way
     const char* name() const override { return "epoll_tcp"; }
 
 private:
     struct Socket {
         Op *in = nullptr, *out = nullptr;   // those that wait for an edge
+        bool full = false;                  // datagrams may be there
+    };
+    struct Slot {
+        sockaddr_storage from;
+        alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))];
+        std::byte bytes[65536];
     };
     Socket& at(int fd) { return sockets_[static_cast<size_t>(fd)]; }
     void finish(Op& op, int32_t result) { op.result = result, ready_.push_back(&op); }
-    void attempt(Op& op) {
+    void start_all(Op* op) {
+        for (; op; op = op->next) {
+            op->busy = true;
+            if (!attempt(*op)) break;
+        }
+        for (; op; op = op->next) op->busy = true;
+    }
+    // As many as there are slots left, in one call.
+    void listen(int fd) {
+        const size_t first = heard_.size(), slots = heard_max - first;
+        for (size_t i = 0; i < slots; ++i) {
+            Slot& slot = slots_[first + i];
+            vectors_[i] = {slot.bytes, sizeof slot.bytes};
+            messages_[i].msg_hdr = {&slot.from, sizeof slot.from, &vectors_[i], 1, slot.control, sizeof slot.control, 0};
+        }
+        const int count = slots ? ::recvmmsg(fd, messages_.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr) : 0;
+        if (count < 0 && errno != EINTR) at(fd).full = false;   // EAGAIN, or an error that its next edge or nobody tells
+        for (int i = 0; i < count; ++i) {
+            Slot& slot = slots_[first + static_cast<size_t>(i)];
+            msghdr& message = messages_[static_cast<size_t>(i)].msg_hdr;
+            const uint32_t bytes = messages_[static_cast<size_t>(i)].msg_len;
+            uint32_t segment = 0;
+            for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each))
+                if (each->cmsg_level == SOL_UDP && each->cmsg_type == UDP_GRO) std::memcpy(&segment, CMSG_DATA(each), sizeof segment);
+            heard_.push_back(
+                {{slot.bytes, bytes}, &slot.from, segment ? segment : std::max(bytes, 1u), (message.msg_flags & MSG_TRUNC) != 0});
+        }
+    }
+    bool attempt(Op& op) {
         bool in = op.kind == Op::Kind::receive;
         ssize_t result;
         do result = in ? ::recvmsg(op.fd, &op.message, MSG_DONTWAIT) : ::sendmsg(op.fd, &op.message, MSG_DONTWAIT | MSG_NOSIGNAL);
         while (result < 0 && errno == EINTR);
         if (result >= 0) finish(op, static_cast<int32_t>(result));
         else if (errno != EAGAIN) finish(op, -errno);
-        else (in ? at(op.fd).in : at(op.fd).out) = &op;
+        else return (in ? at(op.fd).in : at(op.fd).out) = &op, false;
+        return true;
     }
 
     Fd epoll_, wake_;
     std::vector<Socket> sockets_;   // by descriptor
     std::vector<Op*> ready_;        // done, not yet returned
+    std::vector<int> ears_;
+    std::unique_ptr<Slot[]> slots_;   // heard_[i] lies in slots_[i]
+    std::vector<mmsghdr> messages_;
+    std::vector<iovec> vectors_;
 };
 
 }   // namespace

@@ -1,9 +1,13 @@
 #include <liburing.h>
+#include <netinet/udp.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 
 #include "runtime/core/fd.h"
 #include "transport/link/proactor.h"
@@ -35,7 +39,10 @@ public:
     }
     void add(int) override {}   // blocking sockets: io_uring waits in the kernel, a non-blocking one would answer EAGAIN
     void remove(int) override {}
-    void start(Op& op) override {
+    void start(Op& first) override {
+        for (Op* op = &first; op; op = op->next) start_one(*op);
+    }
+    void start_one(Op& op) {
         GC_ASSERT(!op.busy);
         op.busy = true;
         io_uring_sqe* entry = next();
@@ -44,8 +51,10 @@ public:
                 io_uring_prep_connect(entry, op.fd, reinterpret_cast<const sockaddr*>(op.address), op.address_bytes);
                 break;
             case Op::Kind::receive: io_uring_prep_recvmsg(entry, op.fd, &op.message, 0); break;
-            case Op::Kind::send: io_uring_prep_sendmsg(entry, op.fd, &op.message, MSG_NOSIGNAL); break;
+            case Op::Kind::send:
+            case Op::Kind::send_datagrams: io_uring_prep_sendmsg(entry, op.fd, &op.message, MSG_NOSIGNAL); break;
         }
+        if (op.next) entry->flags |= IOSQE_IO_HARDLINK;
         io_uring_sqe_set_data(entry, &op);
     }
     void cancel(Op& op) override {
@@ -56,6 +65,7 @@ public:
     }
     Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
         enable();
+        GC_TRY(listen());
         if (!waking_) {
             waking_ = true;
             io_uring_sqe* entry = next();
@@ -74,6 +84,10 @@ public:
             void* data = io_uring_cqe_get_data(entry);
             if (data == this) waking_ = false;
             if (data == this || !data) continue;
+            if (data == &ears_[0] || data == &ears_[1]) {
+                hear_entry(*static_cast<Ear*>(data), *entry);
+                continue;
+            }
             Op* op = static_cast<Op*>(data);
             op->busy = false;
             op->result = entry->res;
@@ -86,9 +100,91 @@ public:
         uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof one);
     }
+    // A multishot receive takes its memory from a ring of buffers that user and kernel share.
+    Status hear(int fd) override {
+        if (!slots_) GC_TRY(make_slots());
+        Ear& ear = ears_[0].fd < 0 ? ears_[0] : ears_[1];
+        GC_ASSERT(ear.fd < 0);
+        ear.fd = fd;
+        return {};
+    }
+    void hush() override {
+        for (Ear& ear : ears_) {
+            ear.fd = -1;
+            if (!ear.armed) continue;
+            io_uring_sqe* entry = next();
+            io_uring_prep_cancel(entry, &ear, 0);
+            io_uring_sqe_set_data(entry, nullptr);
+        }
+    }
+    bool hearing() const override { return ears_[0].armed || ears_[1].armed; }
     const char* name() const override { return "uring_tcp"; }
 
 private:
+    struct Ear {
+        int fd = -1;
+        bool armed = false;
+        int error = 0;
+        msghdr shape{};   // how much room for address and control
+    };
+    static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
+    static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
+
+    Status make_slots() {
+        ring_memory_.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
+        slots_ = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);
+        heard_.reserve(heard_max), taken_.reserve(heard_max);
+        io_uring_buf_reg reg{};
+        reg.ring_addr = reinterpret_cast<uint64_t>(ring_memory_.get()), reg.ring_entries = heard_max, reg.bgid = 0;
+        if (int error = io_uring_register_buf_ring(&ring_, &reg, 0); error)
+            return fail_text(Code::unsupported, -error, "io_uring cannot share buffers for datagrams here (needs kernel 6.0)");
+        io_uring_buf_ring_init(ring_memory_.get());
+        for (uint16_t i = 0; i < heard_max; ++i) taken_.push_back(i);
+        for (Ear& ear : ears_) {
+            ear.shape.msg_namelen = sizeof(sockaddr_storage);
+            ear.shape.msg_controllen = CMSG_SPACE(sizeof(int));
+        }
+        return {};
+    }
+    // Gives back the buffers of the last turn, and starts to receive again where the kernel has stopped (it had no buffer left).
+    Status listen() {
+        if (!slots_) return {};
+        heard_.clear();
+        int offset = 0;
+        for (uint16_t slot : taken_)
+            io_uring_buf_ring_add(ring_memory_.get(), slots_.get() + slot * slot_bytes, slot_bytes, slot, io_uring_buf_ring_mask(heard_max),
+                                  offset++);
+        io_uring_buf_ring_advance(ring_memory_.get(), offset);
+        taken_.clear();
+        for (Ear& ear : ears_) {
+            if (ear.fd < 0 || ear.armed) continue;
+            if (ear.error == EINVAL)
+                return fail(Code::unsupported, "io_uring of this kernel cannot receive datagrams (needs 6.0): choose the link epoll_tcp");
+            ear.armed = true;
+            io_uring_sqe* entry = next();
+            io_uring_prep_recvmsg_multishot(entry, ear.fd, &ear.shape, 0);
+            entry->flags |= IOSQE_BUFFER_SELECT, entry->buf_group = 0;
+            io_uring_sqe_set_data(entry, &ear);
+        }
+        return {};
+    }
+    void hear_entry(Ear& ear, const io_uring_cqe& entry) {
+        if (!(entry.flags & IORING_CQE_F_MORE)) ear.armed = false, ear.error = entry.res < 0 ? -entry.res : 0;
+        if (!(entry.flags & IORING_CQE_F_BUFFER)) return;
+        const uint16_t slot = static_cast<uint16_t>(entry.flags >> IORING_CQE_BUFFER_SHIFT);
+        taken_.push_back(slot);
+        io_uring_recvmsg_out* out = io_uring_recvmsg_validate(slots_.get() + slot * slot_bytes, entry.res, &ear.shape);
+        if (!out) return;
+        const uint32_t bytes = io_uring_recvmsg_payload_length(out, entry.res, &ear.shape);
+        uint32_t segment = 0;
+        for (cmsghdr* each = io_uring_recvmsg_cmsg_firsthdr(out, &ear.shape); each;
+             each = io_uring_recvmsg_cmsg_nexthdr(out, &ear.shape, each))
+            if (each->cmsg_level == SOL_UDP && each->cmsg_type == UDP_GRO) std::memcpy(&segment, CMSG_DATA(each), sizeof segment);
+        heard_.push_back({{static_cast<std::byte*>(io_uring_recvmsg_payload(out, &ear.shape)), bytes},
+                          static_cast<const sockaddr_storage*>(io_uring_recvmsg_name(out)),
+                          segment ? segment : std::max(bytes, 1u),
+                          (out->flags & MSG_TRUNC) != 0});
+    }
     void enable() {
         if (enabled_) return;
         enabled_ = true;
@@ -105,6 +201,13 @@ private:
     Fd wake_;
     uint64_t wakes_ = 0;
     io_uring ring_{};
+    struct Free {
+        void operator()(io_uring_buf_ring* ring) const { std::free(ring); }
+    };
+    std::unique_ptr<io_uring_buf_ring, Free> ring_memory_;
+    std::unique_ptr<std::byte[]> slots_;
+    std::vector<uint16_t> taken_;   // slots whose bytes are in heard_
+    Ear ears_[2];
     bool open_ = false, enabled_ = false, waking_ = false;
 };
 

@@ -152,7 +152,7 @@ const char* Receiver::head(ReceiverSink& sink) {
     std::memcpy(packet_.body.data(), staging_.get() + begin_ + sizeof header, packet_.body.size());
     at_ = At::lease, wanted_ = true;
     if (packet_.type == PacketType::ack) return nullptr;
-    if (!sink.known(packet_.channel)) return "a packet for a channel that is not open";
+    if (!link_packet(packet_.type) && !sink.known(packet_.channel)) return "a packet for a channel that is not open";
     Buffer place;
     Landing landing = sink.land(packet_, length_, &place);
     blocked_ = landing == Landing::later;

@@ -108,6 +108,9 @@ private:
     uint32_t vectors_used_ = 0;
 };
 
+/// Packets of the link itself about datagrams, which belong to no channel.
+constexpr bool link_packet(PacketType type) { return type == PacketType::key || type == PacketType::probe; }
+
 /// What a Receiver asks and tells.
 struct ReceiverSink {
     virtual bool known(uint16_t channel) = 0;

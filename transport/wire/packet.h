@@ -74,6 +74,28 @@ struct AckBody {
 };
 static_assert(sizeof(AckBody) == 16);
 
+/// PacketType::key, on a stream: the sender's key and address for its datagrams (the payload is a KeyPayload), or that ours are here
+/// (none).
+struct KeyBody {
+    uint8_t kind, ipv6;   // kind: 1 here they are, 2 we have yours
+    Le16 port;
+    Le32 segment_bytes;   // of the sender's datagrams
+    Le64 reserved;
+};
+static_assert(sizeof(KeyBody) == 16);
+struct KeyPayload {
+    std::array<uint8_t, 16> key, address;   // an IPv4 address takes the first four bytes
+};
+
+/// PacketType::probe.  As a datagram: `count` of them make the train of a stage.  On a stream, back to who sent the train: how many came,
+/// and how fast (0: too fast to tell).
+struct ProbeBody {
+    Le32 round;
+    Le16 stage, count;
+    Le32 rate_mbit, reserved;
+};
+static_assert(sizeof(ProbeBody) == 16);
+
 /// PacketType::record's payload: this, then the maxima of the bucket's groups (float32 each).
 struct RecordHeader {
     Le64 state;   // digest of the state the sender computed from
@@ -111,5 +133,24 @@ std::array<std::byte, 16> body_bytes(const Body& body) {
 
 /// Why these 32 bytes cannot be a packet of (job, view): null if they can.  Bytes from the network are never asserted.
 const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ranks);
+
+/// Why a datagram was dropped.
+enum class DatagramFault : uint8_t {
+    none,
+    truncated,   // or longer than agreed
+    magic,       // not a datagram of ours
+    route,       // of another job or view
+    sender,      // of no rank of the view
+    own,         // our own, come back from the group: no fault of anybody's
+    type,        // of a type or a channel that does not travel so
+    no_key,      // the sender's key has not come yet
+    replayed,    // seen already, or too old to tell
+    tag,         // forged or damaged
+    no_room,     // land() said later
+    kinds,
+};
+const char* datagram_fault_name(DatagramFault fault);
+/// Looks at the header alone.
+DatagramFault datagram_fault(std::span<const std::byte> bytes, uint32_t route, uint32_t ranks, Rank self, uint32_t segment_bytes);
 
 }   // namespace gradcast

@@ -1,0 +1,76 @@
+// Datagrams apart from what carries them: DatagramSealer turns Sends into bytes, DatagramReceiver bytes into packets.  No socket, no clock.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/core/crypto.h"
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+
+/// The link's own, for PacketType::probe.
+constexpr uint16_t datagram_channel_probe = 0xffff;
+
+/// Which sequence numbers have been seen, of the last `width` below the highest (as RFC 6479: a ring of words, one more than wanted).
+class ReplayWindow {
+public:
+    static constexpr uint64_t width = 65536;
+    void clear();
+    bool fresh(uint64_t sequence) const;   // neither seen nor too old
+    void mark(uint64_t sequence);          // only a fresh one
+
+private:
+    static constexpr uint64_t words = width / 64 + 1;
+    uint64_t highest_ = 0;   // sequences begin with 1
+    std::vector<uint64_t> bits_ = std::vector<uint64_t>(words);
+};
+
+struct DatagramShape {
+    uint32_t route = 0, view = 0, ranks = 0, segment_bytes = 0;
+    Rank self = 0;
+    Protect protect = Protect::auth;
+};
+
+class DatagramSealer {
+public:
+    explicit DatagramSealer(const DatagramShape& shape);
+    const Key& key() const { return key_; }   // random, of this sealer alone
+    /// Writes header and tag; with `encrypt` also the payload's cipher text to `out`.
+    void seal(const Send& send, std::byte* header, std::byte* out, std::byte* tag);
+
+private:
+    const DatagramShape shape_;
+    Key key_;
+    Aead aead_;
+};
+
+/// What a DatagramReceiver asks and tells; as ReceiverSink.
+struct DatagramSink {
+    virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
+    virtual void packet(const Packet& packet) = 0;   // a leased payload lies in the receive buffer
+};
+
+class DatagramReceiver {
+public:
+    explicit DatagramReceiver(const DatagramShape& shape);
+    /// Before the first key.
+    void attach(uint16_t channel) { channels_.push_back(channel); }
+    bool attached(uint16_t channel) const;
+    /// The sender's key.  True when it is another one than before, and then all that was seen of it is forgotten.
+    bool key(Rank sender, const Key& key);
+    void forget(Rank sender) { senders_[sender] = nullptr; }
+    /// One datagram, which is deciphered where it lies.  The tag is checked before land() is asked.
+    DatagramFault take(std::span<std::byte> bytes, DatagramSink& sink);
+
+private:
+    struct Sender {
+        Key key;
+        Aead aead;
+        std::vector<ReplayWindow> windows;   // by index in channels_
+    };
+    const DatagramShape shape_;
+    std::vector<uint16_t> channels_{datagram_channel_probe};
+    std::vector<std::unique_ptr<Sender>> senders_;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,202 @@
+#include "transport/link/datagram_socket.h"
+
+#include <arpa/inet.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/nearest.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t receive_bytes_wanted = 4 << 20;
+
+struct Candidate {   // an address of an interface
+    std::string name, address;
+    SocketAddress socket;
+    unsigned flags;
+};
+
+std::vector<Candidate> candidates() {
+    std::vector<Candidate> found;
+    ifaddrs* first = nullptr;
+    if (::getifaddrs(&first) != 0) return found;
+    for (ifaddrs* each = first; each; each = each->ifa_next) {
+        Candidate candidate{each->ifa_name, "", {}, each->ifa_flags};
+        const int family = each->ifa_addr ? each->ifa_addr->sa_family : AF_UNSPEC;
+        if (family == AF_INET || family == AF_INET6) {
+            candidate.socket.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+            std::memcpy(&candidate.socket.storage, each->ifa_addr, candidate.socket.bytes);
+            char text[INET6_ADDRSTRLEN] = "";
+            const void* address = family == AF_INET ? static_cast<void*>(&reinterpret_cast<sockaddr_in*>(each->ifa_addr)->sin_addr)
+                                                    : &reinterpret_cast<sockaddr_in6*>(each->ifa_addr)->sin6_addr;
+            ::inet_ntop(family, address, text, sizeof text);
+            candidate.address = text;
+        }
+        found.push_back(std::move(candidate));
+    }
+    ::freeifaddrs(first);
+    return found;
+}
+
+bool link_local(const Candidate& candidate) {
+    return candidate.socket.storage.ss_family == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&candidate.socket.storage)->sin6_addr);
+}
+
+// The interface by its name or one of its addresses, with its address of the group's family: a global one before a link-local one.
+Status choose(const std::string& wanted, bool ipv6, DatagramSockets* sockets) {
+    const std::vector<Candidate> all = candidates();
+    std::vector<std::string> names;
+    for (const Candidate& each : all)
+        if (std::find(names.begin(), names.end(), each.name) == names.end()) names.push_back(each.name);
+    const std::string list = fmt::format("{}", fmt::join(names, ", "));
+    if (wanted.empty())
+        return fail(Code::invalid, "no interface is chosen for datagrams: set transport.interface to the name or an address of one of {}",
+                    list);
+    const std::string plain = wanted.substr(0, wanted.find('%'));
+    in6_addr parsed;
+    const bool is_address = ::inet_pton(AF_INET, plain.c_str(), &parsed) == 1 || ::inet_pton(AF_INET6, plain.c_str(), &parsed) == 1;
+    const Candidate* chosen = nullptr;
+    std::string name;
+    unsigned flags = 0;
+    for (const Candidate& each : all) {
+        if (is_address ? each.address.empty() || each.address != plain : each.name != wanted) continue;
+        name = each.name, flags = each.flags;
+        if (each.socket.storage.ss_family != (ipv6 ? AF_INET6 : AF_INET)) continue;
+        if (!chosen || (link_local(*chosen) && !link_local(each))) chosen = &each;
+    }
+    if (name.empty() && is_address) {
+        std::vector<std::string> addresses;
+        for (const Candidate& each : all)
+            if (!each.address.empty()) addresses.push_back(each.address);
+        return fail(Code::invalid, "transport.interface = \"{}\" is not an address of this machine: it has {}", wanted,
+                    fmt::join(addresses, ", "));
+    }
+    if (name.empty()) {
+        const std::string near = nearest(wanted, names);
+        return fail(Code::invalid, "transport.interface = \"{}\": there is no such interface{}; there are {}", wanted,
+                    near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near), list);
+    }
+    if (!(flags & IFF_UP)) return fail(Code::invalid, "interface {} is down: ip link set {} up", name, name);
+    if (!chosen)
+        return fail(Code::invalid, "interface {} has no IPv{} address for the group's family: give it one, or choose an IPv{} group", name,
+                    ipv6 ? 6 : 4, ipv6 ? 4 : 6);
+    sockets->interface = name;
+    sockets->interface_index = static_cast<int>(::if_nametoindex(name.c_str()));
+    sockets->own_address = chosen->socket;
+    sockets->mtu = interface_mtu(name);
+    return {};
+}
+
+Status group_address(const std::string& text, SocketAddress* address) {
+    GC_TRY(address_resolve(text, false, address));
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address->storage);
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address->storage);
+    const bool ipv6 = address->storage.ss_family == AF_INET6;
+    if (ipv6 ? !IN6_IS_ADDR_MULTICAST(&v6->sin6_addr) : !IN_MULTICAST(ntohl(v4->sin_addr.s_addr)))
+        return fail(Code::invalid, "'{}' is not a multicast group: choose one of 239.192.0.0/14 or ff15::/16", text);
+    if ((ipv6 ? v6->sin6_port : v4->sin_port) == 0) return fail(Code::invalid, "the multicast group '{}' has no port", text);
+    return {};
+}
+
+bool set(int fd, int level, int option, int value) { return ::setsockopt(fd, level, option, &value, sizeof value) == 0; }
+
+// The kernel doubles what is asked for its own book-keeping, and tells the double.
+uint32_t receive_buffer(int fd, uint32_t wanted) {
+    const int bytes = static_cast<int>(std::min<uint32_t>(wanted, 1 << 30));
+    if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
+    int got = 0;
+    socklen_t size = sizeof got;
+    if (::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &got, &size) != 0) return 0;
+    return static_cast<uint32_t>(got) / 2;
+}
+
+}   // namespace
+
+uint32_t interface_mtu(const std::string& name) {
+    Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    name.copy(request.ifr_name, IFNAMSIZ - 1);
+    return ::ioctl(fd.get(), SIOCGIFMTU, &request) == 0 ? static_cast<uint32_t>(request.ifr_mtu) : 0;
+}
+
+Status datagram_sockets_open(const DatagramConfig& config, const Log& log, DatagramSockets* sockets) {
+    DatagramSockets& s = *sockets;
+    GC_TRY(group_address(config.group, &s.group_address));
+    const bool ipv6 = s.ipv6();
+    GC_TRY(choose(config.interface, ipv6, &s));
+    const uint32_t fits = s.mtu ? datagram_segment(s.mtu, ipv6) : 0;
+    if (config.segment_bytes > fits)
+        return fail(Code::invalid,
+                    "datagrams of {} bytes do not fit interface {}, whose MTU is {}: raise its MTU, or send at most {} bytes",
+                    config.segment_bytes, s.interface, s.mtu, fits);
+    auto* group6 = reinterpret_cast<sockaddr_in6*>(&s.group_address.storage);
+    auto* group4 = reinterpret_cast<sockaddr_in*>(&s.group_address.storage);
+    if (ipv6) group6->sin6_scope_id = static_cast<uint32_t>(s.interface_index);
+    for (Fd* fd : {&s.group, &s.own}) {
+        *fd = Fd(::socket(ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        if (!*fd) return fail_sys(errno, "cannot open a socket for datagrams");
+    }
+
+    // Several daemons of a machine share group and port; each gets every datagram.  Only of groups that it has joined itself.
+    const int group = s.group.get();
+    set(group, SOL_SOCKET, SO_REUSEADDR, 1);
+    set(group, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MULTICAST_ALL : IP_MULTICAST_ALL, 0);
+    if (::bind(group, reinterpret_cast<const sockaddr*>(&s.group_address.storage), s.group_address.bytes) != 0)
+        return fail_sys(errno, "cannot bind to the multicast group {}", config.group);
+    int joined;
+    if (ipv6) {
+        ipv6_mreq join{group6->sin6_addr, static_cast<unsigned>(s.interface_index)};
+        joined = ::setsockopt(group, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &join, sizeof join);
+    } else {
+        ip_mreqn join{group4->sin_addr, reinterpret_cast<sockaddr_in*>(&s.own_address.storage)->sin_addr, s.interface_index};
+        joined = ::setsockopt(group, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join);
+    }
+    if (joined != 0) return fail_sys(errno, "interface {} cannot join the multicast group {}", s.interface, config.group);
+
+    const int own = s.own.get();
+    if (::bind(own, reinterpret_cast<const sockaddr*>(&s.own_address.storage), s.own_address.bytes) != 0 ||
+        ::getsockname(own, reinterpret_cast<sockaddr*>(&s.own_address.storage), &s.own_address.bytes) != 0)
+        return fail_sys(errno, "cannot bind to an address of interface {}", s.interface);
+    // By index and address: by index alone datagrams on lo come from 0.0.0.0.  Time to live stays 1: routers do not pass the group on.
+    // PMTUDISC_PROBE: never in fragments, whatever was learned about the path; what does not fit is EMSGSIZE.
+    bool out;
+    if (ipv6) {
+        out = set(own, IPPROTO_IPV6, IPV6_MULTICAST_IF, s.interface_index);
+        set(own, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1), set(own, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+    } else {
+        ip_mreqn leave{{}, reinterpret_cast<sockaddr_in*>(&s.own_address.storage)->sin_addr, s.interface_index};
+        out = ::setsockopt(own, IPPROTO_IP, IP_MULTICAST_IF, &leave, sizeof leave) == 0;
+        set(own, IPPROTO_IP, IP_MULTICAST_LOOP, 1), set(own, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+    }
+    if (!out) return fail_sys(errno, "cannot send to multicast groups by interface {}", s.interface);
+    // Asking for a segment of 0 changes nothing and tells whether the kernel knows of it.
+    s.segments = set(own, SOL_UDP, UDP_SEGMENT, 0);
+    s.joins = set(own, SOL_UDP, UDP_GRO, 1) && set(group, SOL_UDP, UDP_GRO, 1);
+
+    const uint32_t wanted = config.socket_bytes ? config.socket_bytes : receive_bytes_wanted;
+    const uint32_t got = std::min(receive_buffer(own, wanted), receive_buffer(group, wanted));
+    if (got < wanted)
+        log.warn("datagram sockets get a receive buffer of {} KiB instead of {} KiB, so bursts may be lost: sysctl -w net.core.rmem_max={}",
+                 got / 1024, wanted / 1024, wanted);
+    return {};
+}
+
+std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port) {
+    uint64_t low, high;
+    std::memcpy(&low, job.data(), 8), std::memcpy(&high, job.data() + 8, 8);
+    const uint64_t hash = splitmix64(splitmix64(low + view) ^ high);
+    if (ipv6) return fmt::format("[ff15::{:x}:{:x}]:{}", hash >> 16 & 0xffff, hash & 0xffff, port);
+    return fmt::format("239.{}.{}.{}:{}", 192 + (hash >> 16 & 3), hash >> 8 & 0xff, hash & 0xff, port);
+}
+
+}   // namespace gradcast

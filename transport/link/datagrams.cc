@@ -1,0 +1,328 @@
+#include "transport/link/datagrams.h"
+
+#include <netinet/udp.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+namespace gradcast {
+
+namespace {
+constexpr uint32_t burst_bytes_max = 63'000;     // above, shapers cut a burst by software (and veth at 65490)
+constexpr uint32_t flight_bytes_max = 160'000;   // handed to the kernel at a time: about what the default send buffer takes
+constexpr uint64_t queue_max = 65536;
+constexpr uint64_t minute_us = 60'000'000;
+constexpr uint64_t suspicious = 100;   // strange datagrams from one address within a minute
+
+template <typename Number>
+void add(std::atomic<Number>& counter, Number by) {
+    counter.fetch_add(by, std::memory_order_relaxed);   // read as a statistic, ordered with nothing
+}
+DatagramShape shape_of(const LinkConfig& config) {
+    DatagramShape shape;
+    uint32_t job;
+    std::memcpy(&job, config.job.data(), sizeof job);
+    shape.route = datagram_route(job, config.view), shape.view = config.view, shape.ranks = static_cast<uint32_t>(config.peers.size());
+    shape.segment_bytes = config.datagrams.segment_bytes, shape.self = config.rank, shape.protect = config.protect;
+    return shape;
+}
+bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
+    if (a.ss_family != b.ss_family) return false;
+    if (a.ss_family == AF_INET)
+        return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr == reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr, &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, 16) == 0;
+}
+}   // namespace
+
+Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner)
+    : config_(config),
+      log_(log),
+      counters_(counters),
+      pool_(pool),
+      owner_(owner),
+      sealer_(shape_of(config)),
+      receiver_(shape_of(config)),
+      mates_(config.peers.size()),
+      blank_(config.datagrams.segment_bytes) {}
+
+Status Datagrams::open(Proactor& proactor) {
+    proactor_ = &proactor;
+    GC_TRY(datagram_sockets_open(config_.datagrams, log_, &sockets_));
+    if (!sockets_.segments)
+        log_.warn("the kernel cannot cut datagrams itself (UDP_SEGMENT, Linux 4.18): each is sent by itself, which costs more CPU");
+    for (Fd* fd : {&sockets_.group, &sockets_.own}) {
+        proactor.add(fd->get());
+        GC_TRY(proactor.hear(fd->get()));
+    }
+    for (Burst& burst : bursts_) {
+        burst.frames = std::make_unique_for_overwrite<std::byte[]>(burst_max * frame_bytes);
+        if (config_.protect == Protect::encrypt) burst.cipher = std::make_unique_for_overwrite<std::byte[]>(burst_bytes_max);
+        bursts_free_.push_back(&burst);
+    }
+    for (Shot& shot : shots_) {
+        shot.op.kind = Op::Kind::send_datagrams, shot.op.owner = &shot, shot.op.fd = sockets_.own.get();
+    }
+    sizes_[0] = sizes_[1] = config_.datagrams.segment_bytes;
+    uint32_t stage = 2;
+    for (uint32_t mtu : {1500u, 1400u, 1280u, 576u})
+        if (uint32_t bytes = datagram_segment(mtu, sockets_.ipv6()); bytes < config_.datagrams.segment_bytes) sizes_[stage++] = bytes;
+    text_ = fmt::format("multicast {} on {}: not probed yet", config_.datagrams.group, sockets_.interface);
+    return {};
+}
+
+void Datagrams::Queue::push(const Queued& queued) {
+    if (size() == ring_.size()) {
+        std::vector<Queued> larger(2 * ring_.size());
+        for (uint64_t i = first_; i < end_; ++i) larger[i & (larger.size() - 1)] = ring_[i & (ring_.size() - 1)];
+        ring_ = std::move(larger);
+    }
+    ring_[end_++ & (ring_.size() - 1)] = queued;
+}
+
+// ---- sending -------------------------------------------------------------------------------------------------------------------
+
+void Datagrams::send(const Send& send, uint32_t ticket) {
+    GC_ASSERT(send.payload.bytes <= config_.datagrams.segment_bytes && send.channel != datagram_channel_probe);
+    if (data_.size() == queue_max) {
+        add(counters_.datagrams_unsent, uint64_t{1});
+        if (ticket != ticket_none) owner_.sent(ticket);
+        return;
+    }
+    Queued queued{send, ticket, send.payload.bytes != 0 && send.payload.bytes <= inline_bytes_max, false};
+    if (queued.inlined) {
+        queued.send.payload.host = pool_.take();
+        std::memcpy(queued.send.payload.host, send.payload.host, send.payload.bytes);
+    }
+    data_.push(queued);
+}
+
+void Datagrams::append(Burst& burst, std::byte* bytes, size_t count) {
+    if (count == 0) return;
+    if (burst.vectors_used) {
+        iovec& last = burst.vectors[burst.vectors_used - 1];
+        if (static_cast<std::byte*>(last.iov_base) + last.iov_len == bytes) {
+            last.iov_len += count;
+            return;
+        }
+    }
+    burst.vectors[burst.vectors_used++] = {bytes, count};
+}
+
+// Takes from the queue what can travel together, and seals it.
+Datagrams::Burst* Datagrams::next_burst() {
+    Queue& queue = !trains_.empty() ? trains_ : data_;
+    if (queue.empty() || (&queue == &data_ && phase_ != Phase::settled)) return nullptr;
+    Burst& burst = *bursts_free_.back();
+    bursts_free_.pop_back();
+    burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1;
+    burst.to = queue.front().send.to, burst.to_group = queue.front().to_group;
+    burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
+    const uint32_t count_max = sockets_.segments ? burst_max : 1;
+    for (uint32_t bytes = burst.segment_bytes; !queue.empty() && burst.count < count_max && bytes == burst.segment_bytes; queue.pop()) {
+        const Queued& queued = queue.front();
+        const Send& send = queued.send;
+        bytes = static_cast<uint32_t>(send.payload.bytes) + frame_bytes;
+        if (bytes > burst.segment_bytes || burst.bytes + bytes > burst_bytes_max || queued.to_group != burst.to_group ||
+            send.to.bits != burst.to.bits || (!send.to.bits && send.to.rank != burst.to.rank))
+            break;
+        std::byte* header = burst.frames.get() + burst.count * frame_bytes;
+        std::byte* tag = header + sizeof(DatagramHeader);
+        std::byte* payload = send.payload.host;
+        if (burst.cipher) payload = burst.cipher.get() + burst.bytes;
+        sealer_.seal(send, header, payload, tag);
+        append(burst, header, sizeof(DatagramHeader)), append(burst, payload, send.payload.bytes), append(burst, tag, tag_bytes);
+        burst.tickets[burst.count] = queued.ticket;
+        burst.inlined[burst.count++] = queued.inlined ? send.payload.host : nullptr;
+        burst.bytes += bytes;
+    }
+    if (burst.to.bits && multicast_ && !burst.to_group) {
+        uint32_t receivers = 0;
+        for (size_t word = 0; word < (mates_.size() + 63) / 64; ++word)
+            receivers += static_cast<uint32_t>(std::popcount(burst.to.bits[word]));
+        burst.to_group = receivers > 1;
+    }
+    return &burst;
+}
+
+// The next address that the burst goes to, null when there is no other.
+const SocketAddress* Datagrams::aim(Burst& burst) {
+    if (burst.to_group) return burst.next++ == 0 ? &sockets_.group_address : nullptr;
+    while (burst.next < mates_.size()) {
+        const Rank rank = burst.next;
+        if (!burst.to.bits) {
+            burst.next = static_cast<Rank>(mates_.size());
+            const Mate& mate = mates_[burst.to.rank];
+            if (mate.addressed) return &mate.address;
+            break;
+        }
+        ++burst.next;
+        if ((burst.to.bits[rank / 64] >> rank % 64 & 1) && mates_[rank].addressed) return &mates_[rank].address;
+    }
+    return nullptr;
+}
+
+void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
+    shot.burst = &burst, ++burst.open;
+    shot.op.next = nullptr;
+    msghdr& message = shot.op.message;
+    message = {};
+    message.msg_name = const_cast<sockaddr_storage*>(&to.storage), message.msg_namelen = to.bytes;   // only read
+    message.msg_iov = burst.vectors, message.msg_iovlen = burst.vectors_used;
+    if (burst.count == 1) return;
+    message.msg_control = shot.control, message.msg_controllen = sizeof shot.control;
+    cmsghdr* control = CMSG_FIRSTHDR(&message);
+    control->cmsg_level = SOL_UDP, control->cmsg_type = UDP_SEGMENT, control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    const uint16_t segment = static_cast<uint16_t>(burst.segment_bytes);
+    std::memcpy(CMSG_DATA(control), &segment, sizeof segment);
+}
+
+// One chain of sends at a time, so that datagrams leave in the order of their sequence numbers: what comes out of order looks lost to a
+// receiver.  The kernel still has a send buffer full of them when the next chain starts.
+void Datagrams::pump(uint64_t now) {
+    tend(now);
+    if (flying_) return;
+    uint64_t bytes = 0;
+    while (flying_ < shots_max && bytes < flight_bytes_max) {
+        if (!current_ && !(current_ = next_burst())) break;
+        if (const SocketAddress* to = aim(*current_)) {
+            load(shots_[flying_], *current_, *to);
+            if (flying_) shots_[flying_ - 1].op.next = &shots_[flying_].op;
+            ++flying_;
+            bytes += current_->bytes;
+        } else {
+            release(*std::exchange(current_, nullptr));
+        }
+    }
+    if (flying_) proactor_->start(shots_[0].op);
+}
+
+void Datagrams::release(Burst& burst) {
+    if (--burst.open) return;
+    for (uint32_t i = 0; i < burst.count; ++i) {
+        if (burst.inlined[i]) pool_.give(burst.inlined[i]);
+        if (burst.tickets[i] != ticket_none) owner_.sent(burst.tickets[i]);
+    }
+    bursts_free_.push_back(&burst);
+}
+
+void Datagrams::complete(Op& op, uint64_t now) {
+    Shot& shot = *static_cast<Shot*>(op.owner);
+    --flying_;
+    if (op.result >= 0)
+        add(counters_.bytes_sent, static_cast<uint64_t>(op.result)), add(counters_.packets_sent, uint64_t{shot.burst->count});
+    else failed(shot, -op.result, now);
+    release(*shot.burst);
+}
+
+void Datagrams::failed(const Shot& shot, int error, uint64_t now) {
+    const Burst& burst = *shot.burst;
+    add(counters_.datagrams_unsent, uint64_t{burst.count});
+    if (error == ECANCELED) return;
+    if ((error == EIO || error == EINVAL) && burst.count > 1) {
+        if (sockets_.segments)
+            log_.warn("interface {} does not take datagrams to be cut (UDP_SEGMENT: {}): each is sent by itself, which costs more CPU",
+                      sockets_.interface, std::strerror(error));
+        sockets_.segments = false;
+        return;
+    }
+    if (complained_us_ && now < complained_us_ + minute_us) return;
+    complained_us_ = now;
+    SocketAddress to;
+    to.bytes = shot.op.message.msg_namelen;
+    std::memcpy(&to.storage, shot.op.message.msg_name, to.bytes);
+    if (error == EMSGSIZE)
+        log_.error("datagrams of {} bytes to {} do not fit interface {} any more, whose MTU is now {}: set it to {} or more",
+                   burst.segment_bytes - frame_bytes, address_text(to), sockets_.interface, interface_mtu(sockets_.interface),
+                   burst.segment_bytes + (sockets_.ipv6() ? 48 : 28));
+    else log_.warn("datagrams to {} by interface {} are not sent: {}", address_text(to), sockets_.interface, std::strerror(error));
+}
+
+void Datagrams::close() {
+    for (Shot& shot : shots_) proactor_->cancel(shot.op);
+    proactor_->hush();
+}
+
+// ---- receiving -----------------------------------------------------------------------------------------------------------------
+
+void Datagrams::receive(uint64_t now) {
+    now_us_ = now;
+    uint64_t bytes = 0, packets = 0;
+    std::array<uint64_t, static_cast<size_t>(DatagramFault::kinds)> faults{};
+    for (const Heard& heard : proactor_->heard()) {
+        bytes += heard.bytes.size();
+        for (std::span<std::byte> rest = heard.bytes; !rest.empty() || heard.bytes.empty();) {
+            const std::span one = rest.first(std::min<size_t>(rest.size(), heard.segment_bytes));
+            rest = rest.subspan(one.size());
+            const DatagramFault fault = heard.truncated && rest.empty() ? DatagramFault::truncated : receiver_.take(one, *this);
+            ++faults[static_cast<size_t>(fault)];
+            if (fault == DatagramFault::magic || fault == DatagramFault::route || fault == DatagramFault::sender ||
+                fault == DatagramFault::tag)
+                suspect(*heard.from, now);
+            if (heard.bytes.empty()) break;
+        }
+    }
+    if (bytes) add(counters_.bytes_received, bytes);
+    for (size_t fault = 0; fault < faults.size(); ++fault) {
+        packets += faults[fault];
+        if (fault && faults[fault]) add(counters_.datagrams_dropped[fault], faults[fault]);
+    }
+    if (packets) add(counters_.packets_received, packets);
+    if (std::exchange(reporting_, false)) report();
+}
+
+// Who sends most of what is strange: a count that others' datagrams take down again.
+void Datagrams::suspect(const sockaddr_storage& from, uint64_t now) {
+    if (suspect_count_ == 0 || now > suspect_since_us_ + minute_us) suspect_ = from, suspect_count_ = 0, suspect_since_us_ = now;
+    same_host(suspect_, from) ? ++suspect_count_ : --suspect_count_;
+    if (suspect_count_ < suspicious || (suspect_said_us_ && now < suspect_said_us_ + minute_us)) return;
+    suspect_said_us_ = now, suspect_count_ = 0;
+    SocketAddress address{from, static_cast<socklen_t>(from.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
+    log_.warn("group {} is also used by {} (another cluster?): choose another group", config_.datagrams.group, address_text(address));
+}
+
+Landing Datagrams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
+    return packet.type == PacketType::probe ? Landing::lease : owner_.land(packet, bytes, place);
+}
+
+void Datagrams::packet(const Packet& packet) {
+    if (packet.type != PacketType::probe) return owner_.packet(packet);
+    const ProbeBody body = body_of<ProbeBody>(packet);
+    Mate& mate = mates_[packet.sender];
+    const uint32_t stage = body.stage.get();
+    if (stage >= stages) return;
+    if (body.round.get() != mate.round) {
+        mate.round = body.round.get();
+        std::fill(std::begin(mate.heard), std::end(mate.heard), 0);
+    }
+    if (stage == 0) {
+        if (mate.heard[0] == 0) mate.first_us = now_us_, mate.later_bytes = 0;
+        else if (now_us_ != mate.first_us) mate.later_bytes += packet.payload.bytes, mate.last_us = now_us_;
+    }
+    ++mate.heard[stage];
+    mate.reports |= 1u << stage, reporting_ = true;
+}
+
+void Datagrams::report() {
+    for (Rank rank = 0; rank < mates_.size(); ++rank) {
+        Mate& mate = mates_[rank];
+        for (uint32_t stage = 0; mate.reports; ++stage, mate.reports >>= 1) {
+            if (!(mate.reports & 1)) continue;
+            ProbeBody body{};
+            body.round.set(mate.round), body.stage.set(static_cast<uint16_t>(stage));
+            body.count.set(static_cast<uint16_t>(std::min(mate.heard[stage], train_datagrams(stage))));
+            if (stage == 0 && mate.later_bytes)
+                body.rate_mbit.set(static_cast<uint32_t>(mate.later_bytes * 8 / (mate.last_us - mate.first_us)));
+            Send send;
+            send.to.rank = rank, send.type = PacketType::probe, send.body = body_bytes(body);
+            owner_.tell(rank, send);
+        }
+    }
+}
+
+std::string Datagrams::text() const {
+    std::lock_guard lock(text_mutex_);
+    return text_;
+}
+
+}   // namespace gradcast

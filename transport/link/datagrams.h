@@ -1,0 +1,156 @@
+// The datagram half of a driver: sends what protocols on datagram channels want sent, hands on what arrives, and finds out at the start
+// whether multicast reaches everybody.
+//
+// Keys: each rank has a random one and tells it, with the address of its socket, on every new stream (PacketType::key); who has it says so.
+// Probe: once every peer that is not lost has our key, a train of full-size datagrams goes to the group, three times at most, and peers
+// answer on their streams how many came.
+//   waiting -> multicast --(all have 3/4 of it)--> settled: multicast
+//              multicast --(500 ms)--> narrow: trains to each peer alone, also of smaller sizes -> settled: a Send to several is one to
+//              each
+// A peer whom not even these reach is named at once, tried on for a quarter of the link's deadline, then lost.  Sends wait meanwhile, and
+// so they do when a peer comes that was not there: everything is tried again.
+#pragma once
+#include <mutex>
+
+#include "transport/link/datagram.h"
+#include "transport/link/datagram_socket.h"
+#include "transport/link/proactor.h"
+#include "transport/link/stream.h"
+
+namespace gradcast {
+
+/// The driver, as its datagrams see it.
+struct DatagramOwner : DatagramSink {
+    virtual void sent(uint32_t ticket) = 0;
+    virtual void tell(Rank rank, const Send& send) = 0;   // on the rank's stream
+    virtual void unreachable(Rank rank, Status why) = 0;
+    virtual const std::string& label(Rank rank) const = 0;
+};
+
+/// All for the network thread but text(), and attach(), which comes before.
+class Datagrams final : private DatagramSink {
+public:
+    Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner);
+    Status open(Proactor& proactor);
+    void attach(uint16_t channel) { receiver_.attach(channel); }
+    bool attached(uint16_t channel) const { return receiver_.attached(channel); }
+
+    void opened(Rank rank, uint64_t now);           // its stream is
+    void lost(Rank rank);                           // it is
+    void told(const Packet& packet);                // key or probe, on its stream
+    void send(const Send& send, uint32_t ticket);   // ticket_none: nobody asks
+    void complete(Op& op, uint64_t now);            // of kind send_datagrams
+    void receive(uint64_t now);                     // what the proactor has heard
+    void pump(uint64_t now);                        // starts what can be started
+    uint64_t due_us() const;                        // when pump() must be called if nothing happens before
+    bool idle() const { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
+    void close();   // then wait until
+    bool busy() const { return flying_ || proactor_->hearing(); }
+    std::string text() const;
+
+private:
+    static constexpr uint32_t stages = 6;   // 0 the group, 1 one peer, 2.. one peer, smaller and smaller
+    static constexpr uint32_t burst_max = 16, shots_max = 32;
+    static constexpr uint32_t frame_bytes = datagram_overhead_bytes;
+
+    struct Mate {
+        SocketAddress address;
+        bool up = false, lost = false, addressed = false;
+        bool ready = false;   // it has our key
+        uint64_t up_us = 0;
+        uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
+        // Of its trains.
+        uint32_t round = 0, heard[stages] = {}, reports = 0;   // reports: bits of the stages to tell about
+        uint64_t first_us = 0, last_us = 0, later_bytes = 0;
+    };
+    struct Queued {
+        Send send;
+        uint32_t ticket;
+        bool inlined, to_group;   // to_group: whatever the verdict
+    };
+    class Queue {
+    public:
+        bool empty() const { return first_ == end_; }
+        uint64_t size() const { return end_ - first_; }
+        Queued& front() { return ring_[first_ & (ring_.size() - 1)]; }
+        void pop() { ++first_; }
+        void push(const Queued& queued);
+
+    private:
+        std::vector<Queued> ring_ = std::vector<Queued>(1024);   // grows to the most that ever waited
+        uint64_t first_ = 0, end_ = 0;
+    };
+    struct Burst {   // datagrams of one size (the last may be shorter) to the same receivers, sealed
+        std::unique_ptr<std::byte[]> frames, cipher;
+        iovec vectors[2 * burst_max + 1];
+        uint32_t vectors_used, count, segment_bytes, bytes;
+        uint32_t tickets[burst_max];
+        std::byte* inlined[burst_max];
+        RankSet to;
+        bool to_group;
+        Rank next;       // receiver, where each gets its own
+        uint32_t open;   // shots under way, and one while there are receivers to come
+    };
+    struct Shot {   // a burst on its way to one address
+        Op op;
+        Burst* burst = nullptr;
+        alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(uint16_t))];
+    };
+
+    // DatagramSink
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
+    void packet(const Packet& packet) override;
+
+    Burst* next_burst();
+    void append(Burst& burst, std::byte* bytes, size_t count);
+    const SocketAddress* aim(Burst& burst);
+    void load(Shot& shot, Burst& burst, const SocketAddress& to);
+    void release(Burst& burst);
+    void failed(const Shot& shot, int error, uint64_t now);
+    void suspect(const sockaddr_storage& from, uint64_t now);
+    void report();
+
+    void tend(uint64_t now);
+    void train(uint32_t stage, Rank rank);   // ranks: the group
+    bool reached(const Mate& mate, uint32_t stage) const { return mate.had[stage] >= train_datagrams(stage) * 3 / 4; }
+    static uint32_t train_datagrams(uint32_t stage) { return stage == 0 ? 2 * burst_max : stage == 1 ? burst_max : 4; }
+    bool concerns(Rank rank) const { return rank != config_.rank && !mates_[rank].lost; }
+    bool all_reached(uint32_t stage) const;
+    std::string missing(uint32_t stage) const;
+    void settle(bool multicast);
+    void say_unreachable();
+
+    const LinkConfig& config_;
+    const Log& log_;
+    LinkCounters& counters_;
+    InlinePool& pool_;
+    DatagramOwner& owner_;
+    Proactor* proactor_ = nullptr;
+    DatagramSockets sockets_;
+    DatagramSealer sealer_;
+    DatagramReceiver receiver_;
+    std::vector<Mate> mates_;
+    bool reporting_ = false;
+    uint64_t now_us_ = 0;   // of the turn
+
+    Queue data_, trains_;
+    std::vector<Burst> bursts_ = std::vector<Burst>(shots_max + 1);
+    std::vector<Burst*> bursts_free_;
+    std::vector<Shot> shots_ = std::vector<Shot>(shots_max);
+    Burst* current_ = nullptr;   // has receivers to come
+    uint32_t flying_ = 0;        // shots
+    uint64_t complained_us_ = 0;
+
+    enum class Phase : uint8_t { waiting, multicast, narrow, settled } phase_ = Phase::waiting;
+    bool multicast_ = false, said_ = false;
+    uint32_t round_ = 0, sizes_[stages] = {};   // payload by stage, 0: no such stage
+    uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
+    std::vector<std::byte> blank_;   // what probes carry
+    mutable std::mutex text_mutex_;
+    std::string text_;
+
+    sockaddr_storage suspect_{};
+    uint64_t suspect_count_ = 0, suspect_since_us_ = 0, suspect_said_us_ = 0;
+};
+
+}   // namespace gradcast

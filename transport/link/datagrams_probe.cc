@@ -1,0 +1,207 @@
+#include <algorithm>
+
+#include "transport/link/datagrams.h"
+
+namespace gradcast {
+
+namespace {
+constexpr uint64_t verdict_us = 500'000, retry_us = 150'000;
+constexpr uint8_t key_kind_here = 1, key_kind_taken = 2;
+}   // namespace
+
+void Datagrams::opened(Rank rank, uint64_t now) {
+    Mate& mate = mates_[rank];
+    mate.lost = false;
+    if (!std::exchange(mate.up, true)) mate.up_us = now;
+    KeyBody body{};
+    KeyPayload payload{sealer_.key(), {}};
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&sockets_.own_address.storage);
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&sockets_.own_address.storage);
+    body.kind = key_kind_here, body.ipv6 = sockets_.ipv6();
+    body.port.set(ntohs(body.ipv6 ? v6->sin6_port : v4->sin_port));
+    body.segment_bytes.set(config_.datagrams.segment_bytes);
+    if (body.ipv6) std::memcpy(payload.address.data(), &v6->sin6_addr, 16);
+    else std::memcpy(payload.address.data(), &v4->sin_addr, 4);
+    Send send;
+    send.to.rank = rank, send.type = PacketType::key, send.body = body_bytes(body);
+    send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload, 0};   // copied at once, as all that is short
+    owner_.tell(rank, send);
+}
+
+void Datagrams::lost(Rank rank) {
+    mates_[rank] = {};
+    mates_[rank].lost = true;
+    receiver_.forget(rank);
+}
+
+void Datagrams::told(const Packet& packet) {
+    Mate& mate = mates_[packet.sender];
+    if (packet.type == PacketType::probe) {
+        const ProbeBody body = body_of<ProbeBody>(packet);
+        const uint32_t stage = body.stage.get();
+        if (body.round.get() != round_ || stage >= stages) return;
+        mate.had[stage] = body.count.get();
+        if (body.rate_mbit.get()) mate.rate_mbit = body.rate_mbit.get();
+        return;
+    }
+    const KeyBody body = body_of<KeyBody>(packet);
+    if (body.kind == key_kind_taken && !mate.ready) {
+        mate.ready = true;
+        phase_ = Phase::waiting;   // and all is tried again
+    }
+    if (body.kind != key_kind_here || packet.payload.bytes != sizeof(KeyPayload)) return;
+    if (body.ipv6 != sockets_.ipv6() || body.segment_bytes.get() != config_.datagrams.segment_bytes) {
+        log_.error("{}: its datagrams are IPv{} of {} bytes, ours IPv{} of {}: give every rank a group of one family and one size",
+                   owner_.label(packet.sender), body.ipv6 ? 6 : 4, body.segment_bytes.get(), sockets_.ipv6() ? 6 : 4,
+                   config_.datagrams.segment_bytes);
+        return;
+    }
+    KeyPayload payload;
+    std::memcpy(&payload, packet.payload.host, sizeof payload);
+    mate.address = sockets_.own_address;   // family, and the scope of a link-local address
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&mate.address.storage);
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&mate.address.storage);
+    if (body.ipv6) std::memcpy(&v6->sin6_addr, payload.address.data(), 16), v6->sin6_port = htons(body.port.get());
+    else std::memcpy(&v4->sin_addr, payload.address.data(), 4), v4->sin_port = htons(body.port.get());
+    mate.addressed = true;
+    if (receiver_.key(packet.sender, payload.key)) mate.round = 0;
+    KeyBody taken{};
+    taken.kind = key_kind_taken;
+    Send send;
+    send.to.rank = packet.sender, send.type = PacketType::key, send.body = body_bytes(taken);
+    owner_.tell(packet.sender, send);
+}
+
+void Datagrams::train(uint32_t stage, Rank rank) {
+    const uint32_t count = train_datagrams(stage);
+    ProbeBody body{};
+    body.round.set(round_), body.stage.set(static_cast<uint16_t>(stage)), body.count.set(static_cast<uint16_t>(count));
+    Queued queued{{}, ticket_none, false, rank == mates_.size()};
+    queued.send.to.rank = rank, queued.send.type = PacketType::probe, queued.send.body = body_bytes(body);
+    queued.send.payload = {blank_.data(), nullptr, sizes_[stage], 0}, queued.send.channel = datagram_channel_probe;
+    for (uint32_t i = 0; i < count; ++i) {
+        queued.send.sequence = ++probe_sequence_;
+        trains_.push(queued);
+    }
+}
+
+bool Datagrams::all_reached(uint32_t stage) const {
+    for (Rank rank = 0; rank < mates_.size(); ++rank)
+        if (concerns(rank) && !reached(mates_[rank], stage)) return false;
+    return true;
+}
+std::string Datagrams::missing(uint32_t stage) const {
+    std::string text;
+    for (Rank rank = 0; rank < mates_.size(); ++rank)
+        if (concerns(rank) && !reached(mates_[rank], stage)) text += (text.empty() ? "" : ", ") + owner_.label(rank);
+    return text;
+}
+
+void Datagrams::tend(uint64_t now) {
+    if (phase_ == Phase::settled) {
+        // A verdict that a busy machine made too early is taken back.
+        if (!multicast_ && all_reached(0)) settle(true);
+        return;
+    }
+    if (phase_ == Phase::waiting) {
+        for (Rank rank = 0; rank < mates_.size(); ++rank) {
+            const Mate& mate = mates_[rank];
+            if (concerns(rank) && !mate.ready && (!mate.up || now < mate.up_us + verdict_us)) return;
+        }
+        ++round_;
+        for (Mate& mate : mates_) std::fill(std::begin(mate.had), std::end(mate.had), 0), mate.rate_mbit = 0;
+        said_ = multicast_ = false;
+        phase_ = Phase::multicast, next_try_us_ = now, deadline_us_ = now + verdict_us;
+    }
+    if (phase_ == Phase::multicast) {
+        if (all_reached(0)) return settle(true);
+        if (now >= deadline_us_) {
+            phase_ = Phase::narrow, next_try_us_ = now, deadline_us_ = now + verdict_us;
+            give_up_us_ = now + std::max(config_.deadline_us / 4, 2 * verdict_us);
+        } else if (now >= next_try_us_) {
+            train(0, static_cast<Rank>(mates_.size()));
+            next_try_us_ = now + retry_us;
+        }
+    }
+    if (phase_ == Phase::narrow) {
+        if (all_reached(1)) return settle(all_reached(0));
+        if (now >= deadline_us_ && !std::exchange(said_, true)) say_unreachable();
+        if (now >= give_up_us_) {
+            for (Rank rank = 0; rank < mates_.size(); ++rank)
+                if (concerns(rank) && !reached(mates_[rank], 1)) {
+                    mates_[rank].lost = true;
+                    owner_.unreachable(rank, fail(Code::peer_lost, "{}: no datagram of {} bytes reaches it from interface {}",
+                                                  owner_.label(rank), config_.datagrams.segment_bytes, sockets_.interface));
+                }
+            return settle(all_reached(0));
+        }
+        if (now >= next_try_us_) {
+            for (Rank rank = 0; rank < mates_.size(); ++rank)
+                for (uint32_t stage = 1; concerns(rank) && stage < stages && sizes_[stage]; ++stage)
+                    if (mates_[rank].addressed && !reached(mates_[rank], 1)) train(stage, rank);
+            next_try_us_ = now + retry_us;
+        }
+    }
+}
+
+uint64_t Datagrams::due_us() const {
+    uint64_t due = ~uint64_t{0};
+    switch (phase_) {
+        case Phase::settled: break;
+        case Phase::waiting:
+            for (Rank rank = 0; rank < mates_.size(); ++rank)
+                if (const Mate& mate = mates_[rank]; concerns(rank) && mate.up && !mate.ready) due = std::min(due, mate.up_us + verdict_us);
+            break;
+        case Phase::multicast: due = std::min(next_try_us_, deadline_us_); break;
+        case Phase::narrow: due = std::min({next_try_us_, said_ ? due : deadline_us_, give_up_us_}); break;
+    }
+    return due;
+}
+
+// One line a peer: who is not reached, by what, and the way out.
+void Datagrams::say_unreachable() {
+    for (Rank rank = 0; rank < mates_.size(); ++rank) {
+        const Mate& mate = mates_[rank];
+        if (!concerns(rank) || reached(mate, 1)) continue;
+        uint32_t smaller = 0;
+        for (uint32_t stage = 2; stage < stages && sizes_[stage]; ++stage)
+            if (reached(mate, stage)) smaller = std::max(smaller, sizes_[stage]);
+        if (!mate.addressed)
+            log_.error("{}: it has not told an address for datagrams: give it the same transport.kind, group and size", owner_.label(rank));
+        else if (smaller)
+            log_.error(
+                "{}: datagrams of {} bytes do not reach {}, those of {} do: raise the MTU on the way to {}, or lower it here ({}, now {})",
+                owner_.label(rank), config_.datagrams.segment_bytes, address_text(mate.address), smaller,
+                sizes_[0] + frame_bytes + (sockets_.ipv6() ? 48 : 28), sockets_.interface, sockets_.mtu);
+        else
+            log_.error(
+                "{}: no datagram reaches {} from interface {}, neither by group {} nor alone: choose another transport.interface, open "
+                "UDP in the firewall, or set transport.kind to one of streams",
+                owner_.label(rank), address_text(mate.address), sockets_.interface, config_.datagrams.group);
+    }
+}
+
+void Datagrams::settle(bool multicast) {
+    uint32_t live = 0, reach = 0, rate = ~0u;
+    for (Rank rank = 0; rank < mates_.size(); ++rank) {
+        if (rank == config_.rank) continue;
+        live += 1, reach += reached(mates_[rank], multicast ? 0 : 1);
+        if (concerns(rank) && mates_[rank].rate_mbit) rate = std::min(rate, mates_[rank].rate_mbit);
+    }
+    std::string text = fmt::format("{} on {} reaches {} of {} at {} bytes", multicast ? "multicast " + config_.datagrams.group : "unicast",
+                                   sockets_.interface, reach, live, config_.datagrams.segment_bytes);
+    if (multicast && rate != ~0u) text += fmt::format(", {} Mbit/s", rate);
+    text += sockets_.segments ? ", GSO" : ", no GSO";
+    text += sockets_.joins ? ", GRO" : ", no GRO";
+    if (multicast) log_.info("datagrams: {}", text);
+    else
+        log_.warn(
+            "multicast {} on {} does not reach {} with {} bytes within {} ms, datagrams to one rank do: each rank gets its own copy from "
+            "now on (is multicast filtered by a switch or a firewall?)",
+            config_.datagrams.group, sockets_.interface, missing(0), config_.datagrams.segment_bytes, verdict_us / 1000);
+    multicast_ = multicast, phase_ = Phase::settled;
+    std::lock_guard lock(text_mutex_);
+    text_ = text;
+}
+
+}   // namespace gradcast
