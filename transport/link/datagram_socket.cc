@@ -134,11 +134,10 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     GC_TRY(group_address(config.group, &s.group_address));
     const bool ipv6 = s.ipv6();
     GC_TRY(choose(config.interface, ipv6, &s));
-    const uint32_t fits = s.mtu ? datagram_segment(s.mtu, ipv6) : 0;
-    if (config.segment_bytes > fits)
-        return fail(Code::invalid,
-                    "datagrams of {} bytes do not fit interface {}, whose MTU is {}: raise its MTU, or send at most {} bytes",
-                    config.segment_bytes, s.interface, s.mtu, fits);
+    const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with the headers of IP and UDP
+    if (config.segment_bytes + around > s.mtu)
+        return fail(Code::invalid, "datagrams of {} bytes do not fit interface {}, whose MTU is {}: set it to {}, or send at most {} bytes",
+                    config.segment_bytes, s.interface, s.mtu, config.segment_bytes + around, s.mtu > around ? (s.mtu - around) / 8 * 8 : 0);
     auto* group6 = reinterpret_cast<sockaddr_in6*>(&s.group_address.storage);
     auto* group4 = reinterpret_cast<sockaddr_in*>(&s.group_address.storage);
     if (ipv6) group6->sin6_scope_id = static_cast<uint32_t>(s.interface_index);

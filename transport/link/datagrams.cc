@@ -65,7 +65,7 @@ Status Datagrams::open(Proactor& proactor) {
     }
     sizes_[0] = sizes_[1] = config_.datagrams.segment_bytes;
     uint32_t stage = 2;
-    for (uint32_t mtu : {1500u, 1400u, 1280u, 576u})
+    for (uint32_t mtu : {1500u, 1400u, 1280u})
         if (uint32_t bytes = datagram_segment(mtu, sockets_.ipv6()); bytes < config_.datagrams.segment_bytes) sizes_[stage++] = bytes;
     text_ = fmt::format("multicast {} on {}: not probed yet", config_.datagrams.group, sockets_.interface);
     return {};
