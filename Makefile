@@ -43,7 +43,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lint format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lab-test lint format asan tsan fuzz bench install clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -53,6 +53,7 @@ help:
 	@echo 'make            build gradcastd, gradcastctl and gradcast-bench into $(BUILD)/'
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
+	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
 	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan     make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
@@ -142,6 +143,10 @@ test: deps
 tests: all $(TESTS) $(BUILD)/bench/micro/micro
 test-built: tests
 	@tests/run $(BUILD)
+
+lab-test: deps deps-lab
+	@$(MAKE) --no-print-directory all
+	@GRADCAST_BUILD=$(BUILD) tests/lab/run $(LAB_TESTS)
 
 bench: deps
 	@$(MAKE) --no-print-directory all $(BUILD)/bench/micro/micro
