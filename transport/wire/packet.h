@@ -49,7 +49,8 @@ enum class Phase : uint8_t { reduce = 1, gather = 2 };
 struct DataBody {
     Le32 step;
     Le16 bucket, part;
-    uint8_t phase, reserved;
+    uint8_t phase;
+    uint8_t reserved;   // 0 to everybody but transport/bulk
     Le24 index, count;
 };
 static_assert(sizeof(DataBody) == 16);

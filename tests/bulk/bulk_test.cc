@@ -1,0 +1,75 @@
+// Everything arrives exactly once, whatever the network does.
+#include "tests/bulk/crowd.h"
+#include "tests/sim/seeds.h"
+
+namespace gradcast {
+namespace {
+
+struct Random {
+    uint64_t state;
+    uint64_t next() { return splitmix64(state += 0x9E3779B97F4A7C15); }
+    uint64_t below(uint64_t limit) { return next() % limit; }
+};
+
+TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
+    Crowd crowd;
+    crowd.config.ranks = 4, crowd.config.jitter_us = 0, crowd.config.end_us = 10'000'000;
+    for (Rank from = 0; from < 4; ++from) {
+        crowd.transfers.push_back({from, 0, 0b1111u & ~(1u << from), PacketType::words, Phase::gather, 1'000'000});
+        crowd.transfers.push_back({from, (from + 1) % 4, 0, PacketType::words, Phase::reduce, 300'001});
+        crowd.transfers.push_back({from, 0, 0b1111u & ~(1u << from), PacketType::record, Phase::reduce, 100});
+    }
+    crowd.build();
+    crowd.run();
+    EXPECT_EQ(crowd.total(&BulkCounters::repairs_sent), 0u);
+    EXPECT_EQ(crowd.total(&BulkCounters::duplicates), 0u);
+    EXPECT_EQ(crowd.total(&BulkCounters::packets_sent), 4u * (703 + 211 + 1));
+}
+
+/// A crowd drawn from a seed.
+void random_crowd(uint64_t seed, Crowd* crowd) {
+    Random random{seed};
+    const uint32_t sizes[] = {1424, 1024, 4096, 8952};
+    SimConfig& config = crowd->config;
+    config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(random.below(random.below(8) ? 7 : 63));
+    const uint32_t n = config.ranks;
+    crowd->segment_bytes = sizes[random.below(4)];
+    config.end_us = 200'000'000, config.lost_after_us = 300'000;
+    config.loss = random.below(4) ? static_cast<double>(random.below(21)) / 100 : 0;
+    config.loss_burst = random.below(3) ? 1 : 8, config.duplicate = random.below(2) ? 0 : 0.05;
+    config.jitter_us = random.below(3) ? 20 : random.below(400), config.batch_us = random.below(100);
+    config.latency_us = 20 + random.below(200);
+    config.rate_bytes_per_s = random.below(2) ? 125e6 : 12.5e6;
+    config.queue_bytes = random.below(2) ? 0 : 512 * 1024;
+    uint64_t budget = 4'000'000;
+    for (uint64_t t = 2 + random.below(60); t-- && budget;) {
+        Crowd::Transfer transfer{};
+        transfer.from = static_cast<Rank>(random.below(n));
+        transfer.to = static_cast<Rank>((transfer.from + 1 + random.below(n - 1)) % n);
+        const uint64_t all = (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) & ~(uint64_t{1} << transfer.from);
+        if (random.below(2)) transfer.bits = random.below(2) ? all : (random.next() & all) | uint64_t{1} << transfer.to;
+        transfer.type = random.below(4) ? PacketType::words : PacketType::record;
+        transfer.phase = random.below(2) ? Phase::reduce : Phase::gather;
+        const uint64_t kind = random.below(6);
+        transfer.bytes = kind == 0 ? random.below(20) : kind < 4 ? 1 + random.below(20'000) : 1 + random.below(400'000);
+        transfer.bytes = std::min(transfer.bytes, budget);
+        budget -= transfer.bytes;
+        transfer.after = random.below(3) ? 0 : random.below(3);
+        crowd->transfers.push_back(transfer);
+    }
+    // A transfer may wait for those before it alone.
+    std::vector<uint64_t> before(n);
+    for (Crowd::Transfer& t : crowd->transfers) t.after = std::min(t.after, before[t.from]), ++before[t.from];
+}
+
+TEST(Bulk, EverythingArrivesExactlyOnce) {
+    for_seeds(200, [](uint64_t seed) {
+        Crowd crowd;
+        random_crowd(seed, &crowd);
+        crowd.build();
+        crowd.run();
+    });
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,104 @@
+#include "transport/bulk/bulk.h"
+
+#include <algorithm>
+
+#include "transport/bulk/receiver.h"
+#include "transport/bulk/sender.h"
+
+namespace gradcast {
+namespace bulk {
+namespace {
+
+constexpr uint64_t tick = uint64_t{1} << 63;   // our timer
+constexpr uint32_t batch_max = 256;            // packets given to the user at a time
+
+class Bulk final : public Protocol {
+public:
+    Bulk(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters)
+        : config_(config), user_(user), sender_(config, arena, counters), receiver_(config, user, arena, counters) {
+        packets_.reserve(batch_max), events_.reserve(2 * batch_max);
+    }
+
+    void on(std::span<const Event> events, Actions& actions) override {
+        inner_.clear();
+        inner_.now_us = actions.now_us;
+        for (const Event& event : events) take(event, actions);
+        do {
+            give(actions);
+            for (const Send& send : inner_.sends) sender_.enqueue(send);
+            inner_.sends.clear();
+            receiver_.emit(sender_, actions);
+            sender_.emit(actions, &events_);
+        } while (!events_.empty());
+        const uint64_t due = std::min(sender_.due_us(), receiver_.due_us());
+        if (due != due_us_ && due != ~uint64_t{0}) actions.timers.push_back({tick, std::max(due, actions.now_us + 1)});
+        due_us_ = due;
+    }
+
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return receiver_.land(packet, bytes, place); }
+
+private:
+    void take(const Event& event, Actions& actions) {
+        switch (event.kind) {
+            case Event::Kind::packet: return take(*event.packet, actions);
+            case Event::Kind::sent: return sender_.sent(event.id);
+            case Event::Kind::timer:
+                if (event.id != tick) break;
+                due_us_ = 0;
+                return;
+            case Event::Kind::peer_lost:
+                sender_.peer_lost(event.rank, event.status);
+                receiver_.peer_lost(event.rank);
+                break;
+            default: break;
+        }
+        events_.push_back(event);
+    }
+
+    void take(const Packet& packet, Actions& actions) {
+        if (packet.type == PacketType::feedback) {
+            if (packet.sender >= config_.ranks || packet.sender == config_.self) return;
+            if (receiver_.feedback(packet, actions.now_us)) sender_.feedback(packet, actions.now_us);
+            return;
+        }
+        if (packet.type != PacketType::words && packet.type != PacketType::record) return;
+        if (packets_.size() == batch_max) give(actions);
+        packets_.emplace_back();
+        if (!receiver_.take(packet, actions.now_us, &packets_.back())) return packets_.pop_back();
+        Event event;
+        event.kind = Event::Kind::packet, event.packet = &packets_.back();
+        events_.push_back(event);
+    }
+
+    /// To the user, whose Sends stay in inner_.
+    void give(Actions& actions) {
+        if (events_.empty()) return;
+        user_.on(events_, inner_);
+        events_.clear(), packets_.clear();
+        auto move = [](auto& from, auto& to) {
+            to.insert(to.end(), from.begin(), from.end());
+            from.clear();
+        };
+        move(inner_.timers, actions.timers), move(inner_.computes, actions.computes), move(inner_.completions, actions.completions);
+    }
+
+    const BulkConfig config_;
+    Protocol& user_;
+    Sender sender_;
+    Receiver receiver_;
+    Actions inner_;
+    std::vector<Event> events_;     // for the user
+    std::vector<Packet> packets_;   // of them
+    uint64_t due_us_ = ~uint64_t{0};
+};
+
+}   // namespace
+}   // namespace bulk
+
+std::unique_ptr<Protocol> bulk_create(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters) {
+    GC_ASSERT(config.self < config.ranks && config.ranks <= ranks_max && config.segment_bytes >= 256 && config.segment_bytes < 32768 &&
+              config.segment_bytes % 8 == 0 && counters);
+    return std::make_unique<bulk::Bulk>(config, user, arena, counters);
+}
+
+}   // namespace gradcast

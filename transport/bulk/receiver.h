@@ -1,0 +1,88 @@
+// The receiving end of transport/bulk: where datagrams go, what is there, what is missing, and what the senders are told.
+//
+// A sender is told at once of a finished piece and when it asks; of a gap after reorder_us, because the network may have swapped packets;
+// and of its window, when half of it has been used.  The report's horizon is what was the highest transmission number when the gap was
+// seen.
+#pragma once
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "transport/bulk/bulk.h"
+#include "transport/bulk/feedback.h"
+#include "transport/bulk/sender.h"
+
+namespace gradcast::bulk {
+
+class Receiver {
+public:
+    Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters);
+
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place);
+    /// Of type words or record.  True: *given is a packet for the user.
+    bool take(const Packet& packet, uint64_t now_us, Packet* given);
+    /// True: it is for the sending end.
+    bool feedback(const Packet& packet, uint64_t now_us);
+    void peer_lost(Rank rank);
+    void emit(Sender& sender, Actions& actions);
+    uint64_t due_us() const { return due_us_; }
+
+private:
+    static constexpr uint32_t seen_numbers = 4096;   // transmissions older than so many are dropped
+    static constexpr uint64_t reorder_us = 100, held_us = 1000;
+    static constexpr uint64_t never = ~uint64_t{0};
+    static constexpr uint8_t unseen = 0, done = 255;   // of Piece::block; between them: 1 + index of an open block
+
+    struct Open {   // a block of which something is there
+        bool used = false, plain = false;
+        uint8_t slot = 0, block = 0, segments = 0;
+        uint8_t have = 0, newer = 0;   // packets that are there; those of them from beyond the horizon of `epoch`
+        uint32_t epoch = 0;
+        uint64_t bits[2] = {};
+        std::byte* place[block_segments] = {};
+    };
+    struct Piece {
+        DataBody name{};   // index: of its first segment
+        PacketType type{};
+        enum class State : uint8_t { none, going, finished } state = State::none;
+        uint8_t blocks = 0, blocks_done = 0;
+        uint64_t newest = 0;   // highest transmission number of it
+        uint32_t next = 0;     // behind the highest segment seen
+        uint32_t held = 0;     // a segment + 1 that the user has no room for
+        uint32_t held_bytes = 0;
+        uint8_t block[piece_blocks] = {};
+    };
+    struct Peer {
+        uint64_t highest = 0, horizon = 0;
+        uint64_t hole_us = never, snapshot = 0;   // when to report a gap, and up to where
+        uint32_t epoch = 0;
+        bool again = false, report = false, credit = false, lost = false;
+        uint64_t owed = 0, told = 0;   // bytes since the last feedback; the window it was told
+        uint64_t held_us = never;
+        uint32_t slots = 0;   // those ever used
+        uint64_t finished[slots_max / 64] = {}, known[slots_max / 64] = {};
+        uint64_t seen[seen_numbers / 64] = {};
+        std::vector<Piece> pieces;
+        std::vector<Open> opens;
+        Buffer out;   // its feedback's payload
+    };
+
+    bool plausible(const Packet& packet, uint64_t bytes) const;
+    bool fresh(const Peer& peer, uint64_t sequence) const;
+    void see(Peer& peer, uint64_t sequence, uint64_t bytes);
+    Piece* piece_of(Peer& peer, const Packet& packet);
+    const Open* open_of(const Peer& peer, const Piece& piece, uint32_t block) const;
+    Open* open_new(Peer& peer, uint32_t slot, uint32_t block);
+    void block_done(Peer& peer, uint32_t slot, uint32_t block);
+    void hole(Peer& peer);
+    void unhold(Rank rank, Peer& peer);
+    uint64_t window(const Peer& peer) const;
+    Buffer report(Peer& peer);
+
+    const BulkConfig config_;
+    Protocol& user_;
+    BulkCounters* const counters_;
+    std::vector<Peer> peers_;
+    uint64_t now_us_ = 0, due_us_ = never;
+};
+
+}   // namespace gradcast::bulk

@@ -1,0 +1,138 @@
+// The sending end of transport/bulk: the user's Sends become transfers, pieces and datagrams, by priority and within everybody's credit.
+//
+// Every transmission has a number and stands in a log of the last 4096: to whom it went, when, and of which block it was.  A report tells
+// up to which of them (its *horizon*) a receiver has had what it will have, and how many packets each of its blocks lacks.  What was sent
+// after the horizon may still arrive, so a block has lost
+//     lacks - (segments not sent up to the horizon) - (repairs sent after it)
+// packets at this receiver: no loss is repaired twice.
+#pragma once
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "transport/bulk/bulk.h"
+#include "transport/bulk/feedback.h"
+
+namespace gradcast::bulk {
+
+class Sender {
+public:
+    Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters);
+
+    void enqueue(const Send& send);   // the user's
+    void feedback(const Packet& packet, uint64_t now_us);
+    void sent(uint64_t burst);
+    void peer_lost(Rank rank, const Status& status);
+    /// What may go out now.  Tickets that are complete are in *done from then on.
+    void emit(Actions& actions, std::vector<Event>* done);
+    uint64_t due_us() const { return due_us_; }   // when emit() shall be called again at the latest
+    /// Numbers and logs a datagram of bulk's own; at most inline_bytes_max.
+    void send_feedback(Rank to, const FeedbackBody& body, Buffer payload, Actions& actions);
+
+private:
+    static constexpr uint32_t log_entries = 4096;
+    static constexpr uint32_t burst_max = 16, link_max = 32;   // packets in a burst, and on their way into the link
+    static constexpr uint32_t none = ~uint32_t{0};
+    static constexpr uint64_t never = ~uint64_t{0};
+
+    struct Transfer {
+        Send send;
+        uint32_t count;        // segments
+        uint32_t started;      // segments whose pieces have begun
+        uint32_t open;         // pieces that have begun and are not finished
+        uint32_t next;         // in its queue
+        uint64_t last_burst;   // its memory is the link's until that one is sent
+        Status status;
+    };
+    struct Block {
+        uint32_t mark = 0;                          // of the counts below
+        uint8_t after_data = 0, after_repair = 0;   // transmitted after the horizon of the report being read
+        uint8_t next_row = 0;
+        uint8_t parity = 0;        // packets to be sent to all
+        bool several = false;      // more than one rank lacks something
+        Rank sole = ~Rank{0};      // which one does
+        uint64_t resend[2] = {};   // segments to be sent again
+        uint64_t since_us = 0;
+    };
+    struct Piece {
+        uint32_t transfer, first, count;   // segments first .. first + count-1 of the transfer
+        uint32_t sent;                     // of them, in order
+        uint32_t left;                     // receivers that have not finished it
+        uint64_t begin;                    // the first of its transmissions, 0: none yet
+        uint32_t next;                     // among those with unsent segments
+        uint16_t repair;                   // bit b: block b has something to be sent again
+        Block blocks[piece_blocks];
+    };
+    struct Logged {
+        const uint64_t* bits;
+        Rank rank;
+        uint32_t at_us;
+        uint16_t bytes;   // with headers; 0: not within anybody's credit
+        uint16_t index;   // segment of the piece; of parity its block's first
+        uint8_t slot;
+        enum class What : uint8_t { other, data, resend, parity } what;
+    };
+    struct Peer {
+        uint64_t highest = 0, newest = 0;   // of ours that it has seen; of its feedback that we have seen
+        uint64_t flight = 0, window = 0;    // bytes
+        uint64_t heard_us = 0, poll_us = never;
+        uint64_t rtt_us = 0, rtt_spread_us = 0;
+        uint32_t open = 0;    // pieces that have begun and are not finished there
+        uint32_t polls = 0;   // without an answer
+        bool lost = false, lagging = false;
+    };
+    struct Queue {
+        uint32_t head = none, tail = none;
+    };
+
+    static uint32_t class_of(const Send& send);
+    bool addressed(const uint64_t* bits, Rank one, Rank rank) const { return bits ? bit(bits, rank) : one == rank; }
+    template <typename Each>
+    void each_rank(const RankSet& set, Each each);
+    Buffer segment_of(const Transfer& transfer, uint32_t index) const;
+    uint64_t* remaining(uint32_t slot) { return &remaining_[slot * words_]; }
+    uint64_t* expected(uint32_t slot) { return &expected_[slot * words_]; }
+
+    uint64_t room(const RankSet& to);
+    void push(const RankSet& to, PacketType type, const std::array<std::byte, 16>& body, Buffer payload, Logged::What what, uint8_t slot,
+              uint32_t index, Actions& actions);
+    void push_segment(uint32_t slot, uint32_t index, const RankSet& to, bool again, Actions& actions);
+    uint32_t begin(uint32_t transfer);
+    void emit_repairs(Actions& actions);
+    void emit_new(uint32_t cls, Actions& actions);
+    bool send_piece(uint32_t slot, Actions& actions);
+    void repair_block(uint32_t slot, uint32_t block, Actions& actions);
+    void polls(Actions& actions);
+    bool full() const { return burst_count_ >= burst_max || in_link_ + burst_count_ >= link_max || now_us_ < pace_us_; }
+
+    void report(Rank from, uint64_t horizon, Buffer payload);
+    void report_block(Rank from, uint32_t slot, uint32_t block, const BlockItem* item, uint64_t horizon);
+    void settle(uint32_t slot, Rank rank);
+    void forget_repairs(Piece& piece, uint32_t slot, uint32_t block, Rank rank);
+    void finish(uint32_t slot);
+    void complete(uint32_t transfer);
+    void due(uint64_t at_us) { due_us_ = std::min(due_us_, at_us); }
+    uint64_t timeout_us(const Peer& peer) const;
+
+    const BulkConfig config_;
+    BulkCounters* const counters_;
+    const uint32_t words_;   // of a set of ranks
+    std::vector<Transfer> transfers_;
+    std::vector<uint32_t> transfers_free_, closing_;   // closing: finished by all, their memory still the link's
+    Queue waiting_[2];                                 // transfers, by class
+    std::vector<Piece> pieces_;                        // by slot
+    std::vector<uint64_t> remaining_, expected_;       // [slot][rank]
+    uint64_t active_[slots_max / 64] = {}, repairing_[slots_max / 64] = {};
+    uint32_t active_count_ = 0;
+    Queue sending_[2];   // pieces with unsent segments, by class
+    std::vector<Peer> peers_;
+    std::vector<Logged> log_;
+    uint64_t next_ = 1;   // transmission number
+    uint32_t mark_ = 0;
+    uint64_t burst_ = 1, burst_done_ = 0;
+    uint32_t burst_count_ = 0, in_link_ = 0;
+    std::array<uint8_t, link_max> burst_sizes_{};   // by burst number
+    uint64_t now_us_ = 0, pace_us_ = 0, due_us_ = never, heard_any_us_ = 0;
+    std::vector<Event> done_;
+};
+
+}   // namespace gradcast::bulk
