@@ -6,6 +6,7 @@
 #if defined(__AVX2__)
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"   // g++ 12 warns of its own _mm512_undefined_epi32
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
 #endif
@@ -15,6 +16,20 @@
 
 namespace gradcast {
 namespace {
+
+#if defined(__AVX512BW__)
+using Vector = __m512i;
+#define GC_V(name) _mm512_##name
+#define GC_LOAD(from) _mm512_loadu_si512(from)
+#define GC_STORE(to, value) _mm512_storeu_si512(to, value)
+#define GC_SET64(value) _mm512_set1_epi64(value)
+#elif defined(__AVX2__)
+using Vector = __m256i;
+#define GC_V(name) _mm256_##name
+#define GC_LOAD(from) _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
+#define GC_STORE(to, value) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value)
+#define GC_SET64(value) _mm256_set1_epi64x(value)
+#endif
 
 void add_i16(int16_t* __restrict dst, const int16_t* __restrict src, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<int16_t>(dst[i] + src[i]);
@@ -84,22 +99,44 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
 // generator's vectors are stored as they are.
 constexpr uint64_t draw = 64;
 
-// What random4(Purpose::rounding, …) of runtime/core/rng.h gives.
-void draw_bits(uint32_t* __restrict bits, const Rounding& rounding, uint64_t group) {
-    const auto seed_low = static_cast<uint32_t>(rounding.seed), seed_high = static_cast<uint32_t>(rounding.seed >> 32);
+// What random4(Purpose::rounding, …) of runtime/core/rng.h gives: Philox, whose multiplications take 32 bits to 64.
+void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
+    constexpr uint32_t purpose = 3, multiplier0 = 0xD2511F53, multiplier1 = 0xCD9E8D57, weyl0 = 0x9E3779B9, weyl1 = 0xBB67AE85;
+    const auto seed0 = static_cast<uint32_t>(rounding.seed), seed1 = static_cast<uint32_t>(rounding.seed >> 32);
     const auto first = static_cast<uint32_t>(group * 16);
-    for (uint32_t i = 0; i < 16; ++i) {
-        uint32_t c0 = rounding.step, c1 = rounding.block, c2 = first + i, c3 = 3;
-        uint32_t key0 = seed_low, key1 = seed_high;
+#if defined(GC_V)
+    // In lanes of 64 bits, of which the lower half counts until the end.
+    static constexpr uint64_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    constexpr uint32_t lanes = sizeof(Vector) / 8;
+    for (uint32_t i = 0; i < 16; i += lanes) {
+        Vector c0 = GC_SET64(rounding.step), c1 = GC_SET64(rounding.block), c3 = GC_SET64(purpose);
+        Vector c2 = GC_V(add_epi64)(GC_SET64(first + i), GC_LOAD(numbers));
+        uint32_t key0 = seed0, key1 = seed1;
 #pragma GCC unroll 10
         for (int round = 0; round < 10; ++round) {
-            const uint64_t a = uint64_t{0xD2511F53} * c0, b = uint64_t{0xCD9E8D57} * c2;
+            const Vector a = GC_V(mul_epu32)(GC_SET64(multiplier0), c0), b = GC_V(mul_epu32)(GC_SET64(multiplier1), c2);
+            c0 = GC_V(srli_epi64)(b, 32) ^ c1 ^ GC_SET64(key0), c1 = b;
+            c2 = GC_V(srli_epi64)(a, 32) ^ c3 ^ GC_SET64(key1), c3 = a;
+            key0 += weyl0, key1 += weyl1;
+        }
+        const Vector lower = GC_SET64(0xFFFFFFFF);
+        GC_STORE(bits + i, c0 & lower);
+        GC_STORE(bits + 16 + i, c1 & lower);
+        GC_STORE(bits + 32 + i, c2 & lower);
+        GC_STORE(bits + 48 + i, c3 & lower);
+    }
+#else
+    for (uint32_t i = 0; i < 16; ++i) {
+        uint32_t c0 = rounding.step, c1 = rounding.block, c2 = first + i, c3 = purpose, key0 = seed0, key1 = seed1;
+        for (int round = 0; round < 10; ++round) {
+            const uint64_t a = uint64_t{multiplier0} * c0, b = uint64_t{multiplier1} * c2;
             c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ key0, c1 = static_cast<uint32_t>(b);
             c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1, c3 = static_cast<uint32_t>(a);
-            key0 += 0x9E3779B9, key1 += 0xBB67AE85;
+            key0 += weyl0, key1 += weyl1;
         }
         bits[i] = c0, bits[16 + i] = c1, bits[32 + i] = c2, bits[48 + i] = c3;
     }
+#endif
 }
 
 template <bool accumulate>
@@ -109,13 +146,13 @@ QuantiseResult quantise_stochastic(int16_t* __restrict dst, const float* __restr
     constexpr double magic = 0x1.8p52;   // as above: v in units of 2^-32 in the low 48 bits
     uint32_t maximum = 0;
     uint64_t clipped = 0;
-    alignas(64) uint32_t bits[run_max];
+    alignas(64) uint64_t bits[run_max];
     for (uint64_t start = 0; start < count;) {
         const uint64_t skip = (rounding.first + start) % draw;
         const uint64_t run = count - start < run_max - skip ? count - start : run_max - skip;
         for (uint64_t i = 0; i < skip + run; i += draw) draw_bits(bits + i, rounding, (rounding.first + start + i) / draw);
         const float* __restrict from = x + start;
-        const uint32_t* __restrict random = bits + skip;
+        const uint64_t* __restrict random = bits + skip;
         int16_t* __restrict to = dst + start;
         for (uint64_t i = 0; i < run; ++i) {
             const uint32_t magnitude = __builtin_bit_cast(uint32_t, from[i]) & 0x7FFFFFFF;
@@ -205,20 +242,6 @@ void combine_plain(const Chunk& chunk, uint64_t from, uint64_t to) {
         out[x] = static_cast<Word>(chunk.leaves_residue || residue <= p / 2 ? residue : residue - p);
     }
 }
-
-#if defined(__AVX512BW__)
-using Vector = __m512i;
-#define GC_V(name) _mm512_##name
-#define GC_LOAD(from) _mm512_loadu_si512(from)
-#define GC_STORE(to, value) _mm512_storeu_si512(to, value)
-#define GC_SET64(value) _mm512_set1_epi64(value)
-#elif defined(__AVX2__)
-using Vector = __m256i;
-#define GC_V(name) _mm256_##name
-#define GC_LOAD(from) _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
-#define GC_STORE(to, value) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value)
-#define GC_SET64(value) _mm256_set1_epi64x(value)
-#endif
 
 #if defined(GC_V)
 
