@@ -1,12 +1,10 @@
-// What the exchanges share: slots of steps, records, completions, and the checks on everything that comes from the network.
+// What the exchanges share: slots of steps, completions, and the checks on everything that comes from the network.
 //
-// A bucket is cut in parts, a part in segments; a segment is one packet of words.  Slot step % step_slots holds one step:
-//   acc   the rank's own words, filled by the codec through plan(), sent from here;
-//   sum   the place of the sum, where words land and are handed to the trainer.
-// Both are written again only by the step that follows in the slot.  The slot goes over to that step when the trainer has released the old
-// one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without their `computed`); until then
-// packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s only when the slot that s + 1
-// will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither wait can be for ever.
+// Slot step % step_slots holds one step.  Its memory is written again only by the step that follows in the slot, which takes over when the
+// trainer has released the old one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without
+// their `computed`); until then packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s
+// only when the slot that s + 1 will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither
+// wait can be for ever.
 #pragma once
 #include "runtime/core/limits.h"
 #include "transport/exchange/exchange.h"
@@ -27,89 +25,92 @@ public:
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
 protected:
-    struct Segment {
-        uint32_t bucket, part, index, words;
-        uint64_t offset;   // elements from the bucket's start
-    };
-    /// A packet whose every field is within its range.
+    /// A packet on its way in.
     struct Arrival {
         Rank sender;
         bool record;
         Phase phase;
-        uint32_t slot, bucket, part, segment;   // segment: index into segments_, of words
+        uint32_t slot, bucket, part, index;
+        uint64_t bytes;
+        uint32_t segment;   // valid() may number the packet as it likes
     };
     struct BucketState {
-        bool ready = false, complete = false, told = false;
-        uint32_t missing = 0;   // segments and records until it is complete
-        Record own;
-        std::vector<float> own_maxima;
+        bool ready = false, closed = false;   // closed: ready, or abandoned
+        bool complete = false, told = false;
+        uint32_t missing = 0;      // until it is complete
+        std::vector<Record> own;   // by target
+        std::vector<float> maxima;
         Sum sum;
     };
     struct Slot {
         StepId step = 0;
         bool released = false;
         uint32_t busy = 0, complete = 0;   // complete: buckets
-        Buffer acc, sum, records;
         std::vector<BucketState> buckets;
-        std::vector<uint8_t> recorded;   // [bucket][rank]: that record has arrived
     };
 
     // What an exchange adds.
-    virtual void plan_memory(Arena& arena) = 0;                          // its own part of install()
-    virtual void cleared(uint32_t slot) = 0;                             // a new step begins in the slot
-    virtual uint32_t width(Rank sender) const = 0;                       // bytes of a word of that sender, 0: it sends none
-    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;   // land(), checked
-    virtual void take(const Arrival& arrival, Buffer payload,
-                      Actions& actions) = 0;                                      // the packet is there; wanted() may not have been asked
-    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are there
-    virtual void computed(uint32_t slot, uint32_t segment, Actions& actions) = 0;
+    virtual Status plan_memory(Arena& arena) = 0;                                   // its own part of install()
+    virtual void cleared(uint32_t slot) = 0;                                        // a new step begins: sets `missing` of each bucket
+    virtual Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) = 0;     // Plan::words
+    virtual Word target_word() const = 0;
+    virtual bool audit() const { return false; }                                    // Plan::audit
+    virtual bool valid(Arrival* arrival) const = 0;                                 // phase, part, index and size; the rest is checked
+    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;              // land(), valid
+    virtual void take(const Arrival& arrival, Buffer payload, Actions& actions) = 0;   // it is there; wanted() may not have been asked
+    virtual void contributed(uint32_t slot, uint32_t bucket, Actions& actions) = 0;    // own words and records are there
+    virtual void abandoned(uint32_t slot, uint32_t bucket, Actions& actions) { (void)slot, (void)bucket, (void)actions; }
+    virtual void computed(uint32_t slot, uint32_t id, Actions& actions) = 0;
+    virtual void total(uint32_t slot, uint32_t bucket, Sum* sum) const = 0;         // step and bucket are filled in
+    virtual std::string missing_text(uint32_t slot, uint32_t bucket) const = 0;     // "3 of 4 segments are missing"
+    /// True: the exchange goes on without that rank.
+    virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
+    virtual void timer(Actions& actions) { (void)actions; }
 
     uint32_t n() const { return view_.n(); }
-    uint32_t blocks_of(Rank rank) const;
+    uint32_t blocks_of(Rank rank) const;   // of super-block `rank`
     BucketState& state(uint32_t slot, uint32_t bucket) { return slots_[slot].buckets[bucket]; }
-    Buffer acc_of(uint32_t slot, const Segment& segment) const { return words_of(slots_[slot].acc, acc_word_, segment); }
-    Buffer sum_of(uint32_t slot, const Segment& segment) const { return words_of(slots_[slot].sum, sum_word_, segment); }
-    /// Record `index` of a bucket in wire form: 0 .. n-1 as the exchange likes, n is the rank's own.
-    Buffer record_of(uint32_t slot, uint32_t bucket, uint32_t index) const;
-    uint8_t& recorded(uint32_t slot, uint32_t bucket, uint32_t index) { return slots_[slot].recorded[bucket * n() + index]; }
-    /// Adds record `from`, which rank `sender` sent, to `into`.  False: they contradict one another, the bucket has failed.
-    bool record_add(uint32_t slot, uint32_t bucket, Rank sender, Buffer into, Buffer from, Actions& actions);
-    /// One thing less is missing; `record` is where the total record stands when nothing is.
-    void arrived(uint32_t slot, uint32_t bucket, Buffer record, Actions& actions);
+    const BucketState& state(uint32_t slot, uint32_t bucket) const { return slots_[slot].buckets[bucket]; }
+    std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, view_.members[rank].name); }
+    /// One thing less is missing.
+    void arrived(uint32_t slot, uint32_t bucket, Actions& actions);
+    /// The bucket ends in an error, which is told once.
+    void refuse(uint32_t slot, uint32_t bucket, Status status, Actions& actions);
+    Status states_differ(uint32_t slot, Rank sender, uint64_t own, uint64_t theirs) const;
+    Status no_size(uint32_t slot, uint32_t bucket, Rank sender, uint32_t group) const;
 
-    void send_words(uint32_t slot, const Segment& segment, Phase phase, Buffer payload, RankSet to, Actions& actions);
-    void send_record(uint32_t slot, uint32_t bucket, uint32_t part, Buffer payload, RankSet to, Actions& actions);
-    void compute(uint32_t slot, uint32_t segment, Kernel kernel, Buffer dst, Buffer src, uint64_t count, Actions& actions);
+    struct Place {
+        uint32_t bucket, part, index;
+    };
+    void send(uint32_t slot, PacketType type, Phase phase, const Place& at, Buffer payload, RankSet to, Actions& actions);
+    /// The kernel's words of dst and src; `id` comes back in computed().
+    void compute(uint32_t slot, uint32_t id, Kernel kernel, Buffer dst, Buffer src, uint64_t count, Actions& actions);
+    void combine(uint32_t slot, uint32_t id, Combine* combine, uint64_t count, Actions& actions);
 
     const ExchangeConfig config_;
     const Layout& layout_;
     View view_;
-    uint32_t parts_ = 1;   // of a bucket
-    Word acc_word_ = Word::i32, sum_word_ = Word::i32;
-    uint32_t segment_words_ = 0;
-    uint32_t missing_ = 0;            // per bucket beside its segments
-    std::vector<Segment> segments_;   // bucket by bucket, part by part
-    std::vector<uint32_t> first_;     // [bucket * parts_ + part]: its first segment; one more at the end
     std::array<Slot, step_slots> slots_;
 
 private:
-    Buffer words_of(const Buffer& whole, Word word, const Segment& segment) const;
-    uint64_t record_bytes(uint32_t bucket) const { return sizeof(RecordHeader) + layout_.buckets[bucket].group_count * sizeof(float); }
     Landing find(const Packet& packet, uint64_t bytes, Arrival* arrival) const;
-    void ready(const Event& event, Actions& actions);
+    void close(const Event& event, bool ready, Actions& actions);
     void begin(uint32_t slot, StepId step);
     void finished(uint32_t slot, Actions& actions);
     void turn(uint32_t slot);
     void tell(uint32_t slot, Actions& actions);
     void tell_lost(Actions& actions);
-    std::string missing_text(uint32_t slot, uint32_t bucket) const;
+    std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
-    std::vector<uint64_t> record_offset_;   // [bucket]: of its n + 1 records within Slot::records
     uint64_t tickets_ = 0;
     Status lost_;   // a rank is gone: what waits, and all that will, fails
 };
 
 std::unique_ptr<Exchange> ring_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> unicast_create(const ExchangeConfig& config);
+std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config);
+std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config);
+std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config);
+std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config);
 
 }   // namespace gradcast

@@ -54,9 +54,11 @@ struct Exchange : Protocol {
 
 /// Events of kind `command` that an exchange understands.
 enum class ExchangeCommand : uint64_t {
-    release = 1,   // Event::step; before `ready` of step + step_slots
-    explain =
-        2,   // Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does
+    release = 1,   // Event::step, all of whose buckets are complete, and ready or abandoned; before `ready` of step + step_slots
+    /// Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does.
+    explain = 2,
+    /// Event::step, bucket: no `ready` will come, no lane writes the bucket's words any more.  For a bucket whose sum came first (s >= 1).
+    abandon = 3,
 };
 
 struct ExchangeKind {

@@ -12,14 +12,14 @@
 // Words of the first round land in the sum's place too: it is free until the gather, and the gather of a segment cannot exist before this
 // rank has passed its addition on.  So there is no other buffer, and a packet of the first round is never told `later` because this rank
 // still computes.
-#include "transport/exchange/base.h"
+#include "transport/exchange/plain.h"
 
 namespace gradcast {
 namespace {
 
-class Ring : public ExchangeBase {
+class Ring : public PlainExchange {
 public:
-    explicit Ring(const ExchangeConfig& config) : ExchangeBase(config) {}
+    explicit Ring(const ExchangeConfig& config) : PlainExchange(config) {}
 
     uint64_t bytes_bound() const override {
         uint64_t words = 0;
@@ -34,14 +34,14 @@ public:
 private:
     enum State : uint8_t { idle, waiting, adding, summed, gathered };
 
-    void plan_memory(Arena&) override {
+    void plan_own(Arena&) override {
         parts_ = n(), missing_ = 1;
         if (config_.quantiser == Quantiser::auto16) acc_word_ = sum_word_ = Word::i16;
         segment_words_ = config_.segment_bytes / word_bytes(sum_word_);
         before_ = (config_.self + n() - 1) % n(), after_ = (config_.self + 1) % n();
     }
 
-    void cleared(uint32_t slot) override { states_[slot].assign(segments_.size(), idle); }
+    void cleared_own(uint32_t slot) override { states_[slot].assign(segments_.size(), idle); }
 
     uint32_t width(Rank) const override { return word_bytes(sum_word_); }
 
@@ -107,17 +107,17 @@ private:
         const Segment& segment = segments_[i];
         states_[slot][i] = gathered;
         if (send) send_words(slot, segment, Phase::gather, sum_of(slot, segment), {after_}, actions);
-        arrived(slot, segment.bucket, total(slot, segment.bucket), actions);
+        arrived(slot, segment.bucket, actions);
     }
 
     void pass_record(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions) {
         Buffer record = record_of(slot, bucket, part);
         if (!record_add(slot, bucket, before_, record, record_of(slot, bucket, n()), actions)) return;
-        if (owned(part)) arrived(slot, bucket, record, actions);
+        if (owned(part)) arrived(slot, bucket, actions);
         else send_record(slot, bucket, part, record, {after_}, actions);
     }
 
-    Buffer total(uint32_t slot, uint32_t bucket) const { return record_of(slot, bucket, after_); }   // the part after one's own is owned
+    Buffer total_record(uint32_t slot, uint32_t bucket) const override { return record_of(slot, bucket, after_); }   // the part after one's own is owned
 
     Rank before_ = 0, after_ = 0;
     std::array<std::vector<State>, step_slots> states_;

@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/exchange/base.h"
+#include "transport/exchange/plain.h"
 
 namespace gradcast {
 namespace {
 
-class Unicast : public ExchangeBase {
+class Unicast : public PlainExchange {
 public:
-    explicit Unicast(const ExchangeConfig& config) : ExchangeBase(config) {}
+    explicit Unicast(const ExchangeConfig& config) : PlainExchange(config) {}
 
     uint64_t bytes_bound() const override { return (n() - 1) * layout_.elements * width(config_.self); }
 
@@ -31,7 +31,7 @@ private:
     };
     static constexpr uint32_t per_peer = 2;
 
-    void plan_memory(Arena& arena) override {
+    void plan_own(Arena& arena) override {
         parts_ = 1, missing_ = n();
         sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto32 ? Word::i32 : Word::i16;
         acc_word_ = word_of(config_.self);
@@ -59,7 +59,7 @@ private:
     uint32_t width(Rank sender) const override { return blocks_of(sender) == 0 ? 0 : word_bytes(word_of(sender)); }
     RankSet others() const { return {0, others_.data()}; }
 
-    void cleared(uint32_t slot) override {
+    void cleared_own(uint32_t slot) override {
         summing_[slot].assign(segments_.size(), {contributions_, nobody, false, false});
         got_[slot].assign(segments_.size() * n(), 0);
     }
@@ -108,7 +108,7 @@ private:
         Buffer record = record_of(slot, bucket, n()), total = record_of(slot, bucket, config_.self);
         std::memcpy(total.host, record.host, record.bytes);
         send_record(slot, bucket, 0, record, others(), actions);
-        arrived(slot, bucket, total, actions);
+        arrived(slot, bucket, actions);
         for (Rank r = 0; r < n(); ++r)
             if (recorded(slot, bucket, r)) add_record(slot, bucket, r, actions);
         if (blocks_of(config_.self) == 0) return;
@@ -118,9 +118,11 @@ private:
         }
     }
 
+    Buffer total_record(uint32_t slot, uint32_t bucket) const override { return record_of(slot, bucket, config_.self); }
+
     void add_record(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions) {
         Buffer total = record_of(slot, bucket, config_.self);
-        if (record_add(slot, bucket, sender, total, record_of(slot, bucket, sender), actions)) arrived(slot, bucket, total, actions);
+        if (record_add(slot, bucket, sender, total, record_of(slot, bucket, sender), actions)) arrived(slot, bucket, actions);
     }
 
     // Adds one contribution to the segment, if one waits and none is under way.
@@ -160,7 +162,7 @@ private:
         if (summing.adding != own) scratch_[summing.adding].state = Scratch::State::free;
         summing.adding = nobody;
         if (--summing.left > 0) return add_next(slot, i, actions);
-        arrived(slot, segments_[i].bucket, record_of(slot, segments_[i].bucket, config_.self), actions);
+        arrived(slot, segments_[i].bucket, actions);
     }
 
     uint32_t contributions_ = 0;   // ranks that have blocks
