@@ -117,7 +117,8 @@ TEST_P(Sums, NothingIsAllocatedInASteadyState) {
 
 TEST(Exchange, KindsByName) {
     const ExchangeKind* kind = nullptr;
-    EXPECT_STREQ(exchange_find("coded-rs", Quantiser::auto32, &kind).what, "exchange 'coded-rs' does not exist; one of: ring, unicast");
+    EXPECT_STREQ(exchange_find("star", Quantiser::auto32, &kind).what,
+                 "exchange 'star' does not exist; one of: ring, unicast, multicast, ps, coded, coded-rs");
     EXPECT_STREQ(exchange_find("ring", Quantiser::fixed, &kind).what, "ring does not allow the quantiser fixed: use auto32");
     ASSERT_TRUE(exchange_find("unicast", Quantiser::fixed, &kind).ok());
     EXPECT_STREQ(kind->name, "unicast");
@@ -130,7 +131,7 @@ TEST(Exchange, PlacesEachBlockOnce) {
             View view;
             view.members.resize(n);
             std::vector<uint32_t> samples(blocks, 3);
-            auto exchange = exchange_kinds()[0].create({&layout, 0, blocks, Quantiser::auto32, 64});
+            auto exchange = exchange_kinds()[0].create({.layout = &layout, .blocks = blocks, .segment_bytes = 64});
             Placement placement = exchange->place(view, samples);
             std::vector<uint32_t> all;
             for (Rank r = 0; r < n; ++r) {
@@ -150,7 +151,7 @@ TEST(Exchange, BytesAreThoseOfTheSpec) {
     auto bound = [&](const char* name, Quantiser quantiser, uint32_t blocks) {
         const ExchangeKind* kind = nullptr;
         EXPECT_TRUE(exchange_find(name, quantiser, &kind).ok());
-        auto exchange = kind->create({&layout, 3, blocks, quantiser, segment_bytes_stream});
+        auto exchange = kind->create({.layout = &layout, .self = 3, .blocks = blocks, .quantiser = quantiser});
         Arena arena;
         EXPECT_TRUE(exchange->install(view, arena).ok());
         return exchange->bytes_bound();
@@ -218,7 +219,7 @@ struct One {
         for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
         const ExchangeKind* kind = nullptr;
         EXPECT_TRUE(exchange_find(name, Quantiser::auto32, &kind).ok());
-        exchange = kind->create({&layout, self, blocks, Quantiser::auto32, 64});
+        exchange = kind->create({.layout = &layout, .self = self, .blocks = blocks, .segment_bytes = 64});
         EXPECT_TRUE(exchange->install(view, arena).ok());
         EXPECT_TRUE(arena.seal().ok());
     }

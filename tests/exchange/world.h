@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/core/arena.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/rng.h"
 #include "tests/exchange/spy.h"
 #include "transport/exchange/exchange.h"
@@ -26,6 +27,8 @@ struct WorldConfig {
     Rank other_state = ~0u;   // this rank computes step 2 from another state
     uint64_t spend_us = 20;   // at most, per bucket
     uint64_t deadline_us = 60'000'000;
+    uint32_t m = 1, s = 0, servers = 1, piece_words = 32 * 1024;
+    Rank faulty = ~0u;   // this rank's first non-empty super-block has a flipped bit in step 2
 };
 
 inline Layout layout_make(const std::vector<uint64_t>& buckets) {
@@ -48,14 +51,24 @@ class World {
 public:
     explicit World(const WorldConfig& config) : config_(config), layout_(layout_make(config.buckets)) {
         for (Rank r = 0; r < config.sim.ranks; ++r) view_.members.push_back({"node" + std::to_string(r), {}, 1});
-        simulator_ = Simulator::create(config.sim);
         const ExchangeKind* kind = nullptr;
         Status found = exchange_find(config.exchange, config.quantiser, &kind);
         EXPECT_TRUE(found.ok()) << found.what;
+        SimConfig sim = config.sim;
+        if (kind->datagrams) sim.segment_bytes = config.segment_bytes;   // ring and unicast cut for themselves
+        simulator_ = Simulator::create(sim);
         const std::vector<uint32_t> samples(config.blocks, 1);
         for (Rank r = 0; r < config.sim.ranks; ++r) {
             arenas_.push_back(std::make_unique<Arena>());
-            exchanges_.push_back(kind->create({&layout_, r, config.blocks, config.quantiser, config.segment_bytes}));
+            exchanges_.push_back(kind->create({.layout = &layout_,
+                                               .self = r,
+                                               .blocks = config.blocks,
+                                               .quantiser = config.quantiser,
+                                               .segment_bytes = config.segment_bytes,
+                                               .m = config.m,
+                                               .s = config.s,
+                                               .servers = config.servers,
+                                               .piece_words = config.piece_words}));
             Status status = exchanges_[r]->install(view_, *arenas_[r]);
             if (status.ok()) status = arenas_[r]->seal();
             EXPECT_TRUE(status.ok()) << status.what;
@@ -92,30 +105,34 @@ private:
         return static_cast<int32_t>(random4(Purpose::test, config_.sim.seed + 2, step, block)[0]);
     }
 
+    // As a codec: each of the rank's own blocks into its target.
     void contribute(Host& host, Rank rank, StepId step, uint32_t bucket) {
-        Plan plan = exchanges_[rank]->plan(step, bucket);
         const Bucket& range = layout_.buckets[bucket];
-        ASSERT_EQ(plan.words.bytes, range.count * word_bytes(plan.word));
-        for (uint64_t i = 0; i < range.count; ++i) {
-            int64_t sum = 0;
-            for (uint32_t block : own_[rank]) sum += word(step, block, range.offset + i, false);
-            if (plan.word == Word::i16) {
-                ASSERT_EQ(static_cast<int16_t>(sum), sum);
-                plan.words.as<int16_t>()[i] = static_cast<int16_t>(sum);
-            } else if (plan.word == Word::i32) {
-                ASSERT_EQ(static_cast<int32_t>(sum), sum);
-                plan.words.as<int32_t>()[i] = static_cast<int32_t>(sum);
-            } else {
-                plan.words.as<int64_t>()[i] = sum;
+        bool flip = rank == config_.faulty && step == 2 && bucket == 0;
+        for (uint32_t target = 0; target < exchanges_[rank]->targets(); ++target) {
+            const Plan plan = exchanges_[rank]->plan(step, bucket, target);
+            ASSERT_EQ(plan.words.bytes, range.count * word_bytes(plan.word));
+            Record& record = *plan.record;
+            record.state = state_good + step + (rank == config_.other_state && step == 2 ? 1 : 0);
+            record.loss = 0, record.clipped = 0, record.digest = 0, record.blocks = 0;
+            std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
+            std::vector<uint32_t> blocks;
+            for (uint32_t block : own_[rank])
+                if (exchanges_[rank]->target_of(block) == target) blocks.push_back(block);
+            for (uint64_t i = 0; i < range.count; ++i) {
+                int64_t sum = 0;
+                for (uint32_t block : blocks) sum += word(step, block, range.offset + i, false);
+                if (flip && !blocks.empty()) sum ^= 4, flip = false;
+                record.digest += (splitmix64(range.offset + i) | 1) * static_cast<uint64_t>(sum);
+                const bool fits = plan.word == Word::i16 ? static_cast<int16_t>(sum) == sum : plan.word == Word::i64 || static_cast<int32_t>(sum) == sum;
+                ASSERT_TRUE(fits);
+                std::memcpy(plan.words.host + i * word_bytes(plan.word), &sum, word_bytes(plan.word));
             }
-        }
-        Record& record = *plan.record;
-        record.loss = 0, record.clipped = 0, record.state = state_good + step + (rank == config_.other_state && step == 2 ? 1 : 0);
-        std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
-        for (uint32_t block : own_[rank]) {
-            record.loss += loss(step, block), record.clipped += block + step;
-            for (uint32_t g = 0; g < range.group_count; ++g)
-                record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
+            for (uint32_t block : blocks) {
+                record.loss += loss(step, block), record.clipped += block + step, ++record.blocks;
+                for (uint32_t g = 0; g < range.group_count; ++g)
+                    record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
+            }
         }
         Event event;
         event.kind = Event::Kind::ready, event.step = step, event.bucket = bucket;
@@ -131,9 +148,9 @@ private:
         ASSERT_EQ(sum.words.bytes, range.count * word_bytes(sum.word));
         std::vector<int64_t>& first = sums_[{step, sum.bucket}];
         for (uint64_t i = 0; i < range.count; ++i) {
-            int64_t have = sum.word == Word::i16   ? sum.words.as<int16_t>()[i]
-                           : sum.word == Word::i32 ? sum.words.as<int32_t>()[i]
-                                                   : sum.words.as<int64_t>()[i];
+            const int64_t have = sum.word == Word::i32   ? sum.words.as<int32_t>()[i]
+                                 : sum.word == Word::i16 ? sum.words.as<int16_t>()[i]
+                                                         : sum.words.as<int64_t>()[i];
             if (first.size() < range.count) {
                 int64_t want = 0;
                 for (uint32_t block = 0; block < config_.blocks; ++block) want += word(step, block, range.offset + i, true);
@@ -158,7 +175,7 @@ private:
     }
 
     Status train(Host& host, Rank rank) {
-        std::vector<Completion> completions;
+        std::vector<Completion> completions;   // of this step, and of those that the others have done without this rank
         const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
         for (StepId step = 0; step < config_.steps; ++step) {
             for (uint32_t b = 0; b < buckets; ++b) {
@@ -166,15 +183,16 @@ private:
                 contribute(host, rank, step, b);
             }
             for (uint32_t missing = buckets; missing > 0;) {
-                completions.clear();
-                GC_TRY(host.wait(&completions, host.now_us() + config_.deadline_us));
                 for (const Completion& each : completions) {
                     GC_TRY(each.status);
-                    if (each.step != step || !each.sum || each.sum->bucket != each.id)
+                    if (each.step < step || !each.sum || each.sum->bucket != each.id)
                         return fail(Code::conflict, "a completion of another step");
+                    if (each.step > step) continue;
                     check(step, *each.sum, rank);
                     --missing;
                 }
+                std::erase_if(completions, [&](const Completion& each) { return each.step == step; });
+                if (missing > 0) GC_TRY(host.wait(&completions, host.now_us() + config_.deadline_us));
             }
             if (step > 0) {
                 Event event;

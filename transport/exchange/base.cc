@@ -42,7 +42,7 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
 
 void ExchangeBase::begin(uint32_t s, StepId step) {
     Slot& slot = slots_[s];
-    slot.step = step, slot.released = false, slot.complete = 0;
+    slot.step = step, slot.released = false, slot.complete = slot.told = 0;
     for (BucketState& bucket : slot.buckets) {
         bucket.ready = bucket.closed = bucket.complete = bucket.told = false;
         for (Record& record : bucket.own) record.blocks = 0;
@@ -119,7 +119,7 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
                     }
                 }
                 break;
-            case Event::Kind::timer: timer(actions); break;
+            case Event::Kind::timer: timer(event.id, actions); break;
             case Event::Kind::peer_up:
             case Event::Kind::view: break;
         }
@@ -155,10 +155,10 @@ void ExchangeBase::refuse(uint32_t s, uint32_t bucket, Status status, Actions& a
     actions.completions.push_back({0, bucket, slots_[s].step, nullptr, status});
 }
 
-Status ExchangeBase::states_differ(uint32_t s, Rank sender, uint64_t own, uint64_t theirs) const {
+Status ExchangeBase::states_differ(uint32_t s, Rank a, uint64_t state_a, Rank b, uint64_t state_b) const {
     return fail(Code::conflict,
                 "step {}: {} and {} computed it from different states ({:016x} and {:016x}): one of them computes or stores wrongly",
-                slots_[s].step, name(config_.self), name(sender), own, theirs);
+                slots_[s].step, name(a), name(b), state_a, state_b);
 }
 
 Status ExchangeBase::no_size(uint32_t s, uint32_t bucket, Rank sender, uint32_t group) const {
@@ -168,14 +168,17 @@ Status ExchangeBase::no_size(uint32_t s, uint32_t bucket, Rank sender, uint32_t 
 
 void ExchangeBase::tell(uint32_t s, Actions& actions) {
     Slot& slot = slots_[s];
-    const Slot& next = slots_[(s + 1) % step_slots];
+    const Slot &next = slots_[(s + 1) % step_slots], &before = slots_[(s + step_slots - 1) % step_slots];
     if (next.step < slot.step && next.busy > 0) return;   // the codec could write what is still being sent
+    if (before.step < slot.step && before.told < before.buckets.size()) return;
     for (uint32_t b = 0; b < slot.buckets.size(); ++b) {
         BucketState& bucket = slot.buckets[b];
         if (!bucket.complete || bucket.told) continue;
         bucket.told = true;
+        ++slot.told;
         actions.completions.push_back({0, b, slot.step, &bucket.sum, {}});
     }
+    if (slot.told == slot.buckets.size() && next.step > slot.step && next.complete > next.told) tell((s + 1) % step_slots, actions);
 }
 
 void ExchangeBase::finished(uint32_t s, Actions& actions) {

@@ -4,7 +4,7 @@
 // trainer has released the old one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without
 // their `computed`); until then packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s
 // only when the slot that s + 1 will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither
-// wait can be for ever.
+// wait can be for ever.  It is told of steps in their order.
 #pragma once
 #include "runtime/core/limits.h"
 #include "transport/exchange/exchange.h"
@@ -45,7 +45,7 @@ protected:
     struct Slot {
         StepId step = 0;
         bool released = false;
-        uint32_t busy = 0, complete = 0;   // complete: buckets
+        uint32_t busy = 0, complete = 0, told = 0;   // complete, told: buckets
         std::vector<BucketState> buckets;
     };
 
@@ -65,7 +65,7 @@ protected:
     virtual std::string missing_text(uint32_t slot, uint32_t bucket) const = 0;     // "3 of 4 segments are missing"
     /// True: the exchange goes on without that rank.
     virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
-    virtual void timer(Actions& actions) { (void)actions; }
+    virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
 
     uint32_t n() const { return view_.n(); }
     uint32_t blocks_of(Rank rank) const;   // of super-block `rank`
@@ -76,7 +76,7 @@ protected:
     void arrived(uint32_t slot, uint32_t bucket, Actions& actions);
     /// The bucket ends in an error, which is told once.
     void refuse(uint32_t slot, uint32_t bucket, Status status, Actions& actions);
-    Status states_differ(uint32_t slot, Rank sender, uint64_t own, uint64_t theirs) const;
+    Status states_differ(uint32_t slot, Rank a, uint64_t state_a, Rank b, uint64_t state_b) const;
     Status no_size(uint32_t slot, uint32_t bucket, Rank sender, uint32_t group) const;
 
     struct Place {

@@ -2,7 +2,8 @@
 //
 // Life of (step, bucket): lanes add quantised blocks into the words of its targets, plan(step, bucket, target); the trainer fills in the
 // records and posts `ready`; the exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until
-// release(step). step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
+// release(step).  Steps complete in their order; where s ranks may be missing (losses_tolerated()), a bucket may complete before its
+// `ready` or before this rank has begun the step, and the trainer still posts `ready` or `abandon` for it. step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
 #pragma once
 #include <memory>
 #include <string>
@@ -30,6 +31,17 @@ struct ExchangeConfig {
     uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, spec sections 5 and 6
     uint32_t r = 2;                                  // cssgd: nodes that share a block
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
+    uint32_t piece_words = 32 * 1024;                // coded and its kin: words that are encoded, sent and decoded at a time, at most
+    uint64_t deadline_us = 30'000'000;               // of the job: what an exchange waits for on its own is a small part of it
+};
+
+/// Two ranks that hold the same blocks sent different digests of what they add: one of them computes or stores wrongly.
+struct Conflict {
+    StepId step = 0;
+    uint32_t bucket = 0;
+    uint32_t first_block = 0, end_block = 0;   // first_block .. end_block - 1
+    Rank ranks[2] = {0, 0};
+    uint64_t digests[2] = {0, 0};
 };
 
 /// Protocol methods, install and release run on the network thread (or before it starts); place and plan on any.
@@ -44,6 +56,8 @@ struct Exchange : Protocol {
     virtual Plan plan(StepId step, uint32_t bucket, uint32_t target = 0) = 0;
     virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
     virtual void release(StepId step) = 0;                            // the step is stable
+    /// After a completion of Code::conflict: between whom, if they can be named; kept until release(step).
+    virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
     /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.  A multicast counts once.
     virtual uint64_t bytes_bound() const = 0;
     /// The same for what it must receive.

@@ -88,7 +88,7 @@ void PlainExchange::contributed(uint32_t s, uint32_t b, Actions& actions) {
 bool PlainExchange::record_add(uint32_t s, uint32_t bucket, Rank sender, Buffer into, Buffer from, Actions& actions) {
     RecordHeader &a = header_of(into), &b = header_of(from);
     const uint64_t own = state(s, bucket).own[0].state, theirs = a.state.get() == own ? b.state.get() : a.state.get();
-    if (theirs != own) return refuse(s, bucket, states_differ(s, sender, own, theirs), actions), false;
+    if (theirs != own) return refuse(s, bucket, states_differ(s, config_.self, own, sender, theirs), actions), false;
     a.loss.set(a.loss.get() + b.loss.get());
     a.clipped.set(a.clipped.get() + b.clipped.get());
     float *x = maxima_of(into), *y = maxima_of(from);

@@ -40,8 +40,12 @@ constexpr uint32_t datagram_overhead_bytes = sizeof(DatagramHeader) + 16;   // a
 /// `job` as in PacketHeader.  Different for every view of a job.
 constexpr uint32_t datagram_route(uint32_t job, uint32_t view) { return job ^ view * 0x9E3779B1u; }
 
-/// Ring: reduce is the reduce-scatter, gather the all-gather.  Unicast uses reduce alone.
-enum class Phase : uint8_t { reduce = 1, gather = 2 };
+enum class Phase : uint8_t {
+    reduce = 1,   // words that are still to be summed up, to who sums them; records of all
+    gather = 2,   // sums, from who has them
+    again = 3,    // as reduce, to everybody: the part's reducer is lost or late (transport/exchange/coded.h)
+    want = 4,     // a record without content: asks for `again`; `part` names the reducer
+};
 
 /// PacketType::words and ::record (and parity, of words or a record).  A part of a bucket (the whole bucket is part 0 where an exchange
 /// does not cut) travels as packets 0, 1, … count-1 of segment bytes each, the last one shorter.  `count` is checked by transport/bulk; on
@@ -97,13 +101,18 @@ struct ProbeBody {
 };
 static_assert(sizeof(ProbeBody) == 16);
 
-/// PacketType::record's payload: this, then the maxima of the bucket's groups (float32 each).
+/// PacketType::record's payload with ring and unicast: this, then the maxima of the bucket's groups (float32 each).
 struct RecordHeader {
     Le64 state;   // digest of the state the sender computed from
     Le64 loss;    // int64, 2^-20 units
     Le64 clipped;
 };
 static_assert(sizeof(RecordHeader) == 24);
+/// With the exchanges of transport/exchange/coded.h: state (Le64), one of these for each super-block that the sender holds, the maxima.
+struct HeldRecord {
+    Le64 digest, loss, clipped;
+};
+static_assert(sizeof(HeldRecord) == 24);
 
 /// Calls each(piece) for the packets that a Send of words or record is cut in.  Only the last one carries the ticket: links complete
 /// tickets in order.

@@ -1,0 +1,318 @@
+// Coded: how it is cut, its memory, records, and what it says.
+#include "transport/exchange/coded.h"
+
+#include <cmath>
+
+namespace gradcast {
+
+namespace {
+// A record in wire form.
+Le64& state_of(const Buffer& record) {
+    GC_ASSERT(record.host);   // the arena has been sealed
+    return *record.as<Le64>();
+}
+HeldRecord* held_of(const Buffer& record) { return record.part(sizeof(Le64), sizeof(HeldRecord)).as<HeldRecord>(); }
+}   // namespace
+
+Placement Coded::place(const View& view, std::span<const uint32_t> samples_of_block) const {
+    Placement placement = ExchangeBase::place(view, samples_of_block);
+    for (Rank k = 0; k < view.n(); ++k)
+        for (uint32_t i = 1; i < targets() && targets() <= view.n(); ++i) placement.holders[k].push_back((k + i) % view.n());
+    return placement;
+}
+
+uint32_t Coded::target_of(uint32_t block) const {
+    if (!codes_) return 0;
+    const auto super_block = static_cast<uint32_t>(((uint64_t{block} + 1) * n() - 1) / config_.blocks);
+    const uint32_t target = (super_block + n() - code_.held(config_.self, 0)) % n();
+    GC_ASSERT(target < targets());
+    return target;
+}
+
+Word Coded::word_of(Rank rank) const {
+    if (config_.quantiser == Quantiser::auto16) return Word::i16;
+    // One block's `fixed` words fit int32, which is what travels then.
+    return config_.quantiser == Quantiser::auto32 || blocks_of(rank) == 1 ? Word::i32 : Word::i64;
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------------------
+
+Status Coded::plan_memory(Arena& arena) {
+    GC_ASSERT(config_.segment_bytes % 8 == 0 && config_.piece_words > 0);
+    GC_ASSERT(!codes_ || config_.quantiser != Quantiser::fixed);
+    if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
+        return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
+    if (codes_) {
+        code_ = {n(), config_.m, config_.s, config_.quantiser == Quantiser::auto16 ? prime_16 : prime_32};
+        GC_TRY(code_.check());
+    }
+    if (who_ == Reducers::servers && (config_.servers < 1 || config_.servers > n()))
+        return fail(Code::invalid, "{} servers of {} ranks: 1 to {} are possible", config_.servers, n(), n());
+    sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
+
+    others_.assign((n() + 63) / 64, 0), lost_.assign(n(), 0), losses_ = 0, usual_us_ = 0;
+    for (Rank r = 0; r < n(); ++r)
+        if (r != config_.self) others_[r / 64] |= uint64_t{1} << r % 64;
+    uint32_t widest = 0;
+    contributors_ = 0;
+    for (Rank r = 0; r < n(); ++r) contributors_ += contributes(r), widest = std::max(widest, width(r));
+
+    cuts_.clear();
+    Cut next{};
+    uint64_t received = 0, records = 0;
+    uint32_t have = 0, gathered = 0, record_have = 0;
+    for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
+        const uint64_t count = layout_.buckets[b].count, share = uint64_t{reducers()} * m();
+        const uint64_t pieces = std::max<uint64_t>(1, (count + share * config_.piece_words - 1) / (share * config_.piece_words));
+        if (pieces * reducers() > UINT16_MAX)
+            return fail(Code::invalid, "a bucket of {} elements makes more parts than a packet can name ({}): make it smaller", count, UINT16_MAX);
+        next.parts = static_cast<uint32_t>(pieces * reducers());
+        next.coded_words = (count + next.parts * m() - 1) / (next.parts * m());
+        next.words = next.coded_words * m();
+        next.segments = segments_of(next.coded_words * widest), next.gather_segments = segments_of(next.words * sum_width());
+        next.received_at = received, next.have_at = have, next.gather_at = gathered, next.record_at = records;
+        next.record_segments = segments_of(record_bytes(b)), next.record_have_at = record_have;
+        cuts_.push_back(next);
+        next.first_part += next.parts;
+        next.at += next.parts * next.words, next.coded_at += next.parts * next.coded_words;
+        received += received_parts(next) * next.coded_words, have += received_parts(next) * next.segments;
+        gathered += scatters() ? next.parts * next.gather_segments : 0;
+        records += n() * ((record_bytes(b) + 7) / 8 * 8);
+        record_have += next.record_segments;
+    }
+
+    const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
+    for (SlotState& slot : memory_) {
+        slot.acc.assign(targets(), {}), slot.received.assign(n(), {});
+        for (Buffer& acc : slot.acc) arena.plan("own words", next.at * width(config_.self), &acc);
+        if (combines()) arena.plan("coded words", next.coded_at * width(config_.self), &slot.coded);
+        for (Rank r = 0; r < n(); ++r)
+            if (r != config_.self && contributes(r) && received > 0)
+                arena.plan("words of others", received * width(r), &slot.received[r]);
+        arena.plan("sums", next.at * sum_width(), &slot.sum);
+        arena.plan("records", records, &slot.records);
+        arena.plan("records", n() * sizeof(Le64), &slot.asking);
+        slot.have.resize(uint64_t{have} * n()), slot.senders.resize(have), slot.gathered.resize(gathered);
+        slot.parts.resize(next.first_part), slot.record_have.resize(uint64_t{record_have} * n());
+        slot.recorded.resize(buckets * n()), slot.asked.resize(buckets * n()), slot.wanted.resize(buckets * n());
+        slot.left.resize(buckets * reducers()), slot.held.resize(uint64_t{buckets} * n());
+        slot.maxima.resize(buckets), slot.state.resize(buckets), slot.state_of.resize(buckets);
+        slot.work = std::vector<Work>(buckets);
+        for (uint32_t b = 0; b < buckets; ++b) {
+            slot.maxima[b].resize(layout_.buckets[b].group_count);
+            if (!combines()) continue;
+            Work& work = slot.work[b];
+            work.encode.in.resize(targets() * m()), work.encode.out.resize(1);
+            work.decode.in.resize(needed()), work.decode.out.resize(m());
+            work.decode.weights.resize(m() * needed()), work.decode.senders.resize(needed());
+            work.encode.combine = {code_.prime, 1, targets() * m(), nullptr, work.encode.in.data(), work.encode.out.data(), true, false, false};
+            work.decode.combine = {code_.prime,  m(), needed(), work.decode.weights.data(), work.decode.in.data(), work.decode.out.data(),
+                                   false,        true, false};
+        }
+    }
+    if (combines()) {
+        encode_weights_.resize(targets() * m());
+        code_.encode_weights(config_.self, encode_weights_);
+        for (SlotState& slot : memory_)
+            for (Work& work : slot.work) work.encode.combine.weights = encode_weights_.data();
+        set_.resize(needed());
+        cache_.assign(tolerated() == 0 ? 1 : 32, {});
+        for (Weights& each : cache_) each.senders.assign(needed(), n()), each.weights.resize(m() * needed());
+        cached_ = 0;
+        for (uint32_t i = 0; i < needed(); ++i) set_[i] = i;
+        (void)weights_of(set_);
+    }
+    return {};
+}
+
+void Coded::cleared(uint32_t s) {
+    SlotState& slot = memory_[s];
+    std::fill(slot.have.begin(), slot.have.end(), 0), std::fill(slot.senders.begin(), slot.senders.end(), 0);
+    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), std::fill(slot.recorded.begin(), slot.recorded.end(), 0);
+    std::fill(slot.asked.begin(), slot.asked.end(), 0), std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
+    std::fill(slot.record_have.begin(), slot.record_have.end(), 0);
+    std::fill(slot.held.begin(), slot.held.end(), Held{n(), 0, 0, 0});
+    std::fill(slot.state_of.begin(), slot.state_of.end(), n());
+    slot.conflicts = false;
+    for (uint32_t b = 0; b < cuts_.size(); ++b) {
+        const Cut& cut = cuts_[b];
+        Work& work = slot.work[b];
+        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.failed = work.settled = false, work.added = 0;
+        work.reducing = Work::Reducing::none, work.records = 0, work.ready_us = work.late_us = 0;
+        std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
+        for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
+        uint32_t waiting = local() ? 1 : 0;
+        for (Rank r = 0; r < n() && !local(); ++r)
+            if (!combines() && contributes(r)) waiting += segments_of(cut.coded_words * width(r));
+        if (combines()) waiting = cut.segments;
+        for (uint32_t p = 0; p < cut.parts; ++p) part_of(s, b, p) = {waiting, cut.gather_segments, false, false, false, false, false};
+        state(s, b).missing = 1 + needed();   // all parts, and records
+    }
+}
+
+Buffer Coded::target(uint32_t s, uint32_t bucket, uint32_t t) {
+    return memory_[s].acc[t].part(cuts_[bucket].at * width(config_.self), layout_.buckets[bucket].count * width(config_.self));
+}
+
+Buffer Coded::words_of(uint32_t s, uint32_t b, uint32_t part, Rank sender) const {
+    const Cut& cut = cuts_[b];
+    const SlotState& slot = memory_[s];
+    const uint32_t bytes = width(sender);
+    if (sender != config_.self)
+        return slot.received[sender].part((cut.received_at + place_of(part) * cut.coded_words) * bytes, cut.coded_words * bytes);
+    if (!combines()) return acc_of(s, b, part, 0);
+    return slot.coded.part((cut.coded_at + part * cut.coded_words) * bytes, cut.coded_words * bytes);
+}
+
+bool Coded::valid(Arrival* a) const {
+    const Cut& cut = cuts_[a->bucket];
+    uint64_t bytes = 0;   // of the whole transfer
+    if (a->record && a->phase == Phase::reduce && a->part == 0) {
+        bytes = record_bytes(a->bucket);
+    } else if (a->record && a->phase == Phase::want && a->part < reducers() && spare()) {
+        bytes = sizeof(Le64);
+    } else if (a->record || a->part >= cut.parts || local()) {
+        return false;
+    } else if (a->phase == Phase::gather) {
+        if (scatters() && !reduces(a->part) && a->sender == reducer_of(a->part)) bytes = cut.words * sum_width();
+    } else if (a->phase == Phase::reduce ? reduces(a->part) : a->phase == Phase::again && spare()) {
+        if (contributes(a->sender)) bytes = cut.coded_words * width(a->sender);
+    }
+    const uint64_t at = uint64_t{a->index} * config_.segment_bytes;
+    return at < bytes && a->bytes == std::min<uint64_t>(config_.segment_bytes, bytes - at);
+}
+
+// ---- records -------------------------------------------------------------------------------------------------------------------
+
+void Coded::write_record(uint32_t s, uint32_t b) {
+    const std::vector<Record>& own = state(s, b).own;
+    const Buffer record = record_of(s, b, config_.self);
+    state_of(record).set(own[0].state);
+    HeldRecord* held = held_of(record);
+    auto* maxima = reinterpret_cast<float*>(held + targets());
+    for (uint32_t t = 0; t < targets(); ++t) {
+        held[t].digest.set(audit() ? own[t].digest : 0), held[t].loss.set(static_cast<uint64_t>(own[t].loss));
+        held[t].clipped.set(own[t].clipped);
+        for (uint32_t g = 0; g < own[t].maxima.size(); ++g) maxima[g] = t == 0 ? own[t].maxima[g] : std::fmax(maxima[g], own[t].maxima[g]);
+    }
+}
+
+void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
+    SlotState& slot = memory_[s];
+    Work& work = slot.work[b];
+    slot.recorded[b * n() + sender] = 1;
+    if (work.failed) return;
+    const Buffer record = record_of(s, b, sender);
+    const StepId step = slots_[s].step;
+    auto fails = [&](Status status) { work.failed = true, refuse(s, b, status, actions); };
+    if (slot.state_of[b] == n()) slot.state_of[b] = sender, slot.state[b] = state_of(record).get();
+    if (slot.state[b] != state_of(record).get()) {
+        const Rank other = slot.state_of[b];
+        return fails(states_differ(s, other, slot.state[b], sender, state_of(record).get()));
+    }
+    const HeldRecord* held = held_of(record);
+    const auto* maxima = reinterpret_cast<const float*>(held + targets());
+    for (uint32_t g = 0; g < slot.maxima[b].size(); ++g)
+        if (!(std::isfinite(maxima[g]) && maxima[g] >= 0)) return fails(no_size(s, b, sender, g));
+    for (uint32_t t = 0; t < targets(); ++t) {
+        const uint32_t k = codes_ ? code_.held(sender, t) : sender;
+        Held& known = slot.held[uint64_t{b} * n() + k];
+        const Held now{sender, held[t].digest.get(), held[t].loss.get(), held[t].clipped.get()};
+        if (known.holder == n()) known = now;
+        if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped) continue;
+        const auto first = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n());
+        slot.conflict = {step, b, first, first + blocks_of(k), {known.holder, sender}, {known.digest, now.digest}};
+        slot.conflicts = true;
+        return fails(fail(Code::conflict,
+                          "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
+                          "one of them computes or stores wrongly",
+                          step, b, name(known.holder), name(sender), first, first + blocks_of(k) - 1, known.digest, now.digest));
+    }
+    if (state(s, b).complete) return;   // that was a late one, for the audit alone
+    for (uint32_t g = 0; g < slot.maxima[b].size(); ++g) slot.maxima[b][g] = std::fmax(slot.maxima[b][g], maxima[g]);
+    ++work.records;
+    const Cut& cut = cuts_[b];
+    for (uint32_t p = 0; p < cut.parts && !local(); ++p)
+        for (uint32_t i = 0; receives(p) && i < cut.segments; ++i)
+            if (slot.have[uint64_t{have_index(cut, p, i)} * n() + sender]) counts(s, b, p, i, actions);
+    if (work.records <= needed()) count_down(s, b, actions);
+}
+
+void Coded::total(uint32_t s, uint32_t b, Sum* sum) const {
+    const SlotState& slot = memory_[s];
+    const Cut& cut = cuts_[b];
+    bool aside = false;
+    for (uint32_t p = 0; p < cut.parts; ++p) aside |= part_of(s, b, p).aside;
+    const Buffer& whole = aside ? slot.acc[0] : slot.sum;
+    sum->word = sum_word_, sum->words = whole.part(cut.at * sum_width(), layout_.buckets[b].count * sum_width());
+    sum->maxima = slot.maxima[b], sum->state = slot.state[b], sum->loss = 0, sum->clipped = 0;
+    for (uint32_t k = 0; k < n(); ++k) {
+        const Held& held = slot.held[uint64_t{b} * n() + k];
+        sum->loss += static_cast<int64_t>(held.loss), sum->clipped += held.clipped;
+    }
+}
+
+const Conflict* Coded::conflict(StepId step) const {
+    const uint32_t s = step % step_slots;
+    return slots_[s].step == step && memory_[s].conflicts ? &memory_[s].conflict : nullptr;
+}
+
+std::string Coded::missing_text(uint32_t s, uint32_t b) const {
+    const SlotState& slot = memory_[s];
+    const Cut& cut = cuts_[b];
+    std::string ranks;
+    for (Rank r = 0; r < n(); ++r)
+        if (!slot.recorded[b * n() + r]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
+    std::string text = ranks.empty() ? "" : "no record of ranks " + ranks + "; ";
+    text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
+    for (uint32_t p = 0; p < cut.parts; ++p) {
+        const Part& part = part_of(s, b, p);
+        if (part.done) continue;
+        if (!reduces(p))
+            return text + fmt::format(": phase gather, part {} lacks {} bytes from rank {}", p,
+                                      std::min<uint64_t>(cut.words * sum_width(), uint64_t{part.gather_left} * config_.segment_bytes),
+                                      reducer_of(p));
+        ranks.clear();
+        for (Rank r = 0; r < n() && !local(); ++r) {
+            uint64_t lacks = contributes(r) ? cut.coded_words * width(r) : 0;
+            for (uint32_t i = 0; i < cut.segments; ++i)
+                if (slot.have[uint64_t{have_index(cut, p, i)} * n() + r]) lacks -= std::min<uint64_t>(lacks, config_.segment_bytes);
+            if (lacks > 0) ranks += fmt::format("{}{} bytes from rank {}", ranks.empty() ? "" : ", ", lacks, r);
+        }
+        return ranks.empty() ? text : text + fmt::format(": phase reduce, part {} lacks {}", p, ranks);
+    }
+    return text;
+}
+
+// ---- bytes ---------------------------------------------------------------------------------------------------------------------
+
+uint64_t Coded::bytes_bound() const {
+    uint64_t bytes = 0;
+    for (const Cut& cut : cuts_) {
+        for (uint32_t p = 0; p < cut.parts && !local(); ++p) {
+            if (!reduces(p) || !scatters()) bytes += n() > 1 && contributes(config_.self) ? cut.coded_words * width(config_.self) : 0;
+            else bytes += n() > 1 ? cut.words * sum_width() : 0;
+        }
+    }
+    return bytes;
+}
+
+uint64_t Coded::bytes_bound_received() const {
+    uint64_t bytes = 0;
+    for (const Cut& cut : cuts_) {
+        for (uint32_t p = 0; p < cut.parts && !local(); ++p) {
+            if (!reduces(p)) bytes += cut.words * sum_width();
+            else if (combines()) bytes += (needed() - 1) * cut.coded_words * width(config_.self);
+            else
+                for (Rank r = 0; r < n(); ++r) bytes += r != config_.self && contributes(r) ? cut.coded_words * width(r) : 0;
+        }
+    }
+    return bytes;
+}
+
+std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::all); }
+std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::servers); }
+std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, true, Reducers::all); }
+std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, true, Reducers::ranks); }
+
+}   // namespace gradcast

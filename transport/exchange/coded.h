@@ -1,0 +1,220 @@
+// `multicast`, `ps`, `coded` and `coded-rs` (spec/coded-sgd.md sections 3, 5 and 6): one class, because they differ in two settings.
+//
+//                what a rank sends of its words        who sums up (reduces)
+//   multicast    the words themselves                  everybody everything
+//   ps           the words themselves                  the first `servers` ranks a part each
+//   coded        one combination of 1/m of the length  everybody everything
+//   coded-rs     one combination of 1/m of the length  every rank a part
+//
+// A bucket is padded with zeros and cut in parts of equal length, of at most piece_words combined words; part p is reduced by rank
+// p mod reducers, or by all.  A part passes through
+//   encode   each rank combines segment u of its d super-blocks, u < m, into the part's words (where it codes);
+//   reduce   these go to the reducer, into a place of their own for each sender; once any n-s senders are there at every packet index,
+//            they are decoded (else added up), run by run of packet indexes with the same senders;
+//   gather   the sum goes to everybody else, where not everybody reduces.
+// A sender's words count only once its record is there and contradicts nobody's.  Every rank sends its record to all others: the state it
+// computed from, and of each super-block it holds digest, loss and clips, which must agree with those of the other holders.
+//
+// With s >= 1 a sum may come before the rank's own words are ready; they are sent all the same when they are.  A part of coded-rs whose
+// reducer is lost, or late, is decoded by everybody, as `coded` does: each rank sends its words of the part to all (Phase::again), at once
+// for a reducer known to be lost, or when the first rank asks (Phase::want).  A rank asks when its own words are out, the parts of at most
+// s reducers are missing, and that has been so for half the usual time from `ready` to the sum (of the last buckets), at least 5 ms and at
+// most 1/32 of the deadline.  That costs each rank once what the reducer would have received; it can happen once a bucket and reducer, so a
+// rank that is merely slow makes no storm.  Such a part is decoded into the first accumulator, which is free by then: a packet of the late
+// reducer may still be on its way into the sum's place.
+#pragma once
+#include <algorithm>
+
+#include "transport/code/field.h"
+#include "transport/exchange/base.h"
+
+namespace gradcast {
+
+enum class Reducers : uint8_t { all, ranks, servers };
+
+class Coded : public ExchangeBase {
+public:
+    Coded(const ExchangeConfig& config, bool codes, Reducers reducers) : ExchangeBase(config), codes_(codes), who_(reducers) {}
+
+    Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
+    uint32_t targets() const override { return codes_ ? config_.m + config_.s : 1; }
+    uint32_t target_of(uint32_t block) const override;
+    uint64_t bytes_bound() const override;
+    uint64_t bytes_bound_received() const override;
+    uint32_t losses_tolerated() const override { return tolerated(); }
+    const Conflict* conflict(StepId step) const override;
+
+private:
+    static constexpr uint64_t wait_us_min = 5'000;
+    static constexpr uint32_t wait_share = 32;   // of the deadline
+    static constexpr uint32_t encode_id = 0, reduce_id = 1, ids = 2;   // computes of a bucket: one of each at a time
+
+    /// How a bucket is cut.  Lengths in words; every part is alike.
+    struct Cut {
+        uint32_t parts, first_part;     // number of the first among all parts
+        uint64_t words, coded_words;    // of a part: coded_words = words / m
+        uint64_t at, coded_at;          // of part 0 in an accumulator, in the coded words
+        uint64_t received_at;           // of the first received part in a sender's place
+        uint32_t segments;              // packets of a part's words of one sender, at most
+        uint32_t gather_segments;
+        uint32_t have_at, gather_at;    // of the first in SlotState::have, gathered
+        uint64_t record_at;
+        uint32_t record_segments, record_have_at;   // packets of a record; the first in SlotState::record_have
+    };
+    struct Part {
+        uint32_t waiting;       // until it can be reduced: packet indexes without enough senders; without a code packets
+        uint32_t gather_left;   // packets of its sum
+        bool encoded, sent_again, reduced, done, aside;   // aside: its sum stands in the first accumulator
+    };
+    /// A Compute::combine and what it points to.
+    struct Job {
+        Combine combine;
+        std::vector<Buffer> in, out;
+        std::vector<uint32_t> weights;
+        std::vector<Rank> senders;
+    };
+    struct Work {
+        uint32_t parts_left = 0, reducers_left = 0;
+        uint32_t encoded = 0;                 // parts
+        bool encoding = false;
+        enum class Reducing : uint8_t { none, combine, add, copy } reducing = Reducing::none;
+        uint32_t part = 0, at = 0;            // what is being reduced, and how far: packet indexes, or ranks without a code
+        uint32_t added = 0;                   // ranks
+        uint32_t encode_part = 0;
+        uint32_t records = 0;
+        bool failed = false, settled = false;   // settled: all parts are there
+        uint64_t ready_us = 0, late_us = 0;   // late_us: when its rank begins to ask; 0: not yet
+        Job encode, decode;
+    };
+    /// What the first record said of a super-block.
+    struct Held {
+        Rank holder;   // n(): nobody has yet
+        uint64_t digest, loss, clipped;
+    };
+    struct SlotState {
+        std::vector<Buffer> acc;   // by target
+        Buffer coded, sum, records, asking;
+        std::vector<Buffer> received;   // by sender; of the rank itself `coded` stands for it
+        std::vector<uint8_t> have;      // [packet of a part][sender]
+        std::vector<uint32_t> senders;  // [packet of a part]: with a record
+        std::vector<uint8_t> gathered;  // [packet of a part's sum]
+        std::vector<Part> parts;
+        std::vector<uint8_t> record_have;               // [packet of a record][sender]
+        std::vector<uint8_t> recorded, asked, wanted;   // [bucket][rank]; asked, wanted: by reducer
+        std::vector<uint32_t> left;                     // [bucket][reducer]: parts without a sum
+        std::vector<Held> held;                         // [bucket][super-block]
+        std::vector<std::vector<float>> maxima;         // [bucket]: over the records
+        std::vector<uint64_t> state;                    // [bucket]: of the first record
+        std::vector<Rank> state_of;                     // [bucket]: who sent that, n(): nobody yet
+        std::vector<Work> work;
+        Conflict conflict;
+        bool conflicts = false;
+    };
+    struct Weights {
+        std::vector<Rank> senders;
+        std::vector<uint32_t> weights;
+    };
+
+    // coded.cc: memory, records, bytes
+    Status plan_memory(Arena& arena) override;
+    void cleared(uint32_t slot) override;
+    Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) override;
+    Word target_word() const override { return word_of(config_.self); }
+    bool audit() const override { return targets() > 1; }
+    bool valid(Arrival* arrival) const override;
+    void total(uint32_t slot, uint32_t bucket, Sum* sum) const override;
+    std::string missing_text(uint32_t slot, uint32_t bucket) const override;
+    void write_record(uint32_t slot, uint32_t bucket);
+    void read_record(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions);
+
+    // coded_words.cc: words
+    Landing wanted(const Arrival& arrival, Buffer* place) override;
+    void take(const Arrival& arrival, Buffer payload, Actions& actions) override;
+    void contributed(uint32_t slot, uint32_t bucket, Actions& actions) override;
+    void abandoned(uint32_t slot, uint32_t bucket, Actions& actions) override;
+    void computed(uint32_t slot, uint32_t id, Actions& actions) override;
+    bool survives(Rank lost, Actions& actions) override;
+    void timer(uint64_t id, Actions& actions) override;
+    bool wants(const Arrival& arrival) const;
+    void encode_next(uint32_t slot, uint32_t bucket, Actions& actions);
+    void encoded(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
+    void send_again(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
+    void counts(uint32_t slot, uint32_t bucket, uint32_t part, uint32_t index, Actions& actions);
+    void reduce_next(uint32_t slot, uint32_t bucket, Actions& actions);
+    void reduce_more(uint32_t slot, uint32_t bucket, Actions& actions);
+    void decode_run(uint32_t slot, uint32_t bucket, Actions& actions);
+    void reduced(uint32_t slot, uint32_t bucket, Actions& actions);
+    void done(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
+    void settle(uint32_t slot, uint32_t bucket, Actions& actions);
+    void late(uint32_t slot, uint32_t bucket, Actions& actions);
+    void ask(uint32_t slot, uint32_t bucket, Rank reducer, Actions& actions);
+    void refused(uint32_t slot, uint32_t bucket, Actions& actions);
+    void count_down(uint32_t slot, uint32_t bucket, Actions& actions);
+    std::span<const uint32_t> weights_of(std::span<const Rank> senders);
+
+    uint32_t tolerated() const { return codes_ ? config_.s : 0; }
+    uint32_t m() const { return codes_ ? config_.m : 1; }
+    uint32_t needed() const { return n() - tolerated(); }            // senders, records
+    bool local() const { return codes_ && code_.d() == n(); }        // every rank holds everything: only records travel
+    bool combines() const { return codes_ && !local(); }
+    bool scatters() const { return who_ != Reducers::all && !local(); }
+    uint32_t reducers() const { return !scatters() ? 1 : who_ == Reducers::ranks ? n() : config_.servers; }
+    Rank reducer_of(uint32_t part) const { return part % reducers(); }
+    bool reduces(uint32_t part) const { return !scatters() || reducer_of(part) == config_.self; }
+    bool spare() const { return scatters() && tolerated() > 0; }   // parts of others may come here
+    bool receives(uint32_t part) const { return !local() && (reduces(part) || spare()); }
+    uint32_t place_of(uint32_t part) const { return scatters() && !spare() ? part / reducers() : part; }   // among the received parts
+    uint32_t received_parts(const Cut& cut) const {
+        return local() ? 0 : !scatters() || spare() ? cut.parts : config_.self < reducers() ? cut.parts / reducers() : 0;
+    }
+    bool contributes(Rank rank) const { return combines() || blocks_of(rank) > 0; }
+    Word word_of(Rank rank) const;
+    uint32_t width(Rank sender) const { return word_bytes(word_of(sender)); }
+    uint32_t sum_width() const { return word_bytes(sum_word_); }
+    uint32_t segments_of(uint64_t bytes) const { return static_cast<uint32_t>((bytes + config_.segment_bytes - 1) / config_.segment_bytes); }
+    uint32_t have_index(const Cut& cut, uint32_t part, uint32_t index) const { return cut.have_at + place_of(part) * cut.segments + index; }
+    uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const { return cut.gather_at + part * cut.gather_segments + index; }
+    uint64_t record_bytes(uint32_t bucket) const {
+        return sizeof(Le64) + targets() * sizeof(HeldRecord) + layout_.buckets[bucket].group_count * sizeof(float);
+    }
+    Buffer record_of(uint32_t slot, uint32_t bucket, Rank rank) const {
+        const uint64_t bytes = record_bytes(bucket);
+        return memory_[slot].records.part(cuts_[bucket].record_at + rank * ((bytes + 7) / 8 * 8), bytes);
+    }
+    /// Of what a sender sends of a part, the words themselves as they stand here.
+    Buffer words_of(uint32_t slot, uint32_t bucket, uint32_t part, Rank sender) const;
+    Buffer sum_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
+        const Cut& cut = cuts_[bucket];
+        return memory_[slot].sum.part((cut.at + part * cut.words) * sum_width(), cut.words * sum_width());
+    }
+    Buffer acc_of(uint32_t slot, uint32_t bucket, uint32_t part, uint32_t target) const {
+        const Cut& cut = cuts_[bucket];
+        return memory_[slot].acc[target].part((cut.at + part * cut.words) * width(config_.self), cut.words * width(config_.self));
+    }
+    Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) { return memory_[slot].parts[cuts_[bucket].first_part + part]; }
+    const Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) const { return memory_[slot].parts[cuts_[bucket].first_part + part]; }
+    Work& work_of(uint32_t slot, uint32_t bucket) { return memory_[slot].work[bucket]; }
+    bool free_of_lanes(uint32_t slot, uint32_t bucket) const {   // the accumulators are not needed any more
+        const BucketState& each = state(slot, bucket);
+        return each.closed && (!each.ready || memory_[slot].work[bucket].encoded == cuts_[bucket].parts);
+    }
+    RankSet others() const { return {0, others_.data()}; }
+
+    const bool codes_;
+    const Reducers who_;
+    CyclicCode code_{};
+    Word sum_word_ = Word::i32;
+    uint32_t contributors_ = 0;
+    std::vector<Cut> cuts_;   // by bucket
+    std::vector<uint32_t> encode_weights_;
+    std::array<SlotState, step_slots> memory_;
+    std::vector<Weights> cache_;   // of sets of senders, the last ones used
+    uint32_t cached_ = 0;
+    std::vector<Rank> set_;
+    std::vector<uint64_t> others_;
+    std::vector<uint8_t> lost_;
+    uint32_t losses_ = 0;
+    uint64_t usual_us_ = 0;   // from `ready` to the sum
+};
+
+}   // namespace gradcast

@@ -1,0 +1,322 @@
+// Coded: the words of a part on their way from the accumulators to the sum.
+#include <cstring>
+#include <utility>
+
+#include "transport/exchange/coded.h"
+
+namespace gradcast {
+
+// ---- in ------------------------------------------------------------------------------------------------------------------------
+
+bool Coded::wants(const Arrival& a) const {
+    const SlotState& slot = memory_[a.slot];
+    if (a.record && a.phase == Phase::want) return !slot.asked[a.bucket * n() + a.part];
+    const Cut& cut = cuts_[a.bucket];
+    if (a.record) return !slot.record_have[uint64_t{cut.record_have_at + a.index} * n() + a.sender];
+    const Part& part = part_of(a.slot, a.bucket, a.part);
+    if (part.done || part.reduced) return false;
+    if (a.phase == Phase::gather) return !slot.gathered[gather_index(cut, a.part, a.index)];
+    const uint64_t have = have_index(cut, a.part, a.index);
+    return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed());
+}
+
+Landing Coded::wanted(const Arrival& a, Buffer* place) {
+    if (!wants(a)) return Landing::drop;
+    const uint64_t at = uint64_t{a.index} * config_.segment_bytes;
+    if (a.record && a.phase == Phase::want) *place = memory_[a.slot].asking.part(a.sender * sizeof(Le64), sizeof(Le64));
+    else if (a.record) *place = record_of(a.slot, a.bucket, a.sender).part(at, a.bytes);
+    else if (a.phase == Phase::gather) *place = sum_of(a.slot, a.bucket, a.part).part(at, a.bytes);
+    else *place = words_of(a.slot, a.bucket, a.part, a.sender).part(at, a.bytes);
+    return Landing::place;
+}
+
+void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
+    Buffer place;
+    if (wanted(a, &place) != Landing::place || place.host != payload.host) return;
+    SlotState& slot = memory_[a.slot];
+    const Cut& cut = cuts_[a.bucket];
+    if (a.record && a.phase == Phase::want) return ask(a.slot, a.bucket, a.part, actions);
+    if (a.record) {
+        slot.record_have[uint64_t{cut.record_have_at + a.index} * n() + a.sender] = 1;
+        for (uint32_t i = 0; i < cut.record_segments; ++i)
+            if (!slot.record_have[uint64_t{cut.record_have_at + i} * n() + a.sender]) return;
+        return read_record(a.slot, a.bucket, a.sender, actions);
+    }
+    if (a.phase == Phase::gather) {
+        slot.gathered[gather_index(cut, a.part, a.index)] = 1;
+        if (--part_of(a.slot, a.bucket, a.part).gather_left == 0) done(a.slot, a.bucket, a.part, actions);
+        return;
+    }
+    slot.have[uint64_t{have_index(cut, a.part, a.index)} * n() + a.sender] = 1;
+    if (slot.recorded[a.bucket * n() + a.sender]) counts(a.slot, a.bucket, a.part, a.index, actions);
+}
+
+// One more sender with a record has the packet.
+void Coded::counts(uint32_t s, uint32_t b, uint32_t p, uint32_t index, Actions& actions) {
+    Part& part = part_of(s, b, p);
+    if (combines() && ++memory_[s].senders[have_index(cuts_[b], p, index)] != needed()) return;
+    if (--part.waiting == 0) reduce_next(s, b, actions);
+}
+
+// ---- own words -----------------------------------------------------------------------------------------------------------------
+
+void Coded::contributed(uint32_t s, uint32_t b, Actions& actions) {
+    write_record(s, b);
+    if (n() > 1) send(s, PacketType::record, Phase::reduce, {b, 0, 0}, record_of(s, b, config_.self), others(), actions);
+    work_of(s, b).ready_us = actions.now_us;
+    read_record(s, b, config_.self, actions);
+    encode_next(s, b, actions);
+}
+
+void Coded::abandoned(uint32_t s, uint32_t b, Actions& actions) {
+    reduce_next(s, b, actions);
+    late(s, b, actions);
+}
+
+// Parts of others first, each rank beginning with its successor's, its own last.
+void Coded::encode_next(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    const Cut& cut = cuts_[b];
+    while (!work.encoding && work.encoded < cut.parts) {
+        const uint32_t round = work.encoded / reducers(), p = round * reducers() + (config_.self + 1 + work.encoded) % reducers();
+        if (!combines()) {
+            ++work.encoded;
+            encoded(s, b, p, actions);
+            continue;
+        }
+        work.encoding = true;
+        const uint64_t bytes = cut.coded_words * width(config_.self);
+        for (uint32_t t = 0; t < targets(); ++t)
+            for (uint32_t u = 0; u < m(); ++u) work.encode.in[t * m() + u] = acc_of(s, b, p, t).part(u * bytes, bytes);
+        work.encode.out[0] = words_of(s, b, p, config_.self);
+        work.encode_part = p;
+        combine(s, b * ids + encode_id, &work.encode.combine, cut.coded_words, actions);
+    }
+}
+
+void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
+    Part& part = part_of(s, b, p);
+    part.encoded = true;
+    const Rank reducer = reducer_of(p);
+    const Buffer words = words_of(s, b, p, config_.self);
+    if (local()) {
+        part.waiting = 0;
+    } else if (contributes(config_.self)) {
+        if (!scatters()) {
+            if (n() > 1) send(s, PacketType::words, Phase::reduce, {b, p, 0}, words, others(), actions);
+        } else if (reducer != config_.self && !lost_[reducer]) {
+            send(s, PacketType::words, Phase::reduce, {b, p, 0}, words, {reducer}, actions);
+        }
+        if (spare() && (lost_[reducer] || memory_[s].asked[b * n() + reducer])) send_again(s, b, p, actions);
+        for (uint32_t i = 0; receives(p) && i < segments_of(words.bytes); ++i) {
+            memory_[s].have[uint64_t{have_index(cuts_[b], p, i)} * n() + config_.self] = 1;
+            counts(s, b, p, i, actions);
+        }
+    }
+    if (work_of(s, b).encoded < cuts_[b].parts) return;
+    reduce_next(s, b, actions);
+    late(s, b, actions);
+}
+
+// ---- reducing ------------------------------------------------------------------------------------------------------------------
+
+// One part at a time, and a part in as many computes as it needs, one after the other: the network thread comes up for air in between.
+void Coded::reduce_next(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    if (work.reducing != Work::Reducing::none || work.failed || state(s, b).complete) return;
+    for (uint32_t p = 0; p < cuts_[b].parts; ++p) {
+        const Part& part = part_of(s, b, p);
+        if (part.waiting > 0 || part.reduced || part.done || !(reduces(p) || free_of_lanes(s, b))) continue;
+        if (!local() && !receives(p)) continue;
+        work.part = p, work.at = 0;
+        work.reducing = combines() ? Work::Reducing::combine : Work::Reducing::add;
+        return reduce_more(s, b, actions);
+    }
+}
+
+void Coded::reduce_more(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    const Cut& cut = cuts_[b];
+    if (work.reducing == Work::Reducing::combine) return work.at < cut.segments ? decode_run(s, b, actions) : reduced(s, b, actions);
+    // Without a code: the words of one rank after the other.
+    const uint32_t sources = local() ? targets() : n();
+    while (work.at < sources && !local() && !contributes(work.at)) ++work.at;
+    if (work.at == sources) return reduced(s, b, actions);
+    const Buffer src = local() ? acc_of(s, b, work.part, work.at) : words_of(s, b, work.part, work.at);
+    const bool first = work.added == 0, widen = src.bytes < cut.words * sum_width();
+    Kernel kernel = widen ? (first ? Kernel::copy_i32_to_i64 : Kernel::add_i32_to_i64) : Kernel::copy;
+    if (!widen && !first) kernel = sum_word_ == Word::i16 ? Kernel::add_i16 : sum_word_ == Word::i32 ? Kernel::add_i32 : Kernel::add_i64;
+    ++work.at, ++work.added;
+    compute(s, b * ids + reduce_id, kernel, sum_of(s, b, work.part), src, kernel == Kernel::copy ? src.bytes : cut.words, actions);
+}
+
+// As many packet indexes as have the same n-s senders.
+void Coded::decode_run(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    const SlotState& slot = memory_[s];
+    const Cut& cut = cuts_[b];
+    auto has = [&](uint32_t index, Rank r) {
+        return slot.have[uint64_t{have_index(cut, work.part, index)} * n() + r] && slot.recorded[b * n() + r];
+    };
+    const uint32_t first = work.at;
+    uint32_t found = 0;
+    for (Rank r = 0; r < n() && found < needed(); ++r)
+        if (has(first, r)) work.decode.senders[found++] = r;
+    GC_ASSERT(found == needed());
+    auto all = [&](uint32_t index) {
+        for (Rank r : work.decode.senders)
+            if (!has(index, r)) return false;
+        return true;
+    };
+    do ++work.at;
+    while (work.at < cut.segments && all(work.at));
+
+    const std::span<const uint32_t> weights = weights_of(work.decode.senders);
+    std::copy(weights.begin(), weights.end(), work.decode.weights.begin());
+    const uint64_t whole = cut.coded_words * sum_width(), from = uint64_t{first} * config_.segment_bytes;
+    const uint64_t bytes = std::min(whole, uint64_t{work.at} * config_.segment_bytes) - from;
+    const Buffer sum = reduces(work.part) ? sum_of(s, b, work.part) : acc_of(s, b, work.part, 0);
+    for (uint32_t i = 0; i < needed(); ++i) work.decode.in[i] = words_of(s, b, work.part, work.decode.senders[i]).part(from, bytes);
+    for (uint32_t u = 0; u < m(); ++u) work.decode.out[u] = sum.part(u * whole + from, bytes);
+    combine(s, b * ids + reduce_id, &work.decode.combine, bytes / sum_width(), actions);
+}
+
+std::span<const uint32_t> Coded::weights_of(std::span<const Rank> senders) {
+    for (const Weights& each : cache_)
+        if (std::equal(senders.begin(), senders.end(), each.senders.begin())) return each.weights;
+    Weights& oldest = cache_[cached_++ % cache_.size()];
+    std::copy(senders.begin(), senders.end(), oldest.senders.begin());
+    code_.decode_weights(senders, oldest.weights);
+    return oldest.weights;
+}
+
+void Coded::computed(uint32_t s, uint32_t id, Actions& actions) {
+    const uint32_t b = id / ids;
+    Work& work = work_of(s, b);
+    if (id % ids == encode_id) {
+        work.encoding = false;
+        ++work.encoded;
+        encoded(s, b, work.encode_part, actions);
+        return encode_next(s, b, actions);
+    }
+    if (work.failed) return;
+    if (work.reducing == Work::Reducing::copy) {
+        part_of(s, b, work.part).aside = true;
+        work.reducing = Work::Reducing::none;
+        return settle(s, b, actions);
+    }
+    if (work.reducing == Work::Reducing::combine && work.decode.combine.refused) return refused(s, b, actions);
+    reduce_more(s, b, actions);
+}
+
+// The rare case, so it may take its time: who sent a word that is none?
+void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    work.failed = true;
+    for (uint32_t i = 0; i < needed(); ++i) {
+        const Buffer& in = work.decode.in[i];
+        for (uint64_t at = 0; at < in.bytes; at += sum_width()) {
+            uint32_t word = 0;   // both widths are little-endian
+            std::memcpy(&word, in.host + at, sum_width());
+            if (word >= code_.prime)
+                return refuse(s, b,
+                              fail(Code::conflict, "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
+                                   slots_[s].step, b, name(work.decode.senders[i]), work.part, code_.prime),
+                              actions);
+        }
+    }
+    GC_ASSERT(false && "the kernel refused a word that is none");
+}
+
+void Coded::reduced(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    const uint32_t p = work.part;
+    Part& part = part_of(s, b, p);
+    work.reducing = Work::Reducing::none, work.added = 0;
+    part.reduced = true;
+    if (reduces(p) && scatters() && n() > 1) send(s, PacketType::words, Phase::gather, {b, p, 0}, sum_of(s, b, p), others(), actions);
+    if (!part.done) {   // it may have come from its reducer meanwhile
+        part.aside = !reduces(p);
+        done(s, b, p, actions);
+    } else if (work.parts_left == 0) {
+        settle(s, b, actions);
+    }
+    reduce_next(s, b, actions);
+}
+
+void Coded::done(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
+    Work& work = work_of(s, b);
+    part_of(s, b, p).done = true;
+    if (--memory_[s].left[b * reducers() + reducer_of(p)] == 0) --work.reducers_left;
+    if (--work.parts_left == 0) settle(s, b, actions);
+    else late(s, b, actions);
+}
+
+// All parts are there; where one of them stands aside, the others are brought to it.
+void Coded::settle(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    if (work.reducing != Work::Reducing::none) return;   // what is being decoded into the first accumulator is not wanted any more
+    bool aside = false;
+    for (uint32_t p = 0; p < cuts_[b].parts; ++p) aside |= part_of(s, b, p).aside;
+    for (uint32_t p = 0; aside && p < cuts_[b].parts; ++p) {
+        if (part_of(s, b, p).aside) continue;
+        const Buffer src = sum_of(s, b, p);
+        work.part = p, work.reducing = Work::Reducing::copy;
+        return compute(s, b * ids + reduce_id, Kernel::copy, acc_of(s, b, p, 0), src, src.bytes, actions);
+    }
+    if (!work.settled) work.settled = true, count_down(s, b, actions);
+}
+
+void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
+    arrived(s, b, actions);
+    const uint64_t since = work_of(s, b).ready_us;
+    if (!state(s, b).complete || since == 0) return;
+    const uint64_t took = actions.now_us - since;
+    usual_us_ = usual_us_ == 0 ? took : (7 * usual_us_ + took) / 8;
+}
+
+// ---- a reducer is late or lost ---------------------------------------------------------------------------------------------------
+
+void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
+    Work& work = work_of(s, b);
+    if (!spare() || work.late_us != 0 || work.failed || work.reducers_left == 0 || work.reducers_left > tolerated() || !free_of_lanes(s, b))
+        return;
+    work.late_us = actions.now_us + std::max(wait_us_min, std::min(usual_us_ / 2, config_.deadline_us / wait_share));
+    actions.timers.push_back({s * cuts_.size() + b, work.late_us});
+}
+
+void Coded::timer(uint64_t id, Actions& actions) {
+    const auto s = static_cast<uint32_t>(id / cuts_.size()), b = static_cast<uint32_t>(id % cuts_.size());
+    const Work& work = work_of(s, b);
+    if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_left == 0) return;   // another step has the slot, or all is well
+    for (Rank k = 0; k < reducers(); ++k) {
+        uint8_t& wanted = memory_[s].wanted[b * n() + k];
+        if (k == config_.self || wanted || memory_[s].left[b * reducers() + k] == 0) continue;
+        wanted = 1;
+        const Buffer nothing = memory_[s].asking.part(config_.self * sizeof(Le64), sizeof(Le64));
+        send(s, PacketType::record, Phase::want, {b, k, 0}, nothing, others(), actions);
+        ask(s, b, k, actions);
+    }
+}
+
+void Coded::ask(uint32_t s, uint32_t b, Rank reducer, Actions& actions) {
+    memory_[s].asked[b * n() + reducer] = 1;
+    for (uint32_t p = reducer; p < cuts_[b].parts; p += reducers())
+        if (part_of(s, b, p).encoded) send_again(s, b, p, actions);
+}
+
+void Coded::send_again(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
+    if (std::exchange(part_of(s, b, p).sent_again, true)) return;
+    send(s, PacketType::words, Phase::again, {b, p, 0}, words_of(s, b, p, config_.self), others(), actions);
+}
+
+bool Coded::survives(Rank rank, Actions& actions) {
+    if (!std::exchange(lost_[rank], 1)) ++losses_;
+    if (losses_ > tolerated()) return false;
+    for (uint32_t s = 0; s < step_slots && spare(); ++s)
+        for (uint32_t b = 0; b < cuts_.size(); ++b)
+            if (!state(s, b).complete) ask(s, b, rank, actions);
+    return true;
+}
+
+}   // namespace gradcast
