@@ -172,12 +172,14 @@ struct Job {
     }
 
     Status run() {
+        if (kind->datagrams) config.segment_bytes = segment_bytes;   // the others cut for themselves
         sim = Simulator::create(config);
         view.members.resize(config.ranks);
         std::vector<uint32_t> samples(blocks, 3);
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
-            node.exchange = kind->create({&layout, r, blocks, quantiser, segment_bytes});
+            node.exchange = kind->create(
+                {.layout = &layout, .self = r, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes});
             node.own = node.exchange->place(view, samples).blocks_of(r);
             GC_TRY(node.exchange->install(view, node.arena));
             GC_TRY(node.arena.seal());
@@ -192,6 +194,7 @@ struct Job {
     /// word of rounding.
     uint64_t bytes_allowed(Rank rank) const {
         uint64_t bytes = nodes[rank].exchange->bytes_bound();
+        if (kind->datagrams) bytes *= config.ranks;   // a multicast counts once there
         for (const Bucket& bucket : layout.buckets)
             bytes += 2 * (config.ranks - 1) *
                      ((bucket.count * 8 / segment_bytes + 2) * 64 + 64 + sizeof(RecordHeader) + 4 * bucket.group_count + 8);
