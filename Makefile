@@ -43,7 +43,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lab-test lint format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lab-test rivals lint format asan tsan fuzz bench install clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -55,6 +55,7 @@ help:
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
+	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
 	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
 	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan     make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
@@ -123,6 +124,12 @@ $(BUILD)/gradcastctl: $(call objects,tools/gradcastctl) $(LIBRARY)
 	$(call program)
 $(BUILD)/gradcast-bench: $(call objects,bench/comm) $(LIBRARY)
 	$(call program)
+# Bindings for C++ that MPI itself has dropped warn, so they stay out.
+$(BUILD)/bench/rivals/mpi: bench/rivals/mpi.cc
+	$(call say,mpicxx,$<)
+	$(Q)mkdir -p $(@D) && mpicxx -std=c++20 -O2 -Wall -Wextra -Wshadow -DOMPI_SKIP_MPICXX -o $@ $<
+rivals: deps-rivals
+	@$(MAKE) --no-print-directory $(BUILD)/bench/rivals/mpi
 $(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(LIBRARY)
 	$(call program,-lbenchmark)
 

@@ -19,14 +19,17 @@ struct Result {
     int code;
     std::string out;
 };
-Result run(const std::string& command) {
-    const char* build = std::getenv("GRADCAST_BUILD");
-    FILE* pipe = ::popen(((build ? std::string(build) : std::string("build")) + "/" + command).c_str(), "r");
+Result shell(const std::string& command) {
+    FILE* pipe = ::popen(command.c_str(), "r");
     std::string out;
     std::array<char, 4096> chunk;
     while (size_t got = std::fread(chunk.data(), 1, chunk.size(), pipe)) out.append(chunk.data(), got);
     int status = ::pclose(pipe);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out};
+}
+Result run(const std::string& command) {
+    const char* build = std::getenv("GRADCAST_BUILD");
+    return shell((build ? std::string(build) : std::string("build")) + "/" + command);
 }
 
 TEST(SystemBench, MicroRuns) {
@@ -125,6 +128,26 @@ TEST(SystemBench, PaperFindsTheStepsToTheTarget) {
     for (const auto& entry : fs::directory_iterator(folder))
         EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
     fs::remove_all(folder);
+}
+
+// Sums of 1000 floats over two ranks on loopback.
+void rival_runs(const std::string& rival) {
+    Result result = shell("bench/rivals/run " + rival + " --nodes 2 --count 1000 --runs 3 2>/dev/null");
+    ASSERT_EQ(result.code, 0);
+    nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+    ASSERT_FALSE(report.is_discarded()) << result.out;
+    EXPECT_EQ(report["nodes"], 2);
+    EXPECT_EQ(report["size_bytes"], 4000);
+    EXPECT_EQ(report["wrong_elements"], 0);
+    EXPECT_LE(report["median_us"].get<double>(), report["max_us"].get<double>());
+}
+TEST(SystemBench, GlooRuns) {
+    if (shell("/usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0) GTEST_SKIP() << "python3-torch is missing (make deps-rivals)";
+    rival_runs("gloo");
+}
+TEST(SystemBench, OpenMpiRuns) {
+    if (run("bench/rivals/mpi 2>/dev/null").code != 2) GTEST_SKIP() << "bench/rivals/mpi is not built (make rivals)";
+    rival_runs("openmpi");
 }
 
 }   // namespace
