@@ -26,18 +26,22 @@ WorldConfig world_of(uint64_t seed, const char* exchange, uint32_t ranks, uint32
     return config;
 }
 
+std::string text_of(const WorldConfig& config) {
+    return fmt::format("{} n = {} m = {} s = {} servers = {} {} B = {} segment {} piece {} seed {}", config.exchange, config.sim.ranks, config.m,
+                       config.s, config.servers, quantiser_name(config.quantiser), config.blocks, config.segment_bytes, config.piece_words,
+                       config.sim.seed);
+}
+
 void expect_exact(const WorldConfig& config) {
+    SCOPED_TRACE(text_of(config));
     World world(config);
     const uint64_t seed = config.sim.seed;
-    const std::string what = fmt::format("{} n = {} m = {} s = {} {} B = {} segment {} piece {}", config.exchange, config.sim.ranks, config.m,
-                                         config.s, quantiser_name(config.quantiser), config.blocks, config.segment_bytes, config.piece_words);
-    if (pick(seed, 8, 2)) world.simulator().slow(pick(seed, 9, config.sim.ranks), 1 + pick(seed, 10, 20));
-    for (Rank r = 0; r < config.sim.ranks; ++r) world.spy(r).words = (config.sim.ranks + 63) / 64;
+    if (pick(seed, 10, 2)) world.simulator().slow(pick(seed, 11, config.sim.ranks), 1 + pick(seed, 12, 20));
     Status status = world.run();
-    ASSERT_TRUE(status.ok()) << status.what << ": " << what;
-    EXPECT_EQ(world.wrong(), 0u) << what;
-    EXPECT_TRUE(world.agree()) << what;
-    for (Rank r = 0; r < config.sim.ranks; ++r) EXPECT_EQ(world.done(r), config.steps) << what;
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(world.wrong(), 0u);
+    EXPECT_TRUE(world.agree());
+    for (Rank r = 0; r < config.sim.ranks; ++r) EXPECT_EQ(world.done(r), config.steps);
 }
 
 TEST(Coded, SumsAreExactForEveryCode) {
@@ -46,9 +50,209 @@ TEST(Coded, SumsAreExactForEveryCode) {
         for (uint32_t m = 1; m <= n; ++m)
             for (uint32_t s = 0; m + s <= n; ++s)
                 for (const char* exchange : {"coded", "coded-rs"}) {
-                    expect_exact(world_of(seed++, exchange, n, m, s));
+                    WorldConfig config = world_of(seed++, exchange, n, m, s);
+                    if (n > 6) config.buckets = {33, 5}, config.steps = 2;
+                    expect_exact(config);
                     if (::testing::Test::HasFailure()) return;
                 }
+}
+
+TEST(SlowCoded, SumsAreExactForManyRanks) {
+    for_seeds(6, [](uint64_t seed) {
+        const uint32_t ranks[] = {16, 32, 64}, n = ranks[seed % 3], m = 1 + pick(seed, 20, n), s = pick(seed, 21, n - m + 1);
+        for (const char* exchange : {"coded", "coded-rs"}) {
+            WorldConfig config = world_of(seed, exchange, n, m, s);
+            config.blocks = std::min(config.blocks, 64u);
+            config.segment_bytes = std::max(config.segment_bytes, 64u), config.piece_words = 32 * 1024, config.buckets = {130, 5}, config.steps = 2;
+            expect_exact(config);
+        }
+    });
+}
+
+TEST(Coded, OneOrSeveralServersSumUp) {
+    uint64_t seed = 1;
+    for (uint32_t n : {1u, 2u, 3u, 5u, 8u})
+        for (uint32_t servers = 1; servers <= n; ++servers)
+            for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16, Quantiser::fixed}) {
+                WorldConfig config = world_of(seed++, "ps", n, 1, 0);
+                config.servers = servers, config.quantiser = quantiser;
+                expect_exact(config);
+            }
+}
+
+// ---- ranks that are slow, late or lost ---------------------------------------------------------------------------------------------
+
+/// Steps of about 20 ms, and how long rank `reporter` waited at most between two buckets' sums, until `until_us`.
+WorldConfig timed(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
+    WorldConfig config = world_of(seed, exchange, ranks, m, s);
+    config.sim.rate_bytes_per_s = 1e6, config.sim.break_per_packet = 0, config.sim.lost_after_us = 200'000, config.sim.trace = true;
+    config.sim.compute_ns_per_word = 1, config.sim.latency_us = 50, config.sim.jitter_us = 20;
+    config.segment_bytes = 256, config.piece_words = 500, config.buckets = {1000, 2000}, config.steps = 12, config.spend_us = 10'000;
+    return config;
+}
+
+/// When the rank had all sums of each step.
+std::vector<uint64_t> completed(World& world, Rank rank, StepId steps) {
+    std::vector<uint64_t> at(steps);
+    for (const SimTrace& line : world.simulator().trace())
+        if (line.what == SimTrace::What::complete && line.rank == rank) at[line.step] = line.at_us;
+    return at;
+}
+
+TEST(Coded, AKilledRankHoldsNobodyUpInThatStep) {
+    for_seeds(10, [](uint64_t seed) {
+        for (const char* exchange : {"coded", "coded-rs"}) {
+            const uint32_t n = 3 + pick(seed, 30, 4), s = 1 + pick(seed, 31, 2) * (n > 4), m = 1 + pick(seed, 32, n - s);
+            const Rank dead = pick(seed, 33, n);
+            WorldConfig config = timed(seed, exchange, n, m, s);
+            SCOPED_TRACE(text_of(config));
+            World calm(config);
+            ASSERT_TRUE(calm.run().ok());
+            const Rank other = (dead + 1) % n;
+            const std::vector<uint64_t> usual = completed(calm, other, config.steps);
+            const uint64_t at = usual[5] + (usual[6] - usual[5]) * pick(seed, 34, 100) / 100, step = (usual[9] - usual[3]) / 6;
+            World world(config);
+            world.simulator().kill(dead, at);
+            Status status = world.run();
+            ASSERT_TRUE(status.ok()) << status.what << " killed at " << at;
+            EXPECT_EQ(world.wrong(), 0u);
+            EXPECT_TRUE(world.agree());
+            for (Rank r = 0; r < n; ++r) {
+                if (r == dead) continue;
+                EXPECT_EQ(world.done(r), config.steps);
+                const std::vector<uint64_t> now = completed(world, r, config.steps);
+                EXPECT_LT(now[6] - now[5], 3 * step) << "usually " << step << ", killed " << dead << " at " << at << ", rank " << r;
+            }
+        }
+    });
+}
+
+TEST(Coded, MoreLossesThanTheCodeBearsAreNamed) {
+    for (const char* exchange : {"coded", "coded-rs"}) {
+        WorldConfig config = timed(3, exchange, 5, 2, 1);
+        config.steps = 50;
+        World world(config);
+        world.simulator().kill(1, 30'000), world.simulator().kill(3, 60'000);
+        Status status = world.run();
+        EXPECT_EQ(status.code, Code::peer_lost) << status.what;
+        const std::string what = status.what;
+        for (const char* part : {"rank 3", "step ", "bucket ", "phase reduce", "bytes from rank 1", "missing"})
+            EXPECT_NE(what.find(part), std::string::npos) << part << ": " << what;
+    }
+}
+
+TEST(Coded, ASlowRankHoldsNobodyUp) {
+    for (const char* exchange : {"coded", "coded-rs"})
+        for (bool abandons : {false, true}) {
+            uint64_t took[2];
+            for (uint32_t slow : {0u, 1u}) {
+                WorldConfig config = timed(5, exchange, 4, 2, 1);
+                config.abandons = abandons;
+                World world(config);
+                if (slow) world.simulator().slow(2, 4);
+                Status status = world.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(world.wrong(), 0u);
+                EXPECT_TRUE(world.agree());
+                EXPECT_EQ(world.abandoned(2) > 0, abandons && slow);
+                took[slow] = completed(world, 1, config.steps).back();
+            }
+            EXPECT_LT(took[1], took[0] * (abandons ? 3 : 12) / 2);
+        }
+}
+
+TEST(Coded, ALateReducerIsReplacedAndComesBack) {
+    for (Rank late : {0u, 2u, 4u}) {
+        uint64_t bytes[2];
+        for (bool cut : {false, true}) {
+            WorldConfig config = timed(7, "coded-rs", 5, 2, 1);
+            World world(config);
+            if (cut) world.simulator().partition({late}, 60'000, 160'000);
+            Status status = world.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            EXPECT_EQ(world.wrong(), 0u);
+            EXPECT_TRUE(world.agree());
+            bytes[cut] = 0;
+            for (Rank r = 0; r < 5; ++r) {
+                EXPECT_EQ(world.done(r), config.steps);
+                bytes[cut] += world.spy(r).words_bytes;
+            }
+        }
+        EXPECT_GT(bytes[1], bytes[0]);
+        EXPECT_LT(bytes[1], 2 * bytes[0]);
+    }
+}
+
+// ---- ranks that compute wrongly ------------------------------------------------------------------------------------------------------
+
+TEST(Coded, AFlippedBitIsFoundInThatStepAndTheRanksAreNamed) {
+    for (const char* exchange : {"coded", "coded-rs"})
+        for (Rank faulty = 0; faulty < 5; ++faulty)
+            for (auto [m, s] : {std::pair{2u, 0u}, {2u, 1u}, {1u, 2u}, {5u, 0u}}) {
+                WorldConfig config = world_of(9, exchange, 5, m, s);
+                config.faulty = faulty;
+                SCOPED_TRACE(text_of(config));
+                World world(config);
+                Status status = world.run();
+                EXPECT_EQ(status.code, Code::conflict) << status.what;
+                const std::string what = status.what;
+                EXPECT_NE(what.find("step 2, bucket 0"), std::string::npos) << what;
+                EXPECT_NE(what.find(fmt::format("rank {0} (node{0})", faulty)), std::string::npos) << what;
+                bool named = false;
+                for (Rank r = 0; r < 5; ++r) {
+                    const Conflict* conflict = world.exchange(r).conflict(2);
+                    if (!conflict) continue;
+                    named = true;
+                    EXPECT_TRUE(conflict->ranks[0] == faulty || conflict->ranks[1] == faulty);
+                    EXPECT_NE(conflict->ranks[0], conflict->ranks[1]);
+                    EXPECT_NE(conflict->digests[0], conflict->digests[1]);
+                    EXPECT_LT(conflict->first_block, conflict->end_block);
+                    EXPECT_LE(conflict->end_block, config.blocks);
+                }
+                EXPECT_TRUE(named);
+            }
+}
+
+// ---- over datagrams ------------------------------------------------------------------------------------------------------------------
+
+TEST(Coded, SumsAreExactOverLossyDatagrams) {
+    for_seeds(40, [](uint64_t seed) {
+        const char* exchanges[] = {"coded", "coded-rs", "multicast", "ps"};
+        const char* exchange = exchanges[seed % 4];
+        const uint32_t n = 2 + pick(seed, 40, 6);
+        const bool codes = seed % 4 < 2;
+        const uint32_t s = codes ? pick(seed, 41, std::min(n, 3u)) : 0, m = codes ? 1 + pick(seed, 42, n - s) : 1;
+        WorldConfig config = world_of(seed, exchange, n, m, s);
+        config.bulk = true, config.sim.break_per_packet = 0, config.servers = 1 + pick(seed, 43, n);
+        config.segment_bytes = 256, config.buckets = {6000, 700, 1}, config.piece_words = 600;
+        const double losses[] = {0, 0.01, 0.1, 0.2};
+        config.sim.loss = losses[pick(seed, 44, 4)], config.sim.duplicate = 0.02;
+        expect_exact(config);
+    });
+}
+
+TEST(Coded, WhatCannotBeIsRefused) {
+    auto refusal = [](const char* name, ExchangeConfig config, uint32_t ranks) {
+        const Layout layout = layout_make({100});
+        const ExchangeKind* kind = nullptr;
+        Status status = exchange_find(name, config.quantiser, &kind);
+        if (!status.ok()) return status;
+        View view;
+        view.members.resize(ranks);
+        Arena arena;
+        config.layout = &layout;
+        return kind->create(config)->install(view, arena);
+    };
+    EXPECT_TRUE(refusal("coded", {.blocks = 8, .m = 2, .s = 1}, 3).ok());
+    EXPECT_STREQ(refusal("coded", {.blocks = 8, .m = 2, .s = 1}, 2).what,
+                 "a code with m = 2 and s = 1 needs at least 3 ranks, and there are 2: lower m or s");
+    EXPECT_STREQ(refusal("coded-rs", {.blocks = 8, .m = 0}, 2).what, "a code with m = 0: it cuts the sum into m segments, at least 1");
+    EXPECT_STREQ(refusal("coded-rs", {.blocks = 65, .quantiser = Quantiser::auto16}, 2).what,
+                 "auto16 adds at most 64 blocks, and there are 65: use auto32, or fewer blocks");
+    EXPECT_STREQ(refusal("coded", {.blocks = 8, .quantiser = Quantiser::fixed}, 2).what,
+                 "coded does not allow the quantiser fixed: use auto32");
+    EXPECT_STREQ(refusal("ps", {.blocks = 8, .servers = 3}, 2).what, "3 servers of 2 ranks: 1 to 2 are possible");
+    EXPECT_STREQ(refusal("ps", {.blocks = 8, .servers = 0}, 2).what, "0 servers of 2 ranks: 1 to 2 are possible");
 }
 
 }   // namespace

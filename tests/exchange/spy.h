@@ -26,6 +26,7 @@ public:
             for (uint32_t w = 0; send.to.bits && w < words; ++w) receivers += static_cast<uint64_t>(std::popcount(send.to.bits[w]));
             if (!send.to.bits) receivers = 1;
             (send.type == PacketType::words ? words_bytes : record_bytes) += receivers * send.payload.bytes;
+            if (send.type == PacketType::words) once_bytes += send.payload.bytes;
         }
     }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
@@ -37,7 +38,7 @@ public:
     }
 
     uint32_t words = 1;                           // of a RankSet: (ranks + 63) / 64
-    uint64_t words_bytes = 0, record_bytes = 0;   // payload sent
+    uint64_t words_bytes = 0, record_bytes = 0, once_bytes = 0;   // payload sent; once: of words, a multicast counting once
     uint64_t laters = 0, drops = 0;
     uint64_t quiet_after = 0, batches = 0;   // from that batch on it may not allocate (`allocations`)
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/rng.h"
 #include "tests/exchange/spy.h"
+#include "transport/bulk/bulk.h"
 #include "transport/exchange/exchange.h"
 #include "transport/link/sim.h"
 
@@ -28,7 +30,9 @@ struct WorldConfig {
     uint64_t spend_us = 20;   // at most, per bucket
     uint64_t deadline_us = 60'000'000;
     uint32_t m = 1, s = 0, servers = 1, piece_words = 32 * 1024;
-    Rank faulty = ~0u;   // this rank's first non-empty super-block has a flipped bit in step 2
+    bool bulk = false;       // over datagrams
+    bool abandons = false;   // trainers do not compute what is complete without them
+    Rank faulty = ~0u;       // this rank's first non-empty super-block has a flipped bit in step 2
 };
 
 inline Layout layout_make(const std::vector<uint64_t>& buckets) {
@@ -70,11 +74,17 @@ public:
                                                .servers = config.servers,
                                                .piece_words = config.piece_words}));
             Status status = exchanges_[r]->install(view_, *arenas_[r]);
+            spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
+            if (config.bulk) {
+                BulkConfig bulk;
+                bulk.self = r, bulk.ranks = config.sim.ranks, bulk.segment_bytes = config.segment_bytes;
+                bulks_.push_back(bulk_create(bulk, *spies_[r], *arenas_[r], &counters_));
+            }
             if (status.ok()) status = arenas_[r]->seal();
             EXPECT_TRUE(status.ok()) << status.what;
             own_.push_back(exchanges_[r]->place(view_, samples).blocks_of(r));
-            spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
-            simulator_->attach(r, 1, spies_[r].get());
+            if (config.bulk) simulator_->attach_datagrams(r, 1, bulks_[r].get());
+            else simulator_->attach(r, 1, spies_[r].get());
             simulator_->trainer(r, [this, r](Host& host) { return train(host, r); });
         }
     }
@@ -86,6 +96,8 @@ public:
     uint64_t wrong() const { return wrong_; }   // words of sums that differ from the reference
     bool agree() const { return agree_; }       // all ranks had the same sums
     StepId done(Rank rank) { return done_[rank]; }
+    uint64_t abandoned(Rank rank) { return abandoned_[rank]; }   // buckets
+    const BulkCounters& counters() const { return counters_; }
 
 private:
     static constexpr uint64_t state_good = 0x1234;
@@ -124,8 +136,7 @@ private:
                 for (uint32_t block : blocks) sum += word(step, block, range.offset + i, false);
                 if (flip && !blocks.empty()) sum ^= 4, flip = false;
                 record.digest += (splitmix64(range.offset + i) | 1) * static_cast<uint64_t>(sum);
-                const bool fits = plan.word == Word::i16 ? static_cast<int16_t>(sum) == sum : plan.word == Word::i64 || static_cast<int32_t>(sum) == sum;
-                ASSERT_TRUE(fits);
+                ASSERT_TRUE(plan.word == Word::i64 || (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
                 std::memcpy(plan.words.host + i * word_bytes(plan.word), &sum, word_bytes(plan.word));
             }
             for (uint32_t block : blocks) {
@@ -180,7 +191,17 @@ private:
         for (StepId step = 0; step < config_.steps; ++step) {
             for (uint32_t b = 0; b < buckets; ++b) {
                 if (config_.spend_us) host.spend(random4(Purpose::test, config_.sim.seed + 3, step * 64 + b, rank)[0] % config_.spend_us);
-                contribute(host, rank, step, b);
+                if (config_.abandons) (void)host.wait(&completions, host.now_us());
+                if (config_.abandons && std::any_of(completions.begin(), completions.end(),
+                                                    [&](const Completion& each) { return each.step == step && each.id == b; })) {
+                    Event event;
+                    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::abandon);
+                    event.step = step, event.bucket = b;
+                    host.post(1, event);
+                    ++abandoned_[rank];
+                } else {
+                    contribute(host, rank, step, b);
+                }
             }
             for (uint32_t missing = buckets; missing > 0;) {
                 for (const Completion& each : completions) {
@@ -213,6 +234,9 @@ private:
     std::vector<std::vector<uint32_t>> own_;
     std::map<std::pair<StepId, uint32_t>, std::vector<int64_t>> sums_;
     std::map<Rank, StepId> done_;
+    std::map<Rank, uint64_t> abandoned_;
+    std::vector<std::unique_ptr<Protocol>> bulks_;
+    BulkCounters counters_;   // of all
     uint64_t wrong_ = 0;
     bool agree_ = true;
     std::unique_ptr<Simulator> simulator_;   // last: its threads end first

@@ -265,21 +265,23 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
         if (!slot.recorded[b * n() + r]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
     std::string text = ranks.empty() ? "" : "no record of ranks " + ranks + "; ";
     text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
-    for (uint32_t p = 0; p < cut.parts; ++p) {
-        const Part& part = part_of(s, b, p);
-        if (part.done) continue;
-        if (!reduces(p))
-            return text + fmt::format(": phase gather, part {} lacks {} bytes from rank {}", p,
-                                      std::min<uint64_t>(cut.words * sum_width(), uint64_t{part.gather_left} * config_.segment_bytes),
-                                      reducer_of(p));
+    for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // its own first: the others may wait for the same
+        if (!reduces(p) || part_of(s, b, p).done) continue;
         ranks.clear();
-        for (Rank r = 0; r < n() && !local(); ++r) {
+        for (Rank r = 0; r < n(); ++r) {
             uint64_t lacks = contributes(r) ? cut.coded_words * width(r) : 0;
             for (uint32_t i = 0; i < cut.segments; ++i)
                 if (slot.have[uint64_t{have_index(cut, p, i)} * n() + r]) lacks -= std::min<uint64_t>(lacks, config_.segment_bytes);
             if (lacks > 0) ranks += fmt::format("{}{} bytes from rank {}", ranks.empty() ? "" : ", ", lacks, r);
         }
-        return ranks.empty() ? text : text + fmt::format(": phase reduce, part {} lacks {}", p, ranks);
+        if (!ranks.empty()) return text + fmt::format(": phase reduce, part {} lacks {}", p, ranks);
+    }
+    for (uint32_t p = 0; p < cut.parts && !local(); ++p) {
+        const Part& part = part_of(s, b, p);
+        if (!reduces(p) && !part.done)
+            return text + fmt::format(": phase gather, part {} lacks {} bytes from rank {}", p,
+                                      std::min<uint64_t>(cut.words * sum_width(), uint64_t{part.gather_left} * config_.segment_bytes),
+                                      reducer_of(p));
     }
     return text;
 }
