@@ -103,7 +103,7 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"members = [\"no-such-host-of-ours=h:1\"]", "the host's name, is not among the members"},
         {"listen = 4700", "d.toml:1: listen: a text in quotes"},
         {"listen = \"4700\"", "d.toml:1: listen: \"4700\": \"host:port\" is wanted"},
-        {"interface = \"nope9\"", "d.toml:1: interface: there is no \"nope9\" here: one of "},
+        {"interface = \"nope9\"", "d.toml:1: interface: there is no interface \"nope9\" here: one of "},
         {"cpus = 2", "d.toml:1: cpus: a list of CPU numbers is wanted"},
         {"cpus = [\"0\"]", "d.toml:1: cpus: a CPU is a number"},
         {"cpus = [100000]", "d.toml:1: cpus: 100000 cannot be used here"},

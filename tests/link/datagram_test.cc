@@ -1,122 +1,206 @@
-// Datagrams of a link, over both backends: on lo, in a group that the test's process id picks.
-#include <unistd.h>
+// Datagrams apart from sockets: what DatagramReceiver takes, drops and counts.
+#include "transport/link/datagram.h"
 
-#include <fstream>
-#include <sstream>
+#include <gtest/gtest.h>
 
-#include "runtime/core/fd.h"
-#include "tests/link/crier.h"
+#include <set>
+
+#include "tests/link/fixture.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint64_t wait_us = 20'000'000;
-constexpr uint32_t segment = 1424;
+constexpr uint32_t segment = 1424, route = 77;
 
-std::string test_group(bool ipv6 = false) {
-    static uint32_t number = 0;
-    JobId job{};
-    const uint32_t id = static_cast<uint32_t>(getpid());
-    std::memcpy(job.data(), &id, sizeof id);
-    ++number;
-    return multicast_group(job, number, ipv6, static_cast<uint16_t>(20000 + (id + number) % 20000));
-}
-
-/// n ranks with datagrams, and what they have written to their logs.
-struct Company {
-    std::vector<Node> nodes;
-    std::vector<std::unique_ptr<Crier>> criers;
-    std::vector<std::string> addresses;
-    Company(uint32_t n) : nodes(n), addresses(n) {
-        for (Rank rank = 0; rank < n; ++rank) {
-            nodes[rank].listen(rank);
-            addresses[rank] = nodes[rank].listener->address();
-        }
+struct Sink : DatagramSink {
+    Landing landing = Landing::lease;
+    std::vector<std::byte> memory = std::vector<std::byte>(segment);
+    uint64_t packets = 0, asked = 0;
+    Packet last;
+    Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
+        ++asked;
+        *place = {memory.data(), nullptr, bytes, 0};
+        return landing;
     }
-    LinkConfig config(LinkKind kind, Protect protect, Rank rank, const std::string& group) {
-        LinkConfig config = test_config(kind, protect, rank, addresses);
-        config.datagrams.interface = "lo", config.datagrams.group = group, config.datagrams.segment_bytes = segment;
-        return config;
-    }
+    void packet(const Packet& packet) override { ++packets, last = packet; }
 };
 
-using Kind = std::tuple<LinkKind, Protect>;
-class Datagram : public testing::TestWithParam<Kind> {
-public:
-    static LinkKind kind() { return std::get<0>(GetParam()); }
-    static Protect protect() { return std::get<1>(GetParam()); }
-    struct Options {
-        Landing landing = Landing::place;
-        std::string group = test_group();
-        std::function<void(LinkConfig&)> change = {};
-        std::function<std::string(Rank)> group_of = {};
-        std::vector<std::string> texts = {};               // out
-        std::vector<uint64_t> own = {}, bytes_sent = {};   // out
+DatagramShape shape_of(Rank self, Protect protect) {
+    DatagramShape shape;
+    shape.route = route, shape.view = 3, shape.ranks = 3, shape.segment_bytes = segment, shape.self = self, shape.protect = protect;
+    return shape;
+}
+
+struct Pair {
+    explicit Pair(Protect protect) : sealer(shape_of(1, protect)), receiver(shape_of(0, protect)) { receiver.attach(5); }
+    std::vector<std::byte> sealed(uint64_t sequence, uint32_t bytes, uint16_t channel = 5, PacketType type = PacketType::parity) {
+        std::vector<std::byte> payload(bytes), out(bytes + datagram_overhead_bytes);
+        fill(payload, 1, 1, sequence);
+        Send send;
+        send.type = type, send.channel = channel, send.sequence = sequence, send.payload = {payload.data(), nullptr, bytes, 0};
+        std::byte* at = out.data() + sizeof(DatagramHeader);
+        std::copy(payload.begin(), payload.end(), at);
+        sealer.seal(send, out.data(), at, at + bytes);
+        return out;
+    }
+    DatagramFault take(std::vector<std::byte> bytes) { return receiver.take(bytes, sink); }
+    DatagramSealer sealer;
+    DatagramReceiver receiver;
+    Sink sink;
+};
+
+TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
+    for (Protect protect : {Protect::auth, Protect::encrypt}) {
+        Pair pair(protect);
+        EXPECT_EQ(pair.take(pair.sealed(1, 100)), DatagramFault::no_key);
+        EXPECT_TRUE(pair.receiver.key(1, pair.sealer.key()));
+        for (uint32_t bytes : {0u, 1u, 100u, segment}) {
+            const uint64_t sequence = 10 + bytes;
+            const std::vector<std::byte> good = pair.sealed(sequence, bytes);
+            // Whatever byte is changed: named by what it changes, never taken, and the good one is not barred by it.
+            for (size_t at = 0; at < good.size(); at += at < 64 ? 1 : 37) {
+                std::vector<std::byte> bad = good;
+                bad[at] ^= std::byte{0x41};
+                const DatagramFault fault = pair.take(bad);
+                EXPECT_NE(fault, DatagramFault::none) << at;
+                if (at == 0) {
+                    EXPECT_EQ(fault, DatagramFault::magic);
+                }
+                if (at == 1) {
+                    EXPECT_EQ(fault, DatagramFault::type);
+                }
+                if (at == 2 || at == 3) {
+                    EXPECT_EQ(fault, DatagramFault::sender);
+                }
+                if (at >= 4 && at < 8) {
+                    EXPECT_EQ(fault, DatagramFault::route);
+                }
+                if (at == 8 || at >= 16) {
+                    EXPECT_EQ(fault, DatagramFault::tag) << at;
+                }
+                if (at == 14 || at == 15) {
+                    EXPECT_EQ(fault, DatagramFault::type);
+                }
+            }
+            EXPECT_EQ(pair.sink.asked, pair.sink.packets);   // nothing is asked about what is forged
+            EXPECT_EQ(pair.take(good), DatagramFault::none);
+            EXPECT_EQ(pair.take(good), DatagramFault::replayed);
+            ASSERT_EQ(pair.sink.last.payload.bytes, bytes);
+            EXPECT_EQ(pair.sink.last.sequence, sequence);
+            EXPECT_EQ(pair.sink.last.sender, 1u);
+            EXPECT_EQ(pair.sink.last.view, 3u);
+        }
+        EXPECT_EQ(pair.sink.packets, 4u);
+    }
+}
+
+TEST(DatagramReceiver, NamesEveryFault) {
+    Pair pair(Protect::auth);
+    pair.receiver.key(1, pair.sealer.key());
+    std::vector<std::byte> good = pair.sealed(1, 100);
+    EXPECT_EQ(pair.take({}), DatagramFault::truncated);
+    for (size_t bytes = 1; bytes < datagram_overhead_bytes; ++bytes)
+        EXPECT_EQ(pair.take({good.begin(), good.begin() + static_cast<ptrdiff_t>(bytes)}), DatagramFault::truncated);
+    EXPECT_EQ(pair.take({good.begin(), good.end() - 1}), DatagramFault::tag);
+    std::vector<std::byte> longer(segment + datagram_overhead_bytes + 1, std::byte{datagram_magic});
+    EXPECT_EQ(pair.take(longer), DatagramFault::truncated);
+    DatagramHeader header;
+    auto with = [&](auto change) {
+        std::vector<std::byte> bytes = good;
+        std::memcpy(&header, bytes.data(), sizeof header);
+        change();
+        std::memcpy(bytes.data(), &header, sizeof header);
+        return pair.take(bytes);
     };
-    void cry(uint32_t n, const std::vector<Cry>& cries, Options&& options) { cry(n, cries, options); }
-    void cry(uint32_t n, const std::vector<Cry>& cries, Options& options) {
-        Company company(n);
-        for (Rank rank = 0; rank < n; ++rank) {
-            LinkConfig config = company.config(kind(), protect(), rank, options.group_of ? options.group_of(rank) : options.group);
-            if (options.change) options.change(config);
-            ASSERT_TRUE(company.nodes[rank].open(config).ok());
-            EXPECT_STREQ(company.nodes[rank].driver->datagrams_name(), kind() == LinkKind::uring_tcp ? "uring_udp" : "epoll_udp");
-            std::vector<Cry> own = cries;
-            std::erase_if(own, [&](const Cry& each) { return each.to == static_cast<int>(rank); });
-            company.criers.push_back(std::make_unique<Crier>(rank, n, own, options.landing));
-            uint64_t expected = 0;
-            for (const Cry& each : cries) expected += each.to < 0 || each.to == static_cast<int>(rank) ? n - 1 : 0;
-            company.criers.back()->expect(expected);
-            company.nodes[rank].driver->attach_datagrams(5, company.criers.back().get());
-        }
-        for (Node& node : company.nodes) node.start();
-        Event go;
-        go.kind = Event::Kind::command;
-        for (Node& node : company.nodes) node.driver->host().post(5, go);
-        for (Rank rank = 0; rank < n; ++rank) {
-            std::vector<Completion> completions;
-            Status status = company.nodes[rank].driver->host().wait(&completions, clock_us() + wait_us);
-            const auto& dropped = company.nodes[rank].driver->counters().datagrams_dropped;
-            std::string faults;
-            for (size_t i = 1; i < dropped.size(); ++i)
-                if (dropped[i]) faults += fmt::format(" {} {}", dropped[i].load(), datagram_fault_name(static_cast<DatagramFault>(i)));
-            EXPECT_TRUE(status.ok()) << status.what << " at rank " << rank << ": " << company.nodes[rank].driver->datagrams_text()
-                                     << faults;
-        }
-        for (Node& node : company.nodes) node.stop();
-        for (Rank rank = 0; rank < n; ++rank) {
-            const LinkCounters& counters = company.nodes[rank].driver->counters();
-            EXPECT_EQ(company.criers[rank]->duplicates, 0u);
-            EXPECT_EQ(counters.datagrams_unsent, 0u);
-            options.texts.push_back(company.nodes[rank].driver->datagrams_text());
-            options.own.push_back(counters.datagrams_dropped[static_cast<size_t>(DatagramFault::own)]);
-            options.bytes_sent.push_back(counters.bytes_sent);
-        }
-    }
-};
-
-TEST_P(Datagram, EverySizeArrivesWholeAtEverybody) {
-    std::vector<Cry> cries;
-    for (uint32_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 511u, 1023u, 1024u, 1025u, segment - 1, segment})
-        for (int again = 0; again < 3; ++again) cries.push_back({bytes});
-    for (Landing landing : {Landing::place, Landing::lease}) {
-        Options options{.landing = landing};
-        cry(3, cries, options);
-        EXPECT_EQ(options.texts[0].find("multicast 239."), 0u) << options.texts[0];
-        EXPECT_NE(options.texts[0].find("on lo reaches 2 of 2 at 1424 bytes"), std::string::npos) << options.texts[0];
-        EXPECT_GE(options.own[0], cries.size());   // on lo the group gives back what was sent to it
-    }
+    EXPECT_EQ(with([&] { header.sender.set(0); }), DatagramFault::own);
+    EXPECT_EQ(with([&] { header.sender.set(2); }), DatagramFault::no_key);
+    EXPECT_EQ(with([&] { header.sender.set(3); }), DatagramFault::sender);
+    for (PacketType type :
+         {PacketType{}, PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType::probe, PacketType{200}})
+        EXPECT_EQ(with([&] { header.type = static_cast<uint8_t>(type); }), DatagramFault::type) << int(type);
+    EXPECT_EQ(pair.take(pair.sealed(1, 100, 6)), DatagramFault::type);   // a channel that is not there
+    EXPECT_EQ(pair.take(pair.sealed(1, 100, datagram_channel_probe)), DatagramFault::type);
+    EXPECT_EQ(pair.take(pair.sealed(2, 3, 5, PacketType::words)), DatagramFault::truncated);
+    EXPECT_EQ(pair.take(pair.sealed(2, 0, 5, PacketType::record)), DatagramFault::truncated);
+    Pair other(Protect::auth);   // another key
+    EXPECT_EQ(pair.take(other.sealed(1, 100)), DatagramFault::tag);
+    pair.sink.landing = Landing::later;
+    EXPECT_EQ(pair.take(pair.sealed(3, 100)), DatagramFault::no_room);
+    pair.sink.landing = Landing::drop;
+    EXPECT_EQ(pair.take(pair.sealed(4, 100)), DatagramFault::none);
+    EXPECT_EQ(pair.sink.packets, 0u);
+    pair.sink.landing = Landing::place;
+    EXPECT_EQ(pair.take(good), DatagramFault::none);
+    EXPECT_EQ(pair.sink.packets, 1u);
+    for (size_t i = 0; i < 100; ++i) EXPECT_EQ(pair.sink.memory[i], content(1, 1, 1, i));
 }
 
-std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-    static constexpr const char* protects[] = {"none", "auth", "encrypt"};
-    return std::string(link_name(std::get<0>(info.param))) + "_" + protects[static_cast<int>(std::get<1>(info.param))];
+TEST(DatagramReceiver, AKeyToldAgainKeepsWhatWasSeen) {
+    Pair pair(Protect::auth);
+    EXPECT_TRUE(pair.receiver.key(1, pair.sealer.key()));
+    EXPECT_EQ(pair.take(pair.sealed(9, 10)), DatagramFault::none);
+    EXPECT_FALSE(pair.receiver.key(1, pair.sealer.key()));
+    EXPECT_EQ(pair.take(pair.sealed(9, 10)), DatagramFault::replayed);
+    Pair restarted(Protect::auth);
+    EXPECT_TRUE(pair.receiver.key(1, restarted.sealer.key()));
+    EXPECT_EQ(pair.take(restarted.sealed(9, 10)), DatagramFault::none);
+    EXPECT_EQ(pair.take(pair.sealed(10, 10)), DatagramFault::tag);
+    pair.receiver.forget(1);
+    EXPECT_EQ(pair.take(restarted.sealed(10, 10)), DatagramFault::no_key);
 }
 
-INSTANTIATE_TEST_SUITE_P(, Datagram,
-                         testing::Combine(testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
-                                          testing::Values(Protect::auth, Protect::encrypt, Protect::none)),
-                         kind_name);
+TEST(DatagramReceiver, WithoutProtectionTheTagIsZero) {
+    Pair pair(Protect::none);
+    pair.receiver.key(1, pair.sealer.key());
+    std::vector<std::byte> bytes = pair.sealed(1, 10);
+    bytes.back() = std::byte{1};
+    EXPECT_EQ(pair.take(bytes), DatagramFault::tag);
+    bytes.back() = std::byte{0};
+    EXPECT_EQ(pair.take(bytes), DatagramFault::none);
+}
+
+// Against a set that forgets nothing.
+TEST(ReplayWindow, TakesEachOnceAndNothingTooOld) {
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+        ReplayWindow window;
+        std::set<uint64_t> seen;
+        uint64_t random = splitmix64(seed), highest = 0;
+        for (int i = 0; i < 3000; ++i) {
+            random = splitmix64(random);
+            static constexpr uint64_t spans[] = {3, 64, 1000, 65535, 65537, 200'000};
+            const uint64_t span = spans[random % 6];
+            uint64_t sequence =
+                random >> 8 & 1 ? highest + splitmix64(random) % span : highest - std::min(highest, splitmix64(random) % span);
+            const bool expected = sequence > 0 && sequence + ReplayWindow::width > highest && !seen.contains(sequence);
+            ASSERT_EQ(window.fresh(sequence), expected) << "seed " << seed << ", " << sequence << " after " << highest;
+            if (!expected) continue;
+            window.mark(sequence);
+            seen.insert(sequence), highest = std::max(highest, sequence);
+        }
+    }
+    ReplayWindow window;
+    EXPECT_FALSE(window.fresh(0));
+    window.mark((uint64_t{1} << 48) - 1);
+    EXPECT_FALSE(window.fresh(1));
+    window.clear();
+    EXPECT_TRUE(window.fresh(1));
+}
+
+TEST(Datagram, GroupsAreOfTheirFamilyAndTheViews) {
+    std::set<std::string> groups;
+    for (uint32_t view = 1; view <= 100; ++view) {
+        JobId job{};
+        job[0] = static_cast<uint8_t>(view);
+        const std::string v4 = multicast_group(job, view, false, 4712), v6 = multicast_group(job, view, true, 4712);
+        int a, b, c;
+        ASSERT_EQ(std::sscanf(v4.c_str(), "239.%d.%d.%d:4712", &a, &b, &c), 3) << v4;
+        EXPECT_TRUE(a >= 192 && a <= 195) << v4;
+        EXPECT_EQ(v6.rfind("[ff15::", 0), 0u) << v6;
+        EXPECT_EQ(v4, multicast_group(job, view, false, 4712));
+        groups.insert(v4), groups.insert(v6);
+    }
+    EXPECT_GE(groups.size(), 198u);   // of 2^18, so one may meet another
+}
 
 }   // namespace
 }   // namespace gradcast

@@ -37,6 +37,7 @@ struct Node {
     std::unique_ptr<Listener> listener;
     std::unique_ptr<Driver> driver;
     std::thread thread;
+    Log log;   // of the driver
 
     void listen(Rank rank, std::vector<ClusterKey> keys = test_keys()) {
         ListenerConfig config;
@@ -47,7 +48,7 @@ struct Node {
     }
     Status open(const LinkConfig& config) {
         std::unique_ptr<Driver> made;
-        GC_TRY(driver_open(config, Log(), &made));
+        GC_TRY(driver_open(config, log, &made));
         std::lock_guard lock(mutex_);
         driver = std::move(made), job_ = config.job;
         return {};

@@ -1,101 +1,18 @@
 #include "transport/link/datagram_socket.h"
 
-#include <arpa/inet.h>
-#include <fmt/ranges.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/udp.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "runtime/core/digest.h"
-#include "runtime/core/nearest.h"
+#include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint32_t receive_bytes_wanted = 4 << 20;
-
-struct Candidate {   // an address of an interface
-    std::string name, address;
-    SocketAddress socket;
-    unsigned flags;
-};
-
-std::vector<Candidate> candidates() {
-    std::vector<Candidate> found;
-    ifaddrs* first = nullptr;
-    if (::getifaddrs(&first) != 0) return found;
-    for (ifaddrs* each = first; each; each = each->ifa_next) {
-        Candidate candidate{each->ifa_name, "", {}, each->ifa_flags};
-        const int family = each->ifa_addr ? each->ifa_addr->sa_family : AF_UNSPEC;
-        if (family == AF_INET || family == AF_INET6) {
-            candidate.socket.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-            std::memcpy(&candidate.socket.storage, each->ifa_addr, candidate.socket.bytes);
-            char text[INET6_ADDRSTRLEN] = "";
-            const void* address = family == AF_INET ? static_cast<void*>(&reinterpret_cast<sockaddr_in*>(each->ifa_addr)->sin_addr)
-                                                    : &reinterpret_cast<sockaddr_in6*>(each->ifa_addr)->sin6_addr;
-            ::inet_ntop(family, address, text, sizeof text);
-            candidate.address = text;
-        }
-        found.push_back(std::move(candidate));
-    }
-    ::freeifaddrs(first);
-    return found;
-}
-
-bool link_local(const Candidate& candidate) {
-    return candidate.socket.storage.ss_family == AF_INET6 &&
-           IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&candidate.socket.storage)->sin6_addr);
-}
-
-// The interface by its name or one of its addresses, with its address of the group's family: a global one before a link-local one.
-Status choose(const std::string& wanted, bool ipv6, DatagramSockets* sockets) {
-    const std::vector<Candidate> all = candidates();
-    std::vector<std::string> names;
-    for (const Candidate& each : all)
-        if (std::find(names.begin(), names.end(), each.name) == names.end()) names.push_back(each.name);
-    const std::string list = fmt::format("{}", fmt::join(names, ", "));
-    if (wanted.empty())
-        return fail(Code::invalid, "no interface is chosen for datagrams: set transport.interface to the name or an address of one of {}",
-                    list);
-    const std::string plain = wanted.substr(0, wanted.find('%'));
-    in6_addr parsed;
-    const bool is_address = ::inet_pton(AF_INET, plain.c_str(), &parsed) == 1 || ::inet_pton(AF_INET6, plain.c_str(), &parsed) == 1;
-    const Candidate* chosen = nullptr;
-    std::string name;
-    unsigned flags = 0;
-    for (const Candidate& each : all) {
-        if (is_address ? each.address.empty() || each.address != plain : each.name != wanted) continue;
-        name = each.name, flags = each.flags;
-        if (each.socket.storage.ss_family != (ipv6 ? AF_INET6 : AF_INET)) continue;
-        if (!chosen || (link_local(*chosen) && !link_local(each))) chosen = &each;
-    }
-    if (name.empty() && is_address) {
-        std::vector<std::string> addresses;
-        for (const Candidate& each : all)
-            if (!each.address.empty()) addresses.push_back(each.address);
-        return fail(Code::invalid, "transport.interface = \"{}\" is not an address of this machine: it has {}", wanted,
-                    fmt::join(addresses, ", "));
-    }
-    if (name.empty()) {
-        const std::string near = nearest(wanted, names);
-        return fail(Code::invalid, "transport.interface = \"{}\": there is no such interface{}; there are {}", wanted,
-                    near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near), list);
-    }
-    if (!(flags & IFF_UP)) return fail(Code::invalid, "interface {} is down: ip link set {} up", name, name);
-    if (!chosen)
-        return fail(Code::invalid, "interface {} has no IPv{} address for the group's family: give it one, or choose an IPv{} group", name,
-                    ipv6 ? 6 : 4, ipv6 ? 4 : 6);
-    sockets->interface = name;
-    sockets->interface_index = static_cast<int>(::if_nametoindex(name.c_str()));
-    sockets->own_address = chosen->socket;
-    sockets->mtu = interface_mtu(name);
-    return {};
-}
 
 Status group_address(const std::string& text, SocketAddress* address) {
     GC_TRY(address_resolve(text, false, address));
@@ -122,18 +39,14 @@ uint32_t receive_buffer(int fd, uint32_t wanted) {
 
 }   // namespace
 
-uint32_t interface_mtu(const std::string& name) {
-    Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    ifreq request{};
-    name.copy(request.ifr_name, IFNAMSIZ - 1);
-    return ::ioctl(fd.get(), SIOCGIFMTU, &request) == 0 ? static_cast<uint32_t>(request.ifr_mtu) : 0;
-}
-
 Status datagram_sockets_open(const DatagramConfig& config, const Log& log, DatagramSockets* sockets) {
     DatagramSockets& s = *sockets;
     GC_TRY(group_address(config.group, &s.group_address));
     const bool ipv6 = s.ipv6();
-    GC_TRY(choose(config.interface, ipv6, &s));
+    NetworkInterface interface;
+    GC_TRY(interface_find(config.interface, &interface, ipv6 ? AF_INET6 : AF_INET));
+    s.own_address = interface.address, s.interface = interface.name, s.mtu = interface.mtu;
+    s.interface_index = static_cast<int>(interface.index);
     const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with the headers of IP and UDP
     if (config.segment_bytes + around > s.mtu)
         return fail(Code::invalid, "datagrams of {} bytes do not fit interface {}, whose MTU is {}: set it to {}, or send at most {} bytes",

@@ -18,7 +18,5 @@ struct DatagramSockets {
 /// Error: Code::invalid, naming the interface, address or group that is wrong and what there is instead; Code::node_io.
 /// A receive buffer below what is wanted is one warning.
 Status datagram_sockets_open(const DatagramConfig& config, const Log& log, DatagramSockets* sockets);
-/// What an interface takes now; 0 when it is gone.
-uint32_t interface_mtu(const std::string& name);
 
 }   // namespace gradcast

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cerrno>
 
+#include "transport/link/interface.h"
+
 namespace gradcast {
 
 namespace {
@@ -219,6 +221,8 @@ void Datagrams::failed(const Shot& shot, int error, uint64_t now) {
     const Burst& burst = *shot.burst;
     add(counters_.datagrams_unsent, uint64_t{burst.count});
     if (error == ECANCELED) return;
+    const uint32_t mtu = interface_mtu(sockets_.interface), needed = burst.segment_bytes + (sockets_.ipv6() ? 48 : 28);
+    if (error == EINVAL && mtu < needed) error = EMSGSIZE;   // said so of datagrams to be cut
     if ((error == EIO || error == EINVAL) && burst.count > 1) {
         if (sockets_.segments)
             log_.warn("interface {} does not take datagrams to be cut (UDP_SEGMENT: {}): each is sent by itself, which costs more CPU",
@@ -233,8 +237,7 @@ void Datagrams::failed(const Shot& shot, int error, uint64_t now) {
     std::memcpy(&to.storage, shot.op.message.msg_name, to.bytes);
     if (error == EMSGSIZE)
         log_.error("datagrams of {} bytes to {} do not fit interface {} any more, whose MTU is now {}: set it to {} or more",
-                   burst.segment_bytes - frame_bytes, address_text(to), sockets_.interface, interface_mtu(sockets_.interface),
-                   burst.segment_bytes + (sockets_.ipv6() ? 48 : 28));
+                   burst.segment_bytes - frame_bytes, address_text(to), sockets_.interface, mtu, needed);
     else log_.warn("datagrams to {} by interface {} are not sent: {}", address_text(to), sockets_.interface, std::strerror(error));
 }
 

@@ -1,0 +1,514 @@
+// Datagrams of drivers, over both backends: on lo, in groups that the process id picks.  What needs root happens in a network namespace
+// that a thread of the test makes for itself and for the threads that it starts.
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/udp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/core/fd.h"
+#include "tests/link/crier.h"
+#include "transport/link/socket.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t wait_us = 20'000'000;
+constexpr uint32_t segment = 1424;
+constexpr size_t kinds = static_cast<size_t>(DatagramFault::kinds);
+
+std::string test_group(bool ipv6 = false) {
+    static uint32_t number = 0;
+    JobId job{};
+    const uint32_t id = static_cast<uint32_t>(getpid());
+    std::memcpy(job.data(), &id, sizeof id);
+    ++number;
+    return multicast_group(job, number, ipv6, static_cast<uint16_t>(20000 + (id * 31 + number) % 20000));
+}
+bool holds(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+/// n ranks with datagrams.
+struct Company {
+    std::vector<Node> nodes;
+    std::vector<std::unique_ptr<Crier>> criers;
+    std::vector<std::string> addresses;
+    explicit Company(uint32_t n) : nodes(n), criers(n), addresses(n) {
+        for (Rank rank = 0; rank < n; ++rank) listen(rank);
+    }
+    ~Company() {
+        for (Node& node : nodes) node.stop();
+    }
+    uint32_t n() const { return static_cast<uint32_t>(nodes.size()); }
+    void listen(Rank rank) {
+        nodes[rank].listen(rank);
+        addresses[rank] = nodes[rank].listener->address();
+    }
+    LinkConfig config(LinkKind kind, Protect protect, Rank rank, const std::string& group) {
+        LinkConfig config = test_config(kind, protect, rank, addresses);
+        config.datagrams.interface = "lo", config.datagrams.group = group, config.datagrams.segment_bytes = segment;
+        return config;
+    }
+    void open(Rank rank, const LinkConfig& config, const std::vector<Cry>& cries, uint64_t expected, Landing landing = Landing::place) {
+        ASSERT_TRUE(nodes[rank].log.open(log_path(rank), "").ok());
+        const Status status = nodes[rank].open(config);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_STREQ(nodes[rank].driver->datagrams_name(), config.kind == LinkKind::uring_tcp ? "uring_udp" : "epoll_udp");
+        criers[rank] = std::make_unique<Crier>(rank, n(), cries, landing);
+        criers[rank]->expect(expected, !cries.empty());
+        nodes[rank].driver->attach_datagrams(5, criers[rank].get());
+    }
+    void go(Rank rank) {
+        Event event;
+        event.kind = Event::Kind::command;
+        nodes[rank].driver->host().post(5, event);
+    }
+    void await(Rank rank) {
+        std::vector<Completion> completions;
+        const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + wait_us);
+        std::string faults;
+        for (size_t i = 1; i < kinds; ++i)
+            if (const uint64_t count = dropped(rank, static_cast<DatagramFault>(i)))
+                faults += fmt::format(", {} {}", count, datagram_fault_name(static_cast<DatagramFault>(i)));
+        EXPECT_TRUE(status.ok()) << status.what << " at rank " << rank << ": " << text(rank) << faults;
+    }
+    std::string text(Rank rank) { return nodes[rank].driver->datagrams_text(); }
+    /// Waits until it holds `what`.
+    void await_text(Rank rank, const std::string& what) {
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(text(rank), what);) ::usleep(1000);
+        EXPECT_TRUE(holds(text(rank), what)) << text(rank) << " at rank " << rank << " where \"" << what << "\" was expected";
+    }
+    void await_log(Rank rank, const std::string& what) {
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(said(rank), what);) ::usleep(1000);
+        EXPECT_TRUE(holds(said(rank), what)) << said(rank) << "\nwhere \"" << what << "\" was expected";
+    }
+    std::string said(Rank rank) {
+        std::string text;
+        EXPECT_TRUE(file_read(log_path(rank), &text).ok());
+        return text;
+    }
+    uint64_t dropped(Rank rank, DatagramFault fault) {
+        return nodes[rank].driver->counters().datagrams_dropped[static_cast<size_t>(fault)];
+    }
+
+private:
+    std::string log_path(Rank rank) {
+        static std::atomic<uint32_t> number{0};
+        if (logs_.size() < n()) logs_.resize(n());
+        if (logs_[rank].empty()) logs_[rank] = testing::TempDir() + fmt::format("datagrams.{}.{}.log", getpid(), ++number);
+        return logs_[rank];
+    }
+    std::vector<std::string> logs_;
+};
+
+using Kind = std::tuple<LinkKind, Protect>;
+std::string kind_name(const testing::TestParamInfo<Kind>& info) {
+    static constexpr const char* protects[] = {"none", "auth", "encrypt"};
+    return std::string(link_name(std::get<0>(info.param))) + "_" + protects[static_cast<int>(std::get<1>(info.param))];
+}
+
+class Datagrams : public testing::TestWithParam<Kind> {
+public:
+    static LinkKind kind() { return std::get<0>(GetParam()); }
+    static Protect protect() { return std::get<1>(GetParam()); }
+    /// n ranks that all send all this to each other; afterwards they still run.
+    static void talk(Company& company, const std::vector<Cry>& cries, Landing landing = Landing::place,
+                     const std::string& group = test_group(), const std::function<void(LinkConfig&)>& change = {}) {
+        for (Rank rank = 0; rank < company.n(); ++rank) {
+            LinkConfig config = company.config(kind(), protect(), rank, group);
+            if (change) change(config);
+            std::vector<Cry> own = cries;
+            std::erase_if(own, [&](const Cry& each) { return each.to == static_cast<int>(rank); });
+            uint64_t expected = 0;
+            for (const Cry& each : cries) expected += each.to < 0 || each.to == static_cast<int>(rank) ? company.n() - 1 : 0;
+            company.open(rank, config, own, expected, landing);
+            if (testing::Test::HasFatalFailure()) return;
+        }
+        for (Rank rank = 0; rank < company.n(); ++rank) company.nodes[rank].start(), company.go(rank);
+        for (Rank rank = 0; rank < company.n(); ++rank) company.await(rank);
+        for (Rank rank = 0; rank < company.n(); ++rank) {
+            EXPECT_EQ(company.criers[rank]->duplicates, 0u);
+            EXPECT_EQ(company.nodes[rank].driver->counters().datagrams_unsent, 0u);
+        }
+    }
+};
+
+/// For this thread and those that it starts the kernel knows neither UDP_SEGMENT nor UDP_GRO.
+void refuse_to_cut() {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_setsockopt, 0, 5),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOL_UDP, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])), BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, UDP_SEGMENT, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    sock_fprog filter{std::size(program), program};
+    ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+/// What does not depend on the protection.
+class DatagramVerdicts : public Datagrams {};
+
+/// What they do needs a network of its own: a thread with a namespace, whose lo is up.  Says why not, else "".
+template <typename Body>
+std::string in_namespace(const std::vector<std::string>& commands, Body body) {
+    std::string why;
+    std::thread([&] {
+        if (::unshare(CLONE_NEWNET) != 0) {
+            why = fmt::format("no network namespace: {} (needs root)", std::strerror(errno));
+            return;
+        }
+        for (const std::string& command : commands)
+            if (std::system((command + " 2>/dev/null").c_str()) != 0) {
+                why = "this failed: " + command;
+                return;
+            }
+        body();
+    }).join();
+    return why;
+}
+#define IN_NAMESPACE(...) \
+    if (std::string why = in_namespace(__VA_ARGS__); !why.empty()) GTEST_SKIP() << why
+
+const std::vector<std::string> lo_up = {"ip link set lo up"};
+std::vector<std::string> lo_and(const std::vector<std::string>& more) {
+    std::vector<std::string> commands = lo_up;
+    commands.insert(commands.end(), more.begin(), more.end());
+    return commands;
+}
+const std::string nft_input = "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }' && nft add rule inet t c ";
+
+TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
+    std::vector<Cry> cries;
+    for (uint32_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 511u, 1023u, 1024u, 1025u, segment - 1, segment})
+        for (int again = 0; again < 3; ++again) cries.push_back({bytes});
+    for (Landing landing : {Landing::place, Landing::lease}) {
+        Company company(3);
+        talk(company, cries, landing);
+        EXPECT_EQ(company.text(0).find("multicast 239."), 0u) << company.text(0);
+        EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1424 bytes")) << company.text(0);
+        EXPECT_GE(company.dropped(0, DatagramFault::own), cries.size());       // on lo the group gives back what was sent to it
+        EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // once each, not once a receiver
+    }
+}
+
+TEST_P(Datagrams, BatchesOfMixedSizesAndReceivers) {
+    std::vector<Cry> cries;
+    uint64_t random = 3;
+    for (int run = 0; run < 60; ++run) {
+        const uint32_t size = static_cast<uint32_t>(splitmix64(++random) % (segment + 1));
+        const int to = static_cast<int>(splitmix64(++random) % 8) - 4;
+        for (uint64_t i = 0, count = splitmix64(++random) % 40; i < count; ++i) cries.push_back({size, to < 0 ? -1 : to});
+        if (run % 3 == 0) cries.push_back({size / 2, to < 0 ? -1 : to});   // a shorter last one
+    }
+    Company company(4);
+    talk(company, cries, Landing::lease);
+}
+
+TEST_P(Datagrams, WhatIsCountedAsSentIsReceived) {
+    Company company(2);
+    talk(company, {{100, 0}, {100, 1}, {1400, 0}, {1400, 1}});
+    uint64_t sent = 0, received = 0, own = 0;
+    for (uint64_t until = clock_us() + 2'000'000; clock_us() < until;) {
+        sent = received = own = 0;
+        for (Rank rank : {0u, 1u}) {
+            const LinkCounters& counters = company.nodes[rank].driver->counters();
+            sent += counters.bytes_sent, received += counters.bytes_received;
+            own += company.dropped(rank, DatagramFault::own) * (segment + datagram_overhead_bytes);   // the trains, heard twice on lo
+        }
+        if (sent + own == received) break;
+        ::usleep(1000);
+    }
+    EXPECT_EQ(sent + own, received);
+}
+
+TEST_P(Datagrams, IPv6) {
+    IN_NAMESPACE(lo_and({"ip -6 route add local ff00::/8 dev lo"}), [] {
+        std::vector<Cry> cries(100, Cry{segment});
+        cries.push_back({333, 1});
+        Company company(3);
+        talk(company, cries, Landing::place, test_group(true));
+        EXPECT_EQ(company.text(0).find("multicast [ff15::"), 0u) << company.text(0);
+    });
+}
+
+TEST_P(Datagrams, ByAnAddressOfTheInterface) {
+    Company company(2);
+    talk(company, {{100}, {1000}}, Landing::place, test_group(), [](LinkConfig& config) { config.datagrams.interface = "127.0.0.1"; });
+    EXPECT_TRUE(holds(company.text(0), "on lo")) << company.text(0);
+}
+
+// Different groups: as if a switch had swallowed them.
+TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
+    Company company(3);
+    const std::vector<Cry> cries(50, Cry{segment});
+    for (Rank rank = 0; rank < 3; ++rank) company.open(rank, company.config(kind(), protect(), rank, test_group()), cries, 100);
+    for (Rank rank = 0; rank < 3; ++rank) company.nodes[rank].start(), company.go(rank);
+    for (Rank rank = 0; rank < 3; ++rank) company.await(rank);
+    EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 2 of 2 at 1424 bytes")) << company.text(0);
+    EXPECT_TRUE(holds(company.said(0), "on lo does not reach peer 'node1' (rank 1, 127.0.0.1:")) << company.said(0);
+    EXPECT_TRUE(holds(company.said(0), "each rank gets its own copy from now on")) << company.said(0);
+    EXPECT_GT(company.nodes[0].driver->counters().bytes_sent, 2u * 50 * segment);
+}
+
+TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
+    IN_NAMESPACE(lo_and({nft_input + "meta l4proto udp drop"}), [] {
+        Company company(2);
+        const std::string group = test_group();
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = company.config(kind(), protect(), rank, group);
+            config.deadline_us = 4'000'000;
+            company.open(rank, config, {{100}}, 0);
+            company.nodes[rank].start(), company.go(rank);
+        }
+        company.await(0);
+        company.await_log(0, "no datagram reaches 127.0.0.1:");
+        EXPECT_TRUE(holds(company.said(0), "choose another transport.interface, open UDP in the firewall")) << company.said(0);
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
+        company.nodes[0].stop();
+        EXPECT_GE(company.criers[0]->losses, 1u);
+        EXPECT_TRUE(holds(company.criers[0]->last_loss, "no datagram of 1424 bytes reaches it from interface lo"))
+            << company.criers[0]->last_loss;
+    });
+}
+
+TEST_P(DatagramVerdicts, APathOfSmallerDatagramsIsNamed) {
+    IN_NAMESPACE(lo_and({nft_input + "meta l4proto udp udp length gt 1450 drop"}), [] {
+        refuse_to_cut();   // on lo a train would pass the filter as one packet
+        Company company(2);
+        const std::string group = test_group();
+        for (Rank rank : {0u, 1u}) {
+            company.open(rank, company.config(kind(), protect(), rank, group), {{100}}, 0);
+            company.nodes[rank].start();
+        }
+        company.await_log(0, "datagrams of 1424 bytes do not reach 127.0.0.1:");
+        EXPECT_TRUE(holds(company.said(0), "those of 1320 do: raise the MTU on the way to 1500")) << company.said(0);
+    });
+}
+
+TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
+    IN_NAMESPACE(lo_up, [] {
+        Company company(2);
+        const std::string group = test_group();
+        for (Rank rank : {0u, 1u}) {
+            company.open(rank, company.config(kind(), protect(), rank, group), {{segment}, {segment}, {segment}}, 0);
+            company.nodes[rank].start();
+        }
+        for (Rank rank : {0u, 1u}) company.await_text(rank, "reaches 1 of 1");
+        ASSERT_EQ(std::system("ip link set lo mtu 1300"), 0);
+        company.go(0);
+        company.await(0);   // lost, but its tickets come back
+        company.await_log(0, "do not fit interface lo any more, whose MTU is now 1300: set it to 1500 or more");
+        EXPECT_EQ(company.nodes[0].driver->counters().datagrams_unsent, 3u);
+        Node node;
+        LinkConfig config = company.config(kind(), protect(), 0, test_group());
+        EXPECT_STREQ(node.open(config).what,
+                     "datagrams of 1424 bytes do not fit interface lo, whose MTU is 1300: set it to 1500, or send at most 1224 bytes");
+    });
+}
+
+// An absent peer holds nobody up longer than the link's deadline; one that comes is reached.
+TEST_P(DatagramVerdicts, AnAbsentPeerIsNotWaitedForForEver) {
+    Company company(3);
+    const std::string group = test_group();
+    for (Rank rank : {0u, 1u}) {
+        LinkConfig config = company.config(kind(), protect(), rank, group);
+        config.deadline_us = 1'000'000;
+        company.open(rank, config, std::vector<Cry>(20, Cry{segment}), 20);
+        company.nodes[rank].start(), company.go(rank);
+    }
+    for (Rank rank : {0u, 1u}) company.await(rank);
+    EXPECT_TRUE(holds(company.text(0), "reaches 1 of 2")) << company.text(0);
+}
+
+// A restarted peer has another key, and begins to count again.
+TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
+    Company company(2);
+    const std::string group = test_group();
+    auto open = [&](Rank rank, uint64_t incarnation) {
+        LinkConfig config = company.config(kind(), protect(), rank, group);
+        for (PeerAddress& peer : config.peers) peer.identity.incarnation = 0;
+        config.self.incarnation = incarnation, config.deadline_us = 2'000'000;
+        company.open(rank, config, std::vector<Cry>(20, Cry{segment}), 20);
+        company.nodes[rank].start();
+    };
+    open(0, 1), open(1, 1);
+    company.go(0), company.go(1);
+    company.await(0), company.await(1);
+    company.nodes[1].stop();
+    open(1, 2);
+    company.await_text(1, "reaches 1 of 1");   // so both have each other's new key
+    company.go(0), company.go(1);
+    company.await(1);
+    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::replayed) == 0;) {
+        std::vector<Completion> none;
+        (void)company.nodes[0].driver->host().wait(&none, clock_us() + 1000);
+        if (company.nodes[0].driver->counters().packets_received > 100) break;
+    }
+    company.nodes[0].stop();
+    EXPECT_EQ(company.criers[0]->received(), 40u);
+    EXPECT_EQ(company.criers[0]->duplicates, 20u);   // the same sequence numbers, under another key
+}
+
+/// A stranger's socket that hears and sends to the group.
+struct Stranger {
+    Fd fd;
+    SocketAddress group;
+    explicit Stranger(const std::string& text) {
+        EXPECT_TRUE(address_resolve(text, false, &group).ok());
+        fd = Fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        int one = 1;
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&group.storage), group.bytes), 0);
+        ip_mreqn join{reinterpret_cast<sockaddr_in*>(&group.storage)->sin_addr, {htonl(INADDR_LOOPBACK)}, 1};
+        EXPECT_EQ(::setsockopt(fd.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join), 0);
+        EXPECT_EQ(::setsockopt(fd.get(), IPPROTO_IP, IP_MULTICAST_IF, &join, sizeof join), 0);
+        const int room = 4 << 20;   // the trains of all
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+        timeval limit{5, 0};
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    }
+    void say(const std::vector<std::byte>& bytes) const {
+        EXPECT_EQ(::sendto(fd.get(), bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&group.storage), group.bytes),
+                  static_cast<ssize_t>(bytes.size()));
+    }
+    /// The next datagram of this type from rank `sender`.
+    std::vector<std::byte> hear(Rank sender, PacketType type) const {
+        std::vector<std::byte> bytes(65536);
+        for (;;) {
+            const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), 0);
+            if (got <= 0) return {};
+            DatagramHeader header;
+            std::memcpy(&header, bytes.data(), sizeof header);
+            if (header.sender.get() != sender || header.type != static_cast<uint8_t>(type)) continue;
+            bytes.resize(static_cast<size_t>(got));
+            return bytes;
+        }
+    }
+};
+
+TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
+    Company company(3);
+    const std::string group = test_group();
+    Stranger stranger(group);
+    talk(company, {{segment}}, Landing::place, group);
+    const std::vector<std::byte> good = stranger.hear(1, PacketType::parity);
+    ASSERT_EQ(good.size(), segment + datagram_overhead_bytes);
+    const uint64_t before = company.criers[0]->received();
+    std::vector<std::pair<DatagramFault, std::vector<std::byte>>> all = {
+        {DatagramFault::replayed, good}, {DatagramFault::truncated, {}}, {DatagramFault::truncated, {good.begin(), good.begin() + 40}}};
+    auto changed = [&](DatagramFault fault, size_t at) {
+        all.emplace_back(fault, good);
+        all.back().second[at] ^= std::byte{0x55};
+    };
+    changed(DatagramFault::magic, 0), changed(DatagramFault::type, 1), changed(DatagramFault::sender, 3), changed(DatagramFault::route, 4);
+    changed(DatagramFault::tag, 9);   // a sequence not used yet
+    all.back().second.back() ^= std::byte{1};
+    for (auto& [fault, bytes] : all) {
+        const uint64_t count = company.dropped(0, fault);
+        stranger.say(bytes);
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, fault) == count;) ::usleep(200);
+        EXPECT_EQ(company.dropped(0, fault), count + 1) << datagram_fault_name(fault);
+    }
+    // Many of them: one line, and one only.
+    for (int i = 0; i < 250; ++i) stranger.say(all[3].second);
+    company.await_log(0, "group " + group + " is also used by 127.0.0.1:");
+    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::magic) < 251;) ::usleep(200);
+    const std::string said = company.said(0);
+    EXPECT_EQ(said.find("is also used by"), said.rfind("is also used by"));
+    EXPECT_TRUE(holds(said, "(another cluster?): choose another group")) << said;
+    for (Node& node : company.nodes) node.stop();
+    EXPECT_EQ(company.criers[0]->received(), before);
+}
+
+TEST_P(DatagramVerdicts, ALandingOfLaterLosesIt) {
+    Company company(2);
+    const std::string group = test_group();
+    for (Rank rank : {0u, 1u}) {
+        company.open(rank, company.config(kind(), protect(), rank, group), {{segment}, {segment}}, 0, Landing::later);
+        company.nodes[rank].start(), company.go(rank);
+    }
+    for (Rank rank : {0u, 1u}) company.await(rank);
+    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::no_room) < 2;) ::usleep(200);
+    EXPECT_EQ(company.dropped(0, DatagramFault::no_room), 2u);
+}
+
+TEST_P(DatagramVerdicts, AKernelThatDoesNotCutThem) {
+    std::thread([] {
+        refuse_to_cut();
+        Company company(3);
+        talk(company, std::vector<Cry>(100, Cry{segment}));
+        EXPECT_TRUE(holds(company.text(0), "no GSO, no GRO")) << company.text(0);
+        EXPECT_TRUE(holds(company.said(0), "the kernel cannot cut datagrams itself (UDP_SEGMENT")) << company.said(0);
+    }).join();
+}
+
+TEST_P(DatagramVerdicts, ACappedReceiveBufferIsSaidOnce) {
+    std::thread([] {
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        __user_cap_data_struct none[2]{};
+        ASSERT_EQ(::syscall(SYS_capset, &header, none), 0);   // of this thread: no SO_RCVBUFFORCE
+        Company company(1);
+        LinkConfig config = company.config(kind(), protect(), 0, test_group());
+        config.datagrams.socket_bytes = 1 << 29;
+        company.open(0, config, {}, 0);
+        const std::string said = company.said(0);
+        EXPECT_TRUE(holds(said, "KiB instead of 524288 KiB, so bursts may be lost: sysctl -w net.core.rmem_max=536870912")) << said;
+        EXPECT_EQ(said.find("rmem_max"), said.rfind("rmem_max"));
+    }).join();
+}
+
+INSTANTIATE_TEST_SUITE_P(, Datagrams,
+                         testing::Combine(testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
+                                          testing::Values(Protect::auth, Protect::encrypt, Protect::none)),
+                         kind_name);
+INSTANTIATE_TEST_SUITE_P(, DatagramVerdicts,
+                         testing::Combine(testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp), testing::Values(Protect::auth)),
+                         kind_name);
+
+TEST(DatagramsOpen, MistakesInTheirConfiguration) {
+    Company company(1);
+    auto mistake = [&](const std::string& interface, const std::string& group, const std::string& expected) {
+        LinkConfig config = company.config(LinkKind::epoll_tcp, Protect::auth, 0, group);
+        config.datagrams.interface = interface;
+        std::unique_ptr<Driver> driver;
+        const Status status = driver_open(config, Log(), &driver);
+        EXPECT_EQ(status.code, Code::invalid);
+        EXPECT_TRUE(holds(status.what, expected)) << status.what;
+    };
+    const std::string group = test_group();
+    mistake("", group, "no interface is chosen for datagrams: name one of lo");
+    mistake("loo", group, "there is no interface \"loo\" here, did you mean \"lo\": one of lo");
+    mistake("nonsense0", group, "there is no interface \"nonsense0\" here: one of lo");
+    mistake("203.0.113.77", group, "203.0.113.77 is not an address of this machine, which has 127.0.0.1");
+    mistake("2001:db8::77", group, "2001:db8::77 is not an address of this machine");
+    mistake("lo", "10.1.2.3:4712", "'10.1.2.3:4712' is not a multicast group: choose one of 239.192.0.0/14 or ff15::/16");
+    mistake("lo", "239.192.1.2", "is not an address: write host:port");
+    mistake("lo", "239.192.1.2:0", "the multicast group '239.192.1.2:0' has no port");
+    std::unique_ptr<Driver> driver;
+    LinkConfig config = company.config(LinkKind::epoll_tcp, Protect::auth, 0, group);
+    config.datagrams.segment_bytes = 0;
+    ASSERT_TRUE(driver_open(config, Log(), &driver).ok());
+    EXPECT_STREQ(driver->datagrams_name(), "");
+    EXPECT_EQ(driver->datagrams_text(), "");
+}
+
+TEST(DatagramsOpen, InterfacesThatCannot) {
+    IN_NAMESPACE(lo_and({"ip link add veth7 type veth peer name veth8"}), [] {
+        Company company(1);
+        auto mistake = [&](const std::string& group) {
+            LinkConfig config = company.config(LinkKind::epoll_tcp, Protect::auth, 0, group);
+            config.datagrams.interface = "veth7";
+            std::unique_ptr<Driver> driver;
+            return std::string(driver_open(config, Log(), &driver).what);
+        };
+        EXPECT_EQ(mistake(test_group()), "interface veth7 is down: ip link set veth7 up, or choose another");
+        ASSERT_EQ(std::system("ip link set veth7 up && ip link set veth8 up && ip addr add 10.9.9.9/24 dev veth8"), 0);
+        EXPECT_EQ(mistake(test_group()),
+                  "interface veth7 has no IPv4 address: give it one, or choose another (or a group of the other family)");
+    });
+}
+
+}   // namespace
+}   // namespace gradcast
