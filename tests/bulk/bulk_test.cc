@@ -71,5 +71,30 @@ TEST(Bulk, EverythingArrivesExactlyOnce) {
     });
 }
 
+/// Ranks that wait, forgo or take leases, one that dies, one that is very slow, a partition that heals.
+TEST(Bulk, RanksMayBeSlowDeadPartedOrUnwilling) {
+    for_seeds(100, [](uint64_t seed) {
+        Crowd crowd;
+        random_crowd(seed + 1'000'000, &crowd);
+        Random random{seed};
+        const uint32_t n = crowd.config.ranks;
+        crowd.manners.resize(n), crowd.dead.resize(n);
+        for (Crowd::Manner& manner : crowd.manners) manner = static_cast<Crowd::Manner>(random.below(4));
+        crowd.wait_until_us = random.below(50'000);
+        crowd.config.lost_after_us = 100'000 + random.below(300'000);
+        const Rank odd = static_cast<Rank>(random.below(n));
+        const uint64_t kind = random.below(4);
+        if (kind == 0 && n > 2) crowd.dead[odd] = true;
+        crowd.build();
+        if (kind == 0 && n > 2) crowd.sim->kill(odd, random.below(30'000));
+        if (kind == 1) crowd.sim->slow(odd, 1000);
+        if (kind == 2) {
+            const uint64_t from_us = random.below(20'000);
+            crowd.sim->partition({odd}, from_us, from_us + 1 + random.below(90'000));
+        }
+        crowd.run();
+    });
+}
+
 }   // namespace
 }   // namespace gradcast

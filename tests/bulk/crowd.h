@@ -75,7 +75,7 @@ struct Crowd {
             const uint64_t at = uint64_t{index} * crowd->segment_bytes;
             if (bytes != std::min<uint64_t>(crowd->segment_bytes, t.bytes - at)) return Landing::drop;
             if (box.got[index] || box.unwanted) return Landing::drop;
-            if (manner() == Manner::waits && now_us < crowd->wait_until_us) return Landing::later;
+            if (manner() == Manner::waits && crowd->sim->now_us() < crowd->wait_until_us) return Landing::later;
             if (manner() == Manner::leases && t.bytes <= 3000) return Landing::lease;
             *place = {box.bytes.data() + at, nullptr, bytes, 0};
             return Landing::place;

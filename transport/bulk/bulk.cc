@@ -10,7 +10,7 @@ namespace bulk {
 namespace {
 
 constexpr uint64_t tick = uint64_t{1} << 63;   // our timer
-constexpr uint32_t batch_max = 256;            // packets given to the user at a time
+constexpr uint32_t batch_max = 512;            // packets given to the user at a time
 
 class Bulk final : public Protocol {
 public:
@@ -27,7 +27,8 @@ public:
             give(actions);
             for (const Send& send : inner_.sends) sender_.enqueue(send);
             inner_.sends.clear();
-            receiver_.emit(sender_, actions);
+            receiver_.emit(sender_, actions, &packets_);
+            announce();
             sender_.emit(actions, &events_);
         } while (!events_.empty());
         const uint64_t due = std::min(sender_.due_us(), receiver_.due_us());
@@ -61,20 +62,25 @@ private:
             if (receiver_.feedback(packet, actions.now_us)) sender_.feedback(packet, actions.now_us);
             return;
         }
-        if (packet.type != PacketType::words && packet.type != PacketType::record) return;
-        if (packets_.size() == batch_max) give(actions);
-        packets_.emplace_back();
-        if (!receiver_.take(packet, actions.now_us, &packets_.back())) return packets_.pop_back();
-        Event event;
-        event.kind = Event::Kind::packet, event.packet = &packets_.back();
-        events_.push_back(event);
+        if (packets_.capacity() < packets_.size() + Receiver::given_max) give(actions);
+        receiver_.take(packet, actions.now_us, &packets_);
+        announce();
+    }
+
+    /// Events for packets that are new.
+    void announce() {
+        for (; announced_ < packets_.size(); ++announced_) {
+            Event event;
+            event.kind = Event::Kind::packet, event.packet = &packets_[announced_];
+            events_.push_back(event);
+        }
     }
 
     /// To the user, whose Sends stay in inner_.
     void give(Actions& actions) {
         if (events_.empty()) return;
         user_.on(events_, inner_);
-        events_.clear(), packets_.clear();
+        events_.clear(), packets_.clear(), announced_ = 0;
         auto move = [](auto& from, auto& to) {
             to.insert(to.end(), from.begin(), from.end());
             from.clear();
@@ -89,6 +95,7 @@ private:
     Actions inner_;
     std::vector<Event> events_;     // for the user
     std::vector<Packet> packets_;   // of them
+    size_t announced_ = 0;
     uint64_t due_us_ = ~uint64_t{0};
 };
 

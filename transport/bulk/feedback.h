@@ -4,6 +4,7 @@
 // whose number stands in DataBody::reserved.  A slot is used again only when all receivers of its piece have finished it, so one bit a
 // slot, which turns when a piece in it is finished, tells the sender of all finished pieces in every report, however many were lost.
 #pragma once
+#include "transport/bulk/bulk.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast::bulk {
@@ -59,6 +60,13 @@ struct BlockItem {
     Le64 have[2];    // bit i: segment i is there or not wanted
 };
 static_assert(sizeof(ReportHeader) == 1 && sizeof(PieceItem) == 6 && sizeof(BlockItem) == 18);
+
+/// Windows before anybody knows how fast datagrams arrive, and the least of all, in bytes.
+constexpr uint32_t window_least = 3, window_good = 8, window_most_first = 16;   // packets
+inline uint64_t window_first(const BulkConfig& config) {
+    const uint64_t packet = config.segment_bytes + wire_bytes;
+    return std::clamp<uint64_t>(config.window_bytes / std::max(config.ranks - 1, 1u), window_least * packet, window_most_first * packet);
+}
 
 inline bool bit(const uint64_t* bits, uint32_t i) { return bits[i / 64] >> (i % 64) & 1; }
 inline void set_bit(uint64_t* bits, uint32_t i) { bits[i / 64] |= uint64_t{1} << i % 64; }

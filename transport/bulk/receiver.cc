@@ -1,6 +1,7 @@
 #include "transport/bulk/receiver.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradcast::bulk {
 namespace {
@@ -10,14 +11,17 @@ bool same(const DataBody& a, const DataBody& b) { return std::memcmp(&a, &b, siz
 }   // namespace
 
 Receiver::Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters)
-    : config_(config), user_(user), counters_(counters), peers_(config.ranks) {
+    : config_(config), user_(user), counters_(counters), peers_(config.ranks), parity_(config.segment_bytes, arena) {
     for (Rank r = 0; r < config.ranks; ++r) {
         if (r == config.self) continue;
         peers_[r].pieces.resize(slots_max);
         peers_[r].opens.resize(std::clamp(2048u / config.ranks, 4u, 32u));
-        peers_[r].told = config.window_bytes / std::max(config.ranks - 1, 1u);
+        peers_[r].told = window_first(config);
         arena.plan("bulk feedback", inline_bytes_max, &peers_[r].out);
     }
+    kept_.resize(std::clamp(64 * config.ranks, 256u, std::max(parity_bytes_max / config.segment_bytes, 256u)));
+    arena.plan("bulk parity", uint64_t{kept_.size()} * config.segment_bytes, &parity_in_);
+    for (uint32_t i = 0; i < kept_.size(); ++i) kept_[i].next = i + 1 < kept_.size() ? static_cast<uint16_t>(i + 1) : no_parity;
 }
 
 bool Receiver::plausible(const Packet& packet, uint64_t bytes) const {
@@ -42,34 +46,38 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
         peer.highest = sequence;
     }
     set_bit(peer.seen, sequence % seen_numbers);
-    peer.owed += bytes;
-    if (peer.owed * 2 >= peer.told) peer.credit = true;
+    peer.owed += bytes, rate_bytes_ += bytes;
+    if (bytes) peer.heard_us = now_us_;
+    // A quarter of the window, but small windows are not worth a feedback for each packet.
+    const uint64_t packets = 4 * (config_.segment_bytes + wire_bytes);
+    if (peer.owed >= std::min(std::max(peer.told / 4, packets), peer.told / 2)) peer.credit = true;
 }
 
-/// The piece that the packet belongs to, begun if it is new; null if the packet is of an older one.
-Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet) {
-    DataBody name = body_of<DataBody>(packet);
+/// The piece that a packet of this name belongs to, begun if it is new; null if the packet is of an older one.
+Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType type, const DataBody& body) {
+    DataBody name = body;
     const uint32_t slot = name.reserved, first = name.index.get() / piece_segments * piece_segments;
     name.reserved = 0, name.index.set(first);
     Piece& piece = peer.pieces[slot];
-    if (piece.state != Piece::State::none && same(piece.name, name) && piece.type == packet.type) return &piece;
+    if (piece.state != Piece::State::none && same(piece.name, name) && piece.type == type) {
+        piece.newest = std::max(piece.newest, packet.sequence);
+        return &piece;
+    }
     if (packet.sequence < piece.newest) return nullptr;
+    if (piece.state == Piece::State::going) hole(peer);   // its sender has given it up: we are thought to be lost, or it lies
     for (uint32_t b = 0; b < piece.blocks; ++b)
-        if (piece.block[b] != unseen && piece.block[b] != done) peer.opens[piece.block[b] - 1u].used = false;
+        if (Open* open = open_of(peer, piece, b)) close(*open);
     piece = {};
-    piece.name = name, piece.type = packet.type, piece.state = Piece::State::going;
+    piece.name = name, piece.type = type, piece.state = Piece::State::going, piece.newest = packet.sequence;
     piece.blocks = static_cast<uint8_t>((std::min(name.count.get() - first, piece_segments) + block_segments - 1) / block_segments);
+    const bool others = std::any_of(std::begin(peer.known), std::end(peer.known), [](uint64_t bits) { return bits != 0; });
+    if (others) hole(peer);   // their tails may be lost
     set_bit(peer.known, slot);
     peer.slots = std::max(peer.slots, slot + 1);
-    for (uint32_t w = 0; w < slots_max / 64; ++w)
-        if (uint64_t others = peer.known[w] & ~(w == slot / 64 ? uint64_t{1} << slot % 64 : 0)) {
-            (void)others, hole(peer);   // their tails may be lost
-            break;
-        }
     return &piece;
 }
 
-const Receiver::Open* Receiver::open_of(const Peer& peer, const Piece& piece, uint32_t block) const {
+Receiver::Open* Receiver::open_of(Peer& peer, const Piece& piece, uint32_t block) {
     return piece.block[block] == unseen || piece.block[block] == done ? nullptr : &peer.opens[piece.block[block] - 1u];
 }
 
@@ -79,19 +87,45 @@ Receiver::Open* Receiver::open_new(Peer& peer, uint32_t slot, uint32_t block) {
         Open& open = peer.opens[i];
         if (open.used) continue;
         Piece& piece = peer.pieces[slot];
-        open.used = true, open.plain = false, open.have = open.newer = 0, open.bits[0] = open.bits[1] = 0;
+        open = {};
+        open.used = true, open.epoch = peer.epoch;
         open.slot = static_cast<uint8_t>(slot), open.block = static_cast<uint8_t>(block);
-        const uint32_t from = piece.name.index.get() + block * block_segments;
-        open.segments = static_cast<uint8_t>(std::min(piece.name.count.get() - from, block_segments));
+        open.segments =
+            static_cast<uint8_t>(std::min(piece.name.count.get() - piece.name.index.get() - block * block_segments, block_segments));
         piece.block[block] = static_cast<uint8_t>(i + 1);
         return &open;
     }
+    hole(peer);
     return nullptr;
+}
+
+void Receiver::close(Open& open) {
+    spoil(open);
+    open.used = false;
+}
+
+/// Its parity packets are of no use.
+void Receiver::spoil(Open& open) {
+    while (open.parity != no_parity) {
+        const uint16_t kept = open.parity;
+        open.parity = kept_[kept].next;
+        kept_[kept].next = parity_free_, parity_free_ = kept;
+    }
+    open.have = static_cast<uint8_t>(open.have - open.parities), open.parities = 0;
+    open.newer = std::min(open.newer, open.have);
+    open.plain = true;
+}
+
+/// One packet more is there.
+void Receiver::count(Peer& peer, Open& open, uint64_t sequence) {
+    ++open.have;
+    if (open.epoch != peer.epoch) open.epoch = peer.epoch, open.newer = 0;
+    if (sequence > peer.snapshot) ++open.newer;
 }
 
 void Receiver::block_done(Peer& peer, uint32_t slot, uint32_t block) {
     Piece& piece = peer.pieces[slot];
-    if (piece.block[block] != unseen) peer.opens[piece.block[block] - 1u].used = false;
+    if (Open* open = open_of(peer, piece, block)) close(*open);
     piece.block[block] = done;
     if (++piece.blocks_done < piece.blocks) return;
     piece.state = Piece::State::finished;
@@ -99,6 +133,7 @@ void Receiver::block_done(Peer& peer, uint32_t slot, uint32_t block) {
     peer.report = true;
 }
 
+/// Something may have been lost: the sender is told in a while what is missing of all up to now.
 void Receiver::hole(Peer& peer) {
     if (peer.hole_us != never) {
         peer.again = true;
@@ -108,11 +143,14 @@ void Receiver::hole(Peer& peer) {
     ++peer.epoch;
 }
 
+// ---- packets -------------------------------------------------------------------------------------------------------------------
+
 Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::feedback) return bytes <= inline_bytes_max ? Landing::lease : Landing::drop;
+    if (packet.type == PacketType::parity) return bytes == config_.segment_bytes ? Landing::lease : Landing::drop;
     if (packet.type != PacketType::words && packet.type != PacketType::record) return Landing::drop;
     if (!plausible(packet, bytes)) return Landing::drop;
-    const Peer& peer = peers_[packet.sender];
+    Peer& peer = peers_[packet.sender];
     if (peer.lost || !fresh(peer, packet.sequence)) return Landing::drop;
     Packet asked = packet;
     DataBody body = body_of<DataBody>(packet);
@@ -129,60 +167,139 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     return user_.land(asked, bytes, place) == Landing::place ? Landing::place : Landing::lease;   // take() asks again
 }
 
-bool Receiver::take(const Packet& packet, uint64_t now_us, Packet* given) {
+void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given) {
     now_us_ = now_us;
-    if (!plausible(packet, packet.payload.bytes)) return false;
+    if (packet.type == PacketType::parity) return take_parity(packet, given);
+    if (!plausible(packet, packet.payload.bytes)) return;
     Peer& peer = peers_[packet.sender];
-    if (peer.lost || !fresh(peer, packet.sequence)) {
-        counters_->duplicates.fetch_add(1, std::memory_order_relaxed);
-        return false;
-    }
+    if (peer.lost || !fresh(peer, packet.sequence)) return;
     const bool newest = packet.sequence > peer.highest;
     see(peer, packet.sequence, packet.payload.bytes + wire_bytes);
-    Piece* piece = piece_of(peer, packet);
-    if (!piece) return false;
-    piece->newest = std::max(piece->newest, packet.sequence);
-    DataBody body = body_of<DataBody>(packet);
+    const DataBody body = body_of<DataBody>(packet);
+    Piece* piece = piece_of(peer, packet, packet.type, body);
+    if (!piece) return;
     const uint32_t slot = body.reserved, within = body.index.get() % piece_segments, b = within / block_segments,
                    i = within % block_segments;
     const bool in_order = within == piece->next;
+    if (within < piece->next && newest) counters_->lost.fetch_add(1, std::memory_order_relaxed);
     piece->next = std::max(piece->next, within + 1);
-    Open* open = const_cast<Open*>(open_of(peer, *piece, b));
-    if (piece->state == Piece::State::finished || piece->block[b] == done || (open && bit(open->bits, i))) {
-        peer.report = true;   // it does not know yet
+    if (body.index.get() + 1 == body.count.get()) piece->last_bytes = static_cast<uint16_t>(packet.payload.bytes);
+    Open* open = open_of(peer, *piece, b);
+    if (piece->block[b] == done || (open && bit(open->bits, i))) {
         counters_->duplicates.fetch_add(1, std::memory_order_relaxed);
-        return false;
+        return;
     }
-    *given = packet;
-    body.reserved = 0;
-    given->body = body_bytes(body);
-    given->payload = {};
+    Packet asked;
     Buffer place;
-    const Landing landing = user_.land(*given, packet.payload.bytes, &place);
-    given->payload = packet.payload;
-    if (landing == Landing::later) {
-        piece->held = within + 1, piece->held_bytes = static_cast<uint32_t>(packet.payload.bytes);
-        peer.held_us = std::min(peer.held_us, now_us + held_us);
-        return false;
-    }
+    const Landing landing = ask(packet.sender, *piece, within, &asked, &place);
+    if (landing == Landing::later) return hold(peer, *piece, within);
     if (!open) open = open_new(peer, slot, b);
-    if (!open) {
-        hole(peer);
-        return false;
-    }
-    if (landing == Landing::place && place.host != packet.payload.host) {   // there was none when it came
-        if (place.bytes) std::memcpy(place.host, packet.payload.host, place.bytes);
-        given->payload = place;
-    }
-    if (landing == Landing::drop || landing == Landing::lease) open->plain = true;
-    set_bit(open->bits, i), ++open->have;
-    open->place[i] = place.host;
-    if (open->epoch != peer.epoch) open->epoch = peer.epoch, open->newer = 0;
-    if (packet.sequence > peer.snapshot) ++open->newer;
-    if (open->have == open->segments) block_done(peer, slot, b);
-    else if (!in_order || !newest) hole(peer);
+    if (!open) return;
     counters_->packets_received.fetch_add(1, std::memory_order_relaxed);
-    return landing != Landing::drop;
+    if (landing != Landing::place) spoil(*open);
+    else if (place.host != packet.payload.host && place.bytes) std::memcpy(place.host, packet.payload.host, place.bytes);
+    if (landing != Landing::drop) {
+        asked.channel = packet.channel, asked.view = packet.view, asked.sequence = packet.sequence;
+        asked.payload = landing == Landing::place ? place : packet.payload;
+        given->push_back(asked);
+    }
+    set_bit(open->bits, i), open->place[i] = place.host;
+    count(peer, *open, packet.sequence);
+    if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
+    else if (!in_order || !newest) hole(peer);
+}
+
+void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
+    const ParityBody body = body_of<ParityBody>(packet);
+    if (packet.sender >= config_.ranks || packet.sender == config_.self || packet.sequence == 0 || packet.sequence > sequence_mask) return;
+    const uint32_t count_all = body.count.get(), row = body.row & 0x7f;
+    const bool last = body.block.get() & 0x8000;
+    const uint32_t rest = body.block.get() & 0x7fff;
+    if (count_all < 2 || count_all > count_max || row >= parity_rows || packet.payload.bytes != config_.segment_bytes) return;
+    if (last ? rest == 0 || rest > config_.segment_bytes : rest >= (count_all - 1) / block_segments) return;
+    Peer& peer = peers_[packet.sender];
+    if (peer.lost || !fresh(peer, packet.sequence)) return;
+    see(peer, packet.sequence, packet.payload.bytes + wire_bytes);
+    DataBody name{body.step, body.bucket, body.part, body.phase, body.slot, {}, body.count};
+    name.index.set((last ? (count_all - 1) / block_segments : rest) * block_segments);
+    Piece* piece = piece_of(peer, packet, body.row & 0x80 ? PacketType::record : PacketType::words, name);
+    if (!piece) return;
+    const uint32_t b = name.index.get() % piece_segments / block_segments;
+    if (piece->block[b] == done) return;
+    if (last) piece->last_bytes = static_cast<uint16_t>(rest);
+    Open* open = open_of(peer, *piece, b);
+    if (!open) open = open_new(peer, body.slot, b);
+    if (!open || open->plain || open->have >= open->segments) return;
+    for (uint16_t kept = open->parity; kept != no_parity; kept = kept_[kept].next)
+        if (kept_[kept].row == row) return;
+    hole(peer);
+    if (parity_free_ == no_parity) return spoil(*open);
+    const uint16_t kept = parity_free_;
+    parity_free_ = kept_[kept].next;
+    kept_[kept] = {open->parity, static_cast<uint8_t>(row)};
+    open->parity = kept, ++open->parities;
+    std::memcpy(parity_in_.host + uint64_t{kept} * config_.segment_bytes, packet.payload.host, config_.segment_bytes);
+    count(peer, *open, packet.sequence);
+    if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
+}
+
+/// Asks the user about a segment.  *packet: its event, without payload.
+Landing Receiver::ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place) {
+    *packet = {};
+    packet->type = piece.type, packet->sender = rank;
+    DataBody body = piece.name;
+    const uint32_t index = body.index.get() + within;
+    body.index.set(index);
+    packet->body = body_bytes(body);
+    return user_.land(*packet, index + 1 == body.count.get() ? piece.last_bytes : config_.segment_bytes, place);
+}
+
+void Receiver::hold(Peer& peer, Piece& piece, uint32_t within) {
+    piece.held = within + 1;
+    peer.held_us = std::min(peer.held_us, now_us_ + held_us);
+}
+
+/// Everything of the block is there, or can be had from parity.
+void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* given) {
+    const uint8_t slot = open.slot, b = open.block;
+    if (open.parities == 0) return block_done(peer, slot, b);
+    Piece& piece = peer.pieces[slot];
+    uint8_t there[block_segments], missing[block_segments], rows[block_segments];
+    std::byte *sources[block_segments], *out[block_segments];
+    Packet packets[block_segments];
+    uint32_t have = 0, lack = 0;
+    Buffer last;   // the transfer's last segment, where it is shorter than its parity
+    for (uint32_t i = 0; i < open.segments; ++i) {
+        const bool is_last = piece.name.index.get() + b * block_segments + i + 1 == piece.name.count.get();
+        if (bit(open.bits, i)) {
+            there[have] = static_cast<uint8_t>(i);
+            sources[have++] = parity_.padded({open.place[i], nullptr, is_last ? piece.last_bytes : config_.segment_bytes, 0});
+            continue;
+        }
+        Buffer place;
+        const Landing landing = ask(rank, piece, b * block_segments + i, &packets[lack], &place);
+        if (landing == Landing::later) return hold(peer, piece, b * block_segments + i);
+        if (landing == Landing::lease) {   // it cannot wait in memory of its own, so it must come by itself
+            spoil(open);
+            return hole(peer);
+        }
+        packets[lack].payload = place;
+        out[lack] = landing == Landing::drop ? nullptr : place.host;
+        if (out[lack] && place.bytes < config_.segment_bytes) last = place, out[lack] = parity_.spare();
+        missing[lack++] = static_cast<uint8_t>(i);
+    }
+    uint16_t kept = open.parity;
+    for (uint32_t r = 0; r < lack; ++r, kept = kept_[kept].next) {
+        rows[r] = kept_[kept].row;
+        sources[have + r] = parity_in_.host + uint64_t{kept} * config_.segment_bytes;
+    }
+    parity_.decode({there, have}, {missing, lack}, {rows, lack}, {sources, have + lack}, {out, lack});
+    if (last.bytes) std::memcpy(last.host, parity_.spare(), last.bytes);
+    for (uint32_t i = 0; i < lack; ++i)
+        if (out[i]) given->push_back(packets[i]);
+    counters_->repaired.fetch_add(lack, std::memory_order_relaxed);
+    counters_->lost.fetch_add(lack, std::memory_order_relaxed);
+    block_done(peer, slot, b);
 }
 
 bool Receiver::feedback(const Packet& packet, uint64_t now_us) {
@@ -200,30 +317,69 @@ void Receiver::peer_lost(Rank rank) {
     if (rank >= config_.ranks || rank == config_.self) return;
     Peer& peer = peers_[rank];
     peer.lost = true, peer.hole_us = peer.held_us = never, peer.report = peer.credit = false;
-    for (Open& open : peer.opens) open.used = false;
+    for (Open& open : peer.opens)
+        if (open.used) close(open);
 }
 
 /// Asks the user again about what it had no room for.
-void Receiver::unhold(Rank rank, Peer& peer) {
-    bool held = false;
+void Receiver::unhold(Rank rank, Peer& peer, std::vector<Packet>* given) {
+    peer.held_us = never;
     for (uint32_t slot = 0; slot < peer.slots; ++slot) {
         Piece& piece = peer.pieces[slot];
         if (!bit(peer.known, slot) || piece.held == 0) continue;
+        if (given->capacity() < given->size() + given_max) return void(peer.held_us = now_us_);   // the rest in the next round
         Packet packet;
-        packet.type = piece.type, packet.sender = rank;
-        DataBody body = piece.name;
-        body.index.set(piece.name.index.get() + piece.held - 1);
-        packet.body = body_bytes(body);
         Buffer place;
-        if (user_.land(packet, piece.held_bytes, &place) == Landing::later) held = true;
-        else piece.held = 0, hole(peer);
+        const uint32_t within = std::exchange(piece.held, 0) - 1;
+        if (ask(rank, piece, within, &packet, &place) == Landing::later) {
+            hold(peer, piece, within);
+            continue;
+        }
+        hole(peer);
+        Open* open = open_of(peer, piece, within / block_segments);
+        if (open && open->have >= open->segments) decode(rank, peer, *open, given);
     }
-    peer.held_us = held ? now_us_ + held_us : never;
 }
 
-uint64_t Receiver::window(const Peer&) const {
-    const uint64_t packet = config_.segment_bytes + wire_bytes;
-    return std::clamp<uint64_t>(config_.window_bytes / std::max(config_.ranks - 1, 1u), 3 * packet, config_.window_bytes);
+/// Asks whether what is missing is still wanted.
+void Receiver::forgo(Rank rank, Peer& peer) {
+    for (Open& open : peer.opens) {
+        if (!open.used) continue;
+        Piece& piece = peer.pieces[open.slot];
+        if (piece.held) continue;
+        for (uint32_t i = 0; i < open.segments && open.have < open.segments; ++i) {
+            const uint32_t within = open.block * block_segments + i;
+            if (bit(open.bits, i)) continue;
+            if (within >= piece.next) break;
+            if (piece.name.index.get() + within + 1 == piece.name.count.get() && piece.last_bytes == 0) break;
+            Packet packet;
+            Buffer place;
+            if (ask(rank, piece, within, &packet, &place) != Landing::drop) continue;
+            spoil(open);
+            set_bit(open.bits, i), ++open.have;
+        }
+        if (open.have >= open.segments && open.parities == 0) block_done(peer, open.slot, open.block);
+    }
+}
+
+// ---- what the senders are told -------------------------------------------------------------------------------------------------
+
+/// How fast datagrams come in, of all senders together: the largest rate lately, because what comes may be less than what could.
+void Receiver::measure() {
+    if (now_us_ - rate_from_us_ < rate_us) return;
+    const uint64_t rate = rate_bytes_ * 1'000'000 / (now_us_ - rate_from_us_);
+    if (rate_bytes_) rate_ = std::max(rate, rate_ - rate_ / 16);
+    rate_from_us_ = now_us_, rate_bytes_ = 0;
+}
+
+/// Long queues delay feedback too, so all senders together may have on its way what comes in within ahead_us.
+uint64_t Receiver::window(const Peer& peer) const {
+    const uint64_t packet = config_.segment_bytes + wire_bytes, least = window_least * packet;
+    if (peer.held_us != never) return least;
+    if (rate_ == 0) return window_first(config_);
+    uint64_t share = std::min(rate_ * ahead_us / 1'000'000, config_.window_bytes) / std::max(active_, 1u);
+    if (share < window_good * packet) share = std::min(2 * share, window_good * packet);   // the fewer feedbacks are worth a longer queue
+    return std::max(share, least);
 }
 
 Buffer Receiver::report(Peer& peer) {
@@ -260,35 +416,41 @@ Buffer Receiver::report(Peer& peer) {
     return peer.out.part(0, at);
 }
 
-void Receiver::emit(Sender& sender, Actions& actions) {
+void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given) {
     now_us_ = actions.now_us, due_us_ = never;
+    measure();
+    active_ = 0;
+    for (const Peer& peer : peers_) active_ += peer.heard_us + active_us > now_us_;
     for (Rank r = 0; r < config_.ranks; ++r) {
         Peer& peer = peers_[r];
         if (r == config_.self || peer.lost) continue;
-        if (now_us_ >= peer.held_us) unhold(r, peer);
+        if (now_us_ >= peer.held_us) unhold(r, peer, given);
         if (now_us_ >= peer.hole_us) peer.report = true, peer.horizon = std::max(peer.horizon, peer.snapshot);
-        if (peer.report || peer.credit) {
-            FeedbackBody body{};
-            Buffer payload;
-            peer.told = window(peer), peer.owed = 0;
-            body.window.set(static_cast<uint32_t>(peer.told));
-            Feedback kind = Feedback::credit;
-            if (peer.report) {
-                kind = Feedback::report;
-                if (peer.hole_us == never) peer.horizon = peer.highest;
-                body.behind.set(static_cast<uint32_t>(std::min<uint64_t>(peer.highest - peer.horizon, UINT32_MAX)));
-                payload = report(peer);
-            }
-            body.highest.set(peer.highest | static_cast<uint64_t>(kind) << 48);
-            sender.send_feedback(r, body, payload, actions);
-            peer.report = peer.credit = false;
-        }
+        if (peer.report) forgo(r, peer);
+        if (peer.report || peer.credit) tell(r, peer, sender, actions);
         if (now_us_ >= peer.hole_us) {
             peer.hole_us = never;
             if (peer.again) hole(peer);
         }
         due_us_ = std::min({due_us_, peer.hole_us, peer.held_us});
     }
+}
+
+void Receiver::tell(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
+    FeedbackBody body{};
+    Buffer payload;
+    peer.told = window(peer), peer.owed = 0;
+    body.window.set(static_cast<uint32_t>(peer.told));
+    Feedback kind = Feedback::credit;
+    if (peer.report) {
+        kind = Feedback::report;
+        if (peer.hole_us == never) peer.horizon = peer.highest;
+        body.behind.set(static_cast<uint32_t>(std::min<uint64_t>(peer.highest - peer.horizon, UINT32_MAX)));
+        payload = report(peer);
+    }
+    body.highest.set(peer.highest | static_cast<uint64_t>(kind) << 48);
+    sender.send_feedback(rank, body, payload, actions);
+    peer.report = peer.credit = false;
 }
 
 }   // namespace gradcast::bulk

@@ -9,6 +9,7 @@
 #include "runtime/core/arena.h"
 #include "transport/bulk/bulk.h"
 #include "transport/bulk/feedback.h"
+#include "transport/bulk/parity.h"
 #include "transport/bulk/sender.h"
 
 namespace gradcast::bulk {
@@ -18,37 +19,50 @@ public:
     Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters);
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place);
-    /// Of type words or record.  True: *given is a packet for the user.
-    bool take(const Packet& packet, uint64_t now_us, Packet* given);
+    static constexpr uint32_t given_max = block_segments;   // by one packet, or by one block in emit()
+    /// Of type words, record or parity.  What has come goes to *given, for the user, who looks at it before the packet's payload ends.
+    void take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given);
     /// True: it is for the sending end.
     bool feedback(const Packet& packet, uint64_t now_us);
     void peer_lost(Rank rank);
-    void emit(Sender& sender, Actions& actions);
+    void emit(Sender& sender, Actions& actions, std::vector<Packet>* given);
     uint64_t due_us() const { return due_us_; }
 
 private:
-    static constexpr uint32_t seen_numbers = 4096;   // transmissions older than so many are dropped
+    static constexpr uint32_t seen_numbers = 4096;          // transmissions older than so many are dropped
+    static constexpr uint32_t parity_bytes_max = 8 << 20;   // kept until their blocks are complete, of all senders
     static constexpr uint64_t reorder_us = 100, held_us = 1000;
+    static constexpr uint64_t rate_us = 2000;    // how long the arrival rate is measured
+    static constexpr uint64_t ahead_us = 5000;   // what all senders may have on its way, as time of arrival
+    static constexpr uint64_t active_us = 10'000;
     static constexpr uint64_t never = ~uint64_t{0};
+    static constexpr uint16_t no_parity = 0xFFFF;
     static constexpr uint8_t unseen = 0, done = 255;   // of Piece::block; between them: 1 + index of an open block
 
     struct Open {   // a block of which something is there
-        bool used = false, plain = false;
+        bool used = false;
+        bool plain = false;   // segments are not in their places any more, so parity is of no use
         uint8_t slot = 0, block = 0, segments = 0;
         uint8_t have = 0, newer = 0;   // packets that are there; those of them from beyond the horizon of `epoch`
         uint32_t epoch = 0;
         uint64_t bits[2] = {};
+        uint16_t parity = no_parity;   // the first of its parity packets
+        uint8_t parities = 0;          // which count as `have`
         std::byte* place[block_segments] = {};
+    };
+    struct Kept {   // a parity packet
+        uint16_t next = no_parity;
+        uint8_t row = 0;
     };
     struct Piece {
         DataBody name{};   // index: of its first segment
         PacketType type{};
         enum class State : uint8_t { none, going, finished } state = State::none;
         uint8_t blocks = 0, blocks_done = 0;
-        uint64_t newest = 0;   // highest transmission number of it
-        uint32_t next = 0;     // behind the highest segment seen
-        uint32_t held = 0;     // a segment + 1 that the user has no room for
-        uint32_t held_bytes = 0;
+        uint64_t newest = 0;       // highest transmission number of it
+        uint32_t next = 0;         // behind the highest segment seen
+        uint32_t held = 0;         // a segment + 1 that the user has no room for
+        uint16_t last_bytes = 0;   // of the transfer's last segment, 0: not known
         uint8_t block[piece_blocks] = {};
     };
     struct Peer {
@@ -58,7 +72,8 @@ private:
         bool again = false, report = false, credit = false, lost = false;
         uint64_t owed = 0, told = 0;   // bytes since the last feedback; the window it was told
         uint64_t held_us = never;
-        uint32_t slots = 0;   // those ever used
+        uint64_t heard_us = 0;   // the last packet
+        uint32_t slots = 0;      // those ever used
         uint64_t finished[slots_max / 64] = {}, known[slots_max / 64] = {};
         uint64_t seen[seen_numbers / 64] = {};
         std::vector<Piece> pieces;
@@ -69,20 +84,38 @@ private:
     bool plausible(const Packet& packet, uint64_t bytes) const;
     bool fresh(const Peer& peer, uint64_t sequence) const;
     void see(Peer& peer, uint64_t sequence, uint64_t bytes);
-    Piece* piece_of(Peer& peer, const Packet& packet);
-    const Open* open_of(const Peer& peer, const Piece& piece, uint32_t block) const;
+    Piece* piece_of(Peer& peer, const Packet& packet, PacketType type, const DataBody& body);
+    Open* open_of(Peer& peer, const Piece& piece, uint32_t block);
     Open* open_new(Peer& peer, uint32_t slot, uint32_t block);
+    void close(Open& open);
+    void count(Peer& peer, Open& open, uint64_t sequence);
     void block_done(Peer& peer, uint32_t slot, uint32_t block);
     void hole(Peer& peer);
-    void unhold(Rank rank, Peer& peer);
+
+    void take_parity(const Packet& packet, std::vector<Packet>* given);
+    void spoil(Open& open);
+    Landing ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place);
+    void hold(Peer& peer, Piece& piece, uint32_t within);
+    void forgo(Rank rank, Peer& peer);
+    void decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* given);
+    void unhold(Rank rank, Peer& peer, std::vector<Packet>* given);
+
+    void measure();
     uint64_t window(const Peer& peer) const;
     Buffer report(Peer& peer);
+    void tell(Rank rank, Peer& peer, Sender& sender, Actions& actions);
 
     const BulkConfig config_;
     Protocol& user_;
     BulkCounters* const counters_;
     std::vector<Peer> peers_;
+    Parity parity_;
+    Buffer parity_in_;
+    std::vector<Kept> kept_;
+    uint16_t parity_free_ = 0;
     uint64_t now_us_ = 0, due_us_ = never;
+    uint64_t rate_from_us_ = 0, rate_bytes_ = 0, rate_ = 0;   // rate_: bytes per second, the largest seen lately
+    uint32_t active_ = 0;                                     // senders heard of within active_us
 };
 
 }   // namespace gradcast::bulk

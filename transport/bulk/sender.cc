@@ -15,15 +15,14 @@ Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
     : config_(config),
       counters_(counters),
       words_((config.ranks + 63) / 64),
+      parity_(config.segment_bytes, arena),
       pieces_(slots_max),
       remaining_(slots_max * words_),
       expected_(slots_max * words_),
       peers_(config.ranks),
       log_(log_entries) {
-    (void)arena;
-    const uint64_t packet = config.segment_bytes + wire_bytes;
-    for (Peer& peer : peers_)
-        peer.window = std::clamp<uint64_t>(config.window_bytes / std::max(config.ranks - 1, 1u), 3 * packet, 16 * packet);
+    arena.plan("bulk parity", uint64_t{link_max} * config.segment_bytes, &parity_out_);
+    for (Peer& peer : peers_) peer.window = window_first(config);
     transfers_.reserve(256), transfers_free_.reserve(256), closing_.reserve(256), done_.reserve(256);
 }
 
@@ -202,29 +201,67 @@ void Sender::emit_repairs(Actions& actions) {
             const uint32_t slot = w * 64 + static_cast<uint32_t>(std::countr_zero(slots));
             Piece& piece = pieces_[slot];
             for (uint32_t blocks = piece.repair; blocks && !full(); blocks &= blocks - 1)
-                repair_block(slot, static_cast<uint32_t>(std::countr_zero(blocks)), actions);
+                if (repair_block(slot, static_cast<uint32_t>(std::countr_zero(blocks)), actions))
+                    piece.repair &= static_cast<uint16_t>(~(blocks & -blocks));
             if (piece.repair == 0) clear_bit(repairing_, slot);
         }
 }
 
-void Sender::repair_block(uint32_t slot, uint32_t b, Actions& actions) {
+/// True: nothing of it waits any more.
+bool Sender::repair_block(uint32_t slot, uint32_t b, Actions& actions) {
+    Block& block = pieces_[slot].blocks[b];
+    const RankSet& all = transfers_[pieces_[slot].transfer].send.to;
+    if (!block.several) {
+        if (all.bits && now_us_ < block.since_us + gather_us) return due(block.since_us + gather_us), false;
+        return resend(slot, b, block.resend, {block.sole}, actions);
+    }
+    return resend(slot, b, block.plain, all, actions) && push_parity(slot, b, actions);
+}
+
+bool Sender::resend(uint32_t slot, uint32_t b, uint64_t (&segments)[2], const RankSet& to, Actions& actions) {
     Piece& piece = pieces_[slot];
-    Block& block = piece.blocks[b];
-    const Transfer& transfer = transfers_[piece.transfer];
-    if (transfer.send.to.bits && !block.several && now_us_ < block.since_us + gather_us) return due(block.since_us + gather_us);
-    const RankSet to = block.several ? transfer.send.to : RankSet{block.sole};
     uint64_t budget = room(to);
     for (uint32_t w = 0; w < 2; ++w)
-        while (block.resend[w]) {
-            const uint32_t index = b * block_segments + w * 64 + static_cast<uint32_t>(std::countr_zero(block.resend[w]));
-            const uint64_t bytes = segment_of(transfer, piece.first + index).bytes + wire_bytes;
-            if (full() || bytes > budget) return;
+        for (; segments[w]; segments[w] &= segments[w] - 1) {
+            const uint32_t index = b * block_segments + w * 64 + static_cast<uint32_t>(std::countr_zero(segments[w]));
+            const uint64_t bytes = segment_of(transfers_[piece.transfer], piece.first + index).bytes + wire_bytes;
+            if (full() || bytes > budget) return false;
             budget -= bytes;
             push_segment(slot, index, to, true, actions);
-            block.resend[w] &= block.resend[w] - 1;
         }
-    piece.repair &= static_cast<uint16_t>(~(1u << b));
-    block.several = false, block.sole = none;
+    return true;
+}
+
+bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
+    Piece& piece = pieces_[slot];
+    Block& block = piece.blocks[b];
+    Transfer& transfer = transfers_[piece.transfer];
+    while (block.parity) {
+        const uint64_t bytes = config_.segment_bytes + wire_bytes;
+        const uint32_t link =
+            std::min(burst_max - std::min(burst_count_, burst_max), link_max - std::min(in_link_ + burst_count_, link_max));
+        const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>({block.parity, link, room(transfer.send.to) / bytes}));
+        if (count == 0 || full()) return false;
+        const uint32_t from = piece.first + b * block_segments, segments = std::min(transfer.count - from, block_segments);
+        std::byte *in[block_segments], *out[Parity::rows_at_once];
+        for (uint32_t i = 0; i < segments; ++i) in[i] = parity_.padded(segment_of(transfer, from + i));
+        for (uint32_t i = 0; i < count; ++i) out[i] = parity_out_.host + (parity_sent_ + i) % link_max * config_.segment_bytes;
+        parity_.encode({in, segments}, block.next_row, {out, count});
+        const DataBody name = std::bit_cast<DataBody>(transfer.send.body);
+        ParityBody body{name.step, name.bucket, name.part, name.phase, static_cast<uint8_t>(slot), 0, name.count, {}};
+        const uint32_t number = from / block_segments;
+        const bool last = from + segments == transfer.count;
+        body.block.set(static_cast<uint16_t>(last ? 0x8000 | segment_of(transfer, transfer.count - 1).bytes : number));
+        transfer.last_burst = burst_;
+        for (uint32_t i = 0; i < count; ++i) {
+            body.row = static_cast<uint8_t>(block.next_row | (transfer.send.type == PacketType::record ? 0x80 : 0));
+            block.next_row = static_cast<uint8_t>((block.next_row + 1) % parity_rows);
+            push(transfer.send.to, PacketType::parity, body_bytes(body), {out[i], nullptr, config_.segment_bytes, parity_out_.region},
+                 Logged::What::parity, static_cast<uint8_t>(slot), b * block_segments, actions);
+        }
+        parity_sent_ += count, block.parity = static_cast<uint8_t>(block.parity - count);
+    }
+    return true;
 }
 
 uint64_t Sender::timeout_us(const Peer& peer) const {
@@ -356,21 +393,24 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
                 addressed(entry.bits, entry.rank, from))
                 clear_bit(missing, entry.index % block_segments);
         }
-    uint64_t resend[2] = {};
-    for (uint32_t i = 0; i < before && lost; ++i)
-        if (bit(missing, i)) set_bit(resend, i), --lost;
-    if (!(resend[0] | resend[1])) return;
+    uint64_t again[2] = {};
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < before && count < lost; ++i)
+        if (bit(missing, i)) set_bit(again, i), ++count;
+    if (count == 0) return;
+    const bool plain = segments == 1 || (item && item->plain);
     if (!(piece.repair >> b & 1)) {
         piece.repair |= static_cast<uint16_t>(1u << b);
         set_bit(repairing_, slot);
         block.sole = from, block.several = false, block.since_us = now_us_;
-        block.resend[0] = resend[0], block.resend[1] = resend[1];
-    } else if (!block.several && block.sole == from) {
-        block.resend[0] = resend[0], block.resend[1] = resend[1];
-    } else {
-        block.several = true;
-        block.resend[0] |= resend[0], block.resend[1] |= resend[1];
     }
+    if (block.sole != from) block.several = true;
+    if (!block.several) block.resend[0] = block.resend[1] = block.plain[0] = block.plain[1] = block.parity = 0;
+    for (uint32_t w = 0; w < 2; ++w) {
+        block.resend[w] |= again[w];
+        if (plain) block.plain[w] |= again[w];
+    }
+    if (!plain) block.parity = static_cast<uint8_t>(std::max<uint32_t>(block.parity, count));
 }
 
 void Sender::forget_repairs(Piece& piece, uint32_t slot, uint32_t b, Rank rank) {

@@ -11,6 +11,7 @@
 #include "runtime/core/arena.h"
 #include "transport/bulk/bulk.h"
 #include "transport/bulk/feedback.h"
+#include "transport/bulk/parity.h"
 
 namespace gradcast::bulk {
 
@@ -47,10 +48,12 @@ private:
         uint32_t mark = 0;                          // of the counts below
         uint8_t after_data = 0, after_repair = 0;   // transmitted after the horizon of the report being read
         uint8_t next_row = 0;
-        uint8_t parity = 0;        // packets to be sent to all
-        bool several = false;      // more than one rank lacks something
-        Rank sole = ~Rank{0};      // which one does
-        uint64_t resend[2] = {};   // segments to be sent again
+        // What is to be sent again: to the one rank that lacks something the segments in `resend`; to several `parity` packets, and the
+        // segments in `plain` for those that have no use for parity.
+        bool several = false;
+        uint8_t parity = 0;
+        Rank sole = none;
+        uint64_t resend[2] = {}, plain[2] = {};
         uint64_t since_us = 0;
     };
     struct Piece {
@@ -100,7 +103,9 @@ private:
     void emit_repairs(Actions& actions);
     void emit_new(uint32_t cls, Actions& actions);
     bool send_piece(uint32_t slot, Actions& actions);
-    void repair_block(uint32_t slot, uint32_t block, Actions& actions);
+    bool repair_block(uint32_t slot, uint32_t block, Actions& actions);
+    bool resend(uint32_t slot, uint32_t block, uint64_t (&segments)[2], const RankSet& to, Actions& actions);
+    bool push_parity(uint32_t slot, uint32_t block, Actions& actions);
     void polls(Actions& actions);
     bool full() const { return burst_count_ >= burst_max || in_link_ + burst_count_ >= link_max || now_us_ < pace_us_; }
 
@@ -116,6 +121,9 @@ private:
     const BulkConfig config_;
     BulkCounters* const counters_;
     const uint32_t words_;   // of a set of ranks
+    Parity parity_;
+    Buffer parity_out_;   // link_max packets, used in turn
+    uint64_t parity_sent_ = 0;
     std::vector<Transfer> transfers_;
     std::vector<uint32_t> transfers_free_, closing_;   // closing: finished by all, their memory still the link's
     Queue waiting_[2];                                 // transfers, by class

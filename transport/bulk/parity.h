@@ -1,0 +1,32 @@
+// Cauchy parity over GF(2^8), on ISA-L: of k <= 128 segments any k of them and of the 127 parity packets give all.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "runtime/core/arena.h"
+#include "transport/bulk/feedback.h"
+
+namespace gradcast::bulk {
+
+/// Both directions, with the memory that they need.
+class Parity {
+public:
+    Parity(uint32_t segment_bytes, Arena& arena);
+    static constexpr uint32_t rows_at_once = 16;
+
+    /// A source shorter than a segment stands for one with zeros behind it; at most one of a call may be.
+    std::byte* padded(const Buffer& segment);
+    /// Parity of rows row, row + 1, … (modulo parity_rows) of all `segments` into out; at most rows_at_once.
+    void encode(std::span<std::byte*> segments, uint32_t row, std::span<std::byte*> out);
+    /// `there` and `missing` are numbers of segments, `rows` of the parity packets, as many as are missing.
+    /// sources: the segments that are there, then the parity packets.  out: the missing segments, null where not wanted.
+    void decode(std::span<const uint8_t> there, std::span<const uint8_t> missing, std::span<const uint8_t> rows,
+                std::span<std::byte*> sources, std::span<std::byte*> out);
+    std::byte* spare() { return spare_.host; }   // a segment's room, for an output that is longer than its place
+
+private:
+    const uint32_t segment_bytes_;
+    Buffer padded_, spare_, matrix_, inverse_, rows_, tables_;
+};
+
+}   // namespace gradcast::bulk
