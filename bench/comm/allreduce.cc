@@ -1,105 +1,115 @@
-#include "bench/comm/allreduce.h"
-
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/utsname.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <charconv>
-#include <cmath>
-#include <csignal>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <thread>
+#include <cstring>
 
+#include "bench/comm/bench.h"
 #include "runtime/core/clock.h"
-#include "runtime/core/isa.h"
 #include "runtime/core/rng.h"
+#include "transport/bulk/bulk.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
-
-Status allreduce_sizes(const std::string& text, std::vector<uint64_t>* sizes) {
-    auto one = [&](std::string_view word, uint64_t* bytes) -> Status {
-        uint64_t value = 0, unit = 1;
-        auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-        std::string_view rest(end, static_cast<size_t>(word.data() + word.size() - end));
-        if (rest == "K") unit = 1 << 10;
-        else if (rest == "M") unit = 1 << 20;
-        else if (rest == "G") unit = 1 << 30;
-        else if (!rest.empty()) error = std::errc::invalid_argument;
-        if (error != std::errc() || value == 0 || value > (1u << 30) / unit || value * unit % 4 != 0)
-            return fail(Code::invalid, "--size {}: '{}' is not a multiple of 4 bytes up to 1G, like 64K or 16M", text, word);
-        *bytes = value * unit;
-        return {};
-    };
-    std::vector<uint64_t> result;
-    if (size_t dots = text.find(".."); dots != text.npos) {
-        uint64_t from = 0, to = 0;
-        GC_TRY(one(std::string_view(text).substr(0, dots), &from));
-        GC_TRY(one(std::string_view(text).substr(dots + 2), &to));
-        if (from > to) return fail(Code::invalid, "--size {}: the range is empty", text);
-        for (; from <= to; from *= 4) result.push_back(from);
-    } else {
-        for (size_t at = 0; at <= text.size();) {
-            size_t comma = std::min(text.find(',', at), text.size());
-            uint64_t bytes = 0;
-            GC_TRY(one(std::string_view(text).substr(at, comma - at), &bytes));
-            result.push_back(bytes);
-            at = comma + 1;
-        }
-    }
-    *sizes = std::move(result);
-    return {};
-}
-
 namespace {
 
-constexpr uint64_t deadline_us = 30'000'000;   // of one repetition
 constexpr uint64_t seed = 1;
+constexpr uint64_t stride = 16;   // floats by which a block's gradient is shifted against the one before
+constexpr uint64_t least_us = 30'000'000;
 
-// Element i of a rank's gradient: a function of (seed, rank, i), so that each rank can check the sum alone.
-float element(Rank rank, uint64_t i) { return 2 * uniform(random4(Purpose::test, seed, i / 4, rank)[i % 4]) - 1; }
+const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
+                          {"size_bytes", "size B", 1, 0, 10},
+                          {"d", "d", 1, 0, 3},
+                          {"p50_us", "p50 ms", 1e3, 3, 9},
+                          {"p99_us", "p99 ms", 1e3, 3, 9},
+                          {"max_us", "max ms", 1e3, 3, 9},
+                          {"algbw_bytes_per_s", "algbw MB/s", 1e6, 1, 10},
+                          {"busbw_bytes_per_s", "busbw MB/s", 1e6, 1, 10},
+                          {"sent_bytes", "sent B", 1, 0, 10},
+                          {"received_bytes", "recv B", 1, 0, 10},
+                          {"wire_sent_bytes", "wire tx B", 1, 0, 10},
+                          {"wire_received_bytes", "wire rx B", 1, 0, 10},
+                          {"bound_bytes", "bound B", 1, 0, 10},
+                          {"bound_us", "bound ms", 1e3, 3, 9},
+                          {"percent_of_bound", "% of bound", 1, 1, 10},
+                          {"cpu_us", "cpu ms", 1e3, 2, 8},
+                          {"network_us", "net ms", 1e3, 2, 8},
+                          {"cpu_s_per_gb", "cpu s/GB", 1, 2, 8},
+                          {"lost_percent", "lost %", 1, 2, 6},
+                          {"repair_percent", "repair %", 1, 2, 8},
+                          {"wrong_elements", "wrong", 1, 0, 6}};
 
-// What the ranks share: a barrier, and a row a repetition.
-struct Shared {
-    std::atomic<uint32_t> arrived, round;
-    std::atomic<bool> failed;
-    char error[512];
-};
-struct Row {   // one rank, one repetition
-    uint64_t exchange_us, raw_us, sent, received, wrong;
-};
-
-// False when somebody failed or did not come: the caller ends.
-bool barrier(Shared& shared, uint32_t ranks) {
-    uint32_t round = shared.round.load(std::memory_order_acquire);
-    if (shared.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks) {
-        shared.arrived.store(0, std::memory_order_relaxed);
-        shared.round.fetch_add(1, std::memory_order_release);
-        return !shared.failed;
-    }
-    for (uint64_t end = clock_us() + deadline_us; shared.round.load(std::memory_order_acquire) == round && !shared.failed;) {
-        if (clock_us() > end) return false;
-        std::this_thread::yield();
-    }
-    return !shared.failed;
+uint32_t choose(uint32_t n, uint32_t k) {
+    uint64_t result = 1;
+    for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
+    return static_cast<uint32_t>(std::min<uint64_t>(result, blocks_max));
+}
+// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.
+uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
+    return std::string_view(kind.name) == "cssgd" ? choose(n, options.r) : n;
 }
 
-// `bytes` to the right neighbour and as many from the left over plain sockets: the bound on this machine.
-Status raw_exchange(int right, int left, uint64_t bytes, std::vector<char>& scratch) {
-    uint64_t out = bytes, in = bytes, end = clock_us() + deadline_us;
+View view_of(uint32_t n) {
+    View view;
+    view.members.resize(n);
+    for (Rank rank = 0; rank < n; ++rank) view.members[rank].name = fmt::format("rank-{}", rank);
+    return view;
+}
+
+// `count` random floats in (-1, 1), of which each block takes `count` from its own offset on.
+std::vector<float> numbers(uint64_t count, uint32_t blocks) {
+    std::vector<float> base(count + blocks * stride + 4);
+    for (uint64_t i = 0; i + 4 <= base.size(); i += 4) {
+        const Philox bits = random4(Purpose::test, seed, i / 4, 0);
+        for (uint64_t k = 0; k < 4; ++k) base[i + k] = 2 * uniform(bits[k]) - 1;
+    }
+    return base;
+}
+
+int64_t word_at(Word word, Buffer words, uint64_t i) {
+    switch (word) {
+        case Word::i16: return words.as<int16_t>()[i];
+        case Word::i32: return words.as<int32_t>()[i];
+        case Word::i64: return words.as<int64_t>()[i];
+    }
+    return 0;
+}
+
+// ---- plain sockets -------------------------------------------------------------------------------------------------------------
+
+struct Plain {
+    Fd right, left;
+};
+
+// Connects each rank with its neighbours round a ring.  Collective.
+Status plain_open(Bench& bench, Plain* plain) {
+    Meeting& meeting = bench.meeting;
+    const std::string host = bench.nodes[meeting.rank()]["address"];
+    Fd listener;
+    std::string address;
+    GC_TRY(meeting_listen(host + ":0", &listener, &address));
+    std::vector<nlohmann::json> all;
+    GC_TRY(meeting.gather(address, &all));
+    SocketAddress right;
+    GC_TRY(address_resolve(all[(meeting.rank() + 1) % meeting.ranks()], false, &right));
+    plain->right = Fd(::socket(right.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!plain->right || ::connect(plain->right.get(), reinterpret_cast<const sockaddr*>(&right.storage), right.bytes) != 0)
+        return fail_sys(errno, "cannot connect a plain socket");
+    pollfd ready{listener.get(), POLLIN, 0};
+    if (::poll(&ready, 1, static_cast<int>(least_us / 1000)) <= 0) return fail(Code::deadline, "no plain connection came");
+    plain->left = Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    return plain->left ? Status{} : fail_sys(errno, "cannot accept a plain connection");
+}
+
+// `bytes` to the right neighbour and as many from the left.
+Status plain_exchange(const Plain& plain, uint64_t bytes, std::vector<char>& scratch) {
+    const int right = plain.right.get(), left = plain.left.get();
+    uint64_t out = bytes, in = bytes, end = clock_us() + least_us;
     while (out > 0 || in > 0) {
         pollfd fds[2] = {{out > 0 ? right : -1, POLLOUT, 0}, {in > 0 ? left : -1, POLLIN, 0}};
         if (::poll(fds, 2, 1000) < 0 && errno != EINTR) return fail_sys(errno, "cannot poll the plain sockets");
-        if (clock_us() > end) return fail(Code::deadline, "the plain sockets moved nothing for 30 s");
+        if (clock_us() > end) return fail(Code::deadline, "the plain sockets moved nothing for {} s", least_us / 1'000'000);
         if (fds[0].revents) {
             ssize_t put = ::send(right, scratch.data(), std::min<uint64_t>(out, scratch.size() / 2), MSG_DONTWAIT | MSG_NOSIGNAL);
             if (put < 0 && errno != EAGAIN) return fail_sys(errno, "cannot send on a plain socket");
@@ -115,304 +125,319 @@ Status raw_exchange(int right, int left, uint64_t bytes, std::vector<char>& scra
     return {};
 }
 
-struct RankConfig {
-    const AllreduceConfig& bench;
+// ---- one exchange at one size --------------------------------------------------------------------------------------------------
+
+struct Cell {
+    Cell(Bench& bench_, const ExchangeKind& kind_, uint64_t bytes)
+        : bench(bench_),
+          kind(kind_),
+          count(bytes / 4),
+          n(bench_.meeting.ranks()),
+          blocks(blocks_of(kind_, bench_.options, n)),
+          layout{count, {{0, count, "all"}}, {{0, count, 0, 1}}},
+          datagrams(kind_.datagrams && bench_.datagrams && n > 1),
+          station(bench_) {}
+
+    Status open();
+    Status repeat(int64_t run, nlohmann::json& mine);
+    Status reference(StepId step, Word word);
+    uint64_t wrong_in(const Sum& sum) const;
+
+    Bench& bench;
     const ExchangeKind& kind;
-    Rank rank;
-    std::vector<int> listeners;   // of all ranks; this one takes its own
-    std::vector<PeerAddress> peers;
-    std::vector<ClusterKey> keys;
-    int right, left;   // plain sockets; -1 alone
-    Shared& shared;
-    uint64_t bound;   // bytes that rank 0 must send: all move as many over the plain sockets
-    Row* rows;        // [runs]
+    const uint64_t count;
+    const uint32_t n, blocks;
+    const Layout layout;
+    const bool datagrams;
+    std::vector<float> base;
+    std::vector<uint32_t> own;   // blocks that this rank holds
+    std::vector<Buffer> gradients;
+    Buffer expected_words;
+    Plan expected;
+    Record expected_record;
+    float expected_maximum = 0;
+    uint64_t bound_bytes = 0, deadline_us = least_us;
+    double d = 0;
+    Plain plain;
+    std::vector<char> scratch;
+    BulkCounters bulk_counters;
+    Arena arena;
+    std::unique_ptr<Exchange> exchange;
+    std::unique_ptr<Protocol> bulk;
+    std::unique_ptr<Codec> codec;
+    Station station;   // last: its thread ends before the rest goes
 };
 
-// One size at one rank: opens everything, warms up, measures, closes.
-Status rank_run(const RankConfig& config, uint64_t bytes) {
-    const AllreduceConfig& bench = config.bench;
-    uint64_t count = bytes / 4;
-    Layout layout{count, {{0, count, "all"}}, {{0, count, 0, 1}}};
-    auto exchange = config.kind.create({&layout, config.rank, bench.ranks, bench.quantiser, segment_bytes_stream});
-    auto codec = codec_cpu(layout, {bench.quantiser, bench.ranks, bench.ranks});
-    Arena arena;
-    Buffer gradient, result;
-    arena.plan("gradient", bytes, &gradient);
-    arena.plan("result", bytes, &result);
-    View view;
-    for (const PeerAddress& peer : config.peers) view.members.push_back({peer.identity.name, peer.identity.uuid, 0});
+ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes) {
+    return {.layout = &layout,
+            .self = self,
+            .blocks = blocks,
+            .quantiser = options.quantiser,
+            .segment_bytes = segment_bytes,
+            .m = options.m,
+            .s = options.s,
+            .r = options.r,
+            .servers = options.servers};
+}
+
+Status Cell::open() {
+    const Options& options = bench.options;
+    Meeting& meeting = bench.meeting;
+    const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
+    exchange = kind.create(exchange_config(options, layout, meeting.rank(), blocks, segment));
+    const View view = view_of(n);
+    const std::vector<uint32_t> samples(blocks, 1);
+    const Placement placement = exchange->place(view, samples);
+    own = placement.blocks_of(meeting.rank());
+    for (size_t k = 0; k < placement.holders.size(); ++k)
+        d += static_cast<double>(placement.holders[k].size()) * (placement.bounds[k + 1] - placement.bounds[k]) / blocks;
     GC_TRY(exchange->install(view, arena));
+    if (datagrams)
+        bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = bench.options.rate / 8},
+                           *exchange, arena, &bulk_counters);
+    gradients.resize(own.size());
+    for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
+    arena.plan("reference", count * 8, &expected_words);
     GC_TRY(arena.seal());
-    for (uint64_t i = 0; i < count; ++i) gradient.as<float>()[i] = element(0, i);
-    codec->probe(gradient.as<float>());   // the same scale at every rank
-    for (uint64_t i = 0; i < count; ++i) gradient.as<float>()[i] = element(config.rank, i);
+    codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
+    base = numbers(count, blocks);
+    codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
+    for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
 
-    LinkConfig link;
-    link.kind = bench.link;
-    link.job[0] = 1;
-    link.self = config.peers[config.rank].identity;
-    link.rank = config.rank;
-    link.peers = config.peers;
-    link.keys = config.keys;
-    link.protect = bench.protect;
-    link.deadline_us = deadline_us;
-    Log log;
-    std::unique_ptr<Driver> driver;
-    GC_TRY(driver_open(link, log, &driver));
-    driver->attach(1, exchange.get());
-    driver->register_memory(arena.whole());
-    std::unique_ptr<Listener> listener;
-    GC_TRY(listener_open({"", ::dup(config.listeners[config.rank]), link.self, config.keys}, log, &listener));
-    GC_TRY(listener->start([&](const JobId&, std::unique_ptr<AcceptedStream> stream) {
-        driver->adopt(std::move(stream));
-        return true;
-    }));
-    Status network_status;
-    std::thread network([&] { network_status = driver->run(); });
-
-    auto measure = [&]() -> Status {
-        std::vector<Completion> completions;
-        std::vector<char> scratch(256 * 1024);
-        // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
-        for (int64_t run = -1 - static_cast<int64_t>(bench.warmup); run < bench.runs; ++run) {
-            StepId step = static_cast<StepId>(run + 1 + bench.warmup);
-            uint64_t sent = driver->counters().bytes_sent, received = driver->counters().bytes_received;
-            if (!barrier(config.shared, bench.ranks)) return fail(Code::peer_lost, "another rank failed");
-            uint64_t start = clock_us();
-            Plan plan = exchange->plan(step, 0);
-            Fence fence;
-            GC_TRY(codec->add(0, {step, config.rank}, 0, gradient, plan, &fence));
-            plan.record->state = 0, plan.record->loss = 0;
-            Event ready;
-            ready.kind = Event::Kind::ready;
-            ready.step = step, ready.fence = fence;
-            driver->host().post(1, ready);
-            completions.clear();
-            GC_TRY(driver->host().wait(&completions, start + deadline_us));
-            GC_TRY(completions.front().status);
-            const Sum& sum = *completions.front().sum;
-            double unit = codec->units(0)[0] * bench.ranks;   // units are those of a mean over a batch of n samples; this is the sum
-            float* out = result.as<float>();
-            if (sum.word == Word::i32)
-                for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<float>(sum.words.as<int32_t>()[i] * unit);
-            else
-                for (uint64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<double>(sum.words.as<int64_t>()[i]) * unit);
-            uint64_t took = clock_us() - start;
-            if (!barrier(config.shared, bench.ranks)) return fail(Code::peer_lost, "another rank failed");
-            Row row{took, 0, driver->counters().bytes_sent - sent, driver->counters().bytes_received - received, 0};
-            // Each word is the sum of what every rank's element is quantised to (spec/coded-sgd.md section 2; nothing is clipped here).
-            const bool fixed = bench.quantiser == Quantiser::fixed;
-            const double per_unit = std::ldexp(1.0, -codec->exponents()[0]);
-            if (run < 0 || run + 1 == bench.runs)
-                for (uint64_t i = 0; i < count; ++i) {
-                    int64_t expected = 0, word = sum.word == Word::i32 ? sum.words.as<int32_t>()[i] : sum.words.as<int64_t>()[i];
-                    for (Rank rank = 0; rank < bench.ranks; ++rank) {
-                        const double x = element(rank, i);
-                        expected += std::llrint(fixed ? x / 10.0 * 2147483647.0 : x * per_unit);
-                    }
-                    row.wrong += word != expected;
-                }
-            Event release;
-            release.kind = Event::Kind::command;
-            release.id = static_cast<uint64_t>(ExchangeCommand::release);
-            release.step = step;
-            driver->host().post(1, release);
-            if (bench.ranks > 1) {
-                if (!barrier(config.shared, bench.ranks)) return fail(Code::peer_lost, "another rank failed");
-                start = clock_us();
-                GC_TRY(raw_exchange(config.right, config.left, config.bound, scratch));
-                row.raw_us = clock_us() - start;
-            }
-            if (run >= 0) config.rows[run] = row;
-            else if (row.wrong) config.rows[0].wrong += row.wrong;
-        }
-        return {};
-    };
-    Status status = measure();
-    if (status.ok() && !barrier(config.shared, bench.ranks)) status = fail(Code::peer_lost, "another rank failed");
-    driver->stop();
-    network.join();
-    return status.ok() ? network_status : status;
+    std::vector<nlohmann::json> all;
+    GC_TRY(meeting.gather(std::max(exchange->bytes_bound(), exchange->bytes_bound_received()), &all));
+    for (const auto& each : all) bound_bytes = std::max(bound_bytes, each.get<uint64_t>());
+    if (bench.rate) deadline_us += bound_bytes * 8 * 1'000'000 / bench.rate * 4;
+    if (bench.rate == 0 && n > 1) GC_TRY(plain_open(bench, &plain));
+    scratch.resize(256 * 1024);
+    return station.open(bulk ? *bulk : static_cast<Protocol&>(*exchange), arena.whole(), datagrams);
 }
 
-uint64_t percentile(std::vector<uint64_t> values, double share) {
-    std::sort(values.begin(), values.end());
-    return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
-}
-
-Status tcp_pair(int* one, int* other) {
-    Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    if (!listener || ::bind(listener.get(), any, size) != 0 || ::listen(listener.get(), 1) != 0 ||
-        ::getsockname(listener.get(), any, &size) != 0)
-        return fail_sys(errno, "cannot listen on loopback");
-    *one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*one < 0 || ::connect(*one, any, size) != 0) return fail_sys(errno, "cannot connect over loopback");
-    *other = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
-    return *other < 0 ? fail_sys(errno, "cannot accept over loopback") : Status{};
-}
-
-Status listen_loopback(int* fd, uint16_t* port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    *fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*fd < 0 || ::bind(*fd, any, size) != 0 || ::listen(*fd, 128) != 0 || ::getsockname(*fd, any, &size) != 0)
-        return fail_sys(errno, "cannot listen on loopback");
-    *port = ntohs(address.sin_port);
+// What the sum must be: every block, added up by this rank alone.
+Status Cell::reference(StepId step, Word word) {
+    expected = {};
+    expected.word = word;
+    expected.words = expected_words.part(0, count * word_bytes(word));
+    expected_record = {};
+    expected_record.maxima = {&expected_maximum, 1};
+    expected.record = &expected_record;
+    for (uint32_t block = 0; block < blocks; ++block) {
+        Buffer gradient;
+        gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride), gradient.bytes = count * 4;
+        Fence fence;
+        GC_TRY(codec->add(0, {step, block}, 0, gradient, expected, &fence));
+    }
     return {};
 }
 
-std::string cpu_name() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);)
-        if (line.starts_with("model name")) return line.substr(line.find(": ") + 2);
-    return "unknown";
+uint64_t Cell::wrong_in(const Sum& sum) const {
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < count; ++i) wrong += word_at(sum.word, sum.words, i) != word_at(expected.word, expected.words, i);
+    return wrong;
 }
 
-// One size: forks the ranks, waits for all, fills rows [ranks][runs].
-Status size_run(const AllreduceConfig& config, const ExchangeKind& kind, uint64_t bytes, uint64_t bound, Shared& shared, Row* rows) {
-    std::vector<int> listeners(config.ranks), right(config.ranks, -1), left(config.ranks, -1);
-    std::vector<PeerAddress> peers(config.ranks);
-    for (Rank rank = 0; rank < config.ranks; ++rank) {
-        uint16_t port = 0;
-        GC_TRY(listen_loopback(&listeners[rank], &port));
-        peers[rank].identity.name = fmt::format("rank-{}", rank);
-        random_bytes(peers[rank].identity.uuid);
-        peers[rank].identity.incarnation = 1;
-        peers[rank].address = fmt::format("127.0.0.1:{}", port);
-        if (config.ranks > 1) GC_TRY(tcp_pair(&right[rank], &left[(rank + 1) % config.ranks]));
+Status Cell::repeat(int64_t run, nlohmann::json& mine) {
+    const Options& options = bench.options;
+    const auto step = static_cast<StepId>(run + 1 + options.warmup);
+    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
+    const LinkCounters& counters = station.counters();
+    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
+    const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
+    const InterfaceBytes wire = interface_bytes(interface);
+    const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
+    Plan plan;
+    Fence fence;
+    for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
+        const uint32_t target = exchange->target_of(own[i]);
+        plan = exchange->plan(step, 0, target);
+        GC_TRY(codec->add(0, {step, own[i]}, 0, gradients[i], plan, &fence));
+        plan.record->state = 0, plan.record->loss = 0;
+        if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, 0, plan);
     }
-    std::vector<ClusterKey> keys{{"bench", {}}};
-    random_bytes(keys[0].secret);
-    std::vector<pid_t> children;
-    for (Rank rank = 0; rank < config.ranks; ++rank) {
-        pid_t child = ::fork();
-        if (child < 0) return fail_sys(errno, "cannot start rank {}", rank);
-        if (child == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            log_level(Level::warn);
-            Status status = rank_run(
-                {config, kind, rank, listeners, peers, keys, right[rank], left[rank], shared, bound, rows + rank * config.runs}, bytes);
-            if (!status.ok() && !shared.failed.exchange(true))
-                fmt::format_to_n(shared.error, sizeof shared.error - 1, "rank {}: {}", rank, status.what);
-            ::_exit(status.ok() ? 0 : 1);
-        }
-        children.push_back(child);
+    Event ready;
+    ready.kind = Event::Kind::ready;
+    ready.step = step, ready.fence = fence;
+    station.post(ready);
+    std::vector<Completion> completions;
+    if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
+        if (status.code != Code::deadline) return status;
+        return fail(Code::deadline, "{}: no sum within {} s", kind.name, deadline_us / 1'000'000);
     }
-    for (int fd : listeners) ::close(fd);
-    for (int fd : right) ::close(fd);
-    for (int fd : left) ::close(fd);
-    bool bad = false;
-    for (Rank rank = 0; rank < config.ranks; ++rank) {
-        int status = 0;
-        while (::waitpid(children[rank], &status, 0) < 0 && errno == EINTR) {
-        }
-        if (status == 0) continue;
-        bad = true;
-        if (!shared.failed.exchange(true))
-            fmt::format_to_n(shared.error, sizeof shared.error - 1, "rank {} ended with signal {}", rank, WTERMSIG(status));
+    GC_TRY(completions.front().status);
+    const uint64_t took = clock_us() - start, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
+    GC_TRY(bench.meeting.barrier());
+    const InterfaceBytes wired = interface_bytes(interface);
+    const Sum& sum = *completions.front().sum;
+    uint64_t wrong = 0;
+    if (run < 0 || run + 1 == options.repeat) {
+        // `fixed` adds up to more than an int32, the others' sums are words of their own kind.
+        GC_TRY(reference(step, options.quantiser == Quantiser::fixed ? Word::i64 : plan.word));
+        wrong = wrong_in(sum);
     }
-    return bad ? fail(Code::peer_lost, "size {}: {}", bytes, shared.error) : Status{};
+    uint64_t raw = 0;
+    if (plain.right) {
+        GC_TRY(bench.meeting.barrier());
+        const uint64_t begun = clock_us();
+        GC_TRY(plain_exchange(plain, bound_bytes, scratch));
+        raw = clock_us() - begun;
+    }
+    Event release;
+    release.kind = Event::Kind::command;
+    release.id = static_cast<uint64_t>(ExchangeCommand::release);
+    release.step = step;
+    station.post(release);
+    mine["wrong"] = mine.value("wrong", uint64_t{0}) + wrong;
+    if (run < 0) return {};
+    mine["took"].push_back(took), mine["cpu"].push_back(busy), mine["network"].push_back(networking), mine["raw"].push_back(raw);
+    auto add = [&](const char* key, uint64_t value) { mine[key] = mine.value(key, uint64_t{0}) + value; };
+    add("sent", counters.bytes_sent - sent), add("received", counters.bytes_received - received);
+    add("wire_sent", wired.sent - wire.sent), add("wire_received", wired.received - wire.received);
+    return {};
+}
+
+// The slowest rank of each repetition.
+std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* key, uint32_t repeat) {
+    std::vector<double> times(repeat);
+    for (const auto& each : all)
+        for (uint32_t run = 0; run < repeat; ++run) times[run] = std::max(times[run], each[key][run].get<double>());
+    return times;
+}
+
+Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, Report& report, nlohmann::json* row) {
+    const Options& options = bench.options;
+    Cell cell(bench, kind, bytes);
+    GC_TRY(cell.open());
+    report.set("link", cell.station.path());
+    nlohmann::json mine = nlohmann::json::object();
+    // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
+    for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < options.repeat; ++run) GC_TRY(cell.repeat(run, mine));
+    const BulkCounters& bulk = cell.bulk_counters;
+    mine["packets"] = bulk.packets_sent.load(), mine["repairs"] = bulk.repairs_sent.load();
+    mine["came"] = bulk.packets_received.load(), mine["lost"] = bulk.lost.load();
+    std::vector<nlohmann::json> all;
+    GC_TRY(bench.meeting.gather(mine, &all));
+    GC_TRY(cell.station.close());
+
+    const double n = cell.n, repeat = options.repeat, size = static_cast<double>(bytes);
+    const std::vector<double> times = slowest(all, "took", options.repeat);
+    auto most = [&](const char* key) {   // bytes of a repetition, at the rank that has most
+        double result = 0;
+        for (const auto& each : all) result = std::max(result, each[key].get<double>() / repeat);
+        return result;
+    };
+    auto sum = [&](const char* key) {
+        double result = 0;
+        for (const auto& each : all) result += each[key].get<double>();
+        return result;
+    };
+    auto typical = [&](const char* key) {   // of a repetition, mean over the ranks of the median
+        double result = 0;
+        for (const auto& each : all) result += percentile(each[key].get<std::vector<double>>(), 0.5) / n;
+        return result;
+    };
+    const double p50 = std::max(percentile(times, 0.5), 1.0), bound = static_cast<double>(cell.bound_bytes);
+    const double bound_us =
+        bench.rate ? bound * 8e6 / static_cast<double>(bench.rate) : percentile(slowest(all, "raw", options.repeat), 0.5);
+    auto if_known = [](bool known, double value) { return known ? nlohmann::json(value) : nlohmann::json(); };
+    *row = {{"exchange", kind.name},
+            {"size_bytes", bytes},
+            {"d", cell.d},
+            {"blocks", cell.blocks},
+            {"datagrams", cell.datagrams},
+            {"p50_us", p50},
+            {"p99_us", percentile(times, 0.99)},
+            {"max_us", percentile(times, 1)},
+            {"algbw_bytes_per_s", size / p50 * 1e6},
+            {"busbw_bytes_per_s", size / p50 * 1e6 * 2 * (n - 1) / n},
+            {"sent_bytes", most("sent")},
+            {"received_bytes", most("received")},
+            {"wire_sent_bytes", if_known(!bench.alone, most("wire_sent"))},
+            {"wire_received_bytes", if_known(!bench.alone, most("wire_received"))},
+            {"bound_bytes", cell.bound_bytes},
+            {"bound_us", bound_us},
+            {"percent_of_bound", if_known(cell.n > 1, 100 * bound_us / p50)},
+            {"cpu_us", typical("cpu")},
+            {"network_us", typical("network")},
+            {"cpu_s_per_gb", typical("cpu") * 1e3 / size},
+            {"lost_percent", if_known(cell.datagrams, 100 * sum("lost") / std::max(1.0, sum("lost") + sum("came")))},
+            {"repair_percent", if_known(cell.datagrams, 100 * sum("repairs") / std::max(1.0, sum("packets")))},
+            {"wrong_elements", static_cast<uint64_t>(sum("wrong"))},
+            {"times_us", times}};
+    for (const auto& each : all)
+        (*row)["ranks"].push_back(
+            {{"sent_bytes", each["sent"].get<double>() / repeat}, {"received_bytes", each["received"].get<double>() / repeat}});
+    return {};
 }
 
 }   // namespace
 
-Status allreduce_run(const AllreduceConfig& config, const ExchangeKind& kind, bool* wrong) {
-    size_t shared_bytes = sizeof(Shared) + sizeof(Row) * config.ranks * config.runs;
-    void* memory = ::mmap(nullptr, shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return fail_sys(errno, "cannot take shared memory");
-    const char* protects[] = {"none", "auth", "encrypt"};
-    utsname system{};
-    ::uname(&system);
-    nlohmann::json report{{"bench", "allreduce"},
-                          {"exchange", config.exchange},
-                          {"nodes", config.ranks},
-                          {"quantiser", quantiser_name(config.quantiser)},
-                          {"link", link_name(config.link)},
-                          {"protect", protects[static_cast<int>(config.protect)]},
-                          {"segment_bytes", segment_bytes_stream},
-                          {"runs", config.runs},
-                          {"warmup", config.warmup},
-                          {"network", "loopback"},
-                          {"cpu", cpu_name()},
-                          {"cores", std::thread::hardware_concurrency()},
-                          {"kernel", system.release},
-                          {"isa", isa_name(isa_best())},
-                          {"rows", nlohmann::json::array()}};
-    if (!config.json) {
-        fmt::print(
-            "# allreduce: exchange {}, {} nodes, quantiser {}, link {} over loopback, protect {}, segments of {} KiB, {} runs after {}\n",
-            config.exchange, config.ranks, quantiser_name(config.quantiser), link_name(config.link), report["protect"].get<std::string>(),
-            segment_bytes_stream / 1024, config.runs, config.warmup);
-        fmt::print("# {} cores of {}, kernel {}, kernels {}\n", std::thread::hardware_concurrency(), cpu_name(), system.release,
-                   isa_name(isa_best()));
-        fmt::print(
-            "# time: slowest rank; raw: the bound's bytes over plain TCP sockets round the same ring, this run; % of bound = raw / p50\n");
-        fmt::print("{:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8} {:>8} {:>10} {:>6}\n", "size B", "p50 ms", "p99 ms",
-                   "max ms", "algbw MB/s", "busbw MB/s", "sent B", "recv B", "bound B", "% bytes", "raw ms", "% of bound", "wrong");
-    }
-    Status status;
-    for (uint64_t bytes : config.sizes) {
-        std::memset(memory, 0, shared_bytes);
-        Shared& shared = *new (memory) Shared{};
-        Row* rows = reinterpret_cast<Row*>(static_cast<std::byte*>(memory) + sizeof(Shared));
-        Layout layout{bytes / 4, {{0, bytes / 4, "all"}}, {{0, bytes / 4, 0, 1}}};
-        auto exchange = kind.create({&layout, 0, config.ranks, config.quantiser, segment_bytes_stream});
-        View view;
-        view.members.resize(config.ranks);
+Status allreduce_check(const Options& options) {
+    for (const std::string& name : options.exchanges) {
+        const ExchangeKind* kind;
+        GC_TRY(exchange_find(name, options.quantiser, &kind));
+        const Layout layout{1, {{0, 1, "all"}}, {{0, 1, 0, 1}}};
+        const uint32_t blocks = blocks_of(*kind, options, options.nodes);
+        if (options.quantiser == Quantiser::auto16 && blocks > 64)
+            return fail(Code::invalid, "{} of {} nodes cuts a mini-batch in {} blocks, auto16 allows 64: use auto32", name, options.nodes,
+                        blocks);
         Arena arena;
-        if (status = exchange->install(view, arena); !status.ok()) break;
-        uint64_t bound = exchange->bytes_bound();
-        status = size_run(config, kind, bytes, bound, shared, rows);
-        if (!status.ok()) break;
-        std::vector<uint64_t> times, raws;
-        uint64_t sent = 0, received = 0, bad = 0;
-        for (uint32_t run = 0; run < config.runs; ++run) {
-            uint64_t time = 0, raw = 0;
-            for (Rank rank = 0; rank < config.ranks; ++rank) {
-                const Row& row = rows[rank * config.runs + run];
-                time = std::max(time, row.exchange_us), raw = std::max(raw, row.raw_us);
-                sent = std::max(sent, row.sent), received = std::max(received, row.received);
-                bad += row.wrong;
-            }
-            times.push_back(std::max<uint64_t>(time, 1)), raws.push_back(raw);
-        }
-        double p50 = static_cast<double>(percentile(times, 0.5)), size = static_cast<double>(bytes), n = config.ranks;
-        nlohmann::json row{{"size_bytes", bytes},
-                           {"p50_us", p50},
-                           {"p99_us", percentile(times, 0.99)},
-                           {"max_us", percentile(times, 1)},
-                           {"algbw_bytes_per_s", size / p50 * 1e6},
-                           {"busbw_bytes_per_s", size / p50 * 1e6 * 2 * (n - 1) / n},
-                           {"sent_bytes", sent},
-                           {"received_bytes", received},
-                           {"bound_bytes", bound},
-                           {"bytes_percent_of_bound", sent ? 100.0 * static_cast<double>(bound) / static_cast<double>(sent) : 100.0},
-                           {"raw_us", percentile(raws, 0.5)},
-                           {"percent_of_bound", config.ranks > 1 ? 100.0 * static_cast<double>(percentile(raws, 0.5)) / p50 : 100.0},
-                           {"wrong_elements", bad}};
-        if (!config.json)
-            fmt::print("{:>10} {:>9.3f} {:>9.3f} {:>9.3f} {:>10.1f} {:>10.1f} {:>10} {:>10} {:>10} {:>8.1f} {:>8.3f} {:>10.1f} {:>6}\n",
-                       bytes, p50 / 1e3, row["p99_us"].get<double>() / 1e3, row["max_us"].get<double>() / 1e3,
-                       row["algbw_bytes_per_s"].get<double>() / 1e6, row["busbw_bytes_per_s"].get<double>() / 1e6, sent, received, bound,
-                       row["bytes_percent_of_bound"].get<double>(), row["raw_us"].get<double>() / 1e3,
-                       row["percent_of_bound"].get<double>(), bad);
-        std::fflush(stdout);
-        report["rows"].push_back(row);
-        *wrong |= bad > 0;
+        GC_TRY(kind->create(exchange_config(options, layout, 0, blocks, segment_bytes_stream))->install(view_of(options.nodes), arena));
     }
-    ::munmap(memory, shared_bytes);
-    if (!status.ok()) return status;
-    report["exact"] = !*wrong;
-    if (config.json) fmt::print("{}\n", report.dump(2));
-    else fmt::print("# {}\n", *wrong ? "WRONG: sums differ from the reference" : "exact: every element of every rank is right");
+    return {};
+}
+
+Status allreduce_run(Bench& bench, bool* wrong) {
+    const Options& options = bench.options;
+    Report report(bench, columns,
+                  fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; time until the slowest rank has the sum",
+                              quantiser_name(options.quantiser), options.m, options.s, options.r, options.servers));
+    report.set("quantiser", quantiser_name(options.quantiser));
+    report.set("m", options.m), report.set("s", options.s), report.set("r", options.r), report.set("servers", options.servers);
+    for (uint64_t bytes : options.sizes) {
+        nlohmann::json ring;
+        std::vector<nlohmann::json> rows;
+        for (const std::string& name : options.exchanges) {
+            const ExchangeKind* kind;
+            GC_TRY(exchange_find(name, options.quantiser, &kind));
+            nlohmann::json row;
+            GC_TRY(cell_run(bench, *kind, bytes, report, &row));
+            *wrong |= row["wrong_elements"] != 0;
+            report.row(row);
+            rows.push_back(std::move(row));
+        }
+        for (const auto& row : rows)
+            if (row["exchange"] == "ring") ring = row;
+        for (const auto& row : rows) {
+            const double d = row["d"];
+            if (ring.is_null() || d <= 1) continue;
+            const double gain = ring["p50_us"].get<double>() - row["p50_us"].get<double>(), us = gain / (d - 1);
+            const std::string name = row["exchange"];
+            report.note("break_even", {{"exchange", name}, {"size_bytes", bytes}, {"gradient_us", us}},
+                        us > 0 ? fmt::format("{} bytes: {} beats ring while one block's gradient takes less than {:.3f} ms ({:.0f} are "
+                                             "computed instead of one)",
+                                             bytes, name, us / 1e3, d)
+                               : fmt::format("{} bytes: {} never beats ring here, even with gradients for nothing", bytes, name));
+        }
+        if (options.command == "ps")
+            for (const auto& row : rows) {
+                const auto view = [&](bool server, const char* key) {
+                    double most = 0;
+                    for (Rank rank = 0; rank < bench.meeting.ranks(); ++rank)
+                        if ((rank < options.servers) == server) most = std::max(most, row["ranks"][rank][key].get<double>());
+                    return most;
+                };
+                nlohmann::json seen{{"size_bytes", bytes},
+                                    {"server_sent_bytes", view(true, "sent_bytes")},
+                                    {"server_received_bytes", view(true, "received_bytes")},
+                                    {"worker_sent_bytes", view(false, "sent_bytes")},
+                                    {"worker_received_bytes", view(false, "received_bytes")}};
+                report.note("servers_view", seen,
+                            fmt::format("{} bytes: a server sends {:.0f} B and receives {:.0f} B, another node {:.0f} B and {:.0f} B",
+                                        bytes, view(true, "sent_bytes"), view(true, "received_bytes"), view(false, "sent_bytes"),
+                                        view(false, "received_bytes")));
+            }
+    }
+    report.close(!*wrong, "exact: every element at every rank is right", "WRONG: sums differ from the reference");
     return {};
 }
 

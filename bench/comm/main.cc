@@ -1,45 +1,110 @@
-// gradcast-bench: what an exchange costs.  One process a rank on loopback; settings first, one row a size, verdict last.
-#include <cstdio>
+// gradcast-bench: what an exchange costs.  The ranks are processes on this machine, or one a node: a server and its clients.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "bench/comm/allreduce.h"
-#include "runtime/control/cli.h"
-#include "transport/exchange/exchange.h"
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "bench/comm/bench.h"
 
 using namespace gradcast;
 
-int main(int argc, char** argv) {
-    CLI::App app{"how fast and how exact the exchanges are", "gradcast-bench"};
-    app.require_subcommand(1);
-    AllreduceConfig config;
-    std::string sizes = "4K..16M";
-    CLI::App* allreduce = app.add_subcommand("allreduce", "sum float32 vectors over all ranks: quantise, exchange, back to float");
-    std::map<std::string, LinkKind> links{{"uring_tcp", LinkKind::uring_tcp}, {"epoll_tcp", LinkKind::epoll_tcp}};
-    std::map<std::string, Protect> protects{{"none", Protect::none}, {"auth", Protect::auth}, {"encrypt", Protect::encrypt}};
-    std::map<std::string, Quantiser> quantisers{{"fixed", Quantiser::fixed}, {"auto32", Quantiser::auto32}};
-    allreduce->add_option("--exchange", config.exchange, "ring or unicast")->capture_default_str();
-    allreduce->add_option("--nodes", config.ranks, "ranks, one process each")->check(CLI::Range(1, 64))->capture_default_str();
-    allreduce->add_option("--size", sizes, "bytes of float32 a rank: 64K, a list 4K,1M or a range 4K..16M in steps of 4x")
-        ->capture_default_str();
-    allreduce->add_option("--runs", config.runs, "timed repetitions of each size")->check(CLI::Range(1, 10000))->capture_default_str();
-    allreduce->add_option("--warmup", config.warmup, "untimed repetitions before them")->check(CLI::Range(0, 1000))->capture_default_str();
-    allreduce->add_option("--link", config.link, "uring_tcp (default) or epoll_tcp")->transform(CLI::CheckedTransformer(links));
-    allreduce->add_option("--protect", config.protect, "auth (default), encrypt or none")->transform(CLI::CheckedTransformer(protects));
-    allreduce->add_option("--quantiser", config.quantiser, "auto32 (default) or fixed")->transform(CLI::CheckedTransformer(quantisers));
-    allreduce->add_flag("--json", config.json, "print JSON instead of the table");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return cli_exit(app, error);
-    }
-    const ExchangeKind* kind = nullptr;
-    Status status = allreduce_sizes(sizes, &config.sizes);
-    if (status.ok()) status = exchange_find(config.exchange, config.quantiser, &kind);
-    if (!status.ok()) {
-        fmt::print(stderr, "gradcast-bench: {}\n", status.what);
-        return 2;
-    }
+namespace {
+
+int failed(const Status& status) {
+    fmt::print(stderr, "gradcast-bench: {}\n", status.what);
+    return status.code == Code::invalid ? 2 : 1;
+}
+
+// The benchmark at one rank.  `own` says where this node is, the server's arguments what is run.
+Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
+    Bench bench{.meeting = meeting, .options = {}, .nodes = {}};
+    if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
+    if (!own.connect.empty()) bench.options.interface = own.interface;
+    GC_TRY(bench_agree(bench));
+    return allreduce_run(bench, wrong);
+}
+
+int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, const Options& own, bool tell) {
+    Meeting meeting;
     bool wrong = false;
-    status = allreduce_run(config, *kind, &wrong);
-    if (!status.ok()) fmt::print(stderr, "gradcast-bench: {}\n", status.what);
-    return status.ok() && !wrong ? 0 : 1;
+    Status status;
+    try {
+        status = meeting.join(address, keys, wanted, uint64_t{own.wait_s} * 1'000'000);
+        if (status.ok()) status = rank_run(meeting, own, &wrong);
+    } catch (const nlohmann::json::exception& error) {   // of another build with the same version
+        status = fail(Code::packet_invalid, "the other ranks say what is not understood here: {}", error.what());
+    }
+    meeting.leave(status);
+    if (!status.ok()) return tell ? failed(status) : 1;
+    return wrong ? 1 : 0;
+}
+
+// Forks the ranks of this machine and relays until all have ended.
+int server_main(const Options& options, const std::vector<ClusterKey>& keys) {
+    const bool alone = options.server.empty();
+    Fd listener;
+    std::string address;
+    Status status = meeting_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
+    if (!status.ok()) return failed(status);
+    std::vector<pid_t> children;
+    for (uint32_t rank = 0; rank < (alone ? options.nodes : 1) && status.ok(); ++rank) {
+        const pid_t child = ::fork();
+        if (child < 0) status = fail_sys(errno, "cannot start rank {}", rank);
+        if (child == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            listener.close();
+            const int code = rank_main(address, keys, static_cast<int>(rank), options, false);
+            std::fflush(stdout);
+            ::_exit(code);
+        }
+        children.push_back(child);
+    }
+    if (status.ok()) status = meeting_relay(listener, keys, options.nodes, options.arguments, uint64_t{options.wait_s} * 1'000'000);
+    // They have heard of it and end; one that hangs does not.
+    int worst = 0;
+    for (int tries = 0; !children.empty(); ++tries) {
+        std::erase_if(children, [&](pid_t child) {
+            int code = 0;
+            if (::waitpid(child, &code, WNOHANG) == 0) return false;
+            if (WIFSIGNALED(code) && tries < 1000) fmt::print(stderr, "gradcast-bench: a rank ended with signal {}\n", WTERMSIG(code));
+            worst = std::max(worst, WIFEXITED(code) ? WEXITSTATUS(code) : 1);
+            return true;
+        });
+        if (tries == 1000)
+            for (pid_t child : children) ::kill(child, SIGKILL);
+        if (!children.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return status.ok() ? worst : failed(status);
+}
+
+int run(const Options& options) {
+    std::vector<ClusterKey> keys{{"bench", {}}};
+    if (options.key.empty()) random_bytes(keys[0].secret);
+    else {
+        if (options.connect.empty() && ::access(options.key.c_str(), F_OK) != 0) {
+            if (Status status = cluster_key_create(options.key); !status.ok()) return failed(status);
+            fmt::print(stderr, "gradcast-bench: made the key {}: copy it to the other nodes\n", options.key);
+        }
+        if (Status status = cluster_keys_read(options.key, &keys); !status.ok()) return failed(status);
+    }
+    if (!options.connect.empty()) return rank_main(options.connect, keys, -1, options, true);
+    if (Status status = allreduce_check(options); !status.ok()) return failed(status);
+    return server_main(options, keys);
+}
+
+}   // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    if (auto code = options_parse({argv + 1, argv + argc}, &options)) return *code;
+    log_level(Level::warn);
+    try {
+        return run(options);
+    } catch (const nlohmann::json::exception& error) {   // as in rank_main
+        return failed(fail(Code::packet_invalid, "the ranks say what is not understood here: {}", error.what()));
+    }
 }

@@ -1,0 +1,19 @@
+// The benchmarks of gradcast-bench, each run by every rank alike.  *wrong: what arrived was not what was sent.
+//
+// allreduce, ps: from a barrier until the slowest rank has the exact integer sum, ready to be turned to float.  Inside: quantising the d
+// super-blocks that a rank holds, encoding, exchanging, decoding.  Outside: computing the gradients.
+//
+//   algbw = size / time          busbw = algbw * 2 (n-1) / n      (what a ring would have to move; nccl-tests' definition)
+//   bound = the larger of what the exchange's formula (spec/coded-sgd.md section 3) makes a rank send and receive, headers not counted, at
+//   the link's rate; where no rate is known (loopback), the time that plain TCP sockets take to move as much round a ring in the same run
+#pragma once
+#include "bench/comm/report.h"
+#include "bench/comm/station.h"
+
+namespace gradcast {
+
+/// Mistakes in m, s, r, servers that only the exchange itself knows.
+Status allreduce_check(const Options& options);
+Status allreduce_run(Bench& bench, bool* wrong);
+
+}   // namespace gradcast

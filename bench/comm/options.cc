@@ -1,0 +1,148 @@
+#include "bench/comm/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/control/cli.h"
+
+namespace gradcast {
+namespace {
+
+Status size_parse(const std::string& text, std::string_view word, uint64_t* bytes) {
+    uint64_t value = 0, unit = 1;
+    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    std::string_view rest(end, static_cast<size_t>(word.data() + word.size() - end));
+    if (rest == "K") unit = 1 << 10;
+    else if (rest == "M") unit = 1 << 20;
+    else if (rest == "G") unit = 1 << 30;
+    else if (!rest.empty()) error = std::errc::invalid_argument;
+    if (error != std::errc() || value == 0 || value > (1u << 30) / unit || value * unit % 4 != 0)
+        return fail(Code::invalid, "--size {}: '{}' is not a multiple of 4 bytes up to 1G, like 64K or 16M", text, word);
+    *bytes = value * unit;
+    return {};
+}
+
+// "100mbit", "2.5gbit": as gradcast-lab says it.
+Status rate_parse(const std::string& text, uint64_t* bits_per_s) {
+    double value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+    const double scale = unit == "kbit" ? 1e3 : unit == "mbit" ? 1e6 : unit == "gbit" ? 1e9 : 0;
+    if (error != std::errc() || !(value > 0) || scale == 0 || value * scale < 1 || value * scale > 1e13)
+        return fail(Code::invalid, "--rate {}: not a rate like 100mbit or 2.5gbit", text);
+    *bits_per_s = static_cast<uint64_t>(value * scale);
+    return {};
+}
+
+}   // namespace
+
+Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes) {
+    std::vector<uint64_t> result;
+    if (size_t dots = text.find(".."); dots != text.npos) {
+        uint64_t from = 0, to = 0;
+        GC_TRY(size_parse(text, std::string_view(text).substr(0, dots), &from));
+        GC_TRY(size_parse(text, std::string_view(text).substr(dots + 2), &to));
+        if (from > to) return fail(Code::invalid, "--size {}: the range is empty", text);
+        for (; from <= to; from *= 4) result.push_back(from);
+    } else {
+        for (size_t at = 0; at <= text.size();) {
+            size_t comma = std::min(text.find(',', at), text.size());
+            uint64_t bytes = 0;
+            GC_TRY(size_parse(text, std::string_view(text).substr(at, comma - at), &bytes));
+            result.push_back(bytes);
+            at = comma + 1;
+        }
+    }
+    *sizes = std::move(result);
+    return {};
+}
+
+std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options) {
+    CLI::App app{"how fast and how exact the exchanges are", "gradcast-bench"};
+    app.require_subcommand(0, 1);
+    Options result;
+    result.arguments = arguments;
+    std::string sizes = "4K..16M", rate;
+    std::map<std::string, LinkKind> links{{"uring_tcp", LinkKind::uring_tcp}, {"epoll_tcp", LinkKind::epoll_tcp}};
+    std::map<std::string, Protect> protects{{"none", Protect::none}, {"auth", Protect::auth}, {"encrypt", Protect::encrypt}};
+    std::string quantiser = quantiser_name(result.quantiser);
+
+    app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
+    auto add_place = [&](CLI::App* command) {
+        command->add_option("--key", result.key, "file of the key that all nodes share; a server makes it if it is missing");
+        command->add_option("--interface", result.interface,
+                            "network interface for multicast, as eth0 or one of its addresses; without it all goes by streams");
+        command->add_option("--wait", result.wait_s, "seconds that all nodes may take to come")
+            ->check(CLI::Range(1, 3600))
+            ->capture_default_str();
+    };
+    add_place(&app);
+    auto add = [&](const char* name, const char* what) {
+        CLI::App* command = app.add_subcommand(name, what);
+        command->add_option("--nodes", result.nodes, "ranks")->check(CLI::Range(1, 64))->capture_default_str();
+        command->add_option("--server", result.server,
+                            "host:port: wait here for --nodes - 1 others that 'gradcast-bench --connect'; without it all ranks are "
+                            "processes on this machine");
+        add_place(command);
+        command->add_option("--size", sizes, "bytes: 64K, a list 4K,1M or a range 4K..16M in steps of 4x")->capture_default_str();
+        command->add_option("--repeat", result.repeat, "timed repetitions of each")->check(CLI::Range(1, 10000))->capture_default_str();
+        command->add_option("--warmup", result.warmup, "untimed ones before them")->check(CLI::Range(0, 1000))->capture_default_str();
+        command->add_option("--link", result.link, "uring_tcp (default) or epoll_tcp")->transform(CLI::CheckedTransformer(links));
+        command->add_option("--protect", result.protect, "auth (default), encrypt or none")->transform(CLI::CheckedTransformer(protects));
+        command->add_option("--segment", result.segment_bytes, "payload of one packet, bytes; 0: what suits the link")
+            ->check(CLI::Range(0u, segment_bytes_stream));
+        command->add_option("--rate", rate, "speed of each node's link, as 100mbit or 1gbit, for the bound; else as the interface tells");
+        command->add_flag("--json", result.json, "print JSON instead of the table");
+        return command;
+    };
+    auto add_sum = [&](CLI::App* command) {
+        command->add_option("--quantiser", quantiser, "auto32, auto16 or fixed")->capture_default_str();
+        command->add_option("--servers", result.servers, "ps: how many ranks sum up")->check(CLI::Range(1, 64))->capture_default_str();
+    };
+    CLI::App* allreduce = add("allreduce", "sum float32 vectors over all ranks: quantise, encode, exchange, decode");
+    allreduce->add_option("--exchange", result.exchanges, "one or more, with commas; 'gradcast-bench exchanges' lists them")
+        ->delimiter(',')
+        ->capture_default_str();
+    add_sum(allreduce);
+    allreduce->add_option("-m", result.m, "coded, coded-rs: parts a gradient is cut in")->check(CLI::Range(1, 64))->capture_default_str();
+    allreduce->add_option("-s", result.s, "coded, coded-rs: ranks that may be late or lost")
+        ->check(CLI::Range(0, 63))
+        ->capture_default_str();
+    allreduce->add_option("-r", result.r, "cssgd: ranks that share a block")->check(CLI::Range(1, 64))->capture_default_str();
+    add_sum(add("ps", "the same by parameter servers, and what these see"));
+    app.add_subcommand("exchanges", "list the exchanges");
+
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    try {
+        app.parse(reversed);
+    } catch (const CLI::ParseError& error) {
+        return cli_exit(app, error);
+    }
+    if (!app.get_subcommands().empty()) result.command = app.get_subcommands().front()->get_name();
+    auto wrong = [](const Status& status) {
+        fmt::print(stderr, "gradcast-bench: {}\n", status.what);
+        return 2;
+    };
+    if (result.command.empty() == result.connect.empty())
+        return wrong(fail(Code::invalid, "give either a command or --connect; 'gradcast-bench --help' lists them"));
+    if (result.command == "exchanges") {
+        for (const ExchangeKind& kind : exchange_kinds()) fmt::print("{}\t{}\n", kind.name, kind.summary);
+        return 0;
+    }
+    if (Status status = sizes_parse(sizes, &result.sizes); !status.ok()) return wrong(status);
+    if (Status status = rate.empty() ? Status{} : rate_parse(rate, &result.rate); !status.ok()) return wrong(status);
+    if (Status status = quantiser_parse(quantiser, &result.quantiser); !status.ok()) return wrong(status);
+    if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
+    if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
+        return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));
+    if (result.command == "ps") result.exchanges = {"ps"};
+    if (result.command == "allreduce" || result.command == "ps")
+        for (const std::string& name : result.exchanges) {
+            const ExchangeKind* kind;
+            if (Status status = exchange_find(name, result.quantiser, &kind); !status.ok()) return wrong(status);
+        }
+    *options = std::move(result);
+    return {};
+}
+
+}   // namespace gradcast

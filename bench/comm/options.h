@@ -1,0 +1,37 @@
+// The command line of gradcast-bench.  A server hands its own to the clients, so that all ranks run by the same one.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transport/exchange/exchange.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+
+struct Options {
+    std::string command;   // allreduce, ps, multicast, p2p; "" with --connect
+    std::vector<std::string> exchanges{"ring"};
+    uint32_t nodes = 4, repeat = 20, warmup = 3;
+    std::vector<uint64_t> sizes;   // bytes
+    LinkKind link = LinkKind::uring_tcp;
+    Protect protect = Protect::auth;
+    Quantiser quantiser = Quantiser::auto32;
+    uint32_t m = 2, s = 0, r = 2, servers = 1;
+    uint32_t segment_bytes = 0;   // 0: the link's own
+    uint64_t rate = 0;            // of each node's link, bit/s; 0: not told
+    bool all_send = false;        // multicast
+    bool json = false;
+    // Where, which is each node's own matter.
+    std::string server, connect, key, interface;
+    uint32_t wait_s = 60;
+    std::vector<std::string> arguments;   // all of the above as it was written
+};
+
+/// The exit code, if there is nothing to run: after help, or after a mistake, which has been told.
+std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options);
+
+/// "4K,64K" or "4K..1M"; units of 1024: K, M, G.  Each a multiple of 4, from 4 bytes to 1 GiB.
+Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes);
+
+}   // namespace gradcast

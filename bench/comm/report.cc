@@ -1,0 +1,94 @@
+#include "bench/comm/report.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+std::string rate_text(uint64_t rate) {
+    return rate >= 1'000'000'000 ? fmt::format("{:g} Gbit/s", static_cast<double>(rate) / 1e9)
+                                 : fmt::format("{:g} Mbit/s", static_cast<double>(rate) / 1e6);
+}
+
+std::string node_text(const nlohmann::json& node) {
+    const std::string driver = node.value("driver", ""), offloads = node.value("offloads", "");
+    return fmt::format("{} cores of {}, kernel {}, kernels {}; {}{}{}, MTU {}, offloads {}", node["cores"].get<int>(),
+                       node["cpu"].get<std::string>(), node["kernel"].get<std::string>(), node["isa"].get<std::string>(),
+                       node["interface"].get<std::string>(), driver.empty() ? "" : " (" + driver + ")",
+                       node.contains("speed_mbit") ? fmt::format(", {} Mbit/s", node["speed_mbit"].get<uint64_t>()) : "",
+                       node["mtu"].get<uint32_t>(), offloads.empty() ? "none" : offloads);
+}
+
+}   // namespace
+
+void Report::head() {
+    if (begun_ || !bench_.first()) return;
+    begun_ = true;
+    const Options& options = bench_.options;
+    const char* protects[] = {"none", "auth", "encrypt"};
+    nlohmann::json settings{{"bench", options.command},
+                            {"version", version_text},
+                            {"nodes", bench_.meeting.ranks()},
+                            {"protect", protects[static_cast<int>(options.protect)]},
+                            {"repeat", options.repeat},
+                            {"warmup", options.warmup},
+                            {"rate_bits_per_s", bench_.rate},
+                            {"bound", bench_.rate ? "link rate" : "plain TCP sockets"},
+                            {"node", bench_.nodes},
+                            {"rows", nlohmann::json::array()}};
+    settings.update(report_);
+    report_ = std::move(settings);
+    if (options.json) return;
+    fmt::print("# gradcast-bench {} {}: {}\n", version_text, options.command, title_);
+    fmt::print("# {} nodes{}, protect {}, link {}, {} repetitions after {}, bound by {}\n", bench_.meeting.ranks(),
+               bench_.alone ? " on this machine" : "", report_["protect"].get<std::string>(), report_.value("link", ""), options.repeat,
+               options.warmup, bench_.rate ? "links of " + rate_text(bench_.rate) : "plain TCP sockets round the same ring in this run");
+    for (size_t rank = 0; rank < bench_.nodes.size(); ++rank) {   // those alike together
+        const std::string text = node_text(bench_.nodes[rank]);
+        if (rank > 0 && text == node_text(bench_.nodes[rank - 1])) continue;
+        size_t last = rank;
+        while (last + 1 < bench_.nodes.size() && text == node_text(bench_.nodes[last + 1])) ++last;
+        fmt::print("# {}: {}\n", last == rank ? fmt::format("rank {}", rank) : fmt::format("ranks {}-{}", rank, last), text);
+    }
+    for (const Column& column : columns_) fmt::print("{:>{}} ", column.title, column.width);
+    fmt::print("\n");
+}
+
+void Report::row(nlohmann::json row) {
+    head();
+    if (!bench_.first()) return;
+    if (!bench_.options.json) {
+        for (const Column& column : columns_) {
+            const auto& value = row[column.key];
+            const std::string text = value.is_null()     ? "-"
+                                     : value.is_string() ? value.get<std::string>()
+                                                         : fmt::format("{:.{}f}", value.get<double>() / column.scale, column.decimals);
+            fmt::print("{:>{}} ", text, column.width);
+        }
+        fmt::print("\n");
+        std::fflush(stdout);
+    }
+    report_["rows"].push_back(std::move(row));
+}
+
+void Report::note(const char* key, nlohmann::json value, const std::string& text) {
+    head();
+    if (!bench_.first()) return;
+    report_[key].push_back(std::move(value));
+    if (!bench_.options.json) fmt::print("# {}\n", text);
+}
+
+void Report::close(bool exact, const char* right, const char* wrong) {
+    head();
+    if (!bench_.first()) return;
+    report_["exact"] = exact;
+    if (bench_.options.json) fmt::print("{}\n", report_.dump(2));
+    else fmt::print("# {}\n", exact ? right : wrong);
+    std::fflush(stdout);
+}
+
+}   // namespace gradcast

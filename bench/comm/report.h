@@ -1,0 +1,36 @@
+// A report: settings first, one row a measurement, verdict last; as a table or as JSON, with the same content.
+#pragma once
+#include <span>
+
+#include "bench/comm/station.h"
+
+namespace gradcast {
+
+struct Column {
+    const char *key, *title;   // in the JSON row; above the table
+    double scale;              // what the table divides the JSON's number by
+    int decimals, width;
+};
+
+class Report {
+public:
+    /// Prints nothing at any rank but the first.
+    Report(const Bench& bench, std::span<const Column> columns, std::string title)
+        : bench_(bench), columns_(columns), title_(std::move(title)) {}
+    /// A setting that the header shows; before the first row.
+    void set(const char* key, nlohmann::json value) { report_[key] = std::move(value); }
+    void row(nlohmann::json row);
+    /// A sentence below the rows, and what it says as JSON.
+    void note(const char* key, nlohmann::json value, const std::string& text);
+    void close(bool exact, const char* right, const char* wrong);
+
+private:
+    void head();
+    const Bench& bench_;
+    std::span<const Column> columns_;
+    std::string title_;
+    nlohmann::json report_ = nlohmann::json::object();
+    bool begun_ = false;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,212 @@
+#include "bench/comm/station.h"
+
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/if_link.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/isa.h"
+#include "transport/link/interface.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t stream_deadline_us = 30'000'000;
+constexpr uint16_t group_port = 4702;
+
+std::string cpu_name() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);)
+        if (line.starts_with("model name")) return line.substr(line.find(": ") + 2);
+    return "unknown";
+}
+
+uint64_t cpu_us(clockid_t clock) {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
+
+// What the driver of the interface tells; what it does not stays out.
+void ask_driver(const std::string& name, nlohmann::json& facts) {
+    Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    auto ask = [&](void* command) {
+        ifreq request{};
+        std::strncpy(request.ifr_name, name.c_str(), sizeof request.ifr_name - 1);
+        request.ifr_data = static_cast<char*>(command);
+        return ::ioctl(socket.get(), SIOCETHTOOL, &request) == 0;
+    };
+    ethtool_drvinfo driver{};
+    driver.cmd = ETHTOOL_GDRVINFO;
+    facts["driver"] = ask(&driver) ? driver.driver : "";
+    ethtool_cmd speed{};
+    speed.cmd = ETHTOOL_GSET;
+    if (ask(&speed) && ethtool_cmd_speed(&speed) != 0 && ethtool_cmd_speed(&speed) != static_cast<uint32_t>(SPEED_UNKNOWN))
+        facts["speed_mbit"] = ethtool_cmd_speed(&speed);
+    std::string on;
+    for (auto [command, offload] : {std::pair{ETHTOOL_GTSO, "TSO"}, {ETHTOOL_GGSO, "GSO"}, {ETHTOOL_GGRO, "GRO"}}) {
+        ethtool_value value{};
+        value.cmd = static_cast<uint32_t>(command);
+        if (ask(&value) && value.data) on += (on.empty() ? "" : " ") + std::string(offload);
+    }
+    facts["offloads"] = on;
+}
+
+}   // namespace
+
+uint64_t process_cpu_us() { return cpu_us(CLOCK_PROCESS_CPUTIME_ID); }
+
+double percentile(std::vector<double> values, double share) {
+    std::sort(values.begin(), values.end());
+    return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
+Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann::json* facts) {
+    std::string wanted = interface.empty() ? meeting.address() : interface;
+    if (wanted.starts_with('[')) wanted = wanted.substr(1, wanted.size() - 2);
+    NetworkInterface found;
+    GC_TRY(interface_find(wanted, &found));
+    utsname system{};
+    ::uname(&system);
+    char name[256] = "";
+    ::gethostname(name, sizeof name - 1);
+    std::string address = address_text(found.address);
+    address.resize(address.rfind(':'));
+    *facts = {{"name", name},
+              {"cpu", cpu_name()},
+              {"cores", std::thread::hardware_concurrency()},
+              {"kernel", system.release},
+              {"isa", isa_name(isa_best())},
+              {"interface", found.name},
+              {"address", address},
+              {"ipv6", found.ipv6()},
+              {"mtu", found.mtu},
+              {"loopback", address == "[::1]" || address.starts_with("127.")},
+              {"multicast", !interface.empty()}};
+    ask_driver(found.name, *facts);
+    return {};
+}
+
+Status bench_agree(Bench& bench) {
+    nlohmann::json mine;
+    GC_TRY(node_facts(bench.meeting, bench.options.interface, &mine));
+    GC_TRY(bench.meeting.gather(mine, &bench.nodes));
+    const auto& first = bench.nodes[0];
+    bench.datagrams = first["multicast"];
+    bench.rate = bench.options.rate;
+    bench.alone = first["loopback"];
+    uint64_t slowest = UINT64_MAX;
+    for (size_t rank = 0; rank < bench.nodes.size(); ++rank) {
+        const auto& node = bench.nodes[rank];
+        if (node["multicast"] != first["multicast"] || node["ipv6"] != first["ipv6"])
+            return fail(Code::invalid, "rank {} ({}) differs from rank 0 in --interface: name one at every node, all IPv4 or all IPv6",
+                        rank, node["name"].get<std::string>());
+        if (node["loopback"] != first["loopback"])
+            return fail(Code::invalid, "rank {} is at {} and rank 0 at {}: give --server an address of the network, not a loopback one",
+                        rank, node["address"].get<std::string>(), first["address"].get<std::string>());
+        const uint32_t fits = datagram_segment(node["mtu"], node["ipv6"]);
+        bench.datagram_bytes = rank == 0 ? fits : std::min(bench.datagram_bytes, fits);
+        slowest = std::min(slowest, node.value("speed_mbit", uint64_t{0}) * 1'000'000);
+    }
+    if (bench.rate == 0) bench.rate = slowest;
+    if (bench.options.segment_bytes > 0 && bench.datagrams) {
+        if (bench.options.segment_bytes > bench.datagram_bytes)
+            return fail(Code::invalid, "--segment {}: a datagram between these nodes carries at most {} bytes", bench.options.segment_bytes,
+                        bench.datagram_bytes);
+        bench.datagram_bytes = bench.options.segment_bytes;
+    }
+    return {};
+}
+
+InterfaceBytes interface_bytes(const std::string& name) {
+    InterfaceBytes bytes;
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return bytes;
+    for (const ifaddrs* each = all; each; each = each->ifa_next)
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_PACKET && each->ifa_data && name == each->ifa_name) {
+            const auto* counted = static_cast<const rtnl_link_stats*>(each->ifa_data);
+            bytes = {counted->tx_bytes, counted->rx_bytes};
+        }
+    ::freeifaddrs(all);
+    return bytes;
+}
+
+Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
+    Meeting& meeting = bench_.meeting;
+    const Options& options = bench_.options;
+    datagrams_ = datagrams;
+    LinkConfig link;
+    link.self.name = fmt::format("rank-{}", meeting.rank());
+    random_bytes(link.self.uuid);
+    link.self.incarnation = 1;
+    Log log;
+    const std::string host = bench_.nodes[meeting.rank()]["address"];
+    GC_TRY(listener_open({host + ":0", -1, link.self, meeting.keys()}, log, &listener_));
+
+    // Rank 0's random bytes are the job's id, so no other job's streams and datagrams are taken for this one's.
+    random_bytes(link.job);
+    std::vector<nlohmann::json> all;
+    GC_TRY(meeting.gather({{"address", listener_->address()}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
+    link.job = all[0]["job"].get<JobId>();
+    link.kind = options.link;
+    link.rank = meeting.rank();
+    for (Rank rank = 0; rank < meeting.ranks(); ++rank)
+        link.peers.push_back({{fmt::format("rank-{}", rank), all[rank]["uuid"].get<JobId>(), 1}, all[rank]["address"]});
+    link.keys = meeting.keys();
+    link.protect = options.protect;
+    link.deadline_us = stream_deadline_us;
+    if (options.segment_bytes > 0 && !datagrams) link.segment_bytes = options.segment_bytes;
+    if (datagrams)
+        link.datagrams = {.interface = options.interface,
+                          .group = multicast_group(link.job, link.view, bench_.nodes[0]["ipv6"], group_port),
+                          .segment_bytes = bench_.datagram_bytes};
+    GC_TRY(driver_open(link, log, &driver_));
+    if (datagrams) driver_->attach_datagrams(1, &protocol);
+    else driver_->attach(1, &protocol);
+    driver_->register_memory(memory);
+    GC_TRY(listener_->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
+        (void)job;
+        driver_->adopt(std::move(stream));
+        return true;
+    }));
+    network_ = std::thread([this] { network_status_ = driver_->run(); });
+    return {};
+}
+
+Status Station::wait(std::vector<Completion>* out, uint64_t end_us) {
+    constexpr uint64_t look_us = 50'000;   // how soon another rank's failure is noticed
+    for (;;) {
+        Status status = driver_->host().wait(out, std::min(end_us, clock_us() + look_us));
+        if (status.code != Code::deadline || clock_us() >= end_us) return status;
+        GC_TRY(bench_.meeting.check());
+    }
+}
+
+uint64_t Station::network_cpu_us() const {
+    clockid_t clock;
+    return ::pthread_getcpuclockid(const_cast<std::thread&>(network_).native_handle(), &clock) == 0 ? cpu_us(clock) : 0;
+}
+
+std::string Station::path() const {
+    return datagrams_ ? fmt::format("{}, datagrams of {} bytes", driver_->name(), bench_.datagram_bytes) : std::string(driver_->name());
+}
+
+Status Station::close() {
+    listener_.reset();
+    if (network_.joinable()) driver_->stop(), network_.join();
+    driver_.reset();
+    return network_status_;
+}
+
+}   // namespace gradcast
