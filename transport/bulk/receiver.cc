@@ -168,7 +168,7 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
 }
 
 void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given) {
-    now_us_ = now_us;
+    now_us_ = now_us, view_ = packet.view, channel_ = packet.channel;
     if (packet.type == PacketType::parity) return take_parity(packet, given);
     if (!plausible(packet, packet.payload.bytes)) return;
     Peer& peer = peers_[packet.sender];
@@ -199,7 +199,7 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     if (landing != Landing::place) spoil(*open);
     else if (place.host != packet.payload.host && place.bytes) std::memcpy(place.host, packet.payload.host, place.bytes);
     if (landing != Landing::drop) {
-        asked.channel = packet.channel, asked.view = packet.view, asked.sequence = packet.sequence;
+        asked.sequence = packet.sequence;
         asked.payload = landing == Landing::place ? place : packet.payload;
         given->push_back(asked);
     }
@@ -246,7 +246,7 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
 /// Asks the user about a segment.  *packet: its event, without payload.
 Landing Receiver::ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place) {
     *packet = {};
-    packet->type = piece.type, packet->sender = rank;
+    packet->type = piece.type, packet->sender = rank, packet->view = view_, packet->channel = channel_;
     DataBody body = piece.name;
     const uint32_t index = body.index.get() + within;
     body.index.set(index);

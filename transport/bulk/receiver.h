@@ -114,6 +114,8 @@ private:
     std::vector<Kept> kept_;
     uint16_t parity_free_ = 0;
     uint64_t now_us_ = 0, due_us_ = never;
+    uint32_t view_ = 0;   // of all packets
+    uint16_t channel_ = 0;
     uint64_t rate_from_us_ = 0, rate_bytes_ = 0, rate_ = 0;   // rate_: bytes per second, the largest seen lately
     uint32_t active_ = 0;                                     // senders heard of within active_us
 };
