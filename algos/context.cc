@@ -20,14 +20,19 @@ public:
         Samples samples;
         Status status = context_.loader.get(id, context_.deadline_us, &samples);
         if (status.ok()) {
-            status = context_.net.block(lane, id, samples, *this);
+            // A block that is not needed any more is taken from the loader all the same, which hands them out in order.
+            if (!context_.exchange.summed(step_)) status = context_.net.block(lane, id, samples, *this);
             context_.loader.done(id);
         }
-        if (!status.ok()) fail_with(status);
+        if (!status.ok() && !context_.exchange.summed(step_)) fail_with(status);
     }
 
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
+        if (context_.exchange.summed(step_)) {
+            context_.net.cancel(step_);   // the other lanes' blocks too
+            return fail(Code::cancelled, "the step is summed without this block");
+        }
         Fence fence;
         const uint32_t target = context_.exchange.target_of(id.block);
         GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange.plan(step_, bucket, target), &fence));
@@ -87,10 +92,28 @@ constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); 
 Status collect(Context& context, uint64_t until_us) {
     context.completions.clear();
     GC_TRY(context.host.wait(&context.completions, until_us));
-    for (const Completion& each : context.completions)
-        if (each.channel == on(Channel::job) && !each.status.ok()) context.ended = each.status;
+    for (const Completion& each : context.completions) {
+        if (each.channel != on(Channel::job)) continue;
+        if (!each.status.ok()) context.ended = each.status;
+        if (each.id == job_rank_lost && each.status.ok()) {
+            // The link and all protocols hear of it, whoever found it out.
+            const auto rank = static_cast<Rank>(each.step);
+            if (context.lost.size() <= rank) context.lost.resize(rank + 1);
+            context.lost[rank] = true;
+            Event event;
+            event.kind = Event::Kind::peer_lost, event.rank = rank;
+            event.status = fail(Code::peer_lost, "rank {} is lost", rank);
+            context.host.post(on(Channel::job), event);
+        }
+    }
     GC_TRY(context.ended);
-    for (const Completion& each : context.completions) GC_TRY(each.status);
+    for (const Completion& each : context.completions) {
+        const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();
+        if (!mail || !lost) GC_TRY(each.status);
+        if (!mail) continue;
+        if (context.mailed.size() <= each.id) context.mailed.resize(each.id + 1);
+        context.mailed[each.id] = lost ? Context::Mailed::lost : Context::Mailed::done;
+    }
     return {};
 }
 
@@ -135,7 +158,17 @@ Status Context::compute() {
     // Two pointers fit into a std::function without memory of its own.
     lanes.run(static_cast<uint32_t>(own_blocks.size()),
               [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
-    return sink.status();
+    GC_TRY(sink.status());
+    // What was left out because others did it: no lane writes there any more.
+    for (uint32_t bucket = 0; bucket < buckets && !own_blocks.empty(); ++bucket) {
+        if (blocks_left[bucket].load(std::memory_order_relaxed) == 0) continue;
+        Event event;
+        event.kind = Event::Kind::command;
+        event.id = static_cast<uint64_t>(ExchangeCommand::abandon);
+        event.step = step, event.bucket = bucket;
+        host.post(on(Channel::gradient), event);
+    }
+    return {};
 }
 
 Status Context::wait(std::span<const Sum*> sums) {
@@ -145,6 +178,7 @@ Status Context::wait(std::span<const Sum*> sums) {
     for (size_t missing = sums.size(); missing > 0;) {
         Status status = collect(*this, until_us);
         if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);
+        if (status.code == Code::conflict && ended.ok()) return arbitrate(status);
         GC_TRY(status);
         for (const Completion& each : completions)
             if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id])
@@ -153,15 +187,65 @@ Status Context::wait(std::span<const Sum*> sums) {
     return {};
 }
 
-Status Context::wait_mail(uint32_t count, uint64_t us, const char* what) {
+Status Context::arbitrate(Status found) {
+    const Conflict* conflict = exchange.conflict(step);
+    if (!conflict) return found;
+    const bool party = self == conflict->ranks[0] || self == conflict->ranks[1];
+    for (uint64_t until_us = host.now_us() + deadline_us / 8; party && ranks > 2 && host.now_us() < until_us;)
+        (void)collect(*this, until_us);   // until the others have ended the job
+    GC_TRY(ended);
+
+    const Plan like = exchange.plan(step, conflict->bucket, 0);
+    std::vector<std::byte> words(like.words.bytes);
+    std::vector<float> maxima(net.layout().buckets[conflict->bucket].group_count);
+    Record redone;
+    redone.maxima = maxima;
+    const Plan plan{like.word, {words.data(), nullptr, words.size(), 0}, &redone, true};
+    struct Sink final : GradientSink {
+        Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
+        Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
+            Fence fence;
+            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
+        }
+        void loss(uint32_t, BlockId, double) override {}
+        Codec& codec;
+        const Plan& plan;
+        const uint32_t wanted;
+    } sink(codec, plan, conflict->bucket);
+    net.cancel(Net::no_step);
+    for (uint32_t block = conflict->first_block; block < conflict->end_block; ++block) {
+        const DataInfo& info = data.info();
+        std::vector<uint64_t> indices(sampler.block_size(block));
+        std::vector<uint8_t> images(indices.size() * data.sample_bytes());
+        std::vector<int32_t> labels(indices.size());
+        sampler.block({step, block}, indices);
+        GC_TRY(data.read(indices, images.data(), labels.data()));
+        GC_TRY(net.block(0, {step, block},
+                         {images.data(), labels.data(), static_cast<uint32_t>(indices.size()), info.C, info.H, info.W, info.mean.data(),
+                          info.std.data()},
+                         sink));
+    }
+    codec.finish(step, conflict->bucket, plan);
+    const bool first = conflict->digests[0] == redone.digest, second = conflict->digests[1] == redone.digest;
+    if (first == second) return found;
+    return fail(Code::conflict,
+                "step {}: rank {} computed blocks {} to {} wrongly: digest {:016x} of bucket {}, but {:016x} at rank {} and here", step,
+                conflict->ranks[first], conflict->first_block, conflict->end_block - 1, conflict->digests[first], conflict->bucket,
+                redone.digest, conflict->ranks[second]);
+}
+
+Status Context::wait_mail(uint64_t first, uint64_t last, uint64_t us, const char* what) {
     Waiting waiting(progress);
     uint64_t until_us = host.now_us() + us;
-    while (count > 0) {
+    while (first <= last) {
+        if (first < mailed.size() && mailed[first] != Mailed::open) {
+            ++first;
+            continue;
+        }
         Status status = collect(*this, until_us);
         if (status.code == Code::deadline && ended.ok())
             return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
         GC_TRY(status);
-        for (const Completion& each : completions) count -= each.channel == on(Channel::mail);
     }
     return {};
 }

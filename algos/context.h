@@ -18,6 +18,9 @@ namespace gradcast {
 /// Channels of a job, the same at every rank.
 enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2 };
 
+/// Completion::id on Channel::job: rank Completion::step is lost, and the job goes on without it.
+constexpr uint64_t job_rank_lost = 4;
+
 /// What one applied step leaves behind: a line of steps.jsonl.
 struct StepRecord {
     StepId step = 0;
@@ -39,6 +42,8 @@ struct Context {
     Host& host;
     Lanes& lanes;
     Loader& loader;
+    const DataSet& data;
+    const Sampler& sampler;
     Net& net;
     Optimiser& optimiser;
     Codec& codec;
@@ -46,6 +51,7 @@ struct Context {
     Mail& mail;
     Progress& progress;
     Rank self;
+    uint32_t ranks;
     uint32_t batch, blocks;
     uint64_t deadline_us;                    // longest tolerable stall; ten times that in the first step
     uint64_t spend_us = 0;                   // what the backward pass of one bucket costs (the simulator)
@@ -53,6 +59,7 @@ struct Context {
     uint64_t state = 0;                      // digest of the state that step is computed from
     std::vector<uint32_t> own_blocks = {};   // of every step in this view
     StepRecord record = {};                  // of the last step applied
+    std::vector<bool> lost = {};             // by rank: the job goes on without it
     Status ended = {};                       // what all ranks have agreed that the job ends with; ok while it goes on
 
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
@@ -62,11 +69,16 @@ struct Context {
     /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended
     /// with elsewhere.
     Status wait(std::span<const Sum*> sums);
-    /// Blocks until mail with tickets 1 .. count is done.  `what` names it in the error, as "counts of the evaluation after step 938".
-    Status wait_mail(uint32_t count, uint64_t us, const char* what);
+    /// Blocks until mail with tickets first .. last is done: `mailed` then says of each whether it went well or its rank is lost.  Tickets
+    /// of one round of mail count from 1.  `what` names it in the error, as "result of the evaluation after step 938".
+    Status wait_mail(uint64_t first, uint64_t last, uint64_t us, const char* what);
     /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
     /// answers; this one, of 20 times deadline_us, is for a network thread that has died.
     Status wait_job(uint64_t id);
+    /// Two ranks disagree about the sum of some blocks (Exchange::conflict): computes them here once more and names the one whose digest
+    /// differs.  One of the two leaves the verdict to the others, if there are any.  `found` is what is known so far, and the answer where
+    /// no more can be told.
+    Status arbitrate(Status found);
     /// Digest of parameters, optimiser state and scales before step `next`.
     uint64_t digest(StepId next);
 
@@ -74,6 +86,8 @@ struct Context {
     std::vector<std::atomic<uint32_t>> blocks_left = {};   // by bucket
     std::vector<std::atomic<int64_t>> losses = {};         // by target of the exchange
     std::vector<Completion> completions = {};
+    enum class Mailed : uint8_t { open, done, lost };
+    std::vector<Mailed> mailed = {};   // by ticket; whoever begins a round of mail clears it
 };
 
 }   // namespace gradcast

@@ -59,7 +59,8 @@ struct Event {
         computed,    // id: the ticket of a Compute
         ready,       // step, bucket: this rank's contribution is complete once `fence` is reached
         peer_up,     // rank: its stream is open
-        peer_lost,   // rank: its stream could not be opened again in time, or its death is proven; status says which
+        peer_lost,   // rank: its stream could not be opened again in time, or its death is proven; status says which.  May come twice.
+                     // Posted to any channel (Host::post) it makes the link give that rank up and tell all channels.
         view,        // view
         command,     // id and the fields below: a protocol's own words, posted by its handle
     };

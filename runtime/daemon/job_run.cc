@@ -5,8 +5,12 @@
 
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
+#include "transport/link/interface.h"
 
 namespace gradcast {
+namespace {
+constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
+}
 namespace {
 
 const char* protect_name(Protect protect) {
@@ -104,6 +108,7 @@ Status JobRun::prepare() {
     config.self = self_;
     config.folder = detail_.folder;
     config.lanes = host_.config.lanes();
+    config.datagram_bytes = plan_->datagram_bytes;
     config.cpus = host_.config.cpus;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));
@@ -122,9 +127,20 @@ Status JobRun::prepare() {
     link.keys = host_.keys;
     link.protect = config.job.protect;
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is told and handled within D
+    bool datagrams = false;
+    engine->attach([&](uint16_t, Protocol*, bool wanted) { datagrams |= wanted; });
+    if (datagrams) {
+        NetworkInterface interface;
+        GC_TRY(interface_find(host_.config.interface, &interface));
+        link.datagrams = {.interface = host_.config.interface,
+                          .group = multicast_group(plan_->id, link.view, interface.ipv6(), multicast_port),
+                          .segment_bytes = plan_->datagram_bytes};
+    }
     std::unique_ptr<Driver> driver;
     GC_TRY(driver_open(link, host_.log, &driver));
-    engine->attach([&](uint16_t channel, Protocol* protocol) { driver->attach(channel, protocol); });
+    engine->attach([&](uint16_t channel, Protocol* protocol, bool datagram) {
+        datagram ? driver->attach_datagrams(channel, protocol) : driver->attach(channel, protocol);
+    });
     engine->counters(&driver->counters());
     driver->register_memory(engine->memory());
 

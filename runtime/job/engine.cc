@@ -20,6 +20,7 @@
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/step_log.h"
+#include "transport/bulk/bulk.h"
 
 namespace gradcast {
 namespace {
@@ -71,7 +72,8 @@ public:
         GC_TRY(loader_start(*loader_));
         lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
-        job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, &progress_}, log_);
+        job_protocol_ = job_protocol(
+            {config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, &progress_, exchange_->losses_tolerated()}, log_);
         log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
                   net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
         return {};
@@ -82,10 +84,10 @@ public:
     Buffer memory() const override { return arena_.whole(); }
     void counters(const LinkCounters* counters) override { counters_ = counters; }
 
-    void attach(const std::function<void(uint16_t, Protocol*)>& attach) override {
-        attach(on(Channel::job), job_protocol_.get());
-        attach(on(Channel::gradient), exchange_.get());
-        attach(on(Channel::mail), mail_protocol_.get());
+    void attach(const std::function<void(uint16_t, Protocol*, bool)>& attach) override {
+        attach(on(Channel::job), job_protocol_.get(), false);
+        attach(on(Channel::gradient), bulk_ ? bulk_.get() : exchange_.get(), bulk_ != nullptr);
+        attach(on(Channel::mail), mail_protocol_.get(), false);
     }
 
     Status run(Host& host) override {
@@ -94,6 +96,8 @@ public:
         Context context{.host = host,
                         .lanes = lanes_,
                         .loader = *loader_,
+                        .data = *train_,
+                        .sampler = *sampler_,
                         .net = *net_,
                         .optimiser = *optimiser_,
                         .codec = *codec_,
@@ -101,6 +105,7 @@ public:
                         .mail = mail,
                         .progress = progress_,
                         .self = config_.self,
+                        .ranks = config_.view.n(),
                         .batch = job_.batch,
                         .blocks = job_.blocks,
                         .deadline_us = deadline_us_,
@@ -195,9 +200,22 @@ private:
 
         const ExchangeKind* exchange;
         GC_TRY(exchange_find(job_.exchange, job_.quantiser, &exchange));
-        exchange_ = exchange->create({.layout = &layout, .self = config_.self, .blocks = job_.blocks, .quantiser = job_.quantiser});
+        const bool datagrams = exchange->datagrams && config_.datagram_bytes > 0 && config_.view.n() > 1;
+        exchange_ = exchange->create({.layout = &layout,
+                                      .self = config_.self,
+                                      .blocks = job_.blocks,
+                                      .quantiser = job_.quantiser,
+                                      .segment_bytes = datagrams ? config_.datagram_bytes : segment_bytes_stream,
+                                      .m = job_.m,
+                                      .s = job_.s,
+                                      .r = job_.r,
+                                      .servers = job_.servers,
+                                      .deadline_us = deadline_us_});
         own_blocks_ = exchange_->place(config_.view, sizes).blocks_of(config_.self);
         GC_TRY(exchange_->install(config_.view, arena_));
+        if (datagrams)
+            bulk_ = bulk_create({.self = config_.self, .ranks = config_.view.n(), .segment_bytes = config_.datagram_bytes}, *exchange_,
+                                arena_, &bulk_counters_);
         GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_,
                            &loader_));
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
@@ -209,9 +227,14 @@ private:
             evaluator_ = std::make_unique<Evaluator>(*test_, info.mean, info.std);
             evaluator_->plan(lanes, arena_);
             arena_.plan("evaluation", evaluator_->batches() * sizeof(BatchResult), &results_);
-            arena_.plan("evaluation", sizeof(BatchResult), &total_);
-            others_.resize((config_.view.n() + 63) / 64);
-            for (Rank rank = 1; rank < config_.view.n(); ++rank) others_[rank / 64] |= uint64_t{1} << rank % 64;
+            adders_ = std::min(config_.view.n(), exchange_->losses_tolerated() + 1);
+            arena_.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
+            others_.resize((config_.view.n() + 63) / 64), to_adders_.resize(others_.size());
+            for (Rank rank = 0; rank < config_.view.n(); ++rank) {
+                if (rank == config_.self) continue;
+                others_[rank / 64] |= uint64_t{1} << rank % 64;
+                if (rank < adders_) to_adders_[rank / 64] |= uint64_t{1} << rank % 64;
+            }
         }
         std::lock_guard lock(status_mutex_);
         status_.steps = steps_;
@@ -302,7 +325,9 @@ private:
         std::span<const float> parameters = net_->parameters();
         digest_ = sha256_hex(std::as_bytes(parameters));
         const std::string path = config_.folder + "/final.h5", part = path + ".part";
-        if (config_.self == 0) {
+        bool lowest = true;   // of those that live: it keeps the model
+        for (Rank rank = 0; rank < config_.self; ++rank) lowest &= rank < context.lost.size() && context.lost[rank];
+        if (lowest) {
             Model model{net_->spec(), train_->info().mean, train_->info().std, job_.text,
                         digest_,      kernel_set_,         context.step,       status_.accuracy};
             GC_TRY(model_write(part, model, parameters, optimiser_->state(), codec_->exponents()));
@@ -313,7 +338,7 @@ private:
         context.host.post(on(Channel::job), end);
         GC_TRY(context.wait_job(static_cast<uint64_t>(JobCommand::end)));
         ended_ = true;
-        if (config_.self == 0 && ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot rename {}", part);
+        if (lowest && ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot rename {}", part);
         return {};
     }
 
@@ -353,39 +378,49 @@ private:
         }
     }
 
-    /// Rank r evaluates batches r, r + n, …; rank 0 adds all up in the order of the batches, so the sum has the same bits whatever n.
+    /// Rank r evaluates batches r, r + n, …; the lowest ranks, one more than may be lost, each add all up in the order of the batches, so
+    /// the sum has the same bits whatever n.  What a lost rank owes they evaluate themselves.
     Status evaluate(Context& context, uint64_t epoch, double* accuracy) {
-        const uint32_t n = config_.view.n(), batches = evaluator_->batches();
+        const uint32_t n = config_.view.n(), batches = evaluator_->batches(), self = config_.self;
         auto* results = results_.as<BatchResult>();
         auto count = [&](Rank rank) {
             return rank < batches ? (batches - rank - 1) / n + 1 : 0;
         };   // of rank's batches, which lie side by side
         auto first = [&](Rank rank) { return rank * (batches / n) + std::min(rank, batches % n); };
         auto part = [&](Rank rank) { return results_.part(first(rank) * sizeof(BatchResult), count(rank) * sizeof(BatchResult)); };
+        auto total = [&](Rank adder) { return totals_.part(adder * sizeof(BatchResult), sizeof(BatchResult)); };
+        auto run = [&](Rank rank) { return evaluator_->run(*net_, lanes_, rank, n, {results + first(rank), count(rank)}, progress_); };
 
+        // Tickets: parts by rank, then totals by adder, then what is sent.
         const std::string what = fmt::format("result of the evaluation after step {}", context.step);
-        const uint64_t tag = 2 * context.step;
-        uint32_t tickets = 0;
-        if (config_.self > 0) context.mail.receive(0, tag + 1, total_, ++tickets);
-        else
-            for (Rank rank = 1; rank < n; ++rank)
-                if (count(rank) > 0) context.mail.receive(rank, tag, part(rank), ++tickets);
-        GC_TRY(evaluator_->run(*net_, lanes_, config_.self, n, {results + first(config_.self), count(config_.self)}, progress_));
-        if (config_.self > 0 && count(config_.self) > 0) context.mail.send({.rank = 0}, tag, part(config_.self), ++tickets);
-        GC_TRY(context.wait_mail(tickets, timeouts_.first_step_us, what.c_str()));
-        if (config_.self == 0) {
+        const uint64_t tag = 2 * context.step, parts = 1, totals = parts + n, sends = totals + adders_;
+        context.mailed.assign(sends + 2, Context::Mailed::done);
+        auto open = [&](uint64_t ticket) {
+            context.mailed[ticket] = Context::Mailed::open;
+            return ticket;
+        };
+        for (Rank rank = 0; rank < n && self < adders_; ++rank)
+            if (rank != self && count(rank) > 0) context.mail.receive(rank, tag, part(rank), open(parts + rank));
+        for (Rank adder = 0; adder < adders_; ++adder)
+            if (adder != self) context.mail.receive(adder, tag + 1, total(adder), open(totals + adder));
+        GC_TRY(run(self));
+        if (count(self) > 0 && !(self == 0 && adders_ == 1)) context.mail.send({0, to_adders_.data()}, tag, part(self), open(sends));
+        if (self < adders_) {
+            GC_TRY(context.wait_mail(parts, parts + n - 1, timeouts_.first_step_us, what.c_str()));
             BatchResult sum;
+            for (Rank rank = 0; rank < n; ++rank)
+                if (context.mailed[parts + rank] == Context::Mailed::lost) GC_TRY(run(rank));
             for (uint32_t batch = 0; batch < batches; ++batch) {
                 const BatchResult& result = results[first(batch % n) + batch / n];
                 sum.right += result.right, sum.loss += result.loss;
             }
-            *total_.as<BatchResult>() = sum;
-            if (n > 1) {
-                context.mail.send({.rank = 0, .bits = others_.data()}, tag + 1, total_, 1);
-                GC_TRY(context.wait_mail(1, timeouts_.first_step_us, what.c_str()));
-            }
+            *total(self).as<BatchResult>() = sum;
+            if (n > 1) context.mail.send({0, others_.data()}, tag + 1, total(self), open(sends + 1));
         }
-        const BatchResult sum = *total_.as<BatchResult>();
+        GC_TRY(context.wait_mail(totals, sends + 1, timeouts_.first_step_us, what.c_str()));
+        Rank adder = 0;
+        while (adder + 1 < adders_ && context.mailed[totals + adder] == Context::Mailed::lost) ++adder;
+        const BatchResult sum = *total(adder).as<BatchResult>();
         const auto samples = static_cast<double>(test_->info().count);
         *accuracy = static_cast<double>(sum.right) / samples;
         fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f},\"test_loss\":{:.6f}", *accuracy, sum.loss / samples);
@@ -399,7 +434,7 @@ private:
     }
 
     void finish(Context& context, Status status) {
-        if (!status.ok() && config_.self == 0) ::unlink((config_.folder + "/final.h5.part").c_str());
+        if (!status.ok()) ::unlink((config_.folder + "/final.h5.part").c_str());
         steps_log_.close();
         if (status.ok()) log_.info("done after {} steps, digest {}", context.step, digest_);
         else log_.error("{}", status.what);
@@ -425,6 +460,8 @@ private:
     std::unique_ptr<Optimiser> optimiser_;
     std::unique_ptr<Codec> codec_;
     std::unique_ptr<Exchange> exchange_;
+    std::unique_ptr<Protocol> bulk_;   // around the exchange, where it goes by datagrams
+    BulkCounters bulk_counters_;
     std::unique_ptr<Loader> loader_;
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
     std::unique_ptr<Algorithm> algorithm_;
@@ -433,8 +470,9 @@ private:
     Lanes lanes_;
 
     std::vector<uint32_t> own_blocks_;
-    std::vector<uint64_t> others_;   // bits of all ranks but 0
-    Buffer results_, total_;         // BatchResult by rank and batch; of the whole test set
+    std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders but this one
+    uint32_t adders_ = 1;                        // lowest ranks that add up an evaluation
+    Buffer results_, totals_;                    // BatchResult by rank and batch; of the whole test set
     uint64_t steps_ = 0, begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     std::string kernel_set_, data_digest_, digest_;
     fmt::memory_buffer line_;

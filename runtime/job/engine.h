@@ -42,8 +42,9 @@ struct EngineConfig {
     JobConfig job;
     View view;
     Rank self = 0;
-    std::string folder;   // of the job; made if missing
-    uint32_t lanes = 1;   // 0: computed by the trainer itself (the simulator)
+    uint32_t datagram_bytes = 0;   // payload of one datagram between these nodes; 0: streams alone
+    std::string folder;            // of the job; made if missing
+    uint32_t lanes = 1;            // 0: computed by the trainer itself (the simulator)
     bool loader_threaded = true;
     std::vector<uint32_t> cpus;   // lanes are pinned to these where given
     uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
@@ -58,7 +59,7 @@ public:
     virtual const std::string& kernel_set() const = 0;
     virtual const std::string& data_digest() const = 0;
     /// Protocols by channel, to be attached to the driver or the simulator before run().
-    virtual void attach(const std::function<void(uint16_t channel, Protocol*)>& attach) = 0;
+    virtual void attach(const std::function<void(uint16_t channel, Protocol*, bool datagrams)>& attach) = 0;
     virtual Buffer memory() const = 0;
     /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.
     virtual Status run(Host& host) = 0;

@@ -58,11 +58,13 @@ std::vector<std::string> algorithm_names() {
     for (const AlgorithmKind& kind : algorithm_kinds()) names.emplace_back(kind.name);
     return names;
 }
-std::vector<std::string> quantiser_names() { return {quantiser_name(Quantiser::auto32), quantiser_name(Quantiser::fixed)}; }
+std::vector<std::string> quantiser_names() {
+    return {quantiser_name(Quantiser::auto32), quantiser_name(Quantiser::auto16), quantiser_name(Quantiser::fixed)};
+}
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {"sgd"}; }
-std::vector<std::string> transport_names() { return {"auto", "ip"}; }
+std::vector<std::string> transport_names() { return {"auto", "ip", "tcp"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
 constexpr double u32_max = 4294967295.0;
@@ -132,11 +134,17 @@ constexpr Option options[] = {
      set_text<&JobConfig::algorithm>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names, "how gradients are summed",
      set_text<&JobConfig::exchange>},
-    {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "of coded exchanges: by what factor packets are shorter", nullptr},
-    {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead", nullptr},
+    {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "of coded exchanges: by what factor packets are shorter",
+     set_u32<&JobConfig::m>},
+    {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead",
+     set_u32<&JobConfig::s>},
+    {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr, "of cssgd: how many nodes share a block", set_u32<&JobConfig::r>},
+    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "of ps: how many nodes sum up",
+     set_u32<&JobConfig::servers>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
-    {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names, "what carries packets", set_text<&JobConfig::transport>},
+    {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
+     "what carries packets; tcp: no datagrams, so what is multicast is sent to each node", set_text<&JobConfig::transport>},
     {"transport", "protect", Kind::name, "\"auth\"", 0, 0, false, protect_names, "packets are tagged, tagged and encrypted, or bare",
      [](Target target, const Value& value) {
          target.job->protect = value.text == "auth" ? Protect::auth : value.text == "encrypt" ? Protect::encrypt : Protect::none;
@@ -336,6 +344,10 @@ private:
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); !status.ok())
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
+        if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)
+            mistake(line("job.blocks"), "job.blocks",
+                    fmt::format("{} blocks are too many for the quantiser auto16, {} at most: take fewer, or auto32", job_.blocks,
+                                auto16_blocks_max));
     }
 
     const std::string& path_;

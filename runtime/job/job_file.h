@@ -29,7 +29,8 @@ struct JobConfig {
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";
     Quantiser quantiser = Quantiser::auto32;
-    std::string transport = "auto";   // "auto", "ip"
+    uint32_t m = 2, s = 0, r = 2, servers = 1;   // of exchanges, see ExchangeConfig
+    std::string transport = "auto";              // "auto", "ip", "tcp"
     Protect protect = Protect::auth;
 };
 

@@ -95,6 +95,7 @@ private:
                 for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
                 return;
             case JobCommand::abort: abort(event.status.code, local_text(event.status), actions); return;
+            case JobCommand::lost: break;
         }
         GC_ASSERT(!"an unknown command");
     }
@@ -149,6 +150,7 @@ private:
             return;
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
+        if (peer.lost && begun_) return;   // the job goes on without it
         if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::aborted) || said.origin.get() >= peers_.size())
             return;
         peer.serial = body.value.get();
@@ -189,11 +191,24 @@ private:
     void peer_lost(Rank rank, Status status, Actions& actions) {
         if (rank >= peers_.size()) return;
         Peer& peer = peers_[rank];
-        peer.lost = true;
+        const bool again = std::exchange(peer.lost, true);
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
+        if (begun_ && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
+            if (again) return;
+            log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank),
+                      config_.progress->step.load(std::memory_order_relaxed), lost_count(), config_.losses_tolerated, status.what);
+            Completion completion;
+            completion.id = static_cast<uint64_t>(JobCommand::lost), completion.step = rank;
+            actions.completions.push_back(completion);
+            return;
+        }
         abort(Code::peer_lost,
               fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what),
               actions);
+    }
+
+    uint32_t lost_count() const {
+        return static_cast<uint32_t>(std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.lost; }));
     }
 
     void timer(uint64_t id, Actions& actions) {
@@ -226,16 +241,19 @@ private:
                 log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get());
             else log_.info("{} is back", name(rank));
         }
-        if (worst_us > timeouts_.lost_us)
-            abort(Code::peer_lost,
-                  fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
-                  actions);
+        if (worst_us <= timeouts_.lost_us) return;
+        if (lost_count() < config_.losses_tolerated)
+            return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
+        abort(Code::peer_lost,
+              fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
+              actions);
     }
 
     void advance(Actions& actions) {
         auto all = [&](auto&& holds) {
             for (Rank rank = 0; rank < peers_.size(); ++rank)
-                if (rank != config_.self && !holds(peers_[rank])) return false;
+                if (rank != config_.self && !(peers_[rank].lost && begun_ && phase() != Phase::aborted) && !holds(peers_[rank]))
+                    return false;
             return true;
         };
         if (phase() == Phase::started && !begun_ &&

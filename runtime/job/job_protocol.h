@@ -9,6 +9,9 @@
 //   have ended, or somebody knows that all have.  Complete. any but done -> aborted the first cause: command abort, a peer lost, silent or
 //   stuck for D/2, a mismatch, or the news that somebody else has aborted.
 //
+// Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
+// more.
+//
 // Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
 // when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
 #pragma once
@@ -35,9 +38,10 @@ std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& time
 
 /// Event::id of commands on Channel::job, and Completion::id of what they lead to.
 enum class JobCommand : uint64_t {
-    begin = 1,   // Event::tag: digest of the initial state
-    end = 2,     // Event::buffer: 64 hex digits, SHA-256 of the parameters
-    abort = 3,   // Event::status; every completion of it has the status that all ranks end with
+    begin = 1,              // Event::tag: digest of the initial state
+    end = 2,                // Event::buffer: 64 hex digits, SHA-256 of the parameters
+    abort = 3,              // Event::status; every completion of it has the status that all ranks end with
+    lost = job_rank_lost,   // a completion alone: rank Completion::step is dead or silent, and the job goes on without it
 };
 
 struct JobProtocolConfig {
@@ -47,6 +51,7 @@ struct JobProtocolConfig {
     std::string kernel_set;    // 16 hex digits
     std::string data_digest;   // 64 hex digits
     const Progress* progress = nullptr;
+    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -139,7 +139,7 @@ protected:
         std::unique_ptr<Engine> engine;
         GC_TRY(Engine::open(c, Log(), &engine));
         OneRank host;
-        engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+        engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
         Status result = engine->run(host);
         *status = engine->status();
         if (final_path) *final_path = c.folder + "/final.h5";
@@ -155,7 +155,7 @@ protected:
             EngineConfig c = config(text, n, rank);
             c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
             GC_TRY(Engine::open(c, Log(), &engines[rank]));
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
             simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
         if (meddle) meddle(engines);
@@ -425,7 +425,7 @@ TEST_F(EngineTest, AStallEndsTheJobWithinItsDeadline) {
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank host;
     host.swallow = 5;
-    engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
     Status result = engine->run(host);
     EXPECT_EQ(result.code, Code::deadline);
     EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos)
@@ -438,7 +438,7 @@ TEST_F(EngineTest, CancelBeforeAndWhileItRuns) {
     std::unique_ptr<Engine> engine;
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank host;
-    engine->attach([&](uint16_t channel, Protocol* protocol) { host.protocols[channel] = protocol; });
+    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
     std::thread other([&] {
         while (engine->status().step < 3) std::this_thread::yield();
         engine->cancel("cancelled on request at node-a");
@@ -451,7 +451,7 @@ TEST_F(EngineTest, CancelBeforeAndWhileItRuns) {
 
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank again;
-    engine->attach([&](uint16_t channel, Protocol* protocol) { again.protocols[channel] = protocol; });
+    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { again.protocols[channel] = protocol; });
     engine->cancel("too early");
     EXPECT_STREQ(engine->run(again).what, "too early");
 }
@@ -513,7 +513,7 @@ TEST_F(EngineTest, AllRanksEndWithOneLine) {
         c.lanes = 0, c.loader_threaded = false;
         engines.emplace_back();
         ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
-        engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+        engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
         simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
     }
     EXPECT_EQ(simulator->run().code, Code::conflict);

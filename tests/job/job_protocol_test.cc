@@ -36,7 +36,8 @@ struct World {
         View view;
         for (Rank rank = 0; rank < ranks.size(); ++rank) view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
-            protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, &progress[rank]}, Log()));
+            protocols.push_back(
+                job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, &progress[rank], tolerated}, Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
             simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
@@ -54,11 +55,14 @@ struct World {
     }
     /// What the job protocol said by then, if anything.
     static std::optional<Status> heard(Host& host, uint64_t until_us) {
-        std::vector<Completion> done;
-        if (!host.wait(&done, until_us).ok()) return {};
-        for (const Completion& each : done)
-            if (!each.status.ok()) return each.status;
-        return Status{};
+        for (;;) {
+            std::vector<Completion> done;
+            if (!host.wait(&done, until_us).ok()) return {};
+            for (const Completion& each : done)
+                if (!each.status.ok()) return each.status;
+            for (const Completion& each : done)
+                if (each.id != job_rank_lost) return Status{};
+        }
     }
     static Status await(Host& host) {
         return heard(host, host.now_us() + 20 * deadline_us).value_or(fail(Code::node_io, "the job protocol never answers"));
@@ -95,11 +99,35 @@ struct World {
     }
 
     const bool datagrams;
+    uint32_t tolerated = 0;   // losses
     std::vector<Script> ranks;
     std::vector<Progress> progress;
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Protocol>> protocols;
 };
+
+TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
+    for (Rank dead : {0u, 2u, 4u}) {
+        World world(5);
+        world.tolerated = 1;
+        world.simulator->kill(dead, 700'000);
+        world.run();
+        world.one_line(Code::ok, {dead});
+    }
+    World world(5);
+    world.tolerated = 1;
+    world.simulator->kill(1, 500'000), world.simulator->kill(3, 900'000);
+    world.run();
+    EXPECT_NE(world.one_line(Code::peer_lost, {1, 3}).find("lost in step"), std::string::npos);
+    // One that only falls silent is given up after D/2, and what it says later counts no more.
+    World mute(4);
+    mute.tolerated = 1;
+    mute.simulator->partition({3}, 600'000, 600'000 + deadline_us);
+    for (Script& each : mute.ranks) each.steps = 60;
+    mute.run();
+    mute.one_line(Code::ok, {3});
+    EXPECT_FALSE(mute.simulator->result(3).ok());
+}
 
 TEST(JobProtocol, AllEndTogether) {
     for (uint32_t n : {1u, 2u, 5u, 16u}) {

@@ -67,7 +67,7 @@ protected:
             if (status.ok()) status = nodes[rank].open(test_config(kind, job.protect, rank, addresses));
             EXPECT_TRUE(status.ok()) << status.what;
             if (!status.ok()) return {};
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol) {
+            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
                 if (spoiler && rank == 1 && channel == static_cast<uint16_t>(Channel::gradient))
                     spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
                 nodes[rank].driver->attach(channel, protocol);

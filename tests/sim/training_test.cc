@@ -101,7 +101,7 @@ struct Cluster {
             engine.folder = fmt::format("{}{}", folder, r);
             engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
-            engines[r]->attach([&](uint16_t channel, Protocol* protocol) {
+            engines[r]->attach([&](uint16_t channel, Protocol* protocol, bool) {
                 if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
                 sim->attach(r, channel, protocol);
             });

@@ -47,7 +47,7 @@ JobStatus simulated(const Way& way, const std::string& folder, uint32_t n) {
         Status status = Engine::open(config, Log(), &engines[rank]);
         EXPECT_TRUE(status.ok()) << status.what;
         if (!status.ok()) return {};
-        engines[rank]->attach([&](uint16_t channel, Protocol* protocol) { simulator->attach(rank, channel, protocol); });
+        engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
         simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
     }
     Status status = simulator->run();

@@ -66,8 +66,15 @@ Landing ExchangeBase::find(const Packet& packet, uint64_t bytes, Arrival* arriva
     const DataBody body = body_of<DataBody>(packet);
     const StepId step = body.step.get();
     const uint32_t s = step % step_slots;
-    *arrival = {packet.sender,     packet.type == PacketType::record, static_cast<Phase>(body.phase), s, body.bucket.get(), body.part.get(),
-                body.index.get(), bytes,                             0};
+    *arrival = {packet.sender,
+                packet.type == PacketType::record,
+                static_cast<Phase>(body.phase),
+                s,
+                body.bucket.get(),
+                body.part.get(),
+                body.index.get(),
+                bytes,
+                0};
     if (packet.view != view_.number || packet.sender >= n() || packet.sender == config_.self || body.reserved != 0 ||
         arrival->bucket >= layout_.buckets.size() || (packet.type != PacketType::record && packet.type != PacketType::words) ||
         !valid(arrival))
@@ -147,7 +154,7 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Actions& actions) {
     bucket.sum.step = slots_[s].step, bucket.sum.bucket = b;
     total(s, b, &bucket.sum);
     bucket.complete = true;
-    ++slots_[s].complete;
+    if (++slots_[s].complete == slots_[s].buckets.size()) summed_[s].store(slots_[s].step + 1, std::memory_order_release);
     tell(s, actions);
 }
 

@@ -6,6 +6,8 @@
 // only when the slot that s + 1 will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither
 // wait can be for ever.  It is told of steps in their order.
 #pragma once
+#include <atomic>
+
 #include "runtime/core/limits.h"
 #include "transport/exchange/exchange.h"
 #include "transport/wire/packet.h"
@@ -20,6 +22,7 @@ public:
     Status install(const View& view, Arena& arena) override;
     Plan plan(StepId step, uint32_t bucket, uint32_t target) override;
     const Sum* sum(StepId step, uint32_t bucket) const override;
+    bool summed(StepId step) const override { return summed_[step % step_slots].load(std::memory_order_acquire) == step + 1; }
     void release(StepId step) override;
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
@@ -50,19 +53,19 @@ protected:
     };
 
     // What an exchange adds.
-    virtual Status plan_memory(Arena& arena) = 0;                                   // its own part of install()
-    virtual void cleared(uint32_t slot) = 0;                                        // a new step begins: sets `missing` of each bucket
-    virtual Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) = 0;     // Plan::words
+    virtual Status plan_memory(Arena& arena) = 0;                                 // its own part of install()
+    virtual void cleared(uint32_t slot) = 0;                                      // a new step begins: sets `missing` of each bucket
+    virtual Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) = 0;   // Plan::words
     virtual Word target_word() const = 0;
-    virtual bool audit() const { return false; }                                    // Plan::audit
-    virtual bool valid(Arrival* arrival) const = 0;                                 // phase, part, index and size; the rest is checked
-    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;              // land(), valid
+    virtual bool audit() const { return false; }                                       // Plan::audit
+    virtual bool valid(Arrival* arrival) const = 0;                                    // phase, part, index and size; the rest is checked
+    virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;                 // land(), valid
     virtual void take(const Arrival& arrival, Buffer payload, Actions& actions) = 0;   // it is there; wanted() may not have been asked
     virtual void contributed(uint32_t slot, uint32_t bucket, Actions& actions) = 0;    // own words and records are there
     virtual void abandoned(uint32_t slot, uint32_t bucket, Actions& actions) { (void)slot, (void)bucket, (void)actions; }
     virtual void computed(uint32_t slot, uint32_t id, Actions& actions) = 0;
-    virtual void total(uint32_t slot, uint32_t bucket, Sum* sum) const = 0;         // step and bucket are filled in
-    virtual std::string missing_text(uint32_t slot, uint32_t bucket) const = 0;     // "3 of 4 segments are missing"
+    virtual void total(uint32_t slot, uint32_t bucket, Sum* sum) const = 0;       // step and bucket are filled in
+    virtual std::string missing_text(uint32_t slot, uint32_t bucket) const = 0;   // "3 of 4 segments are missing"
     /// True: the exchange goes on without that rank.
     virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
     virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
@@ -102,6 +105,7 @@ private:
     void tell_lost(Actions& actions);
     std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
+    std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: the step, and one, whose buckets are all complete
     uint64_t tickets_ = 0;
     Status lost_;   // a rank is gone: what waits, and all that will, fails
 };

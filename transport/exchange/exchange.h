@@ -3,7 +3,8 @@
 // Life of (step, bucket): lanes add quantised blocks into the words of its targets, plan(step, bucket, target); the trainer fills in the
 // records and posts `ready`; the exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until
 // release(step).  Steps complete in their order; where s ranks may be missing (losses_tolerated()), a bucket may complete before its
-// `ready` or before this rank has begun the step, and the trainer still posts `ready` or `abandon` for it. step_slots steps are held at once: packets for a step whose slot is still taken are answered `later`.
+// `ready` or before this rank has begun the step, and the trainer still posts `ready` or `abandon` for it. step_slots steps are held at
+// once: packets for a step whose slot is still taken are answered `later`.
 #pragma once
 #include <memory>
 #include <string>
@@ -55,7 +56,9 @@ struct Exchange : Protocol {
     virtual uint32_t target_of(uint32_t block) const { return (void)block, 0; }
     virtual Plan plan(StepId step, uint32_t bucket, uint32_t target = 0) = 0;
     virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
-    virtual void release(StepId step) = 0;                            // the step is stable
+    /// Any thread: all buckets of `step` are complete, so what its blocks still compute is not needed (s >= 1).
+    virtual bool summed(StepId step) const { return (void)step, false; }
+    virtual void release(StepId step) = 0;   // the step is stable
     /// After a completion of Code::conflict: between whom, if they can be named; kept until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
     /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.  A multicast counts once.

@@ -112,7 +112,7 @@ Status TcpDriver::open() {
         peer.identity = c.peers[rank].identity;
         peer.active = c.rank < rank;
         peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
-        if (peer.active) GC_TRY(address_resolve(c.peers[rank].address, false, &peer.address));
+        if (Status status = address_resolve(c.peers[rank].address, false, &peer.address); peer.active) GC_TRY(status);
         for (Op* op : {&peer.connect, &peer.receive, &peer.send}) op->owner = &peer;
         peer.connect.kind = Op::Kind::connect, peer.receive.kind = Op::Kind::receive, peer.send.kind = Op::Kind::send;
         begin_anew(peer);
@@ -224,8 +224,19 @@ void TcpDriver::take_posted() {
         std::swap(taken_, posted_);
         std::swap(adopted, adopted_);
     }
-    for (auto& [channel, event] : taken_) tell(channel, event);
+    for (auto& [channel, event] : taken_) {
+        // A rank that the job has given up, though its stream may live: all protocols hear of it here.
+        if (event.kind == Event::Kind::peer_lost) give_up(event.rank, event.status);
+        else tell(channel, event);
+    }
     for (auto& stream : adopted) invite(std::move(stream));
+}
+
+void TcpDriver::give_up(Rank rank, Status why) {
+    Peer& peer = *peers_[rank];
+    if (peer.lost) return;
+    peer.losing = true;
+    fall(peer, why);
 }
 
 // In the order of their times, also when a busy turn finds several due.

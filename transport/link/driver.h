@@ -114,6 +114,7 @@ private:
     void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
     void tell_all(const Event& event);
     void take_posted();
+    void give_up(Rank rank, Status why);
     void ring_alarms(uint64_t now);
     bool dispatch(uint64_t now);
     void carry_out(uint16_t channel);
@@ -142,6 +143,7 @@ private:
     void begin_anew(Peer& peer);
     void lose(Peer& peer);
     void tend(Peer& peer, uint64_t now);
+    bool provable(const Peer& peer) const;
     uint64_t due_us(const Peer& peer) const;
     void pump(Peer& peer, uint64_t now);
 

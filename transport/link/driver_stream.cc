@@ -31,11 +31,13 @@ void TcpDriver::complete(Op& op, uint64_t now) {
     if (op.kind == Op::Kind::send) add(counters_.bytes_sent, bytes);
     if (peer.state == Peer::State::closing) return;
     if (op.result < 0) {
+        if (op.kind == Op::Kind::connect && op.result == -ECONNREFUSED && provable(peer)) peer.losing = true;
         const char* what = op.kind == Op::Kind::connect ? "cannot connect" : "the stream broke";
         return fall(peer, fail_text(Code::peer_lost, -op.result, fmt::format("{}: {}", peer.label, what)));
     }
     switch (op.kind) {
         case Op::Kind::connect:
+            if (!peer.active) return fall(peer, {});   // it lives, and will connect
             peer.state = Peer::State::greeting;
             peer.handshake = std::make_unique<Handshake>(tls_, Handshake::Side::connector, own_hello(peer), peer.key);
             break;
@@ -305,7 +307,7 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
             if (peer.losing) lose(peer);
             if (peer.final) return;
             if (peer.next) take_up(peer, now);
-            else if (peer.active && now >= peer.retry_us) connect(peer, now);
+            else if ((peer.active || provable(peer)) && now >= peer.retry_us) connect(peer, now);
             break;
         case Peer::State::connecting:
         case Peer::State::greeting:
@@ -321,6 +323,12 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
     }
 }
 
+/// A peer that was here, as one incarnation that is known: when nobody listens at its address any more, that one is dead.  So the side that
+/// does not connect knocks too.
+bool TcpDriver::provable(const Peer& peer) const {
+    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.address.bytes != 0;
+}
+
 // When tend() or pump() must look at the peer again, if nothing happens before.
 uint64_t TcpDriver::due_us(const Peer& peer) const {
     constexpr uint64_t never = ~uint64_t{0};
@@ -329,7 +337,7 @@ uint64_t TcpDriver::due_us(const Peer& peer) const {
         case Peer::State::down:
             if (peer.losing || peer.next) return 0;
             if (peer.final) return never;
-            return peer.active ? std::min(peer.retry_us, lost_us) : lost_us;
+            return peer.active || provable(peer) ? std::min(peer.retry_us, lost_us) : lost_us;
         case Peer::State::connecting:
         case Peer::State::greeting: return peer.next ? 0 : std::min(peer.greet_us, lost_us);
         case Peer::State::open: return peer.next ? 0 : peer.ack_us && !peer.send.busy ? peer.ack_us : never;

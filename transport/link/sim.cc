@@ -44,6 +44,7 @@ std::string SimulatorImpl::standstill() {
 
 void SimulatorImpl::post(Rank rank, uint16_t channel, const Event& event) {
     if (stopped(rank)) return;
+    if (event.kind == Event::Kind::peer_lost) return lost(rank, event.rank);
     if (event.kind == Event::Kind::ready) note({now_us(), rank, SimTrace::What::ready, {}, event.step, event.bucket, 0, {}});
     tell(rank, channel, event);
 }
