@@ -200,14 +200,18 @@ private:
 
         const ExchangeKind* exchange;
         GC_TRY(exchange_find(job_.exchange, job_.quantiser, &exchange));
+        // A view that is too small for the code gets a smaller one: s falls first, then m (spec/views.md).
+        const uint32_t n = config_.view.n(), m = std::min(job_.m, n), s = std::min(job_.s, n - m);
+        if (!exchange->fixed && exchange->datagrams && m + s < job_.m + job_.s)
+            log_.warn("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, m, s);
         const bool datagrams = exchange->datagrams && config_.datagram_bytes > 0 && config_.view.n() > 1;
         exchange_ = exchange->create({.layout = &layout,
                                       .self = config_.self,
                                       .blocks = job_.blocks,
                                       .quantiser = job_.quantiser,
                                       .segment_bytes = datagrams ? config_.datagram_bytes : segment_bytes_stream,
-                                      .m = job_.m,
-                                      .s = job_.s,
+                                      .m = m,
+                                      .s = s,
                                       .r = job_.r,
                                       .servers = job_.servers,
                                       .deadline_us = deadline_us_});
