@@ -28,14 +28,14 @@ constexpr uint32_t windows = 8, window_rounds = 100, burst = 8;
 /// Rank 0 sends a burst of small and large packets, rank 1 answers each; the next burst starts when all answers are there.
 class PingPong : public Protocol {
 public:
-    explicit PingPong(Rank self) : self_(self), memory_(300'000) { at_.reserve(windows + 1); }
+    PingPong(Rank self, bool datagrams) : self_(self), datagrams_(datagrams), memory_(300'000) { at_.reserve(windows + 1); }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
             if (event.kind == Event::Kind::command || (event.kind == Event::Kind::packet && self_ == 0 && ++answers_ % burst == 0)) {
                 if (answers_ % (window_rounds * burst) == 0) at_.push_back(allocations.load());
                 if (at_.size() == windows + 1) actions.completions.emplace_back();
                 else
-                    for (uint32_t i = 0; i < burst; ++i) send(actions, i % 4 ? 100 * i : 100'000);
+                    for (uint32_t i = 0; i < burst; ++i) send(actions, i % 4 ? 100 * i : datagrams_ ? 1424 : 100'000);
                 actions.timers.push_back({1, actions.now_us + 100'000'000});
             }
             if (event.kind == Event::Kind::packet && self_ == 1) send(actions, static_cast<uint32_t>(event.packet->payload.bytes));
@@ -51,23 +51,29 @@ public:
 private:
     void send(Actions& actions, uint32_t bytes) {
         Send send;
-        send.to.rank = 1 - self_, send.type = PacketType::mail, send.payload = {memory_.data(), nullptr, bytes, 0}, send.ticket = ++ticket_;
+        send.to.rank = 1 - self_, send.type = datagrams_ ? PacketType::parity : PacketType::mail;
+        send.payload = {memory_.data(), nullptr, bytes, 0}, send.ticket = send.sequence = ++ticket_;
         actions.sends.push_back(send);
     }
-    Rank self_;
+    const Rank self_;
+    const bool datagrams_;   // which lo loses none of, so few of them
     std::vector<std::byte> memory_;
     uint64_t answers_ = 0, ticket_ = 0;
 };
 
-TEST(Memory, SteadyStateAllocatesNothing) {
+void steady_state(bool datagrams) {
     for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) {
         Node nodes[2];
         nodes[1].listen(1);
         std::vector<std::string> addresses = {"127.0.0.1:1", nodes[1].listener->address()};
-        PingPong players[2] = {PingPong(0), PingPong(1)};
+        PingPong players[2] = {PingPong(0, datagrams), PingPong(1, datagrams)};
         for (Rank rank : {0u, 1u}) {
-            ASSERT_TRUE(nodes[rank].open(test_config(kind, Protect::encrypt, rank, addresses)).ok());
-            nodes[rank].driver->attach(1, &players[rank]);
+            LinkConfig config = test_config(kind, Protect::encrypt, rank, addresses);
+            config.datagrams.interface = "lo", config.datagrams.group = "239.193.77.77:27777",
+            config.datagrams.segment_bytes = datagrams ? 1424 : 0;
+            ASSERT_TRUE(nodes[rank].open(config).ok());
+            if (datagrams) nodes[rank].driver->attach_datagrams(1, &players[rank]);
+            else nodes[rank].driver->attach(1, &players[rank]);
             nodes[rank].start();
         }
         Event go;
@@ -84,6 +90,9 @@ TEST(Memory, SteadyStateAllocatesNothing) {
         EXPECT_LT(at[windows] - at[windows / 2], 20u) << link_name(kind);
     }
 }
+
+TEST(Memory, SteadyStateAllocatesNothing) { steady_state(false); }
+TEST(Memory, NorDoDatagrams) { steady_state(true); }
 
 }   // namespace
 }   // namespace gradcast

@@ -117,7 +117,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     if (queue.empty() || (&queue == &data_ && phase_ != Phase::settled)) return nullptr;
     Burst& burst = *bursts_free_.back();
     bursts_free_.pop_back();
-    burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1;
+    burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1, burst.aimed = false;
     burst.to = queue.front().send.to, burst.to_group = queue.front().to_group;
     burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
     const uint32_t count_max = sockets_.segments ? burst_max : 1;
@@ -165,7 +165,7 @@ const SocketAddress* Datagrams::aim(Burst& burst) {
 }
 
 void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
-    shot.burst = &burst, ++burst.open;
+    shot.burst = &burst, ++burst.open, burst.aimed = true;
     shot.op.next = nullptr;
     msghdr& message = shot.op.message;
     message = {};
@@ -193,6 +193,7 @@ void Datagrams::pump(uint64_t now) {
             ++flying_;
             bytes += current_->bytes;
         } else {
+            if (!current_->aimed) add(counters_.datagrams_unsent, uint64_t{current_->count});   // nobody has an address
             release(*std::exchange(current_, nullptr));
         }
     }

@@ -34,7 +34,8 @@ struct Heard {
     uint32_t segment_bytes;   // never 0
     bool truncated;
 };
-constexpr size_t heard_max = 32;   // between two waits, more stay in the socket
+/// Between two waits; more stay in the socket.  Each has a slot of 64 KiB, and few of them stay in the cache.
+constexpr size_t heard_max = 8;
 
 struct Proactor {
     virtual ~Proactor() = default;
