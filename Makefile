@@ -43,7 +43,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo test lab-test rivals lint format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint format asan tsan fuzz bench install clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -54,6 +54,7 @@ help:
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
+	@echo 'make nightly    reliable multicast over GC_SEEDS=10000 random networks'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
 	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
@@ -154,6 +155,12 @@ test-built: tests
 lab-test: deps deps-lab
 	@$(MAKE) --no-print-directory all
 	@GRADCAST_BUILD=$(BUILD) tests/lab/run $(LAB_TESTS)
+
+# The simulator under chance, for hours.
+nightly: export GC_SEEDS ?= 10000
+nightly: deps
+	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk
+	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
 
 bench: deps
 	@$(MAKE) --no-print-directory all $(BUILD)/bench/micro/micro

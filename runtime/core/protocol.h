@@ -2,7 +2,8 @@
 // network, the simulator (transport/link/sim) from a virtual one, and both behave alike:
 //
 //  * on() is called on the network thread with a batch of events; the driver executes the actions after it returns.
-//  * A payload that arrives is put where land() says, then its tag is checked, then the packet comes as an event.
+//  * A payload that arrives is put where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
+//    checked where it was received, before a byte of it is put anywhere: nobody without the key can overwrite what has arrived already.
 //  * A payload that is sent belongs to the link until the event `sent` with its ticket; one of at most inline_bytes_max is copied at once.
 //    Between two ranks packets of one channel arrive in order and exactly once on a stream link; datagram links may lose, double and
 //    reorder.  What wants a packet exactly once there goes through transport/bulk.

@@ -4,18 +4,24 @@
 // It is a Protocol around another one, the *user*: attached to a datagram channel in the user's place, it passes events on and turns the
 // user's Sends into datagrams.  To the user it looks like a stream link that does not keep order:
 //
-//   * A Send of words or record, of any length, is a *transfer*: (sender, DataBody without index) names it, it is cut in segments 0 ..
-//   count-1.
-//     Its ticket completes when every receiver has it, is lost, or does not want it any more.
-//   * land() is asked for each segment with its own index and must answer alike until the segment has been given as a packet event: place
-//   (in
-//     which a repaired segment is put too), or drop once it is not wanted any more: nothing is asked again for what is dropped.  `later`
-//     holds a sender up.  A user that can do without some segments of a sender (spec section 5) answers drop as soon as it can.
-//   * The events peer_lost, ready, command, sent, computed and timer are the user's own; timer ids with the top bit are Bulk's.
+//   * A Send of words or record, of up to 2^22 segments, is a *transfer*: (sender, DataBody without index) names it, once in a view for
+//     each receiver.  It is cut in segments 0 .. count-1.  Its ticket completes when every receiver has it, is lost, or does not want it
+//     any more.  Records and Phase::reduce go before everything else; the user may have any number of transfers under way.
+//   * land() is asked for each segment with its own index, perhaps several times, and must answer alike until the segment has been given as
+//     a packet event: place (in which a repaired segment is put too), or drop once it is not wanted any more: nothing is asked again for
+//     what is dropped.  `later` holds the sender up: it is asked again every millisecond.  A user that can do without some segments of a
+//     sender (spec section 5) answers drop as soon as it can.
+//   * Of a transfer to several ranks a place keeps what it got until the transfer is complete here: repairs are computed from it.  Where
+//     something was dropped or came as a lease, missing segments are sent again instead.
+//   * The events peer_lost, ready, command, computed and timer are the user's own; timer ids with the top bit are Bulk's.
 //
 // Blocks of at most 128 packets are repaired by Cauchy parity over GF(2^8).  A receiver tells a sender at once what it lacks (one deficit a
 // block, with the highest sequence seen) and how much it may send: the receiver's window is divided among the senders that are active.
 // A rank that does not answer for stall_us while others do is *lagging*: nobody waits for its credit until it answers again.
+// Bulk never gives up by itself: peer_lost ends a rank's part in all transfers.
+//
+// Memory does not depend on the transfers: for each sender 256 slots (pieces of 2048 segments under way) and up to 32 blocks of which
+// something is there, up to 8 MiB of parity packets in all.  What does not fit counts as lost, and comes again.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -28,7 +34,7 @@ namespace gradcast {
 struct BulkConfig {
     Rank self = 0;
     uint32_t ranks = 0;
-    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8: 1424 on Ethernet, 1024 to 4096 on InfiniBand
+    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 256 .. 32760: 1424 on Ethernet, 1024 to 4096 on InfiniBand
     uint64_t window_bytes =
         896 * 1024;                  // what may be on its way to this rank from all senders: the queue before it (a switch port's buffer)
     uint64_t rate_bytes_per_s = 0;   // never send faster; 0: as the link takes it

@@ -83,11 +83,15 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
         to.bits, to.rank, static_cast<uint32_t>(now_us_), static_cast<uint16_t>(bytes), static_cast<uint16_t>(index), slot, what};
     ++next_;
     if (bytes == 0) return;
-    each_rank(to, [&](Rank r) { peers_[r].flight += bytes; });
+    const bool again = what != Logged::What::data;
+    each_rank(to, [&](Rank r) {
+        peers_[r].flight += bytes;
+        if (!again) peers_[r].allowance = std::min<uint64_t>(peers_[r].allowance + repairs_a_packet, repairs_max);
+    });
     ++burst_count_;
     if (config_.rate_bytes_per_s) pace_us_ += bytes * 1'000'000 / config_.rate_bytes_per_s;
     counters_->packets_sent.fetch_add(1, std::memory_order_relaxed);
-    if (what != Logged::What::data) counters_->repairs_sent.fetch_add(1, std::memory_order_relaxed);
+    if (again) counters_->repairs_sent.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Sender::send_feedback(Rank to, const FeedbackBody& body, Buffer payload, Actions& actions) {
@@ -296,6 +300,8 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     if (peer.lost || highest >= next_ || packet.sequence <= peer.newest) return;   // of what was never sent, or overtaken by a newer one
     now_us_ = now_us;
     peer.newest = packet.sequence;
+    peer.allowance = std::min<uint64_t>(peer.allowance + (now_us - peer.allowed_us) / repair_us, repairs_max);
+    peer.allowed_us = now_us;
     peer.window = std::min<uint64_t>(body.window.get(), config_.window_bytes);
     peer.heard_us = heard_any_us_ = now_us, peer.lagging = false, peer.polls = 0;
     if (highest > peer.highest) {
@@ -398,8 +404,16 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
     for (uint32_t i = 0; i < before && count < lost; ++i)
         if (bit(missing, i)) set_bit(again, i), ++count;
     if (count == 0) return;
+    const bool waits = piece.repair >> b & 1;
+    const uint32_t asked = !waits               ? 0
+                           : block.several      ? block.parity
+                           : block.sole == from ? static_cast<uint32_t>(std::popcount(block.resend[0]) + std::popcount(block.resend[1]))
+                                                : 0;
+    Peer& peer = peers_[from];
+    if (count > asked && peer.allowance < count - asked) return;
+    if (count > asked) peer.allowance -= count - asked;
     const bool plain = segments == 1 || (item && item->plain);
-    if (!(piece.repair >> b & 1)) {
+    if (!waits) {
         piece.repair |= static_cast<uint16_t>(1u << b);
         set_bit(repairing_, slot);
         block.sole = from, block.several = false, block.since_us = now_us_;

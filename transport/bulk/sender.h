@@ -32,6 +32,8 @@ public:
 private:
     static constexpr uint32_t log_entries = 4096;
     static constexpr uint32_t burst_max = 16, link_max = 32;   // packets in a burst, and on their way into the link
+    static constexpr uint32_t repairs_first = 4096, repairs_a_packet = 4, repairs_max = 1 << 20;
+    static constexpr uint64_t repair_us = 100;   // one more after that time
     static constexpr uint32_t none = ~uint32_t{0};
     static constexpr uint64_t never = ~uint64_t{0};
 
@@ -79,8 +81,9 @@ private:
         uint64_t flight = 0, window = 0;    // bytes
         uint64_t heard_us = 0, poll_us = never;
         uint64_t rtt_us = 0, rtt_spread_us = 0;
-        uint32_t open = 0;    // pieces that have begun and are not finished there
-        uint32_t polls = 0;   // without an answer
+        uint32_t open = 0;                                    // pieces that have begun and are not finished there
+        uint32_t polls = 0;                                   // without an answer
+        uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for, so that a liar does not take the network
         bool lost = false, lagging = false;
     };
     struct Queue {

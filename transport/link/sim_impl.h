@@ -24,7 +24,7 @@
 namespace gradcast::sim {
 
 constexpr uint32_t none = UINT32_MAX;
-constexpr uint32_t packet_overhead_bytes = packet_head_bytes + 16;             // head and tag
+constexpr uint32_t packet_overhead_bytes = packet_head_bytes + 16;            // head and tag
 constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 28 + 14;   // with UDP, IPv4 and Ethernet
 constexpr int poison = 0xDB;
 constexpr uint64_t never = UINT64_MAX;
@@ -181,7 +181,7 @@ private:
         std::deque<Rank> active;                                    // receivers with packets to transmit, by turns
         std::deque<uint32_t> datagrams;
         std::deque<Arrived> arrived;
-        uint64_t queued_bytes = 0, wake_ns = never;   // queued: datagrams in `arrived`
+        uint64_t queued_bytes = 0, wake_ns = never;                                                       // queued: datagrams in `arrived`
         bool datagram_turn = false, transmitting = false, receiving = false, dead = false, bad = false;   // bad: in a burst of losses
         double slow = 1;
         uint64_t bytes_sent = 0, bytes_received = 0;
