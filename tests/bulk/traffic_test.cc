@@ -82,7 +82,7 @@ double plain_repairs(const std::vector<uint64_t>& lacking, double p, uint64_t se
 TEST(SlowBulkTraffic, RepairsAreFewerThanPlainRetransmissionNeeds) {
     for (uint32_t n : {8u, 64u})
         for (double p : {0.2, 0.05}) {
-            constexpr uint32_t blocks = 120, segment = 1024;
+            constexpr uint32_t blocks = 100, segment = 256;
             Crowd crowd;
             crowd.config.ranks = n, crowd.config.loss = p, crowd.config.end_us = 60'000'000, crowd.config.seed = n;
             crowd.segment_bytes = segment, crowd.contents = false;
