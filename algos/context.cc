@@ -108,6 +108,8 @@ Status collect(Context& context, uint64_t until_us) {
     }
     GC_TRY(context.ended);
     for (const Completion& each : context.completions) {
+        // Where ranks can be missed a sum may come before this trainer has begun its step.
+        if (each.channel == on(Channel::gradient) && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
         const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();
         if (!mail || !lost) GC_TRY(each.status);
         if (!mail) continue;
@@ -150,6 +152,7 @@ struct Waiting {
 Status Context::compute() {
     const size_t buckets = net.layout().buckets.size();
     if (blocks_left.size() != buckets) blocks_left = std::vector<std::atomic<uint32_t>>(buckets);   // before the first step
+    for (auto& each : sums) each.resize(buckets);
     if (losses.size() != exchange.targets()) losses = std::vector<std::atomic<int64_t>>(exchange.targets());
     for (auto& loss : losses) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
@@ -171,19 +174,18 @@ Status Context::compute() {
     return {};
 }
 
-Status Context::wait(std::span<const Sum*> sums) {
+Status Context::wait(std::span<const Sum*> into) {
     Waiting waiting(progress);
-    std::fill(sums.begin(), sums.end(), nullptr);
+    std::vector<const Sum*>& come = sums[step % step_slots];
     uint64_t us = (step == 0 ? 10 : 1) * deadline_us, until_us = host.now_us() + us;
-    for (size_t missing = sums.size(); missing > 0;) {
+    while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
         Status status = collect(*this, until_us);
         if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);
         if (status.code == Code::conflict && ended.ok()) return arbitrate(status);
         GC_TRY(status);
-        for (const Completion& each : completions)
-            if (each.channel == on(Channel::gradient) && each.step == step && each.sum && !sums[each.id])
-                sums[each.id] = each.sum, --missing;
     }
+    std::copy(come.begin(), come.end(), into.begin());
+    std::fill(come.begin(), come.end(), nullptr);
     return {};
 }
 

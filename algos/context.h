@@ -1,5 +1,6 @@
 // What an algorithm may use: the net, the exchange, mail, data, time.  No sockets, no threads but lanes.
 #pragma once
+#include <array>
 #include <atomic>
 #include <span>
 #include <vector>
@@ -65,10 +66,10 @@ struct Context {
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
     /// Error: of the block that failed first; the others are abandoned.
     Status compute();
-    /// Blocks until all buckets of `step` are summed.  sums is indexed by bucket.  The only place where a round waits.
+    /// Blocks until all buckets of `step` are summed.  `into` is indexed by bucket.  The only place where a round waits.
     /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended
     /// with elsewhere.
-    Status wait(std::span<const Sum*> sums);
+    Status wait(std::span<const Sum*> into);
     /// Blocks until mail with tickets first .. last is done: `mailed` then says of each whether it went well or its rank is lost.  Tickets
     /// of one round of mail count from 1.  `what` names it in the error, as "result of the evaluation after step 938".
     Status wait_mail(uint64_t first, uint64_t last, uint64_t us, const char* what);
@@ -86,6 +87,7 @@ struct Context {
     std::vector<std::atomic<uint32_t>> blocks_left = {};   // by bucket
     std::vector<std::atomic<int64_t>> losses = {};         // by target of the exchange
     std::vector<Completion> completions = {};
+    std::array<std::vector<const Sum*>, step_slots> sums = {};   // by step % step_slots and bucket: come, and not yet taken by wait()
     enum class Mailed : uint8_t { open, done, lost };
     std::vector<Mailed> mailed = {};   // by ticket; whoever begins a round of mail clears it
 };

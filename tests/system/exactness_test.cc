@@ -1,5 +1,5 @@
 // The contract of spec/coded-sgd.md section 1, end to end: one job file gives one digest with any number of daemons, any exchange, link and
-// protection, and the simulator computes the same bits.
+// protection, and the simulator computes the same bits: also where datagrams are lost, a node is slow, or one is killed in mid-step.
 #include "datasets/shard.h"
 #include "nn/net.h"
 #include "runtime/core/digest.h"
@@ -23,19 +23,25 @@ void make_data(const std::string& path, uint32_t count, bool flipped = false) {
 
 struct Way {
     std::string exchange = "ring", quantiser = "auto32", protect = "auth", train = "train.h5";
+    uint32_t m = 2, s = 0, steps = 4;
 };
+const char* const exchanges[] = {"ring", "unicast", "multicast", "ps", "coded", "coded-rs"};
 
 // 4 steps of 16 samples go through the 64 of the data set, so every one of them counts.
 std::string job_text(const Way& way) {
-    return "[job]\nseed = 3\nsteps = 4\nbatch = 16\nblocks = 8\ndeadline = \"20s\"\n[data]\ntrain = \"" + way.train +
+    return "[job]\nseed = 3\nsteps = " + std::to_string(way.steps) + "\nbatch = 16\nblocks = 8\ndeadline = \"20s\"\n[data]\ntrain = \"" +
+           way.train +
            "\"\ntest = \"test.h5\"\n[net]\npreset = \"lenet5\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\nweight_decay = "
            "0.001\n[algorithm]\n" +
-           "exchange = \"" + way.exchange + "\"\nquantiser = \"" + way.quantiser + "\"\n[transport]\nprotect = \"" + way.protect + "\"\n";
+           "exchange = \"" + way.exchange + "\"\nquantiser = \"" + way.quantiser + "\"\nm = " + std::to_string(way.m) +
+           "\ns = " + std::to_string(way.s) + "\n[transport]\nprotect = \"" + way.protect + "\"\n";
 }
 
-JobStatus simulated(const Way& way, const std::string& folder, uint32_t n) {
+/// Over streams, or over datagrams of which `loss` are lost.
+JobStatus simulated(const Way& way, const std::string& folder, uint32_t n, double loss = -1, Rank slow = ~0u) {
     log_level(Level::error);
-    auto simulator = Simulator::create({.ranks = n});
+    auto simulator = Simulator::create({.ranks = n, .loss = std::max(loss, 0.0)});
+    if (slow < n) simulator->slow(slow, 5);
     std::vector<std::unique_ptr<Engine>> engines(n);
     for (Rank rank = 0; rank < n; ++rank) {
         EngineConfig config;
@@ -44,10 +50,13 @@ JobStatus simulated(const Way& way, const std::string& folder, uint32_t n) {
         for (Rank each = 0; each < n; ++each) config.view.members.push_back({std::string(1, static_cast<char>('a' + each))});
         config.self = rank, config.folder = folder + "/simulated-" + std::to_string(rank);
         config.lanes = 0, config.loader_threaded = false;
+        config.datagram_bytes = loss >= 0 ? 1424 : 0, config.spend_us = slow < n ? 1000 : 0;
         Status status = Engine::open(config, Log(), &engines[rank]);
         EXPECT_TRUE(status.ok()) << status.what;
         if (!status.ok()) return {};
-        engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
+        engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool datagrams) {
+            datagrams&& loss >= 0 ? simulator->attach_datagrams(rank, channel, protocol) : simulator->attach(rank, channel, protocol);
+        });
         simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
     }
     Status status = simulator->run();
@@ -65,6 +74,7 @@ struct SystemExactness : testing::Test {
         make_data(cluster.folder + "/train.h5", 64);
         make_data(cluster.folder + "/flipped.h5", 64, true);
         make_data(cluster.folder + "/test.h5", 50);
+        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
     }
     /// The first n daemons train.
     JobStatus trained(const Way& way, uint32_t n) {
@@ -96,8 +106,8 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     const JobStatus wanted = simulated({}, cluster.folder, 1), fixed = simulated({"unicast", "fixed"}, cluster.folder, 1);
     for (uint32_t n : {1, 2, 3, 4, 8}) {
-        for (const char* exchange : {"ring", "unicast"}) expect_same({.exchange = exchange}, n, wanted);
-        expect_same({"unicast", "fixed"}, n, fixed);
+        for (const char* exchange : exchanges) expect_same({.exchange = exchange}, n, wanted);
+        for (const char* exchange : {"unicast", "multicast", "ps"}) expect_same({exchange, "fixed"}, n, fixed);
     }
     EXPECT_NE(fixed.digest, wanted.digest);
     for (const char* protect : {"none", "encrypt"}) expect_same({.protect = protect}, 3, wanted);
@@ -107,12 +117,57 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     expect_same({.train = "flipped.h5"}, 4, flipped);
 }
 
+TEST_F(SystemExactness, NeitherLossNorASlowNodeChangesABit) {
+    for (const char* quantiser : {"auto32", "auto16"}) {
+        const JobStatus wanted = simulated({.quantiser = quantiser}, cluster.folder, 1);
+        for (const char* exchange : {"multicast", "ps", "coded", "coded-rs"})
+            for (uint32_t n : {2, 4, 8})
+                for (uint32_t s : {0, 1}) {
+                    const Way way{.exchange = exchange, .quantiser = quantiser, .m = n == 2 ? 1u : 2u, .s = s};
+                    if (s > 0 && way.exchange[0] != 'c') continue;
+                    SCOPED_TRACE(way.exchange + " " + quantiser + " " + std::to_string(n) + " s = " + std::to_string(s));
+                    EXPECT_EQ(simulated(way, cluster.folder, n, 0.01).digest, wanted.digest);
+                    EXPECT_EQ(simulated(way, cluster.folder, n, 0, n - 1).digest, wanted.digest);
+                }
+    }
+}
+
+// kill -9 in mid-step, of each rank in turn (all are reducers in coded-rs): the others go on with the next step, and end with the same
+// bits.
+TEST_F(SystemExactness, AKilledNodeIsMissedByNobody) {
+    cluster.nodes.resize(4);
+    for (const char* exchange : {"coded", "coded-rs"}) {
+        const Way way{.exchange = exchange, .m = 2, .s = 1, .steps = 600};
+        const JobStatus wanted = simulated(way, cluster.folder, 1);
+        for (uint32_t dead : {0, 2}) {
+            SCOPED_TRACE(std::string(exchange) + " without " + std::to_string(dead));
+            ASSERT_NO_FATAL_FAILURE(cluster.up());
+            Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+            const std::string id = answer.value("id", "");
+            ASSERT_NE(id, "") << answer.dump();
+            Node& other = cluster[dead == 0 ? 1 : 0];
+            ASSERT_TRUE(eventually([&] { return other.step(id) >= 20; })) << other.job(id).dump() << other.process->output();
+            cluster[dead].process->kill(SIGKILL), cluster[dead].process->wait();
+            EXPECT_LT(other.step(id), 600u) << "it was too late to kill anybody";
+            for (uint32_t i = 0; i < 4; ++i) {
+                if (i == dead) continue;
+                const JobStatus status = cluster[i].ended(id);
+                EXPECT_EQ(status.state, JobState::done) << status.error;
+                EXPECT_EQ(status.digest, wanted.digest);
+                EXPECT_EQ(status.accuracy, wanted.accuracy);
+            }
+            for (uint32_t i = 0; i < 4; ++i)
+                if (i != dead) cluster[i].process->kill(SIGKILL), cluster[i].process->wait();
+        }
+    }
+}
+
 TEST_F(SystemExactness, EpollGivesTheSame) {
     cluster.nodes.resize(3);
-    for (Node& node : cluster.nodes) cluster.configure(node, "link = \"epoll_tcp\"\n");
+    for (Node& node : cluster.nodes) cluster.configure(node, "link = \"epoll_tcp\"\ninterface = \"127.0.0.1\"\n");
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     const JobStatus wanted = simulated({}, cluster.folder, 1);
-    for (const char* exchange : {"ring", "unicast"}) expect_same({.exchange = exchange}, 3, wanted);
+    for (const char* exchange : exchanges) expect_same({.exchange = exchange}, 3, wanted);
     EXPECT_EQ(trained({}, 3).path, "epoll_tcp");
 }
 
