@@ -136,7 +136,8 @@ private:
                 for (uint32_t block : blocks) sum += word(step, block, range.offset + i, false);
                 if (flip && !blocks.empty()) sum ^= 4, flip = false;
                 record.digest += (splitmix64(range.offset + i) | 1) * static_cast<uint64_t>(sum);
-                ASSERT_TRUE(plan.word == Word::i64 || (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
+                ASSERT_TRUE(plan.word == Word::i64 ||
+                            (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
                 std::memcpy(plan.words.host + i * word_bytes(plan.word), &sum, word_bytes(plan.word));
             }
             for (uint32_t block : blocks) {

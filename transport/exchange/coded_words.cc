@@ -220,7 +220,8 @@ void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
             std::memcpy(&word, in.host + at, sum_width());
             if (word >= code_.prime)
                 return refuse(s, b,
-                              fail(Code::conflict, "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
+                              fail(Code::conflict,
+                                   "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
                                    slots_[s].step, b, name(work.decode.senders[i]), work.part, code_.prime),
                               actions);
         }
