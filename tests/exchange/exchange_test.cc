@@ -1,3 +1,4 @@
+#include "tests/exchange/one.h"
 #include "tests/exchange/world.h"
 #include "tests/sim/seeds.h"
 #include "transport/code/kernels.h"
@@ -19,7 +20,7 @@ WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quanti
     if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
     config.exchange = exchange, config.quantiser = quantiser;
     const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
-    config.blocks = blocks[pick(seed, 6, 6)];
+    config.blocks = std::min(blocks[pick(seed, 6, 6)], quantiser == Quantiser::auto16 ? 64 : ~0u);
     const uint32_t segments[] = {16, 64, 104, 4096};
     config.segment_bytes = segments[pick(seed, 7, 4)];
     config.buckets = {20, 90, 7, 1}, config.steps = 6;
@@ -61,9 +62,9 @@ INSTANTIATE_TEST_SUITE_P(All, Sums, params, param_name);
 class ManyRanks : public ::testing::TestWithParam<Param> {};
 INSTANTIATE_TEST_SUITE_P(Slow, ManyRanks, params, param_name);
 
-TEST_P(ManyRanks, SumsAreExactForEveryNumberOfThem) {
-    for_seeds(64, [&](uint64_t seed) {
-        expect_exact(world_of(seed, static_cast<uint32_t>((seed - 1) % 64 + 1), GetParam().first, GetParam().second), seed);
+TEST_P(ManyRanks, SumsAreExact) {
+    for_seeds(20, [&](uint64_t seed) {   // GC_SEEDS=64 tries every number of them
+        expect_exact(world_of(seed, static_cast<uint32_t>(seed * 37 % 64 + 1), GetParam().first, GetParam().second), seed);
     });
 }
 
@@ -213,56 +214,6 @@ TEST(Exchange, UnicastHoldsItsPeersBackWhileItAdds) {
 }
 
 // ---- packets from hell -----------------------------------------------------------------------------------------------------------
-
-struct One {
-    Layout layout = layout_make({7, 300});
-    View view;
-    Arena arena;
-    std::unique_ptr<Exchange> exchange;
-    Actions actions;
-    explicit One(const char* name, Rank self = 1, uint32_t n = 3, uint32_t blocks = 3) {
-        for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
-        const ExchangeKind* kind = nullptr;
-        EXPECT_TRUE(exchange_find(name, Quantiser::auto32, &kind).ok());
-        exchange = kind->create({.layout = &layout, .self = self, .blocks = blocks, .segment_bytes = 64});
-        EXPECT_TRUE(exchange->install(view, arena).ok());
-        EXPECT_TRUE(arena.seal().ok());
-    }
-    void on(Event event) {
-        actions.clear();
-        exchange->on({&event, 1}, actions);
-    }
-    void ready(uint32_t bucket) {
-        Event event;
-        event.kind = Event::Kind::ready, event.bucket = bucket;
-        on(event);
-    }
-    /// As a driver: asks, fills the place, tells.  What land() said.
-    Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
-        actions.clear();
-        Landing landing = exchange->land(packet, bytes, &packet.payload);
-        if (landing != Landing::place) return landing;
-        EXPECT_EQ(packet.payload.bytes, bytes);
-        std::memset(packet.payload.host, fill, bytes);
-        Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
-        on(event);
-        return landing;
-    }
-    bool silent() const {
-        return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty();
-    }
-};
-
-Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bucket, uint32_t part, uint32_t index, Phase phase = Phase::reduce) {
-    Packet packet;
-    packet.type = type, packet.sender = sender, packet.view = 1;
-    DataBody body{};
-    body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
-    body.index.set(index), body.phase = static_cast<uint8_t>(phase);
-    packet.body = body_bytes(body);
-    return packet;
-}
 
 TEST(Malformed, EveryFieldIsChecked) {
     for (const char* name : {"ring", "unicast"}) {

@@ -16,7 +16,10 @@ public:
 
     void on(std::span<const Event> events, Actions& actions) override {
         const size_t before = actions.sends.size();
-        if (batches == 0) actions.sends.reserve(4096), actions.computes.reserve(4096), actions.completions.reserve(64);
+        if (batches == 0)
+            actions.sends.reserve(4096), actions.computes.reserve(4096), actions.completions.reserve(64), actions.timers.reserve(64);
+        for (const Event& event : events)
+            if (event.kind == Event::Kind::packet && event.packet->type == PacketType::words) taken_bytes += event.packet->payload.bytes;
         allocations_counted = ++batches > quiet_after && quiet_after != 0;
         protocol_.on(events, actions);
         allocations_counted = false;
@@ -37,8 +40,9 @@ public:
         return landing;
     }
 
-    uint32_t words = 1;                           // of a RankSet: (ranks + 63) / 64
+    uint32_t words = 1;                                           // of a RankSet: (ranks + 63) / 64
     uint64_t words_bytes = 0, record_bytes = 0, once_bytes = 0;   // payload sent; once: of words, a multicast counting once
+    uint64_t taken_bytes = 0;                                     // words received
     uint64_t laters = 0, drops = 0;
     uint64_t quiet_after = 0, batches = 0;   // from that batch on it may not allocate (`allocations`)
 

@@ -30,7 +30,8 @@ struct WorldConfig {
     uint64_t spend_us = 20;   // at most, per bucket
     uint64_t deadline_us = 60'000'000;
     uint32_t m = 1, s = 0, servers = 1, piece_words = 32 * 1024;
-    bool bulk = false;       // over datagrams
+    bool bulk = false;   // over datagrams
+    uint64_t stall_us = 20'000;
     bool abandons = false;   // trainers do not compute what is complete without them
     Rank faulty = ~0u;       // this rank's first non-empty super-block has a flipped bit in step 2
 };
@@ -77,7 +78,7 @@ public:
             spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
             if (config.bulk) {
                 BulkConfig bulk;
-                bulk.self = r, bulk.ranks = config.sim.ranks, bulk.segment_bytes = config.segment_bytes;
+                bulk.self = r, bulk.ranks = config.sim.ranks, bulk.segment_bytes = config.segment_bytes, bulk.stall_us = config.stall_us;
                 bulks_.push_back(bulk_create(bulk, *spies_[r], *arenas_[r], &counters_));
             }
             if (status.ok()) status = arenas_[r]->seal();
@@ -136,7 +137,8 @@ private:
                 for (uint32_t block : blocks) sum += word(step, block, range.offset + i, false);
                 if (flip && !blocks.empty()) sum ^= 4, flip = false;
                 record.digest += (splitmix64(range.offset + i) | 1) * static_cast<uint64_t>(sum);
-                ASSERT_TRUE(plan.word == Word::i64 || (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
+                ASSERT_TRUE(plan.word == Word::i64 ||
+                            (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
                 std::memcpy(plan.words.host + i * word_bytes(plan.word), &sum, word_bytes(plan.word));
             }
             for (uint32_t block : blocks) {

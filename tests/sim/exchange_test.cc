@@ -178,8 +178,8 @@ struct Job {
         std::vector<uint32_t> samples(blocks, 3);
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
-            node.exchange = kind->create(
-                {.layout = &layout, .self = r, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes});
+            node.exchange =
+                kind->create({.layout = &layout, .self = r, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes});
             node.own = node.exchange->place(view, samples).blocks_of(r);
             GC_TRY(node.exchange->install(view, node.arena));
             GC_TRY(node.arena.seal());

@@ -23,6 +23,8 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
     if (layout_.buckets.size() > UINT16_MAX)
         return fail(Code::invalid, "{} buckets of gradient are more than a packet can name ({}): make them larger", layout_.buckets.size(),
                     UINT16_MAX);
+    if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
+        return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
     view_ = view;
     lost_ = {};
     GC_TRY(plan_memory(arena));

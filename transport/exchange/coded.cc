@@ -2,6 +2,7 @@
 #include "transport/exchange/coded.h"
 
 #include <cmath>
+#include <utility>
 
 namespace gradcast {
 
@@ -40,8 +41,6 @@ Word Coded::word_of(Rank rank) const {
 Status Coded::plan_memory(Arena& arena) {
     GC_ASSERT(config_.segment_bytes % 8 == 0 && config_.piece_words > 0);
     GC_ASSERT(!codes_ || config_.quantiser != Quantiser::fixed);
-    if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
-        return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
     if (codes_) {
         code_ = {n(), config_.m, config_.s, config_.quantiser == Quantiser::auto16 ? prime_16 : prime_32};
         GC_TRY(code_.check());
@@ -65,7 +64,8 @@ Status Coded::plan_memory(Arena& arena) {
         const uint64_t count = layout_.buckets[b].count, share = uint64_t{reducers()} * m();
         const uint64_t pieces = std::max<uint64_t>(1, (count + share * config_.piece_words - 1) / (share * config_.piece_words));
         if (pieces * reducers() > UINT16_MAX)
-            return fail(Code::invalid, "a bucket of {} elements makes more parts than a packet can name ({}): make it smaller", count, UINT16_MAX);
+            return fail(Code::invalid, "a bucket of {} elements makes more parts than a packet can name ({}): make it smaller", count,
+                        UINT16_MAX);
         next.parts = static_cast<uint32_t>(pieces * reducers());
         next.coded_words = (count + next.parts * m() - 1) / (next.parts * m());
         next.words = next.coded_words * m();
@@ -87,8 +87,7 @@ Status Coded::plan_memory(Arena& arena) {
         for (Buffer& acc : slot.acc) arena.plan("own words", next.at * width(config_.self), &acc);
         if (combines()) arena.plan("coded words", next.coded_at * width(config_.self), &slot.coded);
         for (Rank r = 0; r < n(); ++r)
-            if (r != config_.self && contributes(r) && received > 0)
-                arena.plan("words of others", received * width(r), &slot.received[r]);
+            if (r != config_.self && contributes(r) && received > 0) arena.plan("words of others", received * width(r), &slot.received[r]);
         arena.plan("sums", next.at * sum_width(), &slot.sum);
         arena.plan("records", records, &slot.records);
         arena.plan("records", n() * sizeof(Le64), &slot.asking);
@@ -105,9 +104,10 @@ Status Coded::plan_memory(Arena& arena) {
             work.encode.in.resize(targets() * m()), work.encode.out.resize(1);
             work.decode.in.resize(needed()), work.decode.out.resize(m());
             work.decode.weights.resize(m() * needed()), work.decode.senders.resize(needed());
-            work.encode.combine = {code_.prime, 1, targets() * m(), nullptr, work.encode.in.data(), work.encode.out.data(), true, false, false};
-            work.decode.combine = {code_.prime,  m(), needed(), work.decode.weights.data(), work.decode.in.data(), work.decode.out.data(),
-                                   false,        true, false};
+            work.encode.combine = {code_.prime, 1,    targets() * m(), nullptr, work.encode.in.data(), work.encode.out.data(), true,
+                                   false,       false};
+            work.decode.combine = {code_.prime, m(),  needed(), work.decode.weights.data(), work.decode.in.data(), work.decode.out.data(),
+                                   false,       true, false};
         }
     }
     if (combines()) {
@@ -137,7 +137,8 @@ void Coded::cleared(uint32_t s) {
     for (uint32_t b = 0; b < cuts_.size(); ++b) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
-        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.failed = work.settled = false, work.added = 0;
+        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.failed = work.settled = false,
+        work.added = 0;
         work.reducing = Work::Reducing::none, work.records = 0, work.ready_us = work.late_us = 0;
         std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
         for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
@@ -221,8 +222,8 @@ void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
         if (known.holder == n()) known = now;
         if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped) continue;
         const auto first = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n());
-        slot.conflict = {step, b, first, first + blocks_of(k), {known.holder, sender}, {known.digest, now.digest}};
-        slot.conflicts = true;
+        if (!std::exchange(slot.conflicts, true))   // the trainer may be reading it from then on
+            slot.conflict = {step, b, first, first + blocks_of(k), {known.holder, sender}, {known.digest, now.digest}};
         return fails(fail(Code::conflict,
                           "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
                           "one of them computes or stores wrongly",

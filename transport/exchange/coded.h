@@ -46,18 +46,18 @@ public:
 
 private:
     static constexpr uint64_t wait_us_min = 5'000;
-    static constexpr uint32_t wait_share = 32;   // of the deadline
+    static constexpr uint32_t wait_share = 32;                         // of the deadline
     static constexpr uint32_t encode_id = 0, reduce_id = 1, ids = 2;   // computes of a bucket: one of each at a time
 
     /// How a bucket is cut.  Lengths in words; every part is alike.
     struct Cut {
-        uint32_t parts, first_part;     // number of the first among all parts
-        uint64_t words, coded_words;    // of a part: coded_words = words / m
-        uint64_t at, coded_at;          // of part 0 in an accumulator, in the coded words
-        uint64_t received_at;           // of the first received part in a sender's place
-        uint32_t segments;              // packets of a part's words of one sender, at most
+        uint32_t parts, first_part;    // number of the first among all parts
+        uint64_t words, coded_words;   // of a part: coded_words = words / m
+        uint64_t at, coded_at;         // of part 0 in an accumulator, in the coded words
+        uint64_t received_at;          // of the first received part in a sender's place
+        uint32_t segments;             // packets of a part's words of one sender, at most
         uint32_t gather_segments;
-        uint32_t have_at, gather_at;    // of the first in SlotState::have, gathered
+        uint32_t have_at, gather_at;   // of the first in SlotState::have, gathered
         uint64_t record_at;
         uint32_t record_segments, record_have_at;   // packets of a record; the first in SlotState::record_have
     };
@@ -75,15 +75,15 @@ private:
     };
     struct Work {
         uint32_t parts_left = 0, reducers_left = 0;
-        uint32_t encoded = 0;                 // parts
+        uint32_t encoded = 0;   // parts
         bool encoding = false;
         enum class Reducing : uint8_t { none, combine, add, copy } reducing = Reducing::none;
-        uint32_t part = 0, at = 0;            // what is being reduced, and how far: packet indexes, or ranks without a code
-        uint32_t added = 0;                   // ranks
+        uint32_t part = 0, at = 0;   // what is being reduced, and how far: packet indexes, or ranks without a code
+        uint32_t added = 0;          // ranks
         uint32_t encode_part = 0;
         uint32_t records = 0;
         bool failed = false, settled = false;   // settled: all parts are there
-        uint64_t ready_us = 0, late_us = 0;   // late_us: when its rank begins to ask; 0: not yet
+        uint64_t ready_us = 0, late_us = 0;     // late_us: when its rank begins to ask; 0: not yet
         Job encode, decode;
     };
     /// What the first record said of a super-block.
@@ -94,10 +94,10 @@ private:
     struct SlotState {
         std::vector<Buffer> acc;   // by target
         Buffer coded, sum, records, asking;
-        std::vector<Buffer> received;   // by sender; of the rank itself `coded` stands for it
-        std::vector<uint8_t> have;      // [packet of a part][sender]
-        std::vector<uint32_t> senders;  // [packet of a part]: with a record
-        std::vector<uint8_t> gathered;  // [packet of a part's sum]
+        std::vector<Buffer> received;    // by sender; of the rank itself `coded` stands for it
+        std::vector<uint8_t> have;       // [packet of a part][sender]
+        std::vector<uint32_t> senders;   // [packet of a part]: with a record
+        std::vector<uint8_t> gathered;   // [packet of a part's sum]
         std::vector<Part> parts;
         std::vector<uint8_t> record_have;               // [packet of a record][sender]
         std::vector<uint8_t> recorded, asked, wanted;   // [bucket][rank]; asked, wanted: by reducer
@@ -154,8 +154,8 @@ private:
 
     uint32_t tolerated() const { return codes_ ? config_.s : 0; }
     uint32_t m() const { return codes_ ? config_.m : 1; }
-    uint32_t needed() const { return n() - tolerated(); }            // senders, records
-    bool local() const { return codes_ && code_.d() == n(); }        // every rank holds everything: only records travel
+    uint32_t needed() const { return n() - tolerated(); }       // senders, records
+    bool local() const { return codes_ && code_.d() == n(); }   // every rank holds everything: only records travel
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }
     uint32_t reducers() const { return !scatters() ? 1 : who_ == Reducers::ranks ? n() : config_.servers; }
@@ -171,9 +171,13 @@ private:
     Word word_of(Rank rank) const;
     uint32_t width(Rank sender) const { return word_bytes(word_of(sender)); }
     uint32_t sum_width() const { return word_bytes(sum_word_); }
-    uint32_t segments_of(uint64_t bytes) const { return static_cast<uint32_t>((bytes + config_.segment_bytes - 1) / config_.segment_bytes); }
+    uint32_t segments_of(uint64_t bytes) const {
+        return static_cast<uint32_t>((bytes + config_.segment_bytes - 1) / config_.segment_bytes);
+    }
     uint32_t have_index(const Cut& cut, uint32_t part, uint32_t index) const { return cut.have_at + place_of(part) * cut.segments + index; }
-    uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const { return cut.gather_at + part * cut.gather_segments + index; }
+    uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const {
+        return cut.gather_at + part * cut.gather_segments + index;
+    }
     uint64_t record_bytes(uint32_t bucket) const {
         return sizeof(Le64) + targets() * sizeof(HeldRecord) + layout_.buckets[bucket].group_count * sizeof(float);
     }
@@ -192,7 +196,9 @@ private:
         return memory_[slot].acc[target].part((cut.at + part * cut.words) * width(config_.self), cut.words * width(config_.self));
     }
     Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) { return memory_[slot].parts[cuts_[bucket].first_part + part]; }
-    const Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) const { return memory_[slot].parts[cuts_[bucket].first_part + part]; }
+    const Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
+        return memory_[slot].parts[cuts_[bucket].first_part + part];
+    }
     Work& work_of(uint32_t slot, uint32_t bucket) { return memory_[slot].work[bucket]; }
     bool free_of_lanes(uint32_t slot, uint32_t bucket) const {   // the accumulators are not needed any more
         const BucketState& each = state(slot, bucket);

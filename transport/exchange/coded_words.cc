@@ -220,7 +220,8 @@ void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
             std::memcpy(&word, in.host + at, sum_width());
             if (word >= code_.prime)
                 return refuse(s, b,
-                              fail(Code::conflict, "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
+                              fail(Code::conflict,
+                                   "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
                                    slots_[s].step, b, name(work.decode.senders[i]), work.part, code_.prime),
                               actions);
         }
@@ -272,7 +273,9 @@ void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
     const uint64_t since = work_of(s, b).ready_us;
     if (!state(s, b).complete || since == 0) return;
     const uint64_t took = actions.now_us - since;
-    usual_us_ = usual_us_ == 0 ? took : (7 * usual_us_ + took) / 8;
+    usual_us_ = usual_us_ == 0     ? took
+                : took < usual_us_ ? (usual_us_ + took) / 2
+                                   : (7 * usual_us_ + took) / 8;   // a hitch is forgotten soon
 }
 
 // ---- a reducer is late or lost ---------------------------------------------------------------------------------------------------

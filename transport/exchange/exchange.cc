@@ -20,8 +20,8 @@ constexpr ExchangeKind kinds[] = {
     {"multicast", "each node sends its gradient once, to all: G sent per node, (n-1)G received", multicast_create, true, true},
     {"ps", "the first `servers` nodes sum up a part each and send the sums to all: G sent and received per node", ps_create, true, true},
     {"coded", "each node sends a combination of its m+s blocks to all: G/m sent per node; s nodes may be lost", coded_create, false, true},
-    {"coded-rs", "coded reduce-scatter, then the sums to all: (n-1)G/(n m) + G/n sent per node; s nodes may be lost", coded_rs_create, false,
-     true},
+    {"coded-rs", "coded reduce-scatter, then the sums to all: (n-1)G/(n m) + G/n sent per node; s nodes may be lost", coded_rs_create,
+     false, true},
 };
 
 }   // namespace

@@ -70,7 +70,8 @@ bool PlainExchange::valid(Arrival* a) const {
     if (a->record) return a->index == 0 && a->phase == Phase::reduce && a->bytes == record_bytes(a->bucket);
     if (a->phase != Phase::reduce && a->phase != Phase::gather) return false;
     const uint32_t first = first_[a->bucket * parts_ + a->part], end = first_[a->bucket * parts_ + a->part + 1];
-    if (a->index >= end - first || a->bytes == 0 || a->bytes != uint64_t{segments_[first + a->index].words} * width(a->sender)) return false;
+    if (a->index >= end - first || a->bytes == 0 || a->bytes != uint64_t{segments_[first + a->index].words} * width(a->sender))
+        return false;
     a->segment = first + a->index;
     return true;
 }

@@ -19,11 +19,11 @@ protected:
     };
 
     // What an exchange adds to ExchangeBase's list.
-    virtual void plan_own(Arena& arena) = 0;                                        // sets the fields below that have no other source
+    virtual void plan_own(Arena& arena) = 0;   // sets the fields below that have no other source
     virtual void cleared_own(uint32_t slot) = 0;
-    virtual uint32_t width(Rank sender) const = 0;                                  // bytes of a word of that sender, 0: it sends none
-    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;     // own words and record are there
-    virtual Buffer total_record(uint32_t slot, uint32_t bucket) const = 0;          // where it stands when nothing is missing
+    virtual uint32_t width(Rank sender) const = 0;                                // bytes of a word of that sender, 0: it sends none
+    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are there
+    virtual Buffer total_record(uint32_t slot, uint32_t bucket) const = 0;        // where it stands when nothing is missing
 
     Buffer acc_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].acc, acc_word_, segment); }
     Buffer sum_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].sum, sum_word_, segment); }

@@ -117,7 +117,9 @@ private:
         else send_record(slot, bucket, part, record, {after_}, actions);
     }
 
-    Buffer total_record(uint32_t slot, uint32_t bucket) const override { return record_of(slot, bucket, after_); }   // the part after one's own is owned
+    Buffer total_record(uint32_t slot, uint32_t bucket) const override {
+        return record_of(slot, bucket, after_);
+    }   // the part after one's own is owned
 
     Rank before_ = 0, after_ = 0;
     std::array<std::vector<State>, step_slots> states_;
