@@ -1,3 +1,4 @@
+#include "tests/exchange/one.h"
 #include "tests/exchange/world.h"
 #include "tests/sim/seeds.h"
 #include "transport/code/kernels.h"
@@ -123,7 +124,7 @@ TEST_P(Sums, NothingIsAllocatedInASteadyState) {
 TEST(Exchange, KindsByName) {
     const ExchangeKind* kind = nullptr;
     EXPECT_STREQ(exchange_find("star", Quantiser::auto32, &kind).what,
-                 "exchange 'star' does not exist; one of: ring, unicast, multicast, ps, coded, coded-rs");
+                 "exchange 'star' does not exist; one of: ring, unicast, multicast, ps, coded, coded-rs, cssgd");
     EXPECT_STREQ(exchange_find("ring", Quantiser::fixed, &kind).what, "ring does not allow the quantiser fixed: use auto32");
     ASSERT_TRUE(exchange_find("unicast", Quantiser::fixed, &kind).ok());
     EXPECT_STREQ(kind->name, "unicast");
@@ -213,56 +214,6 @@ TEST(Exchange, UnicastHoldsItsPeersBackWhileItAdds) {
 }
 
 // ---- packets from hell -----------------------------------------------------------------------------------------------------------
-
-struct One {
-    Layout layout = layout_make({7, 300});
-    View view;
-    Arena arena;
-    std::unique_ptr<Exchange> exchange;
-    Actions actions;
-    explicit One(const char* name, Rank self = 1, uint32_t n = 3, uint32_t blocks = 3) {
-        for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
-        const ExchangeKind* kind = nullptr;
-        EXPECT_TRUE(exchange_find(name, Quantiser::auto32, &kind).ok());
-        exchange = kind->create({.layout = &layout, .self = self, .blocks = blocks, .segment_bytes = 64});
-        EXPECT_TRUE(exchange->install(view, arena).ok());
-        EXPECT_TRUE(arena.seal().ok());
-    }
-    void on(Event event) {
-        actions.clear();
-        exchange->on({&event, 1}, actions);
-    }
-    void ready(uint32_t bucket) {
-        Event event;
-        event.kind = Event::Kind::ready, event.bucket = bucket;
-        on(event);
-    }
-    /// As a driver: asks, fills the place, tells.  What land() said.
-    Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
-        actions.clear();
-        Landing landing = exchange->land(packet, bytes, &packet.payload);
-        if (landing != Landing::place) return landing;
-        EXPECT_EQ(packet.payload.bytes, bytes);
-        std::memset(packet.payload.host, fill, bytes);
-        Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
-        on(event);
-        return landing;
-    }
-    bool silent() const {
-        return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty();
-    }
-};
-
-Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bucket, uint32_t part, uint32_t index, Phase phase = Phase::reduce) {
-    Packet packet;
-    packet.type = type, packet.sender = sender, packet.view = 1;
-    DataBody body{};
-    body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
-    body.index.set(index), body.phase = static_cast<uint8_t>(phase);
-    packet.body = body_bytes(body);
-    return packet;
-}
 
 TEST(Malformed, EveryFieldIsChecked) {
     for (const char* name : {"ring", "unicast"}) {
