@@ -215,6 +215,7 @@ TEST(SlowTraining, AKilledRankEndsTheJobWithItsName) {
 
 TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
     for (const ExchangeKind& kind : exchange_kinds()) {
+        SCOPED_TRACE(kind.name);
         Cluster cluster;
         cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.config.trace = true, cluster.spend_us = 20'000;
         ASSERT_TRUE(cluster.run().ok());
@@ -232,7 +233,7 @@ TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
                     });
                 };
                 EXPECT_LT(first(SimTrace::What::send, 0), first(SimTrace::What::ready, last));
-                EXPECT_LT(first(SimTrace::What::deliver, 0), first(SimTrace::What::ready, last));
+                EXPECT_LT(first(SimTrace::What::deliver, 0), first(SimTrace::What::ready, last)) << step << " " << first(SimTrace::What::deliver, 0)->at_us << " " << first(SimTrace::What::ready, last)->at_us<< " " << first(SimTrace::What::ready, 0)->at_us<< " " << first(SimTrace::What::send, 0)->at_us;
             }
         }
     }
