@@ -103,6 +103,9 @@ enum class Kernel : uint8_t {
     add_i32_to_i64,    // dst (i64) += src (i32)
     copy_i32_to_i64,   // dst (i64) = src (i32)
     add_i16,           // dst += src                wrapping
+    sub_i16,           // dst -= src                wrapping
+    sub_i32,           // dst -= src                wrapping
+    sub_i64,           // dst -= src                wrapping
     combine,           // Compute::combine says what
 };
 /// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words are 2 bytes

@@ -154,6 +154,30 @@ TEST(Words, ShortAddsWrapAtEveryLevel) {
         }
 }
 
+TEST(Words, SubtractionUndoesAddition) {
+    auto check = [](auto zero, auto add, auto sub) {
+        using Signed = decltype(zero);
+        for (uint64_t count : {0, 1, 7, 31, 32, 33, 1000}) {
+            std::vector<Signed> a(count), b(count);
+            for (uint64_t i = 0; i < count; ++i) {
+                a[i] = static_cast<Signed>(i % 3 == 0 ? uint64_t{1} << 63 >> (64 - 8 * sizeof(Signed)) : splitmix64(i));
+                b[i] = static_cast<Signed>(i % 4 == 0 ? uint64_t{1} << 63 >> (64 - 8 * sizeof(Signed)) : splitmix64(i + 1000));
+            }
+            const std::vector<Signed> a0 = a;
+            add(a.data(), b.data(), count);
+            EXPECT_EQ(a == a0, count == 0);
+            sub(a.data(), b.data(), count);
+            EXPECT_EQ(a, a0);
+        }
+    };
+    for (Isa isa : isas()) {
+        const WordKernels& kernels = word_kernels(isa);
+        check(int16_t{}, kernels.add_i16, kernels.sub_i16);
+        check(int32_t{}, kernels.add_i32, kernels.sub_i32);
+        check(int64_t{}, kernels.add_i64, kernels.sub_i64);
+    }
+}
+
 // Spec section 2, auto16: floor(v + u) in units of 2^-32, u from the generator's own function.
 int64_t plain_stochastic(float x, const Scale& scale, const Rounding& rounding, uint64_t i, uint64_t* clipped) {
     double v = x * scale.factor;
@@ -280,6 +304,8 @@ TEST(Words, ComputeNow) {
     EXPECT_EQ(a[3], 88);
     compute_now({Kernel::add_i16, buffer(a), buffer(b), 2, 1});
     EXPECT_EQ(a[3], 88);
+    compute_now({Kernel::sub_i64, buffer(w), buffer(v), 2, 1});
+    EXPECT_EQ(w[0], 12);
     const uint32_t weights[2] = {3, 65520};
     const Buffer in[2] = {buffer(a), buffer(b)}, out = buffer(w);
     Combine combine{65521, 1, 2, weights, in, &out, false, true};

@@ -29,7 +29,8 @@ struct WorldConfig {
     Rank other_state = ~0u;   // this rank computes step 2 from another state
     uint64_t spend_us = 20;   // at most, per bucket
     uint64_t deadline_us = 60'000'000;
-    uint32_t m = 1, s = 0, servers = 1, piece_words = 32 * 1024;
+    uint32_t m = 1, s = 0, r = 2, servers = 1, piece_words = 32 * 1024;
+    std::vector<double> weights = {};
     bool bulk = false;   // over datagrams
     uint64_t stall_us = 20'000;
     bool abandons = false;   // trainers do not compute what is complete without them
@@ -72,6 +73,8 @@ public:
                                                .segment_bytes = config.segment_bytes,
                                                .m = config.m,
                                                .s = config.s,
+                                               .r = config.r,
+                                               .weights = config.weights,
                                                .servers = config.servers,
                                                .piece_words = config.piece_words}));
             Status status = exchanges_[r]->install(view_, *arenas_[r]);

@@ -178,8 +178,9 @@ struct Job {
         std::vector<uint32_t> samples(blocks, 3);
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
-            node.exchange =
-                kind->create({.layout = &layout, .self = r, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes});
+            // r = 1: one target, as fill() has it.
+            node.exchange = kind->create(
+                {.layout = &layout, .self = r, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes, .r = 1});
             node.own = node.exchange->place(view, samples).blocks_of(r);
             GC_TRY(node.exchange->install(view, node.arena));
             GC_TRY(node.arena.seal());
@@ -212,6 +213,7 @@ void job_random(uint64_t seed, uint32_t ranks, uint32_t elements_max, const Exch
     job->layout = layout_random(random, elements_max);
     job->quantiser = kind.fixed && random.below(3) == 0 ? Quantiser::fixed : Quantiser::auto32;
     job->blocks = 1 + static_cast<uint32_t>(random.below(2 * ranks + 2));
+    if (kind.name == std::string_view("cssgd")) job->blocks = std::max(job->blocks, ranks);
     job->steps = 2 + static_cast<uint32_t>(random.below(4));
     job->segment_bytes = static_cast<uint32_t>(random.one_of({1024, 4096, 65536, 262144}));
     job->spend_us = random.one_of({0, 50, 1000});

@@ -117,6 +117,9 @@ struct Cluster {
     }
 };
 
+/// cssgd needs r = 2 nodes, and a block for each pair of them.
+bool fits(const ExchangeKind& kind, uint32_t ranks) { return kind.name != std::string_view("cssgd") || (ranks >= 2 && ranks <= 4); }
+
 /// Of one rank with nobody to talk to: what all others must equal.
 const std::string& reference() {
     static const std::string digest = [] {
@@ -134,6 +137,7 @@ TEST(SlowTraining, OneDigestWhateverTheRanksTheExchangeAndTheNetwork) {
     for_seeds(2, [](uint64_t seed) {
         for (const ExchangeKind& kind : exchange_kinds()) {
             for (uint32_t ranks : {1u, 2u, 3u, 4u, 8u, 16u}) {
+                if (!fits(kind, ranks)) continue;
                 SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", kind.name, ranks, seed));
                 Cluster cluster;
                 cluster.exchange = kind.name;
@@ -153,6 +157,7 @@ TEST(SlowTraining, OneDigestWhateverTheRanksTheExchangeAndTheNetwork) {
 
 TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
     for (const ExchangeKind& kind : exchange_kinds()) {
+        if (kind.name == std::string_view("cssgd")) continue;   // others compute the same block: they would not agree
         Spoiler spoiler;
         Cluster cluster;
         cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 2;
@@ -210,6 +215,7 @@ TEST(SlowTraining, AKilledRankEndsTheJobWithItsName) {
 
 TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
     for (const ExchangeKind& kind : exchange_kinds()) {
+        SCOPED_TRACE(kind.name);
         Cluster cluster;
         cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.config.trace = true, cluster.spend_us = 20'000;
         ASSERT_TRUE(cluster.run().ok());

@@ -23,11 +23,14 @@ namespace {
 uint64_t read_bytes(const Compute& compute) {   // of a word
     switch (compute.kernel) {
         case Kernel::copy: return 1;
-        case Kernel::add_i16: return 2;
+        case Kernel::add_i16:
+        case Kernel::sub_i16: return 2;
         case Kernel::add_i32:
+        case Kernel::sub_i32:
         case Kernel::add_i32_to_i64:
         case Kernel::copy_i32_to_i64: return 4;
-        case Kernel::add_i64: return 8;
+        case Kernel::add_i64:
+        case Kernel::sub_i64: return 8;
         case Kernel::combine: return compute.combine->prime == prime_16 ? 2 : 4;
     }
     GC_ASSERT(false && "kernel");
@@ -64,6 +67,9 @@ void compute_now(const Compute& compute) {
         case Kernel::add_i64: kernels.add_i64(dst.as<int64_t>(), src.as<int64_t>(), compute.count); return;
         case Kernel::add_i32_to_i64: kernels.add_i32_to_i64(dst.as<int64_t>(), src.as<int32_t>(), compute.count); return;
         case Kernel::add_i16: kernels.add_i16(dst.as<int16_t>(), src.as<int16_t>(), compute.count); return;
+        case Kernel::sub_i16: kernels.sub_i16(dst.as<int16_t>(), src.as<int16_t>(), compute.count); return;
+        case Kernel::sub_i32: kernels.sub_i32(dst.as<int32_t>(), src.as<int32_t>(), compute.count); return;
+        case Kernel::sub_i64: kernels.sub_i64(dst.as<int64_t>(), src.as<int64_t>(), compute.count); return;
         case Kernel::combine:
             GC_ASSERT(compute.combine->prime == prime_32 || compute.combine->prime == prime_16);
             compute.combine->refused = kernels.combine(*compute.combine, compute.count) != compute.combine->ins;

@@ -27,6 +27,9 @@ struct WordKernels {
     void (*add_i32)(int32_t* dst, const int32_t* src, uint64_t count);   // wrapping
     void (*add_i64)(int64_t* dst, const int64_t* src, uint64_t count);   // wrapping
     void (*add_i32_to_i64)(int64_t* dst, const int32_t* src, uint64_t count);
+    void (*sub_i16)(int16_t* dst, const int16_t* src, uint64_t count);   // wrapping
+    void (*sub_i32)(int32_t* dst, const int32_t* src, uint64_t count);   // wrapping
+    void (*sub_i64)(int64_t* dst, const int64_t* src, uint64_t count);   // wrapping
     /// dst = q(x), or dst += q(x) (wrapping) where `accumulate`.
     QuantiseResult (*quantise_i32)(int32_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate);
     QuantiseResult (*quantise_i64)(int64_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate);

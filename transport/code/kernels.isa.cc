@@ -48,6 +48,11 @@ void add_i32_to_i64(int64_t* __restrict dst, const int32_t* __restrict src, uint
         dst[i] = static_cast<int64_t>(static_cast<uint64_t>(dst[i]) + static_cast<uint64_t>(int64_t{src[i]}));
 }
 
+template <typename Signed, typename Unsigned>
+void sub(Signed* __restrict dst, const Signed* __restrict src, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<Signed>(static_cast<Unsigned>(dst[i]) - static_cast<Unsigned>(src[i]));
+}
+
 // Elements are taken in runs that fit the first-level cache, so that the maximum (a pass of its own over 32-bit lanes, where |x| compares
 // as an integer and NaN is above Inf) reads from there and the loop over doubles stays in 64-bit lanes.
 constexpr uint64_t run_max = 1024;
@@ -387,6 +392,9 @@ const WordKernels GC_NAME(GC_ISA) = {add_i16,
                                      add_i32,
                                      add_i64,
                                      add_i32_to_i64,
+                                     sub<int16_t, uint16_t>,
+                                     sub<int32_t, uint32_t>,
+                                     sub<int64_t, uint64_t>,
                                      quantise_any<int32_t, uint32_t>,
                                      quantise_any<int64_t, uint64_t>,
                                      quantise_i16,

@@ -116,5 +116,6 @@ std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config);
+std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config);
 
 }   // namespace gradcast

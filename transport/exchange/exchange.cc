@@ -22,6 +22,8 @@ constexpr ExchangeKind kinds[] = {
     {"coded", "each node sends a combination of its m+s blocks to all: G/m sent per node; s nodes may be lost", coded_create, false, true},
     {"coded-rs", "coded reduce-scatter, then the sums to all: (n-1)G/(n m) + G/n sent per node; s nodes may be lost", coded_rs_create,
      false, true},
+    {"cssgd", "the CSSGD paper's: r nodes compute a block, segments go coded by multicast: C(n-1,r) G/r sent per node", cssgd_create, true,
+     true},
 };
 
 }   // namespace

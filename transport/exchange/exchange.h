@@ -31,6 +31,7 @@ struct ExchangeConfig {
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
     uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, spec sections 5 and 6
     uint32_t r = 2;                                  // cssgd: nodes that share a block
+    std::vector<double> weights = {};                // cssgd: of blocks by rank; none: all alike
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
     uint32_t piece_words = 32 * 1024;                // coded and its kin: words that are encoded, sent and decoded at a time, at most
     uint64_t deadline_us = 30'000'000;               // of the job: what an exchange waits for on its own is a small part of it

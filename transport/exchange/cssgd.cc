@@ -1,0 +1,410 @@
+// `cssgd`, Algorithms 2 to 4 of the CSSGD paper (spec/coded-sgd.md section 4).
+//
+// Placement: C(n,r) super-blocks, the q-th for the q-th r-subset of the ranks in lexicographic order; a rank holds C(n-1,r-1) of them, each
+// in an accumulator of its own.  Weights by rank make super-blocks larger or smaller; the sum stays the same.
+// A bucket of a super-block is padded with zeros and cut in r segments of equal length; segment a of a super-block is sent by its a-th
+// rank. Encoding, at rank i: for each (r+1)-subset S with i in S, the sum over k in S, k != i, of i's segment of super-block S\{k}, which k
+// lacks, goes to S\{i} as one transfer: DataBody::part is the number of S among the (r+1)-subsets, which names super-blocks and segments.
+// Decoding, at rank k: what comes from i for S lands in the place of i's segment of the super-block S\{k}; the segments of the r-1
+// super-blocks that k holds are subtracted from it there, and it is added to the sum.  All words wrap, so what remains is exact.
+//
+// A bucket's computes make one chain: encode (the others wait for it), own super-blocks into the sum, then segments as they have come.
+//
+// Memory for each of the step_slots steps, G the words of one gradient: C(n,r) G for the super-blocks, held or decoded, G for the sum,
+// C(n-1,r) G/r for what is sent.  C(n-1,r-1) G of that is in the nature of it, the gradients are not added up before they travel.
+//
+// r = 1 is what the algorithm makes of it, the unicast of n-1 times G; with r = n only records travel.
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "transport/exchange/held.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t parts_max = 65536;   // of a bucket, in DataBody::part
+
+/// C(n, k), or some number above parts_max.
+uint64_t binomial(uint64_t n, uint64_t k) {
+    if (k > n) return 0;
+    uint64_t count = 1;
+    for (uint64_t i = 0; i < std::min(k, n - k) && count <= parts_max; ++i) count = count * (n - i) / (i + 1);
+    return count;
+}
+
+/// All k-subsets of 0 .. n-1 in lexicographic order, one after the other.
+std::vector<Rank> subsets(uint32_t n, uint32_t k) {
+    std::vector<Rank> all, one(k);
+    for (uint32_t i = 0; i < k; ++i) one[i] = i;
+    while (k <= n) {
+        all.insert(all.end(), one.begin(), one.end());
+        uint32_t at = k;
+        while (at > 0 && one[at - 1] == n - k + at - 1) --at;
+        if (at == 0) break;
+        ++one[at - 1];
+        for (uint32_t i = at; i < k; ++i) one[i] = one[i - 1] + 1;
+    }
+    return all;
+}
+
+/// The number of S without its member at `left_out` among the r-subsets: those that come later are counted by where they first differ.
+uint32_t number_of(uint32_t n, std::span<const Rank> set, uint32_t left_out) {
+    const auto r = static_cast<uint32_t>(set.size() - 1);
+    uint64_t number = binomial(n, r) - 1;
+    for (uint32_t i = 0, left = r; i <= r; ++i)
+        if (i != left_out) number -= binomial(n - 1 - set[i], left--);
+    return static_cast<uint32_t>(number);
+}
+
+class Cssgd : public HeldExchange {
+public:
+    explicit Cssgd(const ExchangeConfig& config) : HeldExchange(config), r_(config.r) {}
+
+    Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override {
+        const auto blocks = static_cast<uint32_t>(samples_of_block.size());
+        Placement placement;
+        if (!check(view.n(), blocks).ok()) return ExchangeBase::place(view, samples_of_block);   // install() will say it
+        placement.bounds = bounds(view.n(), blocks);
+        const std::vector<Rank> ranks = subsets(view.n(), r_);
+        for (size_t at = 0; at < ranks.size(); at += r_) placement.holders.emplace_back(ranks.begin() + at, ranks.begin() + at + r_);
+        return placement;
+    }
+
+    uint32_t targets() const override { return targets_; }
+    uint32_t target_of(uint32_t block) const override {
+        const auto end = std::upper_bound(bounds_.begin(), bounds_.end(), block);
+        const uint32_t place = place_of_[static_cast<size_t>(end - bounds_.begin() - 1)];
+        GC_ASSERT(place < targets_);
+        return place;
+    }
+
+    uint64_t bytes_bound() const override {
+        uint64_t words = 0;
+        for (const Cut& cut : cuts_) words += sets() * cut.words;
+        return words * width();
+    }
+    uint64_t bytes_bound_received() const override { return r_ * bytes_bound(); }
+
+private:
+    /// How a bucket is cut.  Lengths in words.
+    struct Cut {
+        uint64_t words;      // of a segment
+        uint64_t at;         // of the bucket in a super-block's place
+        uint64_t coded_at;   // of its first segment to be sent
+        uint32_t packets;    // of a segment
+        uint32_t first;      // of its packets among all, each counted once
+    };
+    /// Where a bucket's chain of computes is.
+    struct Work {
+        uint32_t encoded = 0, summed = 0, decoded = 0;   // sets, targets, segments
+        uint32_t term = 0;                               // of the set or segment
+        uint32_t come = 0;                               // segments, in SlotState::order
+        bool computing = false;
+    };
+    struct SlotState {
+        Buffer own, other, coded, sum;
+        std::vector<uint8_t> have;     // [packet of a segment][segment]
+        std::vector<uint32_t> left;    // [bucket][segment]: packets
+        std::vector<uint32_t> order;   // [bucket][..]: segments in the order in which they have come
+        std::vector<Work> work;
+    };
+
+    Status check(uint32_t n, uint32_t blocks) const {
+        if (r_ < 1 || r_ > n) return fail(Code::invalid, "cssgd: r = {} nodes cannot share a block of {} nodes: r is 1 to {}", r_, n, n);
+        const uint64_t super_blocks = binomial(n, r_);
+        if (super_blocks > blocks)
+            return fail(Code::invalid,
+                        "cssgd with r = {} on {} nodes needs {}{} blocks at least, and there are {}: set blocks, or another r", r_, n,
+                        super_blocks > parts_max ? "more than " : "", std::min(super_blocks, parts_max), blocks);
+        if (binomial(n, r_ + 1) > parts_max)
+            return fail(Code::invalid, "cssgd with r = {} on {} nodes makes more parts than a packet can name ({}): take another r", r_, n,
+                        parts_max);
+        if (config_.weights.empty()) return {};
+        if (config_.weights.size() != n)
+            return fail(Code::invalid, "cssgd: {} weights for {} nodes: give one a node, or none", config_.weights.size(), n);
+        for (Rank r = 0; r < n; ++r)
+            if (!(std::isfinite(config_.weights[r]) && config_.weights[r] > 0))
+                return fail(Code::invalid, "cssgd: the weight of rank {} is {}: it must be above 0", r, config_.weights[r]);
+        return {};
+    }
+
+    // A rank's share of all blocks it computes shall be its weight's share w.  With super-blocks in the proportion of the sum of v over
+    // their ranks that is so for v = w - (r-1)/(r(n-1)), as long as no sum is below 0 (then it is as near as can be); equal weights give
+    // equal ones.
+    std::vector<uint32_t> bounds(uint32_t n, uint64_t blocks) const {
+        const std::vector<Rank> ranks = subsets(n, r_);
+        double all = 0;
+        for (double weight : config_.weights) all += weight;
+        std::vector<uint64_t> ends = {0};
+        for (size_t at = 0; at < ranks.size(); at += r_) {
+            double sum = 0;
+            for (size_t i = at; i < at + r_ && !config_.weights.empty(); ++i)
+                sum += config_.weights[ranks[i]] / all - (r_ - 1.0) / (r_ * (n - 1.0));
+            const bool alike = config_.weights.empty() || r_ == n;
+            ends.push_back(ends.back() + (alike ? 1 : static_cast<uint64_t>(std::llround(std::max(sum, 0.0) * 0x1p30))));
+        }
+        std::vector<uint32_t> bounds;
+        for (uint64_t end : ends) bounds.push_back(static_cast<uint32_t>(end * blocks / ends.back()));
+        return bounds;
+    }
+
+    Status plan_memory(Arena& arena) override {
+        GC_ASSERT(config_.segment_bytes % 8 == 0);
+        GC_TRY(check(n(), config_.blocks));
+        if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
+            return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
+        bounds_ = bounds(n(), config_.blocks);
+        word_ = sum_word_ = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
+        if (config_.quantiser == Quantiser::fixed) {
+            // One block's words fit int32, which is what travels then.
+            for (size_t q = 1; q < bounds_.size(); ++q)
+                if (bounds_[q] - bounds_[q - 1] > 1) word_ = Word::i64;
+            sum_word_ = Word::i64;
+        }
+        place_ranks();
+
+        cuts_.clear();
+        Cut next{};
+        for (const Bucket& bucket : layout_.buckets) {
+            next.words = (bucket.count + r_ - 1) / r_;
+            next.packets = static_cast<uint32_t>((next.words * width() + config_.segment_bytes - 1) / config_.segment_bytes);
+            cuts_.push_back(next);
+            next.at += r_ * next.words, next.coded_at += sets() * next.words, next.first += next.packets;
+        }
+        const uint64_t super_blocks = bounds_.size() - 1, others = super_blocks - targets_;
+        const uint64_t bytes = step_slots * ((super_blocks * next.at + next.coded_at) * width() + next.at * word_bytes(sum_word_));
+        const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+        if (bytes > memory)
+            return fail(
+                Code::node_memory,
+                "cssgd with r = {} on {} nodes keeps {} gradients for each of {} steps: {} MiB, and this machine has {} MiB: take a "
+                "smaller r, or coded-rs",
+                r_, n(), super_blocks, step_slots, bytes >> 20, memory >> 20);
+        for (SlotState& slot : memory_) {
+            arena.plan("own words", targets_ * next.at * width(), &slot.own);
+            arena.plan("words of others", others * next.at * width(), &slot.other);
+            arena.plan("coded words", next.coded_at * width(), &slot.coded);
+            arena.plan("sums", next.at * word_bytes(sum_word_), &slot.sum);
+            slot.have.resize(uint64_t{next.first} * segments()), slot.left.resize(cuts_.size() * segments());
+            slot.order.resize(cuts_.size() * segments()), slot.work.resize(cuts_.size());
+        }
+        plan_records(bounds_, arena);
+        return {};
+    }
+
+    // Who holds what, and the (r+1)-subsets with this rank in them.
+    void place_ranks() {
+        const std::vector<Rank> holders = subsets(n(), r_), all = subsets(n(), r_ + 1);
+        std::vector<std::vector<uint32_t>> held(n());
+        for (size_t at = 0; at < holders.size(); ++at) held[holders[at]].push_back(static_cast<uint32_t>(at / r_));
+        targets_ = static_cast<uint32_t>(held[0].size());
+        held_.clear();
+        for (const std::vector<uint32_t>& each : held) held_.insert(held_.end(), each.begin(), each.end());
+        place_of_.assign(holders.size() / r_, 0);
+        for (uint32_t q = 0, own = 0, other = targets_; q < place_of_.size(); ++q)
+            place_of_[q] = own < targets_ && held[config_.self][own] == q ? own++ : other++;
+
+        const uint32_t words = (n() + 63) / 64;
+        part_.clear(), ranks_.clear(), self_at_.clear(), block_.clear(), to_.clear();
+        set_of_part_.assign(all.size() / (r_ + 1), none);
+        for (uint32_t part = 0; part < set_of_part_.size(); ++part) {
+            const std::span<const Rank> set = std::span(all).subspan(size_t{part} * (r_ + 1), r_ + 1);
+            const auto self = std::find(set.begin(), set.end(), config_.self);
+            if (self == set.end()) continue;
+            set_of_part_[part] = sets();
+            part_.push_back(part), self_at_.push_back(static_cast<uint32_t>(self - set.begin()));
+            to_.resize(to_.size() + words);
+            for (uint32_t i = 0; i <= r_; ++i) {
+                ranks_.push_back(set[i]), block_.push_back(place_of_[number_of(n(), set, i)]);
+                if (set[i] != config_.self) to_[to_.size() - words + set[i] / 64] |= uint64_t{1} << set[i] % 64;
+            }
+        }
+    }
+
+    uint32_t held(Rank rank, uint32_t target) const override { return held_[rank * targets_ + target]; }
+    bool audit() const override { return r_ > 1; }
+    Word target_word() const override { return word_; }
+    Buffer target(uint32_t s, uint32_t b, uint32_t t) override { return super_block(s, b, t).part(0, layout_.buckets[b].count * width()); }
+
+    void cleared(uint32_t s) override {
+        SlotState& slot = memory_[s];
+        clear_records(s);
+        std::fill(slot.have.begin(), slot.have.end(), 0);
+        for (uint32_t b = 0; b < cuts_.size(); ++b) {
+            slot.work[b] = {};
+            std::fill_n(slot.left.begin() + b * segments(), segments(), cuts_[b].packets);
+            state(s, b).missing = 1 + n();   // words, and records
+        }
+    }
+
+    // ---- in --------------------------------------------------------------------------------------------------------------------
+
+    bool valid(Arrival* a) const override {
+        if (a->record) return record_valid(*a);
+        if (a->phase != Phase::reduce || a->part >= set_of_part_.size() || set_of_part_[a->part] == none) return false;
+        const uint32_t first = set_of_part_[a->part] * (r_ + 1);
+        const auto set = ranks_.begin() + first, sender = std::find(set, set + r_ + 1, a->sender);
+        if (sender == set + r_ + 1) return false;
+        a->segment = static_cast<uint32_t>(sender - ranks_.begin());
+        const uint64_t bytes = cuts_[a->bucket].words * width(), at = uint64_t{a->index} * config_.segment_bytes;
+        return at < bytes && a->bytes == std::min<uint64_t>(config_.segment_bytes, bytes - at);
+    }
+
+    uint8_t& have(const Arrival& a) { return memory_[a.slot].have[uint64_t{cuts_[a.bucket].first + a.index} * segments() + a.segment]; }
+
+    Landing wanted(const Arrival& a, Buffer* place) override {
+        if (a.record) return record_wanted(a, place);
+        if (have(a)) return Landing::drop;
+        *place = come_to(a.slot, a.bucket, a.segment).part(uint64_t{a.index} * config_.segment_bytes, a.bytes);
+        return Landing::place;
+    }
+
+    void take(const Arrival& a, Buffer payload, Actions& actions) override {
+        Buffer place;
+        if (wanted(a, &place) != Landing::place || place.host != payload.host) return;
+        if (a.record) {
+            if (record_taken(a, actions)) arrived(a.slot, a.bucket, actions);
+            return;
+        }
+        SlotState& slot = memory_[a.slot];
+        have(a) = 1;
+        if (--slot.left[a.bucket * segments() + a.segment] > 0) return;
+        slot.order[a.bucket * segments() + slot.work[a.bucket].come++] = a.segment;
+        advance(a.slot, a.bucket, actions);
+    }
+
+    // ---- words -----------------------------------------------------------------------------------------------------------------
+
+    void contributed(uint32_t s, uint32_t b, Actions& actions) override {
+        if (record_own(s, b, actions)) arrived(s, b, actions);
+        advance(s, b, actions);
+    }
+
+    // The next compute of the bucket, if none is under way and there is one.
+    void advance(uint32_t s, uint32_t b, Actions& actions) {
+        SlotState& slot = memory_[s];
+        Work& work = slot.work[b];
+        if (work.computing || !state(s, b).ready) return;
+        Kernel kernel = add(word_);
+        Buffer dst, src;
+        if (work.encoded < sets()) {
+            const uint32_t self = self_at_[work.encoded], without = work.term + (work.term >= self);
+            if (work.term == 0) kernel = Kernel::copy;
+            dst = coded(s, b, work.encoded), src = segment(s, b, work.encoded, without, self);
+        } else if (work.summed < targets_) {
+            const bool widen = word_ != sum_word_;
+            kernel = work.summed > 0 ? widen ? Kernel::add_i32_to_i64 : add(word_) : widen ? Kernel::copy_i32_to_i64 : Kernel::copy;
+            dst = sum(s, b, 0, r_), src = super_block(s, b, work.summed);
+        } else if (work.decoded < work.come) {
+            const uint32_t at = slot.order[b * segments() + work.decoded], set = at / (r_ + 1), from = at % (r_ + 1), self = self_at_[set];
+            if (work.term + 1 < r_) {
+                uint32_t without = work.term;   // of the positions but `from` and `self`
+                without += without >= std::min(from, self), without += without >= std::max(from, self);
+                kernel = word_ == Word::i16 ? Kernel::sub_i16 : word_ == Word::i32 ? Kernel::sub_i32 : Kernel::sub_i64;
+                dst = come_to(s, b, at), src = segment(s, b, set, without, from);
+            } else {
+                if (word_ != sum_word_) kernel = Kernel::add_i32_to_i64;
+                dst = sum(s, b, from - (from > self), 1), src = come_to(s, b, at);
+            }
+        } else {
+            return;
+        }
+        work.computing = true;
+        compute(s, b, kernel, dst, src, kernel == Kernel::copy ? src.bytes : src.bytes / width(), actions);
+    }
+
+    void computed(uint32_t s, uint32_t b, Actions& actions) override {
+        Work& work = memory_[s].work[b];
+        work.computing = false;
+        if (work.encoded < sets()) {
+            if (++work.term == r_) {
+                work.term = 0;
+                const uint32_t set = work.encoded++;
+                const RankSet to{0, &to_[size_t{set} * ((n() + 63) / 64)]};
+                send(s, PacketType::words, Phase::reduce, {b, part_[set], 0}, coded(s, b, set), to, actions);
+            }
+        } else if (work.summed < targets_) {
+            ++work.summed;
+        } else if (++work.term == r_) {
+            work.term = 0, ++work.decoded;
+        }
+        if (work.summed == targets_ && work.decoded == sets() * r_) return arrived(s, b, actions);
+        advance(s, b, actions);
+    }
+
+    void total(uint32_t s, uint32_t b, Sum* out) const override {
+        out->word = sum_word_, out->words = sum(s, b, 0, r_).part(0, layout_.buckets[b].count * word_bytes(sum_word_));
+        record_total(s, b, out);
+    }
+
+    std::string missing_text(uint32_t s, uint32_t b) const override {
+        const SlotState& slot = memory_[s];
+        std::string text =
+            fmt::format("{}{} of {} coded segments are missing", records_missing(s, b), sets() * r_ - slot.work[b].come, sets() * r_);
+        for (uint32_t i = 0; i < segments(); ++i) {
+            const uint64_t bytes = uint64_t{slot.left[b * segments() + i]} * config_.segment_bytes;
+            if (ranks_[i] == config_.self || bytes == 0) continue;
+            return text + fmt::format(": part {} lacks {} bytes from rank {}", part_[i / (r_ + 1)],
+                                      std::min(bytes, cuts_[b].words * width()), ranks_[i]);
+        }
+        return text;
+    }
+
+    static Kernel add(Word word) { return word == Word::i16 ? Kernel::add_i16 : word == Word::i32 ? Kernel::add_i32 : Kernel::add_i64; }
+    uint32_t width() const { return word_bytes(word_); }
+    uint32_t sets() const { return static_cast<uint32_t>(part_.size()); }
+    /// A segment that comes is numbered by set and the sender's position in it; the rank's own numbers stay unused.
+    uint32_t segments() const { return sets() * (r_ + 1); }
+
+    Buffer super_block(uint32_t s, uint32_t b, uint32_t place) const {
+        const Cut& cut = cuts_[b];
+        const uint64_t all = cuts_.back().at + r_ * cuts_.back().words;
+        const Buffer& whole = place < targets_ ? memory_[s].own : memory_[s].other;
+        const uint64_t index = place < targets_ ? place : place - targets_;
+        return whole.part((index * all + cut.at) * width(), r_ * cut.words * width());
+    }
+    /// Of the set's super-block without the member at `without`, the segment that the member at `sender` sends.
+    Buffer segment(uint32_t s, uint32_t b, uint32_t set, uint32_t without, uint32_t sender) const {
+        const uint64_t bytes = cuts_[b].words * width();
+        return super_block(s, b, block_[set * (r_ + 1) + without]).part((sender - (sender > without)) * bytes, bytes);
+    }
+    /// Where a segment lands and is decoded.
+    Buffer come_to(uint32_t s, uint32_t b, uint32_t number) const {
+        const uint32_t set = number / (r_ + 1);
+        return segment(s, b, set, self_at_[set], number % (r_ + 1));
+    }
+    Buffer coded(uint32_t s, uint32_t b, uint32_t set) const {
+        const Cut& cut = cuts_[b];
+        return memory_[s].coded.part((cut.coded_at + set * cut.words) * width(), cut.words * width());
+    }
+    Buffer sum(uint32_t s, uint32_t b, uint32_t first, uint32_t count) const {   // of its segments
+        const Cut& cut = cuts_[b];
+        return memory_[s].sum.part((cut.at + first * cut.words) * word_bytes(sum_word_), count * cut.words * word_bytes(sum_word_));
+    }
+
+    static constexpr uint32_t none = ~uint32_t{0};
+    const uint32_t r_;
+    uint32_t targets_ = 0;
+    Word word_ = Word::i32, sum_word_ = Word::i32;
+    std::vector<uint32_t> bounds_;
+    std::vector<uint32_t> held_;          // [rank][target]: super-block
+    std::vector<uint32_t> place_of_;      // [super-block]: its place here, the first ones are the targets
+    std::vector<uint32_t> set_of_part_;   // [part]: which set with this rank in it, or none
+    // By set:
+    std::vector<uint32_t> part_, self_at_;   // self_at_: the rank's own position
+    std::vector<uint64_t> to_;               // [set][word]: the others
+    std::vector<Rank> ranks_;                // [set][position], ascending
+    std::vector<uint32_t> block_;            // [set][position]: place of the super-block of all others
+    std::vector<Cut> cuts_;                  // by bucket
+    std::array<SlotState, step_slots> memory_;
+};
+
+}   // namespace
+
+std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config) { return std::make_unique<Cssgd>(config); }
+
+}   // namespace gradcast
