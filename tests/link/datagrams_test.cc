@@ -188,7 +188,7 @@ TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
         talk(company, cries, landing);
         EXPECT_EQ(company.text(0).find("multicast 239."), 0u) << company.text(0);
         EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1424 bytes")) << company.text(0);
-        EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);       // on lo the group gives back what was sent to it
+        EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);                 // on lo the group gives back what was sent to it
         EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // once each, not once a receiver
     }
 }
