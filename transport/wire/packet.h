@@ -108,7 +108,8 @@ struct RecordHeader {
     Le64 clipped;
 };
 static_assert(sizeof(RecordHeader) == 24);
-/// Where super-blocks are held by several (exchange/coded.h, cssgd.cc): state (Le64), one of these for each that the sender holds, the maxima.
+/// Where super-blocks are held by several (exchange/coded.h, cssgd.cc): state (Le64), one of these for each that the sender holds, the
+/// maxima.
 struct HeldRecord {
     Le64 digest, loss, clipped;
 };
