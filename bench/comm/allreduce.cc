@@ -192,9 +192,7 @@ Status Cell::open() {
     for (size_t k = 0; k < placement.holders.size(); ++k)
         d += static_cast<double>(placement.holders[k].size()) * (placement.bounds[k + 1] - placement.bounds[k]) / blocks;
     GC_TRY(exchange->install(view, arena));
-    if (datagrams)
-        bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = bench.options.rate / 8},
-                           *exchange, arena, &bulk_counters);
+    if (datagrams) bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment}, *exchange, arena, &bulk_counters);
     gradients.resize(own.size());
     for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
     arena.plan("reference", count * 8, &expected_words);
@@ -261,7 +259,13 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     std::vector<Completion> completions;
     if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
         if (status.code != Code::deadline) return status;
-        return fail(Code::deadline, "{}: no sum within {} s", kind.name, deadline_us / 1'000'000);
+        Event explain;
+        explain.kind = Event::Kind::command;
+        explain.id = static_cast<uint64_t>(ExchangeCommand::explain);
+        explain.step = step;
+        station.post(explain);
+        const char* missing = station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
+        return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
     }
     GC_TRY(completions.front().status);
     const uint64_t took = clock_us() - start, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
@@ -303,11 +307,10 @@ std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* 
     return times;
 }
 
-Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, Report& report, nlohmann::json* row) {
+Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann::json* row) {
     const Options& options = bench.options;
     Cell cell(bench, kind, bytes);
     GC_TRY(cell.open());
-    report.set("link", cell.station.path());
     nlohmann::json mine = nlohmann::json::object();
     // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
     for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < options.repeat; ++run) GC_TRY(cell.repeat(run, mine));
@@ -315,6 +318,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, Report& 
     mine["packets"] = bulk.packets_sent.load(), mine["repairs"] = bulk.repairs_sent.load();
     mine["came"] = bulk.packets_received.load(), mine["lost"] = bulk.lost.load();
     std::vector<nlohmann::json> all;
+    const std::string path = cell.station.path();
     GC_TRY(bench.meeting.gather(mine, &all));
     GC_TRY(cell.station.close());
 
@@ -343,7 +347,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, Report& 
             {"size_bytes", bytes},
             {"d", cell.d},
             {"blocks", cell.blocks},
-            {"datagrams", cell.datagrams},
+            {"link", path},
             {"p50_us", p50},
             {"p99_us", percentile(times, 0.99)},
             {"max_us", percentile(times, 1)},
@@ -400,7 +404,7 @@ Status allreduce_run(Bench& bench, bool* wrong) {
             const ExchangeKind* kind;
             GC_TRY(exchange_find(name, options.quantiser, &kind));
             nlohmann::json row;
-            GC_TRY(cell_run(bench, *kind, bytes, report, &row));
+            GC_TRY(cell_run(bench, *kind, bytes, &row));
             *wrong |= row["wrong_elements"] != 0;
             report.row(row);
             rows.push_back(std::move(row));

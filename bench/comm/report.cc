@@ -44,9 +44,9 @@ void Report::head() {
     report_ = std::move(settings);
     if (options.json) return;
     fmt::print("# gradcast-bench {} {}: {}\n", version_text, options.command, title_);
-    fmt::print("# {} nodes{}, protect {}, link {}, {} repetitions after {}, bound by {}\n", bench_.meeting.ranks(),
-               bench_.alone ? " on this machine" : "", report_["protect"].get<std::string>(), report_.value("link", ""), options.repeat,
-               options.warmup, bench_.rate ? "links of " + rate_text(bench_.rate) : "plain TCP sockets round the same ring in this run");
+    fmt::print("# {} nodes{}, protect {}, {} repetitions after {}, bound by {}\n", bench_.meeting.ranks(),
+               bench_.alone ? " on this machine" : "", report_["protect"].get<std::string>(), options.repeat, options.warmup,
+               bench_.rate ? "links of " + rate_text(bench_.rate) : "plain TCP sockets round the same ring in this run");
     for (size_t rank = 0; rank < bench_.nodes.size(); ++rank) {   // those alike together
         const std::string text = node_text(bench_.nodes[rank]);
         if (rank > 0 && text == node_text(bench_.nodes[rank - 1])) continue;
@@ -62,6 +62,7 @@ void Report::row(nlohmann::json row) {
     head();
     if (!bench_.first()) return;
     if (!bench_.options.json) {
+        if (row["link"] != link_) link_ = row["link"], fmt::print("# by {}\n", link_);
         for (const Column& column : columns_) {
             const auto& value = row[column.key];
             const std::string text = value.is_null()     ? "-"

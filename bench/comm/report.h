@@ -1,4 +1,5 @@
-// A report: settings first, one row a measurement, verdict last; as a table or as JSON, with the same content.
+// A report: settings first, one row a measurement (its `link` says how packets travelled), verdict last; as a table or as JSON, with the
+// same content.
 #pragma once
 #include <span>
 
@@ -28,7 +29,7 @@ private:
     void head();
     const Bench& bench_;
     std::span<const Column> columns_;
-    std::string title_;
+    std::string title_, link_;   // link_: of the last row
     nlohmann::json report_ = nlohmann::json::object();
     bool begun_ = false;
 };

@@ -199,7 +199,8 @@ uint64_t Station::network_cpu_us() const {
 }
 
 std::string Station::path() const {
-    return datagrams_ ? fmt::format("{}, datagrams of {} bytes", driver_->name(), bench_.datagram_bytes) : std::string(driver_->name());
+    return datagrams_ ? fmt::format("{} and {}: {}", driver_->name(), driver_->datagrams_name(), driver_->datagrams_text())
+                      : driver_->name();
 }
 
 Status Station::close() {
