@@ -9,6 +9,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/rng.h"
 #include "transport/bulk/bulk.h"
+#include "transport/exchange/cost.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -184,14 +185,14 @@ Status Cell::open() {
     const Options& options = bench.options;
     Meeting& meeting = bench.meeting;
     const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
-    exchange = kind.create(exchange_config(options, layout, meeting.rank(), blocks, segment));
+    const ExchangeConfig config = exchange_config(options, layout, meeting.rank(), blocks, segment);
+    exchange = kind.create(config);
     const View view = view_of(n);
     const std::vector<uint32_t> samples(blocks, 1);
-    const Placement placement = exchange->place(view, samples);
-    own = placement.blocks_of(meeting.rank());
-    for (size_t k = 0; k < placement.holders.size(); ++k)
-        d += static_cast<double>(placement.holders[k].size()) * (placement.bounds[k + 1] - placement.bounds[k]) / blocks;
+    own = exchange->place(view, samples).blocks_of(meeting.rank());
     GC_TRY(exchange->install(view, arena));
+    const Cost cost = cost_of(kind.name, config, n, {});
+    d = cost.d, bound_bytes = static_cast<uint64_t>(cost.bound());
     if (datagrams) bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment}, *exchange, arena, &bulk_counters);
     gradients.resize(own.size());
     for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
@@ -202,9 +203,6 @@ Status Cell::open() {
     codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
 
-    std::vector<nlohmann::json> all;
-    GC_TRY(meeting.gather(std::max(exchange->bytes_bound(), exchange->bytes_bound_received()), &all));
-    for (const auto& each : all) bound_bytes = std::max(bound_bytes, each.get<uint64_t>());
     if (bench.rate) deadline_us += bound_bytes * 8 * 1'000'000 / bench.rate * 4;
     if (bench.rate == 0 && n > 1) GC_TRY(plain_open(bench, &plain));
     scratch.resize(256 * 1024);

@@ -4,8 +4,8 @@
 // super-blocks that a rank holds, encoding, exchanging, decoding.  Outside: computing the gradients.
 //
 //   algbw = size / time          busbw = algbw * 2 (n-1) / n      (what a ring would have to move; nccl-tests' definition)
-//   bound = the larger of what the exchange's formula (spec/coded-sgd.md section 3) makes a rank send and receive, headers not counted, at
-//   the link's rate; where no rate is known (loopback), the time that plain TCP sockets take to move as much round a ring in the same run
+//   bound = the larger of what the exchange's formula (transport/exchange/cost.h: words alone) makes a rank send and receive, at the
+//   link's rate; where no rate is known (loopback), the time that plain TCP sockets take to move as much round a ring in the same run
 #pragma once
 #include "bench/comm/report.h"
 #include "bench/comm/station.h"

@@ -1,0 +1,84 @@
+// What is predicted of a step against what the simulator counts.
+#include "transport/exchange/cost.h"
+#include "tests/exchange/world.h"
+#include "tests/sim/seeds.h"
+
+namespace gradcast {
+namespace {
+
+uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 79, what)[0] % count; }
+
+uint32_t choose(uint32_t n, uint32_t k) {
+    double result = 1;
+    for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
+    return static_cast<uint32_t>(result + 0.5);
+}
+
+constexpr uint32_t stream_overhead = 64;   // head, body and tag, as the simulator has it
+
+void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
+    WorldConfig config;
+    config.sim.seed = seed, config.sim.ranks = n, config.sim.jitter_us = pick(seed, 1, 100);
+    config.exchange = exchange;
+    const bool codes = std::string_view(exchange).starts_with("coded"), cssgd = std::string_view(exchange) == "cssgd";
+    if (codes) config.s = pick(seed, 2, std::min(n, 4u)), config.m = 1 + pick(seed, 3, std::min(n - config.s, 8u));
+    if (cssgd) config.r = 1 + pick(seed, 4, n > 8 ? 2 : n);
+    if (cssgd && n > 16) config.r = 1;
+    config.servers = 1 + pick(seed, 5, n);
+    const uint32_t blocks[] = {8, n, 1, 2 * n, n + 3};
+    config.blocks = cssgd ? choose(n, config.r) + pick(seed, 6, 2) : blocks[pick(seed, 6, 5)];
+    const Quantiser quantisers[] = {Quantiser::auto32, Quantiser::auto16, Quantiser::fixed};
+    config.quantiser = quantisers[pick(seed, 7, codes || exchange == std::string_view("ring") ? 2 : 3)];
+    if (config.quantiser == Quantiser::auto16 && config.blocks > 64) config.quantiser = Quantiser::auto32;
+    const uint32_t segments[] = {32, 64, 104, 4096}, pieces[] = {3, 10, 32 * 1024};
+    config.segment_bytes = segments[pick(seed, 8, 4)], config.piece_words = pieces[pick(seed, 9, 3)];
+    config.buckets = {90, 7, 300, 1}, config.steps = 2;
+    if (n > 16) config.buckets = {700, 5}, config.segment_bytes = 1424;
+    SCOPED_TRACE(fmt::format("{} n = {} m = {} s = {} r = {} servers = {} {} B = {} segment {} seed {}", exchange, n, config.m, config.s,
+                             config.r, config.servers, quantiser_name(config.quantiser), config.blocks, config.segment_bytes, seed));
+    World world(config);
+    for (Rank r = 0; r < n; ++r) world.spy(r).words = (n + 63) / 64;
+    Status status = world.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    const Layout layout = layout_make(config.buckets);
+    ExchangeConfig of{.layout = &layout,
+                      .blocks = config.blocks,
+                      .quantiser = config.quantiser,
+                      .segment_bytes = config.segment_bytes,
+                      .m = config.m,
+                      .s = config.s,
+                      .r = config.r,
+                      .servers = config.servers,
+                      .piece_words = config.piece_words};
+    Cost most = cost_of(exchange, of, n, {stream_overhead, CostWire::Multicast::copies});
+    for (of.self = 0; of.self < n; ++of.self) {
+        const Cost cost = cost_of_rank(exchange, of, n, {stream_overhead, CostWire::Multicast::copies});
+        EXPECT_LE(cost.sent, most.sent);
+        EXPECT_LE(cost.received, most.received);
+        if (config.s > 0) continue;   // who waits for nobody may send more, and may be done before the last packets come
+        const bool copies = exchange == std::string_view("unicast");   // a Send to several, but no multicast
+        const uint64_t words = copies ? world.spy(of.self).words_bytes : world.spy(of.self).once_bytes;
+        EXPECT_EQ(cost.words_sent * config.steps, static_cast<double>(words)) << of.self;
+        EXPECT_EQ(cost.words_received * config.steps, static_cast<double>(world.spy(of.self).taken_bytes)) << of.self;
+        EXPECT_EQ(cost.sent * config.steps, static_cast<double>(world.simulator().bytes_sent(of.self))) << of.self;
+        EXPECT_EQ(cost.received * config.steps, static_cast<double>(world.simulator().bytes_received(of.self))) << of.self;
+    }
+}
+
+TEST(Cost, IsWhatTheSimulatorCounts) {
+    uint64_t seed = 1;
+    for (const ExchangeKind& kind : exchange_kinds())
+        for (uint32_t n : {2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 11u, 12u, 16u, 32u}) {
+            expect_counted(seed++, kind.name, n);
+            if (HasFailure()) return;
+        }
+}
+
+TEST(Cost, ManyAreWhatTheSimulatorCounts) {
+    for_seeds(40, [](uint64_t seed) {
+        for (const ExchangeKind& kind : exchange_kinds()) expect_counted(seed + 100, kind.name, 2 + pick(seed, 20, 8));
+    });
+}
+
+}   // namespace
+}   // namespace gradcast
