@@ -1,16 +1,12 @@
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "bench/comm/bench.h"
+#include "bench/comm/plain.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/rng.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/cost.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
@@ -46,9 +42,11 @@ uint32_t choose(uint32_t n, uint32_t k) {
     for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
     return static_cast<uint32_t>(std::min<uint64_t>(result, blocks_max));
 }
-// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.
+// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need some to choose from.
 uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
-    return std::string_view(kind.name) == "cssgd" ? choose(n, options.r) : n;
+    if (std::string_view(kind.name) != "cssgd") return n;
+    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() says it
+    return options.weights.empty() ? least : std::min(blocks_max, least * 8);
 }
 
 View view_of(uint32_t n) {
@@ -75,55 +73,6 @@ int64_t word_at(Word word, Buffer words, uint64_t i) {
         case Word::i64: return words.as<int64_t>()[i];
     }
     return 0;
-}
-
-// ---- plain sockets -------------------------------------------------------------------------------------------------------------
-
-struct Plain {
-    Fd right, left;
-};
-
-// Connects each rank with its neighbours round a ring.  Collective.
-Status plain_open(Bench& bench, Plain* plain) {
-    Meeting& meeting = bench.meeting;
-    const std::string host = bench.nodes[meeting.rank()]["address"];
-    Fd listener;
-    std::string address;
-    GC_TRY(meeting_listen(host + ":0", &listener, &address));
-    std::vector<nlohmann::json> all;
-    GC_TRY(meeting.gather(address, &all));
-    SocketAddress right;
-    GC_TRY(address_resolve(all[(meeting.rank() + 1) % meeting.ranks()], false, &right));
-    plain->right = Fd(::socket(right.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!plain->right || ::connect(plain->right.get(), reinterpret_cast<const sockaddr*>(&right.storage), right.bytes) != 0)
-        return fail_sys(errno, "cannot connect a plain socket");
-    pollfd ready{listener.get(), POLLIN, 0};
-    if (::poll(&ready, 1, static_cast<int>(least_us / 1000)) <= 0) return fail(Code::deadline, "no plain connection came");
-    plain->left = Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    return plain->left ? Status{} : fail_sys(errno, "cannot accept a plain connection");
-}
-
-// `bytes` to the right neighbour and as many from the left.
-Status plain_exchange(const Plain& plain, uint64_t bytes, std::vector<char>& scratch) {
-    const int right = plain.right.get(), left = plain.left.get();
-    uint64_t out = bytes, in = bytes, end = clock_us() + least_us;
-    while (out > 0 || in > 0) {
-        pollfd fds[2] = {{out > 0 ? right : -1, POLLOUT, 0}, {in > 0 ? left : -1, POLLIN, 0}};
-        if (::poll(fds, 2, 1000) < 0 && errno != EINTR) return fail_sys(errno, "cannot poll the plain sockets");
-        if (clock_us() > end) return fail(Code::deadline, "the plain sockets moved nothing for {} s", least_us / 1'000'000);
-        if (fds[0].revents) {
-            ssize_t put = ::send(right, scratch.data(), std::min<uint64_t>(out, scratch.size() / 2), MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (put < 0 && errno != EAGAIN) return fail_sys(errno, "cannot send on a plain socket");
-            if (put > 0) out -= static_cast<uint64_t>(put);
-        }
-        if (fds[1].revents) {
-            ssize_t got = ::recv(left, scratch.data() + scratch.size() / 2, std::min<uint64_t>(in, scratch.size() / 2), MSG_DONTWAIT);
-            if (got == 0 || (got < 0 && errno != EAGAIN))
-                return fail_sys(got == 0 ? ECONNRESET : errno, "cannot receive on a plain socket");
-            if (got > 0) in -= static_cast<uint64_t>(got);
-        }
-    }
-    return {};
 }
 
 // ---- one exchange at one size --------------------------------------------------------------------------------------------------
@@ -159,8 +108,7 @@ struct Cell {
     float expected_maximum = 0;
     uint64_t bound_bytes = 0, deadline_us = least_us;
     double d = 0;
-    Plain plain;
-    std::vector<char> scratch;
+    PlainRing plain;
     BulkCounters bulk_counters;
     Arena arena;
     std::unique_ptr<Exchange> exchange;
@@ -178,6 +126,7 @@ ExchangeConfig exchange_config(const Options& options, const Layout& layout, Ran
             .m = options.m,
             .s = options.s,
             .r = options.r,
+            .weights = options.weights,
             .servers = options.servers};
 }
 
@@ -202,10 +151,13 @@ Status Cell::open() {
     base = numbers(count, blocks);
     codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
+    if (options.spoil && meeting.rank() == 0 && !own.empty()) {
+        float& element = gradients[0].as<float>()[count / 2];
+        element += element > 0 ? -1.0f : 1.0f;
+    }
 
     if (bench.rate) deadline_us += bound_bytes * 8 * 1'000'000 / bench.rate * 4;
-    if (bench.rate == 0 && n > 1) GC_TRY(plain_open(bench, &plain));
-    scratch.resize(256 * 1024);
+    if (bench.rate == 0 && n > 1) GC_TRY(plain.open(bench));
     return station.open(bulk ? *bulk : static_cast<Protocol&>(*exchange), arena.whole(), datagrams);
 }
 
@@ -237,9 +189,10 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const auto step = static_cast<StepId>(run + 1 + options.warmup);
     const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
     const LinkCounters& counters = station.counters();
-    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
+    // Before the barrier: another rank may be through it first, and its bytes here.
     const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
     const InterfaceBytes wire = interface_bytes(interface);
+    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
     const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
     Plan plan;
     Fence fence;
@@ -262,7 +215,8 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
         explain.id = static_cast<uint64_t>(ExchangeCommand::explain);
         explain.step = step;
         station.post(explain);
-        const char* missing = station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
+        const char* missing =
+            station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
         return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
     }
     GC_TRY(completions.front().status);
@@ -277,10 +231,10 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
         wrong = wrong_in(sum);
     }
     uint64_t raw = 0;
-    if (plain.right) {
+    if (bench.rate == 0 && n > 1) {
         GC_TRY(bench.meeting.barrier());
         const uint64_t begun = clock_us();
-        GC_TRY(plain_exchange(plain, bound_bytes, scratch));
+        GC_TRY(plain.exchange(bound_bytes, bound_bytes));
         raw = clock_us() - begun;
     }
     Event release;
@@ -367,7 +321,12 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
             {"times_us", times}};
     for (const auto& each : all)
         (*row)["ranks"].push_back(
-            {{"sent_bytes", each["sent"].get<double>() / repeat}, {"received_bytes", each["received"].get<double>() / repeat}});
+            {{"sent_bytes", each["sent"].get<double>() / repeat},
+             {"received_bytes", each["received"].get<double>() / repeat},
+             {"wire_sent_bytes", if_known(!bench.alone, each["wire_sent"].get<double>() / repeat)},
+             {"wire_received_bytes", if_known(!bench.alone, each["wire_received"].get<double>() / repeat)},
+             {"lost_percent", if_known(cell.datagrams, 100 * each["lost"].get<double>() /
+                                                           std::max(1.0, each["lost"].get<double>() + each["came"].get<double>()))}});
     return {};
 }
 

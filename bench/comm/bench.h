@@ -16,4 +16,9 @@ namespace gradcast {
 Status allreduce_check(const Options& options);
 Status allreduce_run(Bench& bench, bool* wrong);
 
+/// One buffer from rank 0, or one from each rank, to all others.
+Status multicast_run(Bench& bench, bool* wrong);
+/// Between two ranks, there and back; over streams and, where an interface is named, over datagrams.
+Status p2p_run(Bench& bench, bool* wrong);
+
 }   // namespace gradcast

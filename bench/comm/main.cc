@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/comm/bench.h"
+#include "transport/link/socket.h"
 
 using namespace gradcast;
 
@@ -25,6 +26,8 @@ Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
     if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
     if (!own.connect.empty()) bench.options.interface = own.interface;
     GC_TRY(bench_agree(bench));
+    if (bench.options.command == "multicast") return multicast_run(bench, wrong);
+    if (bench.options.command == "p2p") return p2p_run(bench, wrong);
     return allreduce_run(bench, wrong);
 }
 
@@ -48,7 +51,7 @@ int server_main(const Options& options, const std::vector<ClusterKey>& keys) {
     const bool alone = options.server.empty();
     Fd listener;
     std::string address;
-    Status status = meeting_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
+    Status status = socket_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
     if (!status.ok()) return failed(status);
     std::vector<pid_t> children;
     for (uint32_t rank = 0; rank < (alone ? options.nodes : 1) && status.ok(); ++rank) {
@@ -92,7 +95,8 @@ int run(const Options& options) {
         if (Status status = cluster_keys_read(options.key, &keys); !status.ok()) return failed(status);
     }
     if (!options.connect.empty()) return rank_main(options.connect, keys, -1, options, true);
-    if (Status status = allreduce_check(options); !status.ok()) return failed(status);
+    if (options.command == "allreduce" || options.command == "ps")
+        if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     return server_main(options, keys);
 }
 

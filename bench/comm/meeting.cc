@@ -171,19 +171,6 @@ void Meeting::leave(const Status& status) {
 
 // ---- the server ----------------------------------------------------------------------------------------------------------------
 
-Status meeting_listen(const std::string& wanted, Fd* listener, std::string* address) {
-    SocketAddress own;
-    GC_TRY(address_resolve(wanted, true, &own));
-    Fd fd(::socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    auto* any = reinterpret_cast<sockaddr*>(&own.storage);
-    if (!fd || ::bind(fd.get(), any, own.bytes) != 0 || ::listen(fd.get(), 128) != 0 || ::getsockname(fd.get(), any, &own.bytes) != 0)
-        return fail_sys(errno, "cannot listen on {}", wanted);
-    *address = address_text(own), *listener = std::move(fd);
-    return {};
-}
-
 namespace {
 
 struct Guest {

@@ -64,8 +64,6 @@ private:
     bool told_ = false;   // the error came from the server
 };
 
-/// A listening socket on "host:port" (port 0 picks one).  *address: the same with its port, numeric.
-Status meeting_listen(const std::string& wanted, Fd* listener, std::string* address);
 /// The server: takes `ranks` ranks in within wait_us, tells them the arguments, relays until all have left.  Blocks.
 Status meeting_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
                      uint64_t wait_us);

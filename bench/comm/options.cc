@@ -93,6 +93,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
             ->check(CLI::Range(0u, segment_bytes_stream));
         command->add_option("--rate", rate, "speed of each node's link, as 100mbit or 1gbit, for the bound; else as the interface tells");
         command->add_flag("--json", result.json, "print JSON instead of the table");
+        command->add_flag("--spoil", result.spoil, "make one element of rank 0 wrong on purpose, which must be found");
         return command;
     };
     auto add_sum = [&](CLI::App* command) {
@@ -109,7 +110,13 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         ->check(CLI::Range(0, 63))
         ->capture_default_str();
     allreduce->add_option("-r", result.r, "cssgd: ranks that share a block")->check(CLI::Range(1, 64))->capture_default_str();
+    allreduce->add_option("--weights", result.weights, "cssgd: of the blocks that each rank computes, as 1,2,1; none: all alike")
+        ->delimiter(',');
     add_sum(add("ps", "the same by parameter servers, and what these see"));
+    CLI::App* multicast = add("multicast", "a buffer to all others: goodput, loss at each receiver, repairs");
+    std::string senders = "one";
+    multicast->add_option("--senders", senders, "one or all")->check(CLI::IsMember({"one", "all"}))->capture_default_str();
+    CLI::App* p2p = add("p2p", "latency and bandwidth between two");
     app.add_subcommand("exchanges", "list the exchanges");
 
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -135,6 +142,14 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
         return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));
+    result.all_send = senders == "all";
+    if (result.command == "multicast" && (result.interface.empty() || result.nodes < 2))
+        return wrong(fail(Code::invalid, "multicast needs --interface, as eth0 or lo, and at least 2 --nodes"));
+    if (result.command == "p2p") {
+        if (p2p->count("--nodes") > 0 && result.nodes != 2)
+            return wrong(fail(Code::invalid, "p2p is between 2 --nodes, not {}", result.nodes));
+        result.nodes = 2;
+    }
     if (result.command == "ps") result.exchanges = {"ps"};
     if (result.command == "allreduce" || result.command == "ps")
         for (const std::string& name : result.exchanges) {

@@ -18,10 +18,11 @@ struct Options {
     Protect protect = Protect::auth;
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;
-    uint32_t segment_bytes = 0;   // 0: the link's own
-    uint64_t rate = 0;            // of each node's link, bit/s; 0: not told
-    bool all_send = false;        // multicast
-    bool json = false;
+    std::vector<double> weights;   // cssgd, by rank
+    uint32_t segment_bytes = 0;    // 0: the link's own
+    uint64_t rate = 0;             // of each node's link, bit/s; 0: not told
+    bool all_send = false;         // multicast
+    bool json = false, spoil = false;
     // Where, which is each node's own matter.
     std::string server, connect, key, interface;
     uint32_t wait_s = 60;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/core/version.h"
@@ -19,8 +21,23 @@ std::string node_text(const nlohmann::json& node) {
     return fmt::format("{} cores of {}, kernel {}, kernels {}; {}{}{}, MTU {}, offloads {}", node["cores"].get<int>(),
                        node["cpu"].get<std::string>(), node["kernel"].get<std::string>(), node["isa"].get<std::string>(),
                        node["interface"].get<std::string>(), driver.empty() ? "" : " (" + driver + ")",
-                       node.contains("speed_mbit") ? fmt::format(", {} Mbit/s", node["speed_mbit"].get<uint64_t>()) : "",
+                       node.contains("speed_mbit") ? fmt::format(", {} Mbit/s", node["speed_mbit"].get<uint64_t>()) : ", speed unknown",
                        node["mtu"].get<uint32_t>(), offloads.empty() ? "none" : offloads);
+}
+
+// The figures in which the ranks differ, a line each.
+void print_ranks(const nlohmann::json& ranks) {
+    for (const auto& [key, first] : ranks[0].items()) {
+        std::string text;
+        double least = INFINITY, most = 0;
+        for (const auto& rank : ranks) {
+            const auto& value = rank[key];
+            text += value.is_null() ? " -" : fmt::format(" {:.{}f}", value.get<double>(), key.ends_with("percent") ? 3 : 0);
+            const double number = value.is_null() ? 0 : value.get<double>();
+            least = std::min(least, number), most = std::max(most, number);
+        }
+        if (most > 1.01 * least) fmt::print("#   {} by rank:{}\n", key, text);
+    }
 }
 
 }   // namespace
@@ -71,6 +88,7 @@ void Report::row(nlohmann::json row) {
             fmt::print("{:>{}} ", text, column.width);
         }
         fmt::print("\n");
+        if (row.contains("ranks")) print_ranks(row["ranks"]);
         std::fflush(stdout);
     }
     report_["rows"].push_back(std::move(row));

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +72,66 @@ TEST(SystemBench, AllreduceIsExactAndCounts) {
     }
 }
 
+nlohmann::json report_of(const std::string& flags, int code) {
+    Result result = run("gradcast-bench " + flags + " --repeat 2 --warmup 1 --json 2>/dev/null");
+    EXPECT_EQ(result.code, code) << flags;
+    return nlohmann::json::parse(result.out, nullptr, false);
+}
+
+TEST(SystemBench, CssgdTakesItsSubsetsAndWeights) {
+    nlohmann::json report = report_of("allreduce --nodes 3 --exchange cssgd -r 2 --size 4K --weights 1,2,1", 0);
+    ASSERT_FALSE(report.is_discarded());
+    EXPECT_EQ(report["rows"][0]["blocks"], 24);   // 8 for each of the C(3, 2) super-blocks
+    EXPECT_EQ(report["rows"][0]["wrong_elements"], 0);
+}
+
+TEST(SystemBench, TransfersAreExactAndCount) {
+    for (const std::string flags :
+         {"multicast --nodes 3 --interface lo", "multicast --nodes 3 --interface lo --senders all", "p2p --interface lo", "p2p"}) {
+        SCOPED_TRACE(flags);
+        nlohmann::json report = report_of(flags + " --size 4,64K", 0);
+        ASSERT_FALSE(report.is_discarded());
+        EXPECT_TRUE(report["exact"].get<bool>());
+        ASSERT_EQ(report["rows"].size(), flags == "p2p --interface lo" ? 4u : 2u);   // by streams and by datagrams
+        const bool all = flags.ends_with("all"), multicast = flags.starts_with("multicast");
+        for (const auto& row : report["rows"]) {
+            EXPECT_EQ(row["wrong_elements"], 0);
+            EXPECT_GT(row["percent_of_bound"].get<double>(), 0);
+            const double bytes = row["size_bytes"].get<double>() * (all ? 2 : 1);
+            for (size_t rank = all || !multicast ? 0 : 1; rank < row["ranks"].size(); ++rank) {
+                const auto& own = row["ranks"][rank];
+                EXPECT_GE(own["received_bytes"].get<double>(), bytes);
+                EXPECT_LE(own["received_bytes"].get<double>(), bytes * (all ? 1.6 : 1.1) + 4096);   // on lo the own packets come back
+                if (multicast) {
+                    EXPECT_LE(own["lost_percent"].get<double>(), 50);
+                    EXPECT_GT(own["goodput_bytes_per_s"].get<double>(), 0);
+                }
+            }
+        }
+    }
+}
+
+// One element of rank 0 is made wrong on purpose: it is found at every rank that adds or receives it, in each of the three runs that are
+// looked at, and nothing else is.
+TEST(SystemBench, OneWrongElementIsFound) {
+    const std::pair<const char*, int> cases[] = {{"allreduce --nodes 3 --exchange ring", 9},
+                                                 {"allreduce --nodes 3 --exchange ring --quantiser auto16", 9},
+                                                 {"allreduce --nodes 3 --exchange multicast --quantiser auto16 --interface lo", 9},
+                                                 {"ps --nodes 3 --servers 2", 9},
+                                                 {"multicast --nodes 3 --interface lo", 6},
+                                                 {"p2p", 3}};
+    for (auto [flags, wrong] : cases) {
+        SCOPED_TRACE(flags);
+        nlohmann::json report = report_of(std::string(flags) + " --size 4K --spoil", 1);
+        ASSERT_FALSE(report.is_discarded());
+        EXPECT_FALSE(report["exact"].get<bool>());
+        EXPECT_EQ(report["rows"][0]["wrong_elements"], wrong);
+    }
+    // Ranks that hold the same block compare digests, so the step fails by name instead.
+    EXPECT_EQ(run("gradcast-bench allreduce --nodes 3 --exchange coded-rs --size 4K --spoil >/dev/null 2>&1").code, 1);
+    EXPECT_NE(run("gradcast-bench allreduce --nodes 2 --size 4K --repeat 1 --spoil").out.find("# WRONG"), std::string::npos);
+}
+
 // One server with rank 0 and two clients, as on three nodes; the key is made by the server.
 TEST(SystemBench, ServerAndClients) {
     const std::string key = fmt::format("{}gc-bench-{}.key", testing::TempDir(), ::getpid());
@@ -99,6 +160,15 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     EXPECT_EQ(run("gradcast-bench allreduce --server 127.0.0.1:1 2>/dev/null").code, 2);   // no key
     EXPECT_EQ(run("gradcast-bench allreduce --exchange ring --quantiser fixed 2>/dev/null").code, 2);
     EXPECT_EQ(run("gradcast-bench allreduce --size 3 2>/dev/null").code, 2);
+    for (const char* flags :
+         {"allreduce --exchange star", "allreduce --nodes 3 --exchange cssgd -r 4", "allreduce --nodes 3 --exchange cssgd --weights 1,2",
+          "allreduce --nodes 70", "ps --nodes 2 --servers 3", "multicast --nodes 3", "multicast --interface lo --nodes 1",
+          "multicast --interface lo --senders some", "p2p --nodes 3", "p2p --interface nowhere0 --size 1T", "p2p --repeat 0"}) {
+        Result result = run(std::string("gradcast-bench ") + flags + " 2>&1");
+        EXPECT_EQ(result.code, 2) << flags;
+        EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), result.out.find("\nrun '") == std::string::npos ? 1 : 2)
+            << flags << ": " << result.out;
+    }
     Result result = run("gradcast-bench allreduce --node 3 2>&1");
     EXPECT_EQ(result.code, 2);
     EXPECT_NE(result.out.find("did you mean --nodes?"), std::string::npos) << result.out;

@@ -252,9 +252,10 @@ void Datagrams::close() {
 void Datagrams::receive(uint64_t now) {
     now_us_ = now;
     uint64_t bytes = 0, packets = 0;
+    for (const Heard& heard : proactor_->heard()) bytes += heard.bytes.size();
+    if (bytes) add(counters_.bytes_received, bytes);   // before what arrived with them is told to anybody who reads the counters then
     std::array<uint64_t, static_cast<size_t>(DatagramFault::kinds)> faults{};
     for (const Heard& heard : proactor_->heard()) {
-        bytes += heard.bytes.size();
         for (std::span<std::byte> rest = heard.bytes; !rest.empty() || heard.bytes.empty();) {
             const std::span one = rest.first(std::min<size_t>(rest.size(), heard.segment_bytes));
             rest = rest.subspan(one.size());
@@ -266,7 +267,6 @@ void Datagrams::receive(uint64_t now) {
             if (heard.bytes.empty()) break;
         }
     }
-    if (bytes) add(counters_.bytes_received, bytes);
     for (size_t fault = 0; fault < faults.size(); ++fault) {
         packets += faults[fault];
         if (fault && faults[fault]) add(counters_.datagrams_dropped[fault], faults[fault]);

@@ -32,6 +32,19 @@ std::string address_text(const SocketAddress& address) {
     return fmt::format("{}:{}", host, port);
 }
 
+Status socket_listen(const std::string& wanted, Fd* listener, std::string* address) {
+    SocketAddress own;
+    GC_TRY(address_resolve(wanted, true, &own));
+    Fd fd(::socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    auto* any = reinterpret_cast<sockaddr*>(&own.storage);
+    if (!fd || ::bind(fd.get(), any, own.bytes) != 0 || ::listen(fd.get(), 128) != 0 || ::getsockname(fd.get(), any, &own.bytes) != 0)
+        return fail_sys(errno, "cannot listen on {}", wanted);
+    *address = address_text(own), *listener = std::move(fd);
+    return {};
+}
+
 void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
     auto set = [fd](int level, int option, uint64_t value) {
         int number = static_cast<int>(std::min<uint64_t>(value, 0x7fffffff));

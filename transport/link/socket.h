@@ -15,6 +15,8 @@ struct SocketAddress {
 /// "host:port" or "[v6]:port".  May ask the resolver, so not on a network thread.
 Status address_resolve(const std::string& text, bool listening, SocketAddress* address);
 std::string address_text(const SocketAddress& address);   // numeric
+/// A listening socket on "host:port" (port 0 picks one).  *address: the same with its port, numeric.
+Status socket_listen(const std::string& wanted, Fd* listener, std::string* address);
 
 /// No delay; keep-alive and user time-out, so that a peer whose machine vanished is noticed within about half of the deadline.
 void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes);
