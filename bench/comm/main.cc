@@ -51,7 +51,9 @@ int server_main(const Options& options, const std::vector<ClusterKey>& keys) {
     const bool alone = options.server.empty();
     Fd listener;
     std::string address;
-    Status status = socket_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
+    Status status;
+    if (options.listen_fd < 0) status = socket_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
+    else listener = Fd(options.listen_fd), address = options.server;
     if (!status.ok()) return failed(status);
     std::vector<pid_t> children;
     for (uint32_t rank = 0; rank < (alone ? options.nodes : 1) && status.ok(); ++rank) {
@@ -85,6 +87,9 @@ int server_main(const Options& options, const std::vector<ClusterKey>& keys) {
 }
 
 int run(const Options& options) {
+    if (options.command == "allreduce" || options.command == "ps")
+        if (Status status = allreduce_check(options); !status.ok()) return failed(status);
+    if (options.check) return 0;
     std::vector<ClusterKey> keys{{"bench", {}}};
     if (options.key.empty()) random_bytes(keys[0].secret);
     else {
@@ -95,8 +100,6 @@ int run(const Options& options) {
         if (Status status = cluster_keys_read(options.key, &keys); !status.ok()) return failed(status);
     }
     if (!options.connect.empty()) return rank_main(options.connect, keys, -1, options, true);
-    if (options.command == "allreduce" || options.command == "ps")
-        if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     return server_main(options, keys);
 }
 

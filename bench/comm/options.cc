@@ -83,6 +83,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         command->add_option("--server", result.server,
                             "host:port: wait here for --nodes - 1 others that 'gradcast-bench --connect'; without it all ranks are "
                             "processes on this machine");
+        // Of gradcastd, which starts us.
+        command->add_option("--listen-fd", result.listen_fd)->check(CLI::Range(3, 1000))->group("");
+        command->add_flag("--check", result.check, "only check the command line");
         add_place(command);
         command->add_option("--size", sizes, "bytes: 64K, a list 4K,1M or a range 4K..16M in steps of 4x")->capture_default_str();
         command->add_option("--repeat", result.repeat, "timed repetitions of each")->check(CLI::Range(1, 10000))->capture_default_str();

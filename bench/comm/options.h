@@ -22,10 +22,11 @@ struct Options {
     uint32_t segment_bytes = 0;    // 0: the link's own
     uint64_t rate = 0;             // of each node's link, bit/s; 0: not told
     bool all_send = false;         // multicast
-    bool json = false, spoil = false;
+    bool json = false, spoil = false, check = false;
     // Where, which is each node's own matter.
     std::string server, connect, key, interface;
     uint32_t wait_s = 60;
+    int listen_fd = -1;                   // a listening socket of `server` to take over
     std::vector<std::string> arguments;   // all of the above as it was written
 };
 

@@ -9,10 +9,11 @@
 namespace gradcast {
 
 struct Submission {
-    std::string text;                 // of the job file
+    std::string text;                 // of the job file; of a benchmark: the command line of gradcast-bench, a word a line
     std::string path, base;           // path for messages; base: absolute folder that its relative paths are against
     std::vector<std::string> nodes;   // by name, or
     uint32_t count = 0;               // so many (0 and no names: all that are alive); this node is always among them
+    bool bench = false;
 };
 struct JobSummary {
     std::string id, name;   // id: 32 hex digits

@@ -129,11 +129,8 @@ void from_json(const Json& json, NodeInfo& node) {
 }
 
 void to_json(Json& json, const Submission& submission) {
-    json = Json{{"text", submission.text},
-                {"path", submission.path},
-                {"base", submission.base},
-                {"nodes", submission.nodes},
-                {"count", submission.count}};
+    json = Json{{"text", submission.text},   {"path", submission.path},   {"base", submission.base},
+                {"nodes", submission.nodes}, {"count", submission.count}, {"bench", submission.bench}};
 }
 
 void from_json(const Json& json, Submission& submission) {
@@ -142,6 +139,7 @@ void from_json(const Json& json, Submission& submission) {
     take(json, "base", submission.base);
     take(json, "nodes", submission.nodes);
     take(json, "count", submission.count);
+    take(json, "bench", submission.bench);
 }
 
 std::string json_text(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }

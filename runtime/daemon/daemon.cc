@@ -9,14 +9,16 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/identity.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint16_t mesh_channel = 0;
-constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
-constexpr uint64_t steward_us = 200'000;           // how often the steward looks up when nothing happens
-constexpr uint64_t submit_grace_us = 10'000'000;   // beyond the preparing that membership bounds by itself
+constexpr uint64_t mesh_deadline_us = 2'000'000;    // a daemon whose stream is gone for so long is not alive
+constexpr uint64_t steward_us = 200'000;            // how often the steward looks up when nothing happens
+constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark, whose members have only a program to find
+constexpr uint64_t submit_grace_us = 10'000'000;    // beyond the preparing that membership bounds by itself
 
 }   // namespace
 
@@ -204,7 +206,8 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
     JobConfig config;
     std::vector<JobMistake> mistakes;
-    if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
+    if (submission.bench) config.name = "bench", config.deadline_us = bench_deadline_us;
+    else if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
         std::vector<std::string> lines;
         lines.reserve(mistakes.size());
         for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
@@ -215,6 +218,11 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     random_bytes(plan->id);
     plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
+    if (submission.bench) {
+        const std::string& own = config_.members[config_.self()].address;
+        plan->listener = std::make_shared<Fd>();
+        GC_TRY(socket_listen(own.substr(0, own.rfind(':')) + ":0", plan->listener.get(), &plan->server));
+    }
     plan->deadline_us = config.deadline_us, plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
 
     Waiter waiter;

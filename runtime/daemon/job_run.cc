@@ -55,7 +55,7 @@ void JobRun::close() {
 void JobRun::cancel(const std::string& why) {
     std::lock_guard lock(mutex_);
     if (cancelled_.empty()) cancelled_ = why;
-    if (phase_ == Phase::running) engine_->cancel(why);
+    if (phase_ == Phase::running) bench_ ? bench_->cancel() : engine_->cancel(why);
     // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "");
 }
@@ -100,6 +100,13 @@ void JobRun::record() const {
 }
 
 Status JobRun::prepare() {
+    if (!plan_->server.empty()) {
+        std::unique_ptr<BenchRun> bench;
+        GC_TRY(BenchRun::open(host_.config, *plan_, self_, detail_.folder, &bench));
+        std::lock_guard lock(mutex_);
+        bench_ = std::move(bench);
+        return {};
+    }
     EngineConfig config;
     config.id = plan_->id;
     std::vector<JobMistake> mistakes;
@@ -154,23 +161,26 @@ Status JobRun::prepare() {
 
 void JobRun::work() {
     Status status = prepare();
-    host_.membership.opened(plan_->id, status, status.ok() ? engine_->kernel_set() : "", status.ok() ? engine_->data_digest() : "");
+    host_.membership.opened(plan_->id, status, engine_ ? engine_->kernel_set() : "", engine_ ? engine_->data_digest() : "");
     {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });
         if (started_) {
             phase_ = Phase::running, ran_ = true;
-            if (!cancelled_.empty()) engine_->cancel(cancelled_);
+            if (bench_) detail_.summary.status.state = JobState::running;
+            if (!cancelled_.empty()) bench_ ? bench_->cancel() : engine_->cancel(cancelled_);
         }
     }
     if (ran_) {
         record();
         Status network_status;
-        std::thread network([&] {
-            network_status = driver_->run();
-            if (!network_status.ok()) engine_->cancel(network_status.what);
-        });
-        status = engine_->run(driver_->host());
+        std::thread network;
+        if (!bench_)
+            network = std::thread([&] {
+                network_status = driver_->run();
+                if (!network_status.ok()) engine_->cancel(network_status.what);
+            });
+        status = bench_ ? bench_->run() : engine_->run(driver_->host());
         {
             std::lock_guard lock(mutex_);
             detail_ = detail_locked();
@@ -185,8 +195,7 @@ void JobRun::work() {
             std::unique_lock lock(mutex_);
             changed_.wait(lock, [this] { return closed_; });
         }
-        driver_->stop();
-        network.join();
+        if (!bench_) driver_->stop(), network.join();
         std::lock_guard lock(mutex_);
         detail_ = detail_locked();   // with the last bytes counted
         if (!network_status.ok()) detail_.summary.status.state = JobState::failed, detail_.summary.status.error = network_status.what;

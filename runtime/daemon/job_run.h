@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "runtime/control/backend.h"
+#include "runtime/daemon/bench_run.h"
 #include "runtime/daemon/config.h"
 #include "runtime/job/membership.h"
 
@@ -62,6 +63,7 @@ private:
     std::string cancelled_;   // why; empty: not
     JobDetail detail_;
     std::unique_ptr<Engine> engine_;
+    std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here
     std::unique_ptr<Driver> driver_;
     std::thread worker_;
 };

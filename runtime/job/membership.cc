@@ -74,7 +74,7 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
     writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
     for (const Member& member : plan.members) writer.member(member);
-    writer.number(plan.datagram_bytes);
+    writer.number(plan.datagram_bytes), writer.text(plan.server);
     return std::move(writer.bytes);
 }
 
@@ -89,6 +89,7 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
+    result.server = reader.text(reason_max);
     if (!reader.whole() || datagram_bytes > lease_bytes_max || datagram_bytes % 8 != 0) return false;
     result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
     *plan = std::move(result);
@@ -247,6 +248,11 @@ void Membership::run(Command& command, Actions& actions) {
 /// Whether this daemon can take part, as things are.
 Status Membership::why_not(const JobPlan& plan) const {
     if (sessions_.size() >= config_.jobs_max) return fail(Code::conflict, "it has {} jobs already: wait for one to end", sessions_.size());
+    // Neither may disturb what the other measures or trains.
+    if (!sessions_.empty() && !plan.server.empty())
+        return fail(Code::conflict, "it has {} job{}: a benchmark runs between jobs", sessions_.size(), sessions_.size() == 1 ? "" : "s");
+    if (std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return !each.second.plan->server.empty(); }))
+        return fail(Code::conflict, "a benchmark runs there: wait for its end, or cancel it");
     if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
     for (const Member& member : plan.members) {
         auto name = std::find(config_.names.begin(), config_.names.end(), member.name);

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/fd.h"
 #include "runtime/core/protocol.h"
 #include "transport/link/link.h"
 
@@ -31,8 +32,10 @@ struct JobPlan {
     std::string name, text, path, base;   // of the job file: see Submission
     uint64_t deadline_us = 0;             // D
     uint64_t submitted_unix = 0;
-    std::vector<Member> members;   // by rank; 0 coordinates
-    uint32_t datagram_bytes = 0;   // payload of one datagram that every member's interface can carry; 0: streams alone
+    std::vector<Member> members;    // by rank; 0 coordinates
+    uint32_t datagram_bytes = 0;    // payload of one datagram that every member's interface can carry; 0: streams alone
+    std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
+    std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
     uint64_t prepare_us() const { return 10 * deadline_us; }
 };

@@ -241,6 +241,47 @@ TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
     EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 3u);
 }
 
+// gradcast-bench at every node, started through the control socket: its table is the log, and its exit code the job's state.
+TEST(SystemDaemon, BenchesBetweenJobs) {
+    Cluster cluster(3);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    auto bench = [&](const std::string& text, std::vector<std::string> nodes = {}) {
+        Submission submission{text, "", "/", nodes, 0};
+        submission.bench = true;
+        return cluster[0].post("/v1/jobs", Json(submission));
+    };
+    auto log = [&](const std::string& id) {
+        std::string text;
+        (void)file_read(cluster[0].folder + "/state/jobs/" + id + "/log", &text).ok();
+        return text;
+    };
+    std::string id = bench("allreduce\n--exchange\nring,coded-rs\n--size\n4K\n--repeat\n2\n--json").value("id", "");
+    JobStatus status = cluster[0].ended(id);
+    ASSERT_EQ(status.state, JobState::done) << status.error;
+    Json report = Json::parse(log(id), nullptr, false);
+    ASSERT_TRUE(report.is_object()) << log(id);
+    EXPECT_TRUE(report["exact"].get<bool>());
+    EXPECT_EQ(report["nodes"], 3);
+    EXPECT_EQ(report["rows"].size(), 2u);
+
+    // The session is over at all nodes a moment after the program.
+    ASSERT_TRUE(eventually([&] { return !(id = bench("p2p\n--size\n4\n--spoil", {"a", "c"}).value("id", "")).empty(); }));
+    status = cluster[0].ended(id);
+    EXPECT_EQ(status.state, JobState::failed);
+    EXPECT_TRUE(has(status.error, "elements are wrong")) << status.error;
+    EXPECT_TRUE(has(log(id), "# WRONG"));
+
+    std::string error;
+    ASSERT_TRUE(eventually([&] { return !has(error = bench("ps\n--size\n3").value("error", ""), "a benchmark"); }));
+    EXPECT_TRUE(has(error, "node a: --size 3: '3' is not a multiple of 4 bytes")) << error;
+    ASSERT_TRUE(eventually([&] { return !(id = bench("allreduce\n--size\n16M\n--repeat\n10000").value("id", "")).empty(); }));
+    EXPECT_TRUE(has(bench("p2p").value("error", ""), "node a: it has 1 job: a benchmark runs between jobs"));
+    std::string data = make_data(cluster.folder + "/data.h5");
+    EXPECT_TRUE(has(cluster[0].submit(job_text(data, 5)).value("error", ""), "a benchmark runs there"));
+    cluster[0].post("/v1/jobs/bench/cancel", Json::object());
+    EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled);
+}
+
 TEST(SystemDaemon, RefusesJobsInOneLine) {
     Cluster cluster(2);
     std::string data = make_data(cluster.folder + "/data.h5");

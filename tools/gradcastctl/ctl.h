@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 namespace gradcast {
 
@@ -35,6 +36,7 @@ int command_watch(const Options& options, const std::string& job);
 int command_logs(const Options& options, const std::string& job, bool follow);
 int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
+int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep);
 int command_import(const Options& options, const std::string& kind, const std::string& from, const std::string& out, bool force);
 int command_evaluate(const Options& options, const std::string& model, const std::string& data);

@@ -13,12 +13,31 @@
 namespace gradcast {
 namespace {
 
+constexpr uint64_t bench_deadline_us = 3'000'000;   // what the daemons take, times ten, to find the program and check its command line
+
 int complain_of(const Reply& reply) {
     if (reply.error.empty()) return reply.exit;
     return complain(reply.exit, "{}", reply.error);
 }
 
 std::string progress(const JobStatus& status) { return fmt::format("{}/{}", status.step, status.steps); }
+
+/// "3" or "a,b,c".
+Exit parse_nodes(const std::string& nodes, Submission* submission) {
+    if (nodes.find_first_not_of("0123456789") != std::string::npos) {
+        for (size_t at = 0; at <= nodes.size();) {
+            size_t end = std::min(nodes.find(',', at), nodes.size());
+            if (end == at) return complain(exit_usage, "--nodes {}: a name is empty", nodes), exit_usage;
+            submission->nodes.push_back(nodes.substr(at, end - at));
+            at = end + 1;
+        }
+    } else if (!nodes.empty()) {
+        submission->count = static_cast<uint32_t>(std::strtoul(nodes.c_str(), nullptr, 10));
+        if (submission->count == 0 || nodes.size() > 4)
+            return complain(exit_usage, "--nodes {}: 1 to 4096 nodes, or names with commas", nodes), exit_usage;
+    }
+    return exit_done;
+}
 
 /// Follows the job to its end and prints its result.
 int finish(const Options& options, const Client& client, const std::string& which) {
@@ -44,18 +63,7 @@ int command_submit(const Options& options, const std::string& path, const std::s
     JobConfig config;
     if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
-    if (nodes.find_first_not_of("0123456789") != std::string::npos) {
-        for (size_t at = 0; at <= nodes.size();) {
-            size_t end = std::min(nodes.find(',', at), nodes.size());
-            if (end == at) return complain(exit_usage, "--nodes {}: a name is empty", nodes);
-            submission.nodes.push_back(nodes.substr(at, end - at));
-            at = end + 1;
-        }
-    } else if (!nodes.empty()) {
-        submission.count = static_cast<uint32_t>(std::strtoul(nodes.c_str(), nullptr, 10));
-        if (submission.count == 0 || nodes.size() > 4)
-            return complain(exit_usage, "--nodes {}: 1 to 4096 nodes, or names with commas", nodes);
-    }
+    if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     Client client(options.socket);
     Reply reply = client.submit(submission, config.deadline_us);
     if (reply.exit != exit_done) return complain_of(reply);
@@ -105,8 +113,9 @@ int command_describe(const Options& options, const std::string& which) {
     line("error", status.error);
     line("submitted", text_time(job.summary.submitted_unix));
     line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
-    line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
-                                  job.batch, job.blocks));
+    if (!job.algorithm.empty())
+        line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
+                                      job.batch, job.blocks));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
@@ -163,6 +172,24 @@ int command_cancel(const Options& options, const std::string& which) {
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
     else fmt::print("job {} is being cancelled\n", reply.json.value("id", which));
     return exit_done;
+}
+
+int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments) {
+    Submission submission{.text = {}, .path = {}, .base = "/", .nodes = {}, .count = 0, .bench = true};
+    if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+    if (arguments.empty()) return complain(exit_usage, "bench: name a command of gradcast-bench: allreduce, ps, multicast or p2p");
+    if (options.json) arguments.push_back("--json");
+    submission.text = fmt::format("{}", fmt::join(arguments, "\n"));
+    Client client(options.socket);
+    Reply reply = client.submit(submission, bench_deadline_us);
+    if (reply.exit != exit_done) return complain_of(reply);
+    const std::string id = reply.json.value("id", "");
+    if (int exit = command_logs({.socket = options.socket, .json = false}, id, true); exit != exit_done) return exit;
+    JobDetail job;
+    reply = client.job(id, &job);
+    if (reply.exit != exit_done) return complain_of(reply);
+    if (job.summary.status.state == JobState::done) return exit_done;
+    return complain(exit_failed, "{}", job.summary.status.error);
 }
 
 int command_nodes(const Options& options) {

@@ -73,6 +73,14 @@ int run(int argc, char** argv) {
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
     add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });
 
+    command = add("bench", "what an exchange costs between the nodes, while they have no job: gradcast-bench at each of them",
+                  [&] { return command_bench(options, nodes, app.get_subcommand("bench")->remaining()); });
+    command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
+    command->prefix_command()->fallthrough(false);   // what follows is not ours, flags included
+    command->footer(
+        "then a command of gradcast-bench and its options, as: allreduce --exchange ring,coded-rs --size 4M\n"
+        "the daemons add key, interface and addresses; 'gradcastctl cancel bench' ends it");
+
     command = add("evaluate", "accuracy of a model on this machine", [&] { return command_evaluate(options, model, data); });
     command->add_option("MODEL", model, "final.h5 of a job")->required();
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();

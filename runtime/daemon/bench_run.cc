@@ -1,0 +1,117 @@
+#include "runtime/daemon/bench_run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "runtime/core/clock.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t check_us_max = 10'000'000, run_us_max = 6 * 3600 * UINT64_C(1'000'000);
+constexpr uint64_t stop_us_max = 2'000'000;   // between SIGTERM and SIGKILL
+constexpr int listener_fd = 3;                // in the program
+
+/// Beside this one (the build folder), or in the bin beside its sbin.
+Status program_find(std::string* path) {
+    std::error_code error;
+    const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+    for (const std::filesystem::path& folder : {here, here.parent_path() / "bin"})
+        if (::access((*path = folder / "gradcast-bench").c_str(), X_OK) == 0) return {};
+    return fail(Code::unsupported, "gradcast-bench is not beside gradcastd ({}): build or install it there", here.string());
+}
+
+std::string last_line(const std::string& path) {
+    std::string text;
+    if (!file_read(path, &text).ok()) return {};
+    while (!text.empty() && (text.ends_with('\n') || text.substr(text.rfind('\n') + 1).starts_with("run '")))
+        text.resize(text.ends_with('\n') ? text.size() - 1 : text.rfind('\n') + 1);
+    text.erase(0, text.rfind('\n') + 1);
+    const std::string own = "gradcast-bench: ";
+    return text.starts_with(own) ? text.substr(own.size()) : text;
+}
+
+}   // namespace
+
+Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self, const std::string& folder,
+                      std::unique_ptr<BenchRun>* run) {
+    std::string program;
+    GC_TRY(program_find(&program));
+    GC_TRY(make_directories(folder));
+    auto made = std::make_unique<BenchRun>();
+    made->folder_ = folder, made->listener_ = plan.listener;
+    std::vector<std::string>& words = made->words_ = {program};
+    if (self == 0) {
+        for (size_t at = 0; at < plan.text.size();) {
+            const size_t end = std::min(plan.text.find('\n', at), plan.text.size());
+            words.push_back(plan.text.substr(at, end - at));
+            at = end + 1;
+        }
+        for (const std::string& word : {std::string("--nodes"), std::to_string(plan.members.size()), std::string("--server"), plan.server,
+                                        std::string("--listen-fd"), std::to_string(listener_fd)})
+            words.push_back(word);
+    } else {
+        words.insert(words.end(), {"--connect", plan.server});
+    }
+    words.insert(words.end(), {"--key", config.key, "--wait", "30"});
+    if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
+    if (self == 0) {
+        std::vector<std::string> check = words;
+        check.push_back("--check");
+        GC_TRY(made->execute(check, check_us_max));
+    }
+    *run = std::move(made);
+    return {};
+}
+
+Status BenchRun::run() { return execute(words_, run_us_max); }
+
+Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_us) {
+    const std::string log = folder_ + "/log", errors = folder_ + "/stderr";
+    Fd out(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+    Fd err(::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+    Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!out || !err || !nothing) return fail_sys(errno, "cannot open {}", log);
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));   // execv only reads them
+    argv.push_back(nullptr);
+    sigset_t none;
+    sigemptyset(&none);
+    const pid_t parent = ::getpid(), pid = ::fork();
+    if (pid < 0) return fail_sys(errno, "cannot start {}", words[0]);
+    if (pid == 0) {   // nothing here takes a lock that another thread may have held
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() != parent) ::_exit(1);
+        ::pthread_sigmask(SIG_SETMASK, &none, nullptr);   // gradcastd takes its signals in one thread
+        ::signal(SIGPIPE, SIG_DFL);
+        ::dup2(nothing.get(), 0), ::dup2(out.get(), 1), ::dup2(err.get(), 2);
+        if (listener_) ::dup2(listener_->get(), listener_fd), ::fcntl(listener_fd, F_SETFD, 0);
+        ::execv(argv[0], argv.data());
+        ::_exit(127);
+    }
+    int how = 0;
+    const uint64_t end = clock_us() + limit_us;
+    uint64_t told = 0;   // when it was told to end
+    while (::waitpid(pid, &how, WNOHANG) == 0) {
+        const uint64_t now = clock_us();
+        if (!told && (now > end || cancelled_.load(std::memory_order_relaxed))) ::kill(pid, SIGTERM), told = now;
+        else if (told && now > told + stop_us_max) ::kill(pid, SIGKILL);
+        ::usleep(10'000);
+    }
+    if (cancelled_.load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
+    if (told) return fail(Code::deadline, "the benchmark did not end within {} s", limit_us / 1'000'000);
+    if (how == 0) return {};
+    const std::string words_last = last_line(errors);
+    if (WIFSIGNALED(how)) return fail(Code::node_io, "gradcast-bench was ended by signal {}", WTERMSIG(how));
+    if (WEXITSTATUS(how) == 2) return fail(Code::invalid, "{}", words_last);
+    return fail(Code::diverged, "{}", words_last.empty() ? "elements are wrong: see the log" : words_last);
+}
+
+}   // namespace gradcast
