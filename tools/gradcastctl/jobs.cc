@@ -113,7 +113,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("error", status.error);
     line("submitted", text_time(job.summary.submitted_unix));
     line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
-    if (!job.algorithm.empty())
+    if (!job.exchange.empty())
         line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
                                       job.batch, job.blocks));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
