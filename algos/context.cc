@@ -94,28 +94,83 @@ Status collect(Context& context, uint64_t until_us) {
     GC_TRY(context.host.wait(&context.completions, until_us));
     for (const Completion& each : context.completions) {
         if (each.channel != on(Channel::job)) continue;
-        if (!each.status.ok()) context.ended = each.status;
-        if (each.id == job_rank_lost && each.status.ok()) {
-            // The link and all protocols hear of it, whoever found it out.
+        if (each.id != job_rank_lost) {
+            if (!each.status.ok()) context.ended = each.status;
+        } else {
             const auto rank = static_cast<Rank>(each.step);
             if (context.lost.size() <= rank) context.lost.resize(rank + 1);
             context.lost[rank] = true;
+            context.why_lost.emplace_back(each.status.what);
             Event event;
-            event.kind = Event::Kind::peer_lost, event.rank = rank;
-            event.status = fail(Code::peer_lost, "rank {} is lost", rank);
-            context.host.post(on(Channel::job), event);
+            event.rank = rank, event.status = fail(Code::peer_lost, "rank {} is lost", rank);
+            if (each.status.code == Code::conflict) {
+                // Others may have taken what it has sent for other buckets, so all must get it before the link gives it up.
+                event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
+                context.host.post(on(Channel::gradient), event);
+                context.expelled.push_back(rank);
+            } else {
+                event.kind = Event::Kind::peer_lost;   // the link and all protocols hear of it, whoever found it out
+                context.host.post(on(Channel::job), event);
+            }
         }
     }
     GC_TRY(context.ended);
+    const Completion* conflict = nullptr;
     for (const Completion& each : context.completions) {
+        if (each.channel == on(Channel::job)) continue;
         // Where ranks can be missed a sum may come before this trainer has begun its step.
         if (each.channel == on(Channel::gradient) && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
         const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();
-        if (!mail || !lost) GC_TRY(each.status);
+        if (each.channel == on(Channel::gradient) && each.status.code == Code::conflict) conflict = conflict ? conflict : &each;
+        else if (!mail || !lost) GC_TRY(each.status);
         if (!mail) continue;
         if (context.mailed.size() <= each.id) context.mailed.resize(each.id + 1);
         context.mailed[each.id] = lost ? Context::Mailed::lost : Context::Mailed::done;
     }
+    return conflict ? context.arbitrate(conflict->status, conflict->step) : Status{};
+}
+
+/// The digest of a super-block's words in one bucket, computed here from the state of step `at`.  Rare, so it takes memory.
+Status compute_again(Context& context, const Conflict& conflict, StepId at, Record* record) {
+    const Plan like = context.exchange.plan(at, conflict.bucket, 0);
+    std::vector<std::byte> words(like.words.bytes);
+    std::vector<float> maxima(context.net.layout().buckets[conflict.bucket].group_count);
+    record->maxima = maxima;
+    const Plan plan{like.word, {words.data(), nullptr, words.size(), 0}, record, true};
+    struct Sink final : GradientSink {
+        Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
+        Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
+            Fence fence;
+            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
+        }
+        void loss(uint32_t, BlockId, double) override {}
+        Codec& codec;
+        const Plan& plan;
+        const uint32_t wanted;
+    } sink(context.codec, plan, conflict.bucket);
+    const auto exchange_states = [&] {
+        std::swap_ranges(context.kept_parameters.begin(), context.kept_parameters.end(), context.net.parameters().begin());
+        std::swap_ranges(context.kept_exponents.begin(), context.kept_exponents.end(), context.codec.exponents().begin());
+        context.net.refresh();
+    };
+    if (at != context.step) exchange_states();
+    context.net.cancel(Net::no_step);
+    Status status;
+    for (uint32_t block = conflict.first_block; status.ok() && block < conflict.end_block; ++block) {
+        const DataInfo& info = context.data.info();
+        std::vector<uint64_t> indices(context.sampler.block_size(block));
+        std::vector<uint8_t> images(indices.size() * context.data.sample_bytes());
+        std::vector<int32_t> labels(indices.size());
+        context.sampler.block({at, block}, indices);
+        status = context.data.read(indices, images.data(), labels.data());
+        if (!status.ok()) break;
+        const auto count = static_cast<uint32_t>(indices.size());
+        status = context.net.block(0, {at, block},
+                                   {images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+    }
+    if (at != context.step) exchange_states();
+    GC_TRY(status);
+    context.codec.finish(at, conflict.bucket, plan);
     return {};
 }
 
@@ -181,7 +236,6 @@ Status Context::wait(std::span<const Sum*> into) {
     while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
         Status status = collect(*this, until_us);
         if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);
-        if (status.code == Code::conflict && ended.ok()) return arbitrate(status);
         GC_TRY(status);
     }
     std::copy(come.begin(), come.end(), into.begin());
@@ -189,51 +243,54 @@ Status Context::wait(std::span<const Sum*> into) {
     return {};
 }
 
-Status Context::arbitrate(Status found) {
-    const Conflict* conflict = exchange.conflict(step);
-    if (!conflict) return found;
-    const bool party = self == conflict->ranks[0] || self == conflict->ranks[1];
-    for (uint64_t until_us = host.now_us() + deadline_us / 8; party && ranks > 2 && host.now_us() < until_us;)
-        (void)collect(*this, until_us);   // until the others have ended the job
-    GC_TRY(ended);
-
-    const Plan like = exchange.plan(step, conflict->bucket, 0);
-    std::vector<std::byte> words(like.words.bytes);
-    std::vector<float> maxima(net.layout().buckets[conflict->bucket].group_count);
-    Record redone;
-    redone.maxima = maxima;
-    const Plan plan{like.word, {words.data(), nullptr, words.size(), 0}, &redone, true};
-    struct Sink final : GradientSink {
-        Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
-        Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
-            Fence fence;
-            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
-        }
-        void loss(uint32_t, BlockId, double) override {}
-        Codec& codec;
-        const Plan& plan;
-        const uint32_t wanted;
-    } sink(codec, plan, conflict->bucket);
-    net.cancel(Net::no_step);
-    for (uint32_t block = conflict->first_block; block < conflict->end_block; ++block) {
-        const DataInfo& info = data.info();
-        std::vector<uint64_t> indices(sampler.block_size(block));
-        std::vector<uint8_t> images(indices.size() * data.sample_bytes());
-        std::vector<int32_t> labels(indices.size());
-        sampler.block({step, block}, indices);
-        GC_TRY(data.read(indices, images.data(), labels.data()));
-        GC_TRY(net.block(0, {step, block},
-                         {images.data(), labels.data(), static_cast<uint32_t>(indices.size()), info.C, info.H, info.W, info.mean.data(),
-                          info.std.data()},
-                         sink));
+void Context::cut_expelled() {
+    for (Rank rank : expelled) {
+        Event event;
+        event.kind = Event::Kind::peer_lost, event.rank = rank, event.status = fail(Code::peer_lost, "rank {} computes wrongly", rank);
+        host.post(on(Channel::job), event);
     }
-    codec.finish(step, conflict->bucket, plan);
-    const bool first = conflict->digests[0] == redone.digest, second = conflict->digests[1] == redone.digest;
-    if (first == second) return found;
-    return fail(Code::conflict,
-                "step {}: rank {} computed blocks {} to {} wrongly: digest {:016x} of bucket {}, but {:016x} at rank {} and here", step,
-                conflict->ranks[first], conflict->first_block, conflict->end_block - 1, conflict->digests[first], conflict->bucket,
-                redone.digest, conflict->ranks[second]);
+    expelled.clear();
+}
+
+void Context::keep_state() {
+    if (exchange.losses_tolerated() == 0) return;
+    kept_parameters.assign(net.parameters().begin(), net.parameters().end());   // takes memory in the first step only
+    kept_exponents.assign(codec.exponents().begin(), codec.exponents().end());
+}
+
+Status Context::arbitrate(Status found, StepId at) {
+    const Conflict* conflict = exchange.conflict(at);
+    if (!conflict || judging) return found;
+    Rank wrong = conflict->ranks[1];
+    Status verdict = found;
+    if (!conflict->outvoted) {
+        const bool party = self == conflict->ranks[0] || self == conflict->ranks[1];
+        judging = true;
+        for (uint64_t until_us = host.now_us() + deadline_us / 8; party && view.n() > 2 && host.now_us() < until_us;)
+            (void)collect(*this, until_us);   // until the others have ended the job
+        judging = false;
+        GC_TRY(ended);
+        if (at != step && (at + 1 != step || kept_parameters.empty())) return found;
+        Record redone;
+        GC_TRY(compute_again(*this, *conflict, at, &redone));
+        const bool first = conflict->digests[0] == redone.digest, second = conflict->digests[1] == redone.digest;
+        if (first == second) return found;
+        wrong = conflict->ranks[first];
+        verdict =
+            fail(Code::conflict,
+                 "step {}, bucket {}: rank {} ({}) computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at rank {} ({}) and here",
+                 at, conflict->bucket, wrong, view.members[wrong].name, conflict->first_block, conflict->end_block - 1,
+                 conflict->digests[first], redone.digest, conflict->ranks[second], view.members[conflict->ranks[second]].name);
+    }
+    if (conflict->spoiled || exchange.losses_tolerated() == 0) return verdict;
+    if (wrong == self) {
+        outvoted = true;
+        return verdict;
+    }
+    Event event;
+    event.kind = Event::Kind::command, event.id = job_rank_lost, event.rank = wrong, event.status = verdict;
+    host.post(on(Channel::job), event);
+    return {};
 }
 
 Status Context::wait_mail(uint64_t first, uint64_t last, uint64_t us, const char* what) {
@@ -244,7 +301,13 @@ Status Context::wait_mail(uint64_t first, uint64_t last, uint64_t us, const char
             ++first;
             continue;
         }
-        Status status = collect(*this, until_us);
+        // Mail of an expelled rank will not come, but it has to hear why first.
+        const uint64_t cut_us = host.now_us() + deadline_us / 40;
+        Status status = collect(*this, expelled.empty() ? until_us : cut_us);
+        if (status.code == Code::deadline && ended.ok() && !expelled.empty()) {
+            cut_expelled();
+            continue;
+        }
         if (status.code == Code::deadline && ended.ok())
             return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
         GC_TRY(status);

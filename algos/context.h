@@ -19,7 +19,8 @@ namespace gradcast {
 /// Channels of a job, the same at every rank.
 enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2 };
 
-/// Completion::id on Channel::job: rank Completion::step is lost, and the job goes on without it.
+/// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss: rank
+/// Completion::step is lost, for the reason in `status`, and the job goes on without it.
 constexpr uint64_t job_rank_lost = 4;
 
 /// What one applied step leaves behind: a line of steps.jsonl.
@@ -52,16 +53,18 @@ struct Context {
     Mail& mail;
     Progress& progress;
     Rank self;
-    uint32_t ranks;
+    const View& view;
     uint32_t batch, blocks;
-    uint64_t deadline_us;                    // longest tolerable stall; ten times that in the first step
-    uint64_t spend_us = 0;                   // what the backward pass of one bucket costs (the simulator)
-    StepId step = 0;                         // the next one to compute
-    uint64_t state = 0;                      // digest of the state that step is computed from
-    std::vector<uint32_t> own_blocks = {};   // of every step in this view
-    StepRecord record = {};                  // of the last step applied
-    std::vector<bool> lost = {};             // by rank: the job goes on without it
-    Status ended = {};                       // what all ranks have agreed that the job ends with; ok while it goes on
+    uint64_t deadline_us;                     // longest tolerable stall; ten times that in the first step
+    uint64_t spend_us = 0;                    // what the backward pass of one bucket costs (the simulator)
+    StepId step = 0;                          // the next one to compute
+    uint64_t state = 0;                       // digest of the state that step is computed from
+    std::vector<uint32_t> own_blocks = {};    // of every step in this view
+    StepRecord record = {};                   // of the last step applied
+    std::vector<bool> lost = {};              // by rank: the job goes on without it
+    std::vector<std::string> why_lost = {};   // for people
+    Status ended = {};                        // what all ranks have agreed that the job ends with; ok while it goes on
+    bool outvoted = false;                    // this rank computes wrongly, and the others go on without it
 
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
     /// Error: of the block that failed first; the others are abandoned.
@@ -76,10 +79,15 @@ struct Context {
     /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
     /// answers; this one, of 20 times deadline_us, is for a network thread that has died.
     Status wait_job(uint64_t id);
-    /// Two ranks disagree about the sum of some blocks (Exchange::conflict): computes them here once more and names the one whose digest
-    /// differs.  One of the two leaves the verdict to the others, if there are any.  `found` is what is known so far, and the answer where
-    /// no more can be told.
-    Status arbitrate(Status found);
+    /// Two ranks disagree about the sum of some blocks of step `at` (Exchange::conflict): the other holders have outvoted one of them, or
+    /// the blocks are computed here once more, and the one whose digest differs is named.  One of the two leaves the verdict to the others,
+    /// if there are any.  `found` is what is known so far, and the answer where no more can be told.  Ok: the job goes on without the wrong
+    /// rank.
+    Status arbitrate(Status found, StepId at);
+    /// At the end of a round: the link gives up the ranks that compute wrongly.
+    void cut_expelled();
+    /// Before the state is written: where ranks can be missed, a conflict about this step may be found in the next.
+    void keep_state();
     /// Digest of parameters, optimiser state and scales before step `next`.
     uint64_t digest(StepId next);
 
@@ -90,6 +98,10 @@ struct Context {
     std::array<std::vector<const Sum*>, step_slots> sums = {};   // by step % step_slots and bucket: come, and not yet taken by wait()
     enum class Mailed : uint8_t { open, done, lost };
     std::vector<Mailed> mailed = {};   // by ticket; whoever begins a round of mail clears it
+    std::vector<float> kept_parameters = {};
+    std::vector<int32_t> kept_exponents = {};
+    std::vector<Rank> expelled = {};   // lost, but not yet to the link
+    bool judging = false;
 };
 
 }   // namespace gradcast

@@ -10,6 +10,7 @@ public:
     Status round(Context& context) override {
         sums_.resize(context.net.layout().buckets.size());   // takes memory in the first round only
         uint64_t begin_us = context.host.now_us();
+        const bool expelled = !context.expelled.empty();   // in the last round, which all have left when this one ends
         GC_TRY(context.compute());
         uint64_t computed_us = context.host.now_us();
         GC_TRY(context.wait(sums_));
@@ -21,6 +22,7 @@ public:
 
         // All sums are there, so nothing below can fail for what others do.
         StepRecord record;
+        context.keep_state();
         context.optimiser.step(context.step);
         for (const Sum* sum : sums_) {
             GC_TRY(context.net.apply(context.optimiser, *sum, context.codec.units(sum->bucket)));
@@ -38,6 +40,7 @@ public:
             context.host.post(static_cast<uint16_t>(Channel::gradient), event);
         }
         ++context.step;
+        if (expelled) context.cut_expelled();
         record.digest = context.state = context.digest(context.step);
         record.compute_us = computed_us - begin_us;
         record.wait_us = summed_us - computed_us;

@@ -22,6 +22,7 @@ void to_json(Json& json, const JobStatus& status) {
     for (const auto& [name, us] : status.timeouts_us) timeouts[name] = us;
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
+                {"losses", status.losses},
                 {"step", status.step},
                 {"steps", status.steps},
                 {"epoch", status.epoch},
@@ -49,6 +50,7 @@ void from_json(const Json& json, JobStatus& status) {
     for (JobState each : states)
         if (state == job_state_name(each)) status.state = each;
     take(json, "error", status.error);
+    take(json, "losses", status.losses);
     take(json, "step", status.step);
     take(json, "steps", status.steps);
     take(json, "epoch", status.epoch);

@@ -105,7 +105,7 @@ public:
                         .mail = mail,
                         .progress = progress_,
                         .self = config_.self,
-                        .ranks = config_.view.n(),
+                        .view = config_.view,
                         .batch = job_.batch,
                         .blocks = job_.blocks,
                         .deadline_us = deadline_us_,
@@ -117,7 +117,7 @@ public:
             if (!cancel_.ok()) post_abort(host, cancel_);
         }
         Status status = train(context);
-        if (!status.ok() && context.ended.ok() && !ended_) {
+        if (!status.ok() && context.ended.ok() && !ended_ && !context.outvoted) {
             // Others must hear of it, and may have found something else first: all end with one line.
             post_abort(host, status);
             (void)context.wait_job(static_cast<uint64_t>(JobCommand::abort));
@@ -368,6 +368,7 @@ private:
         status_.step = context.step;
         status_.epoch = epoch;
         status_.loss = step.loss;
+        if (status_.losses.size() != context.why_lost.size()) status_.losses = context.why_lost;
         status_.step_digest = step.digest;
         status_.seconds = static_cast<double>(now_us - begin_us_) / 1e6;
         status_.samples_per_second = status_.seconds > 0 ? static_cast<double>(context.step * job_.batch) / status_.seconds : 0;
@@ -445,6 +446,7 @@ private:
         std::lock_guard lock(status_mutex_);
         status_.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
         status_.error = status.what;
+        status_.losses = context.why_lost;
         status_.digest = status.ok() ? digest_ : "";
         if (begin_us_) status_.seconds = static_cast<double>(context.host.now_us() - begin_us_) / 1e6;
     }

@@ -95,7 +95,10 @@ private:
                 for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
                 return;
             case JobCommand::abort: abort(event.status.code, local_text(event.status), actions); return;
-            case JobCommand::lost: break;
+            case JobCommand::lost:
+                peer_lost(event.rank, event.status, actions);
+                if (phase() == Phase::started) expel(event.rank, event.status, actions);
+                return;
         }
         GC_ASSERT(!"an unknown command");
     }
@@ -157,6 +160,12 @@ private:
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
         peer.heard_us = now_us_;
         peer.news = said;
+        if (said.alone) {
+            if (over() || phase() != Phase::started) return;
+            own_.code = static_cast<uint8_t>(Code::conflict);
+            text_.assign(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
+            return settle(actions);
+        }
         if (peer.phase() == Phase::aborted) {
             Code code =
                 said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
@@ -199,10 +208,11 @@ private:
                       config_.progress->step.load(std::memory_order_relaxed), lost_count(), config_.losses_tolerated, status.what);
             Completion completion;
             completion.id = static_cast<uint64_t>(JobCommand::lost), completion.step = rank;
+            completion.status = fail(status.code, "without {}: {}", name(rank), status.what);
             actions.completions.push_back(completion);
             return;
         }
-        abort(Code::peer_lost,
+        abort(status.code == Code::conflict ? Code::conflict : Code::peer_lost,
               fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what),
               actions);
     }
@@ -276,22 +286,34 @@ private:
             settle(actions);
     }
 
+    /// The rank that is wrong ends alone: the others go on.
+    void expel(Rank rank, Status why, Actions& actions) {
+        JobNews news = own_;
+        news.alone = 1;
+        send(news, std::string_view(why.what).substr(0, text_bytes_max), {rank}, last_word_, actions);
+    }
+
     void tell(Actions& actions) {
         tell_ = false;
         if (peers_.size() == 1) return;
         own_.waiting = config_.progress->waiting.load(std::memory_order_relaxed);
         own_.step.set(config_.progress->step.load(std::memory_order_relaxed));
         own_.done.set(config_.progress->done.load(std::memory_order_relaxed));
-        std::memcpy(payload_.data(), &own_, sizeof own_);
-        std::memcpy(payload_.data() + sizeof own_, text_.data(), text_.size());
+        send(own_, text_, {0, others_.data()}, payload_, actions);
+    }
+
+    using Payload = std::array<std::byte, inline_bytes_max>;
+    void send(const JobNews& news, std::string_view text, RankSet to, Payload& payload, Actions& actions) {
+        std::memcpy(payload.data(), &news, sizeof news);
+        std::memcpy(payload.data() + sizeof news, text.data(), text.size());
         JobBody body{};
         body.kind.set(kind_news);
         body.value.set(++serial_);
         Send send;
-        send.to.bits = others_.data();
+        send.to = to;
         send.type = PacketType::job;
         send.body = body_bytes(body);
-        send.payload = {payload_.data(), nullptr, sizeof own_ + text_.size(), 0};   // short enough to be copied at once
+        send.payload = {payload.data(), nullptr, sizeof news + text.size(), 0};   // short enough to be copied at once
         actions.sends.push_back(send);
     }
 
@@ -301,8 +323,8 @@ private:
     std::vector<Peer> peers_;        // by rank; the own entry is not used
     std::vector<uint64_t> others_;   // bits of all ranks but this one
     JobNews own_{};
-    std::string text_;   // of the abort
-    std::array<std::byte, inline_bytes_max> payload_;
+    std::string text_;              // of the abort
+    Payload payload_, last_word_;   // last_word_: to a rank that is expelled
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
     bool begun_ = false, settled_ = false, tell_ = false;
 };

@@ -41,7 +41,7 @@ enum class JobCommand : uint64_t {
     begin = 1,              // Event::tag: digest of the initial state
     end = 2,                // Event::buffer: 64 hex digits, SHA-256 of the parameters
     abort = 3,              // Event::status; every completion of it has the status that all ranks end with
-    lost = job_rank_lost,   // a completion alone: rank Completion::step is dead or silent, and the job goes on without it
+    lost = job_rank_lost,   // a rank computes wrongly; the completion comes also when one is dead or silent
 };
 
 struct JobProtocolConfig {
@@ -57,8 +57,8 @@ std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Lo
 
 /// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
 struct JobNews {
-    uint8_t phase, waiting, code, reserved;
-    Le32 origin;   // aborted: the rank that found the cause
+    uint8_t phase, waiting, code, alone;   // alone: the receiver computes wrongly, as the text says, and ends alone
+    Le32 origin;                           // aborted: the rank that found the cause
     Le64 step, done, state;
     char kernel_set[16], data[64], digest[64];
 };

@@ -267,6 +267,33 @@ TEST(Coded, AFlippedBitIsFoundInThatStepAndTheRanksAreNamed) {
             }
 }
 
+// With m >= 2 a sum needs the records of two holders of everything, so the others go on without the outvoted rank, exactly.
+TEST(Coded, AnOutvotedRankSpoilsNoSum) {
+    uint32_t found = 0;
+    for_seeds(200, [&](uint64_t seed) {
+        const uint32_t n = 3 + pick(seed, 50, 6), s = 1 + pick(seed, 51, n - 2), m = 2 + pick(seed, 52, n - s - 1);
+        WorldConfig config = world_of(seed, seed % 2 ? "coded" : "coded-rs", n, m, s);
+        config.faulty = pick(seed, 53, n), config.goes_on = true, config.abandons = pick(seed, 54, 2);
+        config.bulk = pick(seed, 55, 3) == 0;
+        // What the wrong rank has sent to some, and these have abandoned for it, the others can have from a new view only.
+        config.abandons &= !config.bulk;
+        if (config.bulk) config.sim.break_per_packet = 0, config.segment_bytes = 256, config.sim.loss = pick(seed, 56, 2) * 0.05;
+        if (config.bulk) config.buckets = {6000, 700, 1}, config.piece_words = 600;
+        SCOPED_TRACE(text_of(config) + fmt::format(" faulty {}", config.faulty));
+        World world(config);
+        if (pick(seed, 57, 2)) world.simulator().slow(pick(seed, 58, n), 1 + pick(seed, 59, 20));
+        (void)world.run();
+        EXPECT_EQ(world.wrong(), 0u);
+        EXPECT_TRUE(world.agree());
+        for (Rank r = 0; r < n; ++r) {
+            const Status status = world.simulator().result(r);
+            if (r != config.faulty) EXPECT_TRUE(status.ok()) << r << ": " << status.what;
+            else found += status.code == Code::conflict;
+        }
+    });
+    EXPECT_GT(found, 0u);
+}
+
 // ---- over datagrams ------------------------------------------------------------------------------------------------------------------
 
 TEST(Coded, SumsAreExactOverLossyDatagrams) {

@@ -35,6 +35,7 @@ struct WorldConfig {
     uint64_t stall_us = 20'000;
     bool abandons = false;   // trainers do not compute what is complete without them
     Rank faulty = ~0u;       // this rank's first non-empty super-block has a flipped bit in step 2
+    bool goes_on = false;    // trainers give an outvoted rank up
 };
 
 inline Layout layout_make(const std::vector<uint64_t>& buckets) {
@@ -191,14 +192,16 @@ private:
     }
 
     Status train(Host& host, Rank rank) {
+        std::map<Rank, Status> expelled;       // in this step: it may still owe something to others
         std::vector<Completion> completions;   // of this step, and of those that the others have done without this rank
         const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
         for (StepId step = 0; step < config_.steps; ++step) {
             for (uint32_t b = 0; b < buckets; ++b) {
                 if (config_.spend_us) host.spend(random4(Purpose::test, config_.sim.seed + 3, step * 64 + b, rank)[0] % config_.spend_us);
                 if (config_.abandons) (void)host.wait(&completions, host.now_us());
-                if (config_.abandons && std::any_of(completions.begin(), completions.end(),
-                                                    [&](const Completion& each) { return each.step == step && each.id == b; })) {
+                if (config_.abandons && std::any_of(completions.begin(), completions.end(), [&](const Completion& each) {
+                        return each.sum && each.step == step && each.id == b;
+                    })) {
                     Event event;
                     event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::abandon);
                     event.step = step, event.bucket = b;
@@ -210,6 +213,15 @@ private:
             }
             for (uint32_t missing = buckets; missing > 0;) {
                 for (const Completion& each : completions) {
+                    if (config_.goes_on && each.status.code == Code::conflict) {
+                        const Conflict* conflict = exchanges_[rank]->conflict(each.step);
+                        if (!conflict->outvoted || conflict->spoiled || conflict->ranks[1] == rank) return each.status;
+                        Event event;
+                        event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
+                        event.rank = conflict->ranks[1], expelled[event.rank] = each.status;
+                        host.post(1, event);
+                        continue;
+                    }
                     GC_TRY(each.status);
                     if (each.step < step || !each.sum || each.sum->bucket != each.id)
                         return fail(Code::conflict, "a completion of another step");
@@ -217,8 +229,15 @@ private:
                     check(step, *each.sum, rank);
                     --missing;
                 }
-                std::erase_if(completions, [&](const Completion& each) { return each.step == step; });
-                if (missing > 0) GC_TRY(host.wait(&completions, host.now_us() + config_.deadline_us));
+                std::erase_if(completions, [&](const Completion& each) { return each.step == step || !each.sum; });
+                if (missing == 0) break;
+                if (Status status = host.wait(&completions, host.now_us() + config_.deadline_us); !status.ok()) {
+                    Event event;
+                    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::explain), event.step = step;
+                    host.post(1, event);
+                    if (status.code == Code::deadline) GC_TRY(host.wait(&completions, host.now_us() + 1000));
+                    return completions.empty() ? status : completions.back().status;
+                }
             }
             if (step > 0) {
                 Event event;
@@ -226,6 +245,12 @@ private:
                 host.post(1, event);
             }
             done_[rank] = step + 1;
+            for (auto& [wrong, status] : expelled) {
+                Event event;
+                event.kind = Event::Kind::peer_lost, event.rank = wrong, event.status = status;
+                host.post(1, event);
+            }
+            expelled.clear();
         }
         return {};
     }

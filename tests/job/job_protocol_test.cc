@@ -59,7 +59,7 @@ struct World {
             std::vector<Completion> done;
             if (!host.wait(&done, until_us).ok()) return {};
             for (const Completion& each : done)
-                if (!each.status.ok()) return each.status;
+                if (!each.status.ok() && each.id != job_rank_lost) return each.status;
             for (const Completion& each : done)
                 if (each.id != job_rank_lost) return Status{};
         }

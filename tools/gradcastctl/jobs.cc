@@ -111,6 +111,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("name", job.summary.name);
     line("state", job_state_name(status.state));
     line("error", status.error);
+    for (const std::string& loss : status.losses) line("goes on", loss);
     line("submitted", text_time(job.summary.submitted_unix));
     line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
     if (!job.exchange.empty())

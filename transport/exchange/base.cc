@@ -108,15 +108,12 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
                 break;
             }
             case Event::Kind::ready: close(event, true, actions); break;
-            case Event::Kind::peer_lost:
-                if (survives(event.rank, actions)) break;
-                if (lost_.ok()) lost_ = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
-                tell_lost(actions);
-                break;
+            case Event::Kind::peer_lost: lose(event, actions); break;
             case Event::Kind::command:
                 switch (static_cast<ExchangeCommand>(event.id)) {
                     case ExchangeCommand::release: release(event.step); break;
                     case ExchangeCommand::abandon: close(event, false, actions); break;
+                    case ExchangeCommand::expel: lose(event, actions); break;
                     case ExchangeCommand::explain: {
                         const uint32_t s = event.step % step_slots;
                         for (uint32_t b = 0; b < slots_[s].buckets.size(); ++b) {
@@ -133,6 +130,12 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::view: break;
         }
     }
+}
+
+void ExchangeBase::lose(const Event& event, Actions& actions) {
+    if (survives(event.rank, actions)) return;
+    if (lost_.ok()) lost_ = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
+    tell_lost(actions);
 }
 
 void ExchangeBase::close(const Event& event, bool ready, Actions& actions) {

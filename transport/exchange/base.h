@@ -97,6 +97,7 @@ protected:
 
 private:
     Landing find(const Packet& packet, uint64_t bytes, Arrival* arrival) const;
+    void lose(const Event& event, Actions& actions);
     void close(const Event& event, bool ready, Actions& actions);
     void begin(uint32_t slot, StepId step);
     void finished(uint32_t slot, Actions& actions);

@@ -128,7 +128,7 @@ Status Coded::plan_memory(Arena& arena) {
 void Coded::cleared(uint32_t s) {
     SlotState& slot = memory_[s];
     std::fill(slot.have.begin(), slot.have.end(), 0), std::fill(slot.senders.begin(), slot.senders.end(), 0);
-    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), std::fill(slot.recorded.begin(), slot.recorded.end(), 0);
+    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), std::fill(slot.recorded.begin(), slot.recorded.end(), Said::nothing);
     std::fill(slot.asked.begin(), slot.asked.end(), 0), std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
     std::fill(slot.record_have.begin(), slot.record_have.end(), 0);
     std::fill(slot.held.begin(), slot.held.end(), Held{n(), 0, 0, 0});
@@ -138,7 +138,7 @@ void Coded::cleared(uint32_t s) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
         work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.failed = work.settled = false,
-        work.added = 0;
+        work.added = 0, work.accused = false, work.disputed = n();
         work.reducing = Work::Reducing::none, work.records = 0, work.ready_us = work.late_us = 0;
         std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
         for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
@@ -201,10 +201,12 @@ void Coded::write_record(uint32_t s, uint32_t b) {
 void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
     SlotState& slot = memory_[s];
     Work& work = slot.work[b];
-    slot.recorded[b * n() + sender] = 1;
-    if (work.failed) return;
+    slot.recorded[b * n() + sender] = Said::counts;
+    if (work.failed) {
+        if (work.disputed < n()) judge(s, b, work.disputed, actions);
+        return;
+    }
     const Buffer record = record_of(s, b, sender);
-    const StepId step = slots_[s].step;
     auto fails = [&](Status status) { work.failed = true, refuse(s, b, status, actions); };
     if (slot.state_of[b] == n()) slot.state_of[b] = sender, slot.state[b] = state_of(record).get();
     if (slot.state[b] != state_of(record).get()) {
@@ -221,13 +223,10 @@ void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
         const Held now{sender, held[t].digest.get(), held[t].loss.get(), held[t].clipped.get()};
         if (known.holder == n()) known = now;
         if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped) continue;
-        const auto first = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n());
-        if (!std::exchange(slot.conflicts, true))   // the trainer may be reading it from then on
-            slot.conflict = {step, b, first, first + blocks_of(k), {known.holder, sender}, {known.digest, now.digest}};
-        return fails(fail(Code::conflict,
-                          "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
-                          "one of them computes or stores wrongly",
-                          step, b, name(known.holder), name(sender), first, first + blocks_of(k) - 1, known.digest, now.digest));
+        // With all records there that a sum needs, this one is not needed, and contradicts two at least.
+        if (audited() && work.records >= needed()) slot.recorded[b * n() + sender] = Said::rejected;
+        else work.failed = true, work.disputed = k;
+        return judge(s, b, k, actions);
     }
     if (state(s, b).complete) return;   // that was a late one, for the audit alone
     for (uint32_t g = 0; g < slot.maxima[b].size(); ++g) slot.maxima[b][g] = std::fmax(slot.maxima[b][g], maxima[g]);
@@ -237,6 +236,72 @@ void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
         for (uint32_t i = 0; receives(p) && i < cut.segments; ++i)
             if (slot.have[uint64_t{have_index(cut, p, i)} * n() + sender]) counts(s, b, p, i, actions);
     if (work.records <= needed()) count_down(s, b, actions);
+}
+
+// Who of the holders is wrong about a super-block?  Of three, the odd one.  Two leave that to the trainers, when no other holder will
+// speak.
+void Coded::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
+    SlotState& slot = memory_[s];
+    Work& work = slot.work[b];
+    auto said = [&](Rank rank) { return held_of(record_of(s, b, rank))[(k + n() - code_.held(rank, 0)) % n()]; };
+    auto same = [&](Rank x, Rank y) {
+        const HeldRecord a = said(x), c = said(y);
+        return a.digest.get() == c.digest.get() && a.loss.get() == c.loss.get() && a.clipped.get() == c.clipped.get();
+    };
+    std::vector<Rank> spoken;   // this happens once in a job's life
+    bool more = false;
+    for (Rank h = 0; h < n(); ++h) {
+        if ((h + n() - k) % n() >= targets()) continue;
+        if (slot.recorded[b * n() + h] != Said::nothing) spoken.push_back(h);
+        else more |= !lost_[h] && (tolerated() == 0 || audited());   // else it may have abandoned the step
+    }
+    Rank odd = n(), other = n();
+    for (Rank rank : spoken) {
+        const auto agree = static_cast<size_t>(std::count_if(spoken.begin(), spoken.end(), [&](Rank each) { return same(each, rank); }));
+        if (spoken.size() > 2 && agree == 1) other = odd == n() ? other : rank, odd = odd == n() ? rank : odd;
+    }
+    const bool outvoted = odd < n() && other == n();
+    if (outvoted && lost_[odd] && work.failed) return read_again(s, b, actions);
+    if ((more && !outvoted) || work.accused) return;
+    work.accused = true;
+    const Rank right = outvoted ? spoken[spoken[0] == odd] : spoken[0];
+    const Rank wrong = outvoted ? odd : *std::find_if(spoken.begin(), spoken.end(), [&](Rank each) { return !same(each, spoken[0]); });
+    const uint64_t digests[2] = {said(right).digest.get(), said(wrong).digest.get()};
+    const auto first = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n()), last = first + blocks_of(k) - 1;
+    const StepId step = slots_[s].step;
+    if (!std::exchange(slot.conflicts, true))   // the trainer may be reading it from then on
+        slot.conflict = {step, b, first, last + 1, {right, wrong}, {digests[0], digests[1]}, outvoted, !audited()};
+    refuse(s, b,
+           outvoted
+               ? fail(Code::conflict, "step {}, bucket {}: {} computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at {} others",
+                      step, b, name(wrong), first, last, digests[1], digests[0], spoken.size() - 1)
+               : fail(Code::conflict,
+                      "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
+                      "one of them computes or stores wrongly",
+                      step, b, name(right), name(wrong), first, last, digests[0], digests[1]),
+           actions);
+}
+
+// A disputed bucket goes on without the lost ranks: their records do not count, all others are read once more.
+void Coded::read_again(uint32_t s, uint32_t b, Actions& actions) {
+    SlotState& slot = memory_[s];
+    Work& work = slot.work[b];
+    const Cut& cut = cuts_[b];
+    state(s, b).missing += work.records;   // fewer than a sum needs, so nothing has been decoded
+    work.records = 0, work.failed = work.accused = false, work.disputed = n();
+    std::fill_n(slot.held.begin() + uint64_t{b} * n(), n(), Held{n(), 0, 0, 0});
+    std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
+    slot.state_of[b] = n();
+    for (uint32_t p = 0; p < cut.parts && combines(); ++p) {
+        if (!receives(p)) continue;
+        part_of(s, b, p).waiting = cut.segments;
+        std::fill_n(slot.senders.begin() + have_index(cut, p, 0), cut.segments, 0);
+    }
+    for (Rank r = 0; r < n(); ++r)
+        if (lost_[r] && heard(s, b, r)) slot.recorded[b * n() + r] = Said::rejected;
+    for (Rank r = 0; r < n(); ++r)
+        if (heard(s, b, r)) read_record(s, b, r, actions);
+    reduce_next(s, b, actions);
 }
 
 void Coded::total(uint32_t s, uint32_t b, Sum* sum) const {
@@ -263,8 +328,9 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     const Cut& cut = cuts_[b];
     std::string ranks;
     for (Rank r = 0; r < n(); ++r)
-        if (!slot.recorded[b * n() + r]) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
+        if (slot.recorded[b * n() + r] == Said::nothing) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
     std::string text = ranks.empty() ? "" : "no record of ranks " + ranks + "; ";
+    if (slot.work[b].disputed < n()) text += fmt::format("holders of super-block {} disagree; ", slot.work[b].disputed);
     text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
     for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // its own first: the others may wait for the same
         if (!reduces(p) || part_of(s, b, p).done) continue;

@@ -13,7 +13,9 @@
 //            they are decoded (else added up), run by run of packet indexes with the same senders;
 //   gather   the sum goes to everybody else, where not everybody reduces.
 // A sender's words count only once its record is there and contradicts nobody's.  Every rank sends its record to all others: the state it
-// computed from, and of each super-block it holds digest, loss and clips, which must agree with those of the other holders.
+// computed from, and of each super-block it holds digest, loss and clips, which must agree with those of the other holders.  Where they do
+// not, the bucket waits until one holder is outvoted, or all have spoken, and tells the trainer.  With m >= 2 any n-s records show two
+// holders of each super-block, so what was decoded before is right: once the wrong rank is lost, the bucket goes on without it.
 //
 // With s >= 1 a sum may come before the rank's own words are ready; they are sent all the same when they are.  A part of coded-rs whose
 // reducer is lost, or late, is decoded by everybody, as `coded` does: each rank sends its words of the part to all (Phase::again), at once
@@ -83,9 +85,13 @@ private:
         uint32_t encode_part = 0;
         uint32_t records = 0;
         bool failed = false, settled = false;   // settled: all parts are there
+        bool accused = false;                   // the trainer has been told of the dispute
+        uint32_t disputed = 0;                  // the super-block about which holders disagree; n(): none
         uint64_t ready_us = 0, late_us = 0;     // late_us: when its rank begins to ask; 0: not yet
         Job encode, decode;
     };
+    /// Whether a rank's record is there, and its words count.
+    enum class Said : uint8_t { nothing, counts, rejected };
     /// What the first record said of a super-block.
     struct Held {
         Rank holder;   // n(): nobody has yet
@@ -99,13 +105,14 @@ private:
         std::vector<uint32_t> senders;   // [packet of a part]: with a record
         std::vector<uint8_t> gathered;   // [packet of a part's sum]
         std::vector<Part> parts;
-        std::vector<uint8_t> record_have;               // [packet of a record][sender]
-        std::vector<uint8_t> recorded, asked, wanted;   // [bucket][rank]; asked, wanted: by reducer
-        std::vector<uint32_t> left;                     // [bucket][reducer]: parts without a sum
-        std::vector<Held> held;                         // [bucket][super-block]
-        std::vector<std::vector<float>> maxima;         // [bucket]: over the records
-        std::vector<uint64_t> state;                    // [bucket]: of the first record
-        std::vector<Rank> state_of;                     // [bucket]: who sent that, n(): nobody yet
+        std::vector<uint8_t> record_have;         // [packet of a record][sender]
+        std::vector<Said> recorded;               // [bucket][rank]
+        std::vector<uint8_t> asked, wanted;       // [bucket][reducer]
+        std::vector<uint32_t> left;               // [bucket][reducer]: parts without a sum
+        std::vector<Held> held;                   // [bucket][super-block]
+        std::vector<std::vector<float>> maxima;   // [bucket]: over the records
+        std::vector<uint64_t> state;              // [bucket]: of the first record
+        std::vector<Rank> state_of;               // [bucket]: who sent that, n(): nobody yet
         std::vector<Work> work;
         Conflict conflict;
         bool conflicts = false;
@@ -126,6 +133,8 @@ private:
     std::string missing_text(uint32_t slot, uint32_t bucket) const override;
     void write_record(uint32_t slot, uint32_t bucket);
     void read_record(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions);
+    void judge(uint32_t slot, uint32_t bucket, uint32_t super_block, Actions& actions);
+    void read_again(uint32_t slot, uint32_t bucket, Actions& actions);
 
     // coded_words.cc: words
     Landing wanted(const Arrival& arrival, Buffer* place) override;
@@ -154,7 +163,9 @@ private:
 
     uint32_t tolerated() const { return codes_ ? config_.s : 0; }
     uint32_t m() const { return codes_ ? config_.m : 1; }
-    uint32_t needed() const { return n() - tolerated(); }       // senders, records
+    uint32_t needed() const { return n() - tolerated(); }         // senders, records
+    bool audited() const { return tolerated() > 0 && m() > 1; }   // n - s records show two holders of each super-block
+    bool heard(uint32_t slot, uint32_t bucket, Rank rank) const { return memory_[slot].recorded[bucket * n() + rank] == Said::counts; }
     bool local() const { return codes_ && code_.d() == n(); }   // every rank holds everything: only records travel
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }

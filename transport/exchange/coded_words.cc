@@ -17,7 +17,7 @@ bool Coded::wants(const Arrival& a) const {
     if (part.done || part.reduced) return false;
     if (a.phase == Phase::gather) return !slot.gathered[gather_index(cut, a.part, a.index)];
     const uint64_t have = have_index(cut, a.part, a.index);
-    return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed());
+    return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed() || slot.work[a.bucket].disputed < n());
 }
 
 Landing Coded::wanted(const Arrival& a, Buffer* place) {
@@ -48,7 +48,7 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
         return;
     }
     slot.have[uint64_t{have_index(cut, a.part, a.index)} * n() + a.sender] = 1;
-    if (slot.recorded[a.bucket * n() + a.sender]) counts(a.slot, a.bucket, a.part, a.index, actions);
+    if (heard(a.slot, a.bucket, a.sender)) counts(a.slot, a.bucket, a.part, a.index, actions);
 }
 
 // One more sender with a record has the packet.
@@ -155,9 +155,7 @@ void Coded::decode_run(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
-    auto has = [&](uint32_t index, Rank r) {
-        return slot.have[uint64_t{have_index(cut, work.part, index)} * n() + r] && slot.recorded[b * n() + r];
-    };
+    auto has = [&](uint32_t index, Rank r) { return slot.have[uint64_t{have_index(cut, work.part, index)} * n() + r] && heard(s, b, r); };
     const uint32_t first = work.at;
     uint32_t found = 0;
     for (Rank r = 0; r < n() && found < needed(); ++r)
@@ -199,7 +197,6 @@ void Coded::computed(uint32_t s, uint32_t id, Actions& actions) {
         encoded(s, b, work.encode_part, actions);
         return encode_next(s, b, actions);
     }
-    if (work.failed) return;
     if (work.reducing == Work::Reducing::copy) {
         part_of(s, b, work.part).aside = true;
         work.reducing = Work::Reducing::none;
@@ -316,9 +313,14 @@ void Coded::send_again(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
 bool Coded::survives(Rank rank, Actions& actions) {
     if (!std::exchange(lost_[rank], 1)) ++losses_;
     if (losses_ > tolerated()) return false;
-    for (uint32_t s = 0; s < step_slots && spare(); ++s)
-        for (uint32_t b = 0; b < cuts_.size(); ++b)
-            if (!state(s, b).complete) ask(s, b, rank, actions);
+    for (uint32_t s = 0; s < step_slots; ++s)
+        for (uint32_t b = 0; b < cuts_.size(); ++b) {
+            if (spare() && !state(s, b).complete) ask(s, b, rank, actions);
+            const Work& work = work_of(s, b);
+            if (work.disputed == n()) continue;
+            if (audited()) read_again(s, b, actions);
+            else judge(s, b, work.disputed, actions);
+        }
     return true;
 }
 

@@ -44,6 +44,8 @@ struct Conflict {
     uint32_t first_block = 0, end_block = 0;   // first_block .. end_block - 1
     Rank ranks[2] = {0, 0};
     uint64_t digests[2] = {0, 0};
+    bool outvoted = false;   // all other holders agree with ranks[0], so ranks[1] is wrong
+    bool spoiled = true;     // a sum of the step may hold the wrong words already; else the exchange goes on when the wrong rank is lost
 };
 
 /// Protocol methods, install and release run on the network thread (or before it starts); place and plan on any.
@@ -77,6 +79,8 @@ enum class ExchangeCommand : uint64_t {
     explain = 2,
     /// Event::step, bucket: no `ready` will come, no lane writes the bucket's words any more.  For a bucket whose sum came first (s >= 1).
     abandon = 3,
+    /// Event::rank computes wrongly: as if it was lost, but what it has sent for other buckets still counts.
+    expel = 4,
 };
 
 struct ExchangeKind {

@@ -167,6 +167,10 @@ void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
     if (!nodes_[rank].pairs.empty()) {
         if (pair(rank, peer).lost) return;
+        if (!nodes_[peer].dead) {   // given up: it finds out as late as anybody does
+            disconnect(rank, peer, false);
+            happen(now_ns_ + config_.lost_after_us * 1000, Do::lost, peer, rank);
+        }
         drop_all(rank, peer);
     }
     Event event;
@@ -304,7 +308,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
             break;
         case Do::reconnect: {
             Rank peer = static_cast<Rank>(h.a);
-            if (node.dead || nodes_[peer].dead || separated(h.rank, peer) || pair(h.rank, peer).lost) break;
+            if (node.dead || nodes_[peer].dead || separated(h.rank, peer) || pair(h.rank, peer).lost || pair(peer, h.rank).lost) break;
             for (auto [from, to] : {std::pair{h.rank, peer}, std::pair{peer, h.rank}}) {
                 pair(from, to).up = true;
                 activate(from, to);

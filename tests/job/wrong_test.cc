@@ -1,0 +1,159 @@
+// A rank that computes wrongly, in whole jobs: one bit of what it adds up is flipped in one step.  Whoever holds the same blocks finds it
+// in that step; what follows is spec/coded-sgd.md section 5: three holders outvote the odd one, which is a dead sender from then on; where
+// two disagree another rank computes the blocks once more and the job ends with the name.
+#include <filesystem>
+
+#include "algos/context.h"
+#include "datasets/shard.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/rng.h"
+#include "runtime/job/engine.h"
+#include "tests/link/fixture.h"
+#include "transport/link/sim.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t ranks = 4;
+constexpr StepId step_wrong = 3;
+
+/// Stands before a rank's exchange: flips one bit of what it has added up, and tells another digest, as a rank does that has computed that.
+struct Spoiler : Protocol {
+    Exchange* inner = nullptr;
+    bool spoiled = false;
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events) {
+            if (event.kind != Event::Kind::ready || event.step != step_wrong || event.bucket != 0) continue;
+            const Plan plan = inner->plan(step_wrong, 0);
+            plan.words.as<int32_t>()[0] ^= 1 << 9, ++plan.record->digest;
+            spoiled = true;
+        }
+        inner->on(events, actions);
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner->land(packet, bytes, place); }
+};
+
+struct Way {
+    const char* exchange;
+    uint32_t m, s;
+};
+
+class WrongRank : public ::testing::Test {
+protected:
+    void SetUp() override {
+        log_level(Level::warn);
+        folder_ = ::testing::TempDir() + "gradcast_wrong_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        std::filesystem::remove_all(folder_);
+        ASSERT_TRUE(make_directories(folder_).ok());
+        constexpr uint32_t count = 96, pixels = 64;
+        std::vector<uint8_t> images(count * pixels);
+        std::vector<int32_t> labels(count);
+        for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);
+        for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 4);
+        DataInfo info{.count = count, .C = 1, .H = 8, .W = 8, .classes = 4, .mean = {0.5f}, .std = {0.3f}, .source = "noise"};
+        ASSERT_TRUE(shard_write(folder_ + "/train.h5", info, images.data(), labels.data()).ok());
+        ASSERT_TRUE(shard_write(folder_ + "/test.h5", info, images.data(), labels.data()).ok());
+    }
+    void TearDown() override { std::filesystem::remove_all(folder_); }
+
+    EngineConfig config(const Way& way, Rank self) {
+        EngineConfig config;
+        std::vector<JobMistake> mistakes;
+        const std::string text = fmt::format(
+            "[job]\nsteps = 8\nbatch = 24\nblocks = 8\ndeadline = \"8s\"\nevaluate = 4\n[data]\ntrain = \"train.h5\"\ntest = "
+            "\"test.h5\"\n[net]\n"
+            "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = "
+            "\"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n"
+            "[algorithm]\nexchange = \"{}\"\nm = {}\ns = {}\n",
+            way.exchange, way.m, way.s);
+        EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
+        for (Rank rank = 0; rank < ranks; ++rank) config.view.members.push_back({test_identity(rank).name, {}, 1});
+        config.self = self, config.folder = fmt::format("{}/job-{}", folder_, self);
+        return config;
+    }
+
+    /// Nobody is wrong where `wrong` is no rank.
+    std::vector<JobStatus> simulated(const Way& way, Rank wrong) {
+        auto simulator = Simulator::create({.ranks = ranks});
+        std::vector<std::unique_ptr<Engine>> engines(ranks);
+        Spoiler spoiler;
+        for (Rank rank = 0; rank < ranks; ++rank) {
+            EngineConfig c = config(way, rank);
+            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            Status status = Engine::open(c, Log(), &engines[rank]);
+            EXPECT_TRUE(status.ok()) << status.what;
+            if (!status.ok()) return {};
+            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
+                if (rank == wrong && channel == static_cast<uint16_t>(Channel::gradient))
+                    spoiler.inner = static_cast<Exchange*>(protocol), protocol = &spoiler;
+                simulator->attach(rank, channel, protocol);
+            });
+            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+        }
+        (void)simulator->run();
+        EXPECT_EQ(spoiler.spoiled, wrong < ranks);
+        std::vector<JobStatus> statuses;
+        for (auto& engine : engines) statuses.push_back(engine->status());
+        simulator.reset();
+        return statuses;
+    }
+
+    /// In the status, and in the job's log at that rank.
+    void expect_said(Rank rank, const std::string& in, const std::string& what) {
+        std::string log;
+        ASSERT_TRUE(file_read(fmt::format("{}/job-{}/log", folder_, rank), &log).ok());
+        EXPECT_NE(in.find(what), std::string::npos) << "rank " << rank << " says: " << in;
+        EXPECT_NE(log.find(what), std::string::npos) << "rank " << rank << " logs: " << log;
+    }
+    std::string folder_;
+};
+
+TEST_F(WrongRank, AnOutvotedRankIsMissedByNobody) {
+    for (const Way& way : {Way{"coded", 2, 1}, {"coded-rs", 2, 1}, {"coded-rs", 3, 1}, {"coded", 2, 2}, {"coded-rs", 2, 2}}) {
+        const std::vector<JobStatus> right = simulated(way, ranks);
+        ASSERT_EQ(right[0].state, JobState::done) << right[0].error;
+        for (Rank wrong = 0; wrong < ranks; ++wrong) {
+            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}", way.exchange, way.m, way.s, wrong));
+            const std::vector<JobStatus> statuses = simulated(way, wrong);
+            const std::string line = fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong);
+            for (Rank rank = 0; rank < ranks; ++rank) {
+                const JobStatus& each = statuses[rank];
+                if (rank == wrong) {
+                    EXPECT_EQ(each.state, JobState::failed);
+                    expect_said(rank, each.error, line);
+                    continue;
+                }
+                EXPECT_EQ(each.state, JobState::done) << each.error;
+                EXPECT_EQ(each.digest, right[0].digest);
+                EXPECT_EQ(each.accuracy, right[0].accuracy);
+                ASSERT_EQ(each.losses.size(), 1u);
+                expect_said(rank, each.losses[0], line);
+            }
+        }
+    }
+}
+
+TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
+    for (const Way& way : {Way{"coded", 2, 0},
+                           {"coded-rs", 2, 0},
+                           {"coded", 1, 1},
+                           {"coded-rs", 1, 1},
+                           {"coded", 3, 0},
+                           {"coded-rs", 3, 0},
+                           {"coded", 1, 2},
+                           {"coded", 4, 0},
+                           {"cssgd", 1, 0}})
+        for (Rank wrong = 0; wrong < ranks; ++wrong) {
+            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}", way.exchange, way.m, way.s, wrong));
+            const std::vector<JobStatus> statuses = simulated(way, wrong);
+            for (Rank rank = 0; rank < ranks; ++rank) {
+                EXPECT_EQ(statuses[rank].state, JobState::failed);
+                EXPECT_EQ(statuses[rank].error, statuses[0].error);
+                expect_said(rank, statuses[rank].error,
+                            fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong));
+            }
+        }
+}
+
+}   // namespace
+}   // namespace gradcast
