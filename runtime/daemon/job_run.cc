@@ -73,7 +73,7 @@ JobDetail JobRun::detail_locked() const {
     JobState state = detail.summary.status.state;
     std::string error = detail.summary.status.error;
     detail.summary.status = engine_->status();
-    detail.summary.status.path = driver_->name();
+    detail.summary.status.path = driver_->name(), detail.summary.status.datagrams = driver_->datagrams_text();
     if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
     if (phase_ == Phase::ended) detail.summary.status.state = state, detail.summary.status.error = error;
     return detail;

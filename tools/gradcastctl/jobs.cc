@@ -118,6 +118,7 @@ int command_describe(const Options& options, const std::string& which) {
         line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
                                       job.batch, job.blocks));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
+    line("datagrams", status.datagrams);
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
