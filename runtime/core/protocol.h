@@ -46,10 +46,11 @@ struct Packet {
 };
 
 enum class Landing : uint8_t {
-    place,   // the payload goes into *place, which has exactly its size
-    lease,   // any memory will do (at most lease_bytes_max)
-    later,   // no room now: a stream stops reading from this sender and asks again after the next events; a datagram is lost
-    drop,    // not wanted (old, duplicate, out of range): read and forgotten, no event
+    place,     // the payload goes into *place, which has exactly its size
+    lease,     // any memory will do (at most lease_bytes_max)
+    later,     // no room now: a stream stops reading from this sender and asks again after the next events; a datagram is lost
+    drop,      // not wanted (old, duplicate, out of range): read and forgotten, no event
+    foreign,   // never for this rank: it is in the group that heard a datagram, not in Send::to. As drop, and nothing is kept or told of it
 };
 
 struct Event {

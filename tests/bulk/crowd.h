@@ -70,6 +70,7 @@ struct Crowd {
             const Transfer& t = crowd->transfers[step];
             Inbox& box = in[step];
             const uint32_t index = body.index.get();
+            if (!crowd->receives(self, t)) return Landing::foreign;
             if (t.from != packet.sender || t.type != packet.type || body.count.get() != box.count || index >= box.count)
                 return Landing::drop;
             const uint64_t at = uint64_t{index} * crowd->segment_bytes;

@@ -251,7 +251,8 @@ TEST(Cssgd, EveryFieldOfAPacketIsChecked) {
     const Packet words = packet_make(PacketType::words, 0, 0, 1, 0, 0), last = packet_make(PacketType::words, 0, 0, 1, 0, 9);
     const Packet record = packet_make(PacketType::record, 0, 0, 1, 0, 0), rest = packet_make(PacketType::record, 0, 0, 1, 0, 1);
     auto refused = [&](Packet packet, uint64_t bytes, const char* why) {
-        EXPECT_EQ(one.deliver(packet, bytes), Landing::drop) << why;
+        const bool foreign = packet.type == PacketType::words && body_of<DataBody>(packet).part.get() == 2;   // 023, which lacks us
+        EXPECT_EQ(one.deliver(packet, bytes), foreign ? Landing::foreign : Landing::drop) << why;
         std::vector<std::byte> memory(bytes);
         packet.payload = {memory.data(), nullptr, bytes, 0};
         Event event;

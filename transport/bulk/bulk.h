@@ -9,8 +9,8 @@
 //     any more.  Records and Phase::reduce go before everything else; the user may have any number of transfers under way.
 //   * land() is asked for each segment with its own index, perhaps several times, and must answer alike until the segment has been given as
 //     a packet event: place (in which a repaired segment is put too), or drop once it is not wanted any more: nothing is asked again for
-//     what is dropped.  `later` holds the sender up: it is asked again every millisecond.  A user that can do without some segments of a
-//     sender (spec section 5) answers drop as soon as it can.
+//     what is dropped.  Of a transfer that is not for this rank it answers `foreign`, always.  `later` holds the sender up: it is asked
+//     again every millisecond.  A user that can do without some segments of a sender (spec section 5) answers drop as soon as it can.
 //   * Of a transfer to several ranks a place keeps what it got until the transfer is complete here: repairs are computed from it.  Where
 //     something was dropped or came as a lease, missing segments are sent again instead.
 //   * The events peer_lost, ready, command, computed and timer are the user's own; timer ids with the top bit are Bulk's.

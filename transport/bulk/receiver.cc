@@ -147,7 +147,17 @@ void Receiver::hole(Peer& peer) {
 
 Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::feedback) return bytes <= inline_bytes_max ? Landing::lease : Landing::drop;
-    if (packet.type == PacketType::parity) return bytes == config_.segment_bytes ? Landing::lease : Landing::drop;
+    if (packet.type == PacketType::parity) {
+        DataBody name;
+        if (bytes != config_.segment_bytes || !parity_name(packet, &name)) return Landing::drop;
+        const Piece& piece = peers_[packet.sender].pieces[name.reserved];
+        Packet asked = packet;
+        asked.type = body_of<ParityBody>(packet).row & 0x80 ? PacketType::record : PacketType::words;
+        name.reserved = 0, name.index.set(name.index.get() / piece_segments * piece_segments);
+        if (packet.sequence < piece.newest || (piece.state != Piece::State::none && same(piece.name, name))) return Landing::lease;
+        asked.body = body_bytes(name);
+        return user_.land(asked, bytes, place) == Landing::foreign ? Landing::drop : Landing::lease;
+    }
     if (packet.type != PacketType::words && packet.type != PacketType::record) return Landing::drop;
     if (!plausible(packet, bytes)) return Landing::drop;
     Peer& peer = peers_[packet.sender];
@@ -163,8 +173,15 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
         if (piece.state == Piece::State::finished || piece.block[within / block_segments] == done) return Landing::lease;
         const Open* open = open_of(peer, piece, within / block_segments);
         if (open && bit(open->bits, within % block_segments)) return Landing::lease;
+    } else if (packet.sequence < piece.newest) {
+        return Landing::drop;   // of an older piece in this slot, which is finished
     }
-    return user_.land(asked, bytes, place) == Landing::place ? Landing::place : Landing::lease;   // take() asks again
+    switch (user_.land(asked, bytes, place)) {
+        case Landing::place: return Landing::place;
+        // Its sender does not count us among those who finish it, so a piece kept of it would turn its slot's bit once too often.
+        case Landing::foreign: return Landing::drop;
+        default: return Landing::lease;   // take() asks again
+    }
 }
 
 void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given) {
@@ -209,24 +226,33 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     else if (!in_order || !newest) hole(peer);
 }
 
+/// What a parity packet is of: the name of its block's first segment, the slot in `reserved`.  False: it cannot be.
+bool Receiver::parity_name(const Packet& packet, DataBody* name) const {
+    const ParityBody body = body_of<ParityBody>(packet);
+    if (packet.sender >= config_.ranks || packet.sender == config_.self || packet.sequence == 0 || packet.sequence > sequence_mask)
+        return false;
+    const uint32_t count = body.count.get(), rest = body.block.get() & 0x7fff;
+    const bool last = body.block.get() & 0x8000;
+    if (count < 2 || count > count_max || (body.row & 0x7f) >= parity_rows) return false;
+    if (last ? rest == 0 || rest > config_.segment_bytes : rest >= (count - 1) / block_segments) return false;
+    *name = {body.step, body.bucket, body.part, body.phase, body.slot, {}, body.count};
+    name->index.set((last ? (count - 1) / block_segments : rest) * block_segments);
+    return true;
+}
+
 void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     const ParityBody body = body_of<ParityBody>(packet);
-    if (packet.sender >= config_.ranks || packet.sender == config_.self || packet.sequence == 0 || packet.sequence > sequence_mask) return;
-    const uint32_t count_all = body.count.get(), row = body.row & 0x7f;
-    const bool last = body.block.get() & 0x8000;
-    const uint32_t rest = body.block.get() & 0x7fff;
-    if (count_all < 2 || count_all > count_max || row >= parity_rows || packet.payload.bytes != config_.segment_bytes) return;
-    if (last ? rest == 0 || rest > config_.segment_bytes : rest >= (count_all - 1) / block_segments) return;
+    const uint32_t row = body.row & 0x7f;
+    DataBody name;
+    if (packet.payload.bytes != config_.segment_bytes || !parity_name(packet, &name)) return;
     Peer& peer = peers_[packet.sender];
     if (peer.lost || !fresh(peer, packet.sequence)) return;
     see(peer, packet.sequence, packet.payload.bytes + wire_bytes);
-    DataBody name{body.step, body.bucket, body.part, body.phase, body.slot, {}, body.count};
-    name.index.set((last ? (count_all - 1) / block_segments : rest) * block_segments);
     Piece* piece = piece_of(peer, packet, body.row & 0x80 ? PacketType::record : PacketType::words, name);
     if (!piece) return;
     const uint32_t b = name.index.get() % piece_segments / block_segments;
     if (piece->block[b] == done) return;
-    if (last) piece->last_bytes = static_cast<uint16_t>(rest);
+    if (body.block.get() & 0x8000) piece->last_bytes = body.block.get() & 0x7fff;
     Open* open = open_of(peer, *piece, b);
     if (!open) open = open_new(peer, body.slot, b);
     if (!open || open->plain || open->have >= open->segments) return;

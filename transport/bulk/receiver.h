@@ -92,6 +92,7 @@ private:
     void block_done(Peer& peer, uint32_t slot, uint32_t block);
     void hole(Peer& peer);
 
+    bool parity_name(const Packet& packet, DataBody* name) const;
     void take_parity(const Packet& packet, std::vector<Packet>* given);
     void spoil(Open& open);
     Landing ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place);

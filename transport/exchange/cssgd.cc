@@ -243,6 +243,12 @@ private:
 
     // ---- in --------------------------------------------------------------------------------------------------------------------
 
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
+        const uint32_t part = body_of<DataBody>(packet).part.get();
+        if (packet.type == PacketType::words && part < set_of_part_.size() && set_of_part_[part] == none) return Landing::foreign;
+        return HeldExchange::land(packet, bytes, place);
+    }
+
     bool valid(Arrival* a) const override {
         if (a->record) return record_valid(*a);
         if (a->phase != Phase::reduce || a->part >= set_of_part_.size() || set_of_part_[a->part] == none) return false;

@@ -85,7 +85,8 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
             break;
         case Landing::lease: packet.payload = {payload.data(), nullptr, payload.size(), 0}; break;
         case Landing::later: return DatagramFault::no_room;
-        case Landing::drop: return DatagramFault::none;
+        case Landing::drop:
+        case Landing::foreign: return DatagramFault::none;
     }
     sink.packet(packet);
     return DatagramFault::none;

@@ -99,7 +99,7 @@ Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
 
 /// The payload is whole at the receiver: into its place and into the inbox.
 void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer place) {
-    if (landing == Landing::drop || !fault_.ok()) return;
+    if (landing == Landing::drop || landing == Landing::foreign || !fault_.ok()) return;
     uint32_t index = static_cast<uint32_t>(slots_.size());
     if (slots_free_.empty()) slots_.emplace_back();
     else index = slots_free_.back(), slots_free_.pop_back();
@@ -256,8 +256,8 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
     for (Rank to = 0; to < nodes_.size(); ++to) {
-        bool wanted = m.send.to.bits ? m.send.to.bits[to / 64] >> (to % 64) & 1 : to == m.send.to.rank;
-        if (!wanted || nodes_[to].dead || separated(m.from, to)) continue;
+        // All of a group hear what is for some of it.
+        if ((m.send.to.bits ? to == m.from : to != m.send.to.rank) || nodes_[to].dead || separated(m.from, to)) continue;
         uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
         m.waiting += copies;
         while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);

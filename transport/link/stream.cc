@@ -157,7 +157,7 @@ const char* Receiver::head(ReceiverSink& sink) {
     Landing landing = sink.land(packet_, length_, &place);
     blocked_ = landing == Landing::later;
     if (blocked_) at_ = At::head;
-    wanted_ = landing != Landing::drop;
+    wanted_ = landing != Landing::drop && landing != Landing::foreign;
     if (landing != Landing::place) return nullptr;
     GC_ASSERT(place.bytes == length_);
     std::memcpy(head_, staging_.get() + begin_, packet_head_bytes);
