@@ -186,8 +186,9 @@ void two_classes(const std::filesystem::path& folder) {
     }
 }
 
-// The serial run on two of three classes, then on all: rows are added in order, and one that is there is replaced.
-TEST(SystemBench, PaperFindsTheStepsToTheTarget) {
+// The serial run on two of three classes, then on all: rows are added in order, and one that is there is replaced.  Then the figures of two
+// nodes on loopback, from cells that are measured once, and the training that they predict.
+TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
     if (!fs::exists("bench/paper/steps") || !fs::exists(build + "/gradcastd"))
@@ -223,6 +224,29 @@ TEST(SystemBench, PaperFindsTheStepsToTheTarget) {
     EXPECT_NE(steps("mlp " + folder.string() + " 4"), 0);   // more than there are
     EXPECT_NE(steps("ridge " + folder.string()), 0);
     EXPECT_EQ(lines("steps-mlp.csv"), rows);
+
+    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/figures: python3 is missing";
+    auto figures = [&](const std::string& arguments) {
+        return shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/figures " + arguments +
+                     " --local --steps 2 --data " + folder.string() + " --results " + (folder / "results").string() + " 2>&1");
+    };
+    Result drawn = figures("8 9 --nodes 2 --only ring,cssgd");
+    ASSERT_EQ(drawn.code, 0) << drawn.out;
+    EXPECT_NE(drawn.out.find("figure 8: The paper:"), std::string::npos) << drawn.out;
+    const std::vector<std::string> cells = lines("cells-mlp.csv");
+    ASSERT_EQ(cells.size(), 3u);
+    EXPECT_EQ(cells[1].rfind("2,cssgd r=2,lo,1,1,2,", 0), 0u) << cells[1];
+    EXPECT_EQ(cells[2].rfind("2,ring,lo,2,1,2,", 0), 0u) << cells[2];
+    EXPECT_EQ(lines("fig08.csv").size(), 3u);
+    EXPECT_EQ(lines("fig09.svg").back(), "</svg>");
+    EXPECT_EQ(figures("8 --nodes 2 --only ring,cssgd").out.find(" s a step"), std::string::npos) << "measured again";
+    EXPECT_EQ(lines("cells-mlp.csv"), cells);
+    Result trained = figures("full mlp:2:ring");
+    ASSERT_EQ(trained.code, 0) << trained.out;
+    int predicted = 0, taken = 0;
+    ASSERT_EQ(std::sscanf(lines("full.csv").at(1).c_str(), "mlp,2,ring,lo,%d,%d,", &predicted, &taken), 2) << lines("full.csv")[1];
+    EXPECT_EQ(predicted, taken);   // the curve is the serial run's, to the last bit
+    EXPECT_EQ(figures("16").code, 2);
     for (const auto& entry : fs::directory_iterator(folder))
         EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
     fs::remove_all(folder);
