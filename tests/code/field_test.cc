@@ -97,7 +97,7 @@ TEST(CyclicCode, AnySendersGiveTheSumForEveryCodeUpTo12) {
 TEST(CyclicCode, AnySendersGiveTheSumForSomeLargerCodes) {
     Random random{2};
     for (uint32_t p : {prime_32, prime_16})
-        for (uint32_t n : {16u, 24u, 32u})
+        for (uint32_t n : {16u, 24u, 32u, 64u})
             for (auto [m, s] :
                  {std::pair{1u, 0u}, {1u, 3u}, {2u, 0u}, {2u, 1u}, {3u, 2u}, {4u, 0u}, {n / 2, n / 4}, {n - 1, 1u}, {n, 0u}}) {
                 SCOPED_TRACE(fmt::format("n {} m {} s {} p {}", n, m, s, p));

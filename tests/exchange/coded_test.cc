@@ -95,22 +95,24 @@ TEST(Coded, SumsAreExactForEveryCode) {
     for (uint32_t n = 1; n <= 12; ++n)
         for (uint32_t m = 1; m <= n; ++m)
             for (uint32_t s = 0; m + s <= n; ++s)
-                for (const char* exchange : {"coded", "coded-rs"}) {
-                    WorldConfig config = world_of(seed++, exchange, n, m, s);
-                    if (n > 6) config.buckets = {33, 5}, config.steps = 2;
-                    expect_exact(config);
-                    if (::testing::Test::HasFailure()) return;
-                }
+                for (const char* exchange : {"coded", "coded-rs"})
+                    for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16}) {
+                        WorldConfig config = world_of(seed++, exchange, n, m, s);
+                        config.quantiser = quantiser;
+                        if (n > 6) config.buckets = {33, 5}, config.steps = n > 9 ? 1 : 2, config.spend_us = 0;
+                        expect_exact(config);
+                        if (::testing::Test::HasFailure()) return;
+                    }
 }
 
 TEST(SlowCoded, SumsAreExactForManyRanks) {
-    for_seeds(6, [](uint64_t seed) {
+    for_seeds(3, [](uint64_t seed) {
         const uint32_t ranks[] = {16, 32, 64}, n = ranks[seed % 3], m = 1 + pick(seed, 20, n), s = pick(seed, 21, n - m + 1);
         for (const char* exchange : {"coded", "coded-rs"}) {
             WorldConfig config = world_of(seed, exchange, n, m, s);
             config.blocks = std::min(config.blocks, 64u);
             config.segment_bytes = std::max(config.segment_bytes, 64u), config.piece_words = 32 * 1024, config.buckets = {130, 5},
-            config.steps = 2;
+            config.steps = 2, config.spend_us = 0;
             expect_exact(config);
         }
     });

@@ -75,7 +75,7 @@ TEST(Cost, IsWhatTheSimulatorCounts) {
 }
 
 TEST(Cost, ManyAreWhatTheSimulatorCounts) {
-    for_seeds(40, [](uint64_t seed) {
+    for_seeds(15, [](uint64_t seed) {
         for (const ExchangeKind& kind : exchange_kinds()) expect_counted(seed + 100, kind.name, 2 + pick(seed, 20, 8));
     });
 }

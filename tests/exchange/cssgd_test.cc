@@ -69,6 +69,21 @@ TEST(Cssgd, SumsAreExactForEveryNumberOfNodes) {
             }
 }
 
+TEST(SlowCssgd, SumsAreExactForManyNodes) {
+    uint64_t seed = 1;
+    const Quantiser quantisers[] = {Quantiser::fixed, Quantiser::auto32};
+    auto exact = [&](uint32_t n, uint32_t r) {
+        ++seed;
+        WorldConfig config = world_of(seed, n, r, choose(n, r) <= 64 && seed % 3 == 0 ? Quantiser::auto16 : quantisers[seed % 2]);
+        config.buckets = {13}, config.steps = 1, config.spend_us = 0;
+        expect_exact(config);
+    };
+    for (uint32_t n = 9; n <= 12; ++n)
+        for (uint32_t r = 1; r <= n; ++r) exact(n, r);
+    for (auto [n, r] : {std::pair{16u, 2u}, {16u, 3u}, {16u, 15u}, {32u, 1u}, {32u, 2u}, {32u, 31u}, {64u, 1u}, {64u, 63u}, {64u, 64u}})
+        exact(n, r);
+}
+
 TEST(Cssgd, SumsAreExactInAnyOrder) {
     for_seeds(40, [](uint64_t seed) {
         const uint32_t n = 2 + pick(seed, 20, 6), r = 1 + pick(seed, 21, n);

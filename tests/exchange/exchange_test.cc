@@ -24,7 +24,8 @@ WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quanti
     const uint32_t segments[] = {16, 64, 104, 4096};
     config.segment_bytes = segments[pick(seed, 7, 4)];
     config.buckets = {20, 90, 7, 1}, config.steps = 6;
-    if (ranks > 12) config.segment_bytes = std::max(config.segment_bytes, 64u), config.buckets = {33, 5}, config.steps = 4;
+    if (ranks > 12)
+        config.segment_bytes = std::max(config.segment_bytes, 64u), config.buckets = {33, 5}, config.steps = 4, config.spend_us = 0;
     return config;
 }
 
@@ -63,13 +64,13 @@ class ManyRanks : public ::testing::TestWithParam<Param> {};
 INSTANTIATE_TEST_SUITE_P(Slow, ManyRanks, params, param_name);
 
 TEST_P(ManyRanks, SumsAreExact) {
-    for_seeds(20, [&](uint64_t seed) {   // GC_SEEDS=64 tries every number of them
+    for_seeds(8, [&](uint64_t seed) {   // GC_SEEDS=64 tries every number of them
         expect_exact(world_of(seed, static_cast<uint32_t>(seed * 37 % 64 + 1), GetParam().first, GetParam().second), seed);
     });
 }
 
 TEST_P(Sums, AreExact) {
-    for_seeds(60, [&](uint64_t seed) {
+    for_seeds(36, [&](uint64_t seed) {
         expect_exact(world_of(seed + 1000, static_cast<uint32_t>(seed % 9 + 1), GetParam().first, GetParam().second), seed);
     });
 }
