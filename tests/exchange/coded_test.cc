@@ -1,4 +1,6 @@
 // multicast, ps, coded and coded-rs against plain sums.
+#include <set>
+
 #include "tests/exchange/one.h"
 #include "tests/exchange/world.h"
 #include "tests/sim/seeds.h"
@@ -312,6 +314,43 @@ TEST(Coded, SumsAreExactOverLossyDatagrams) {
         config.sim.loss = losses[pick(seed, 44, 4)], config.sim.duplicate = 0.02;
         expect_exact(config);
     });
+}
+
+// More than s senders' packets of one index are lost at once, at one rank or at each: what came cannot be decoded, the repairs can.
+TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
+    const uint32_t n = 6, m = 2, index = 1;
+    for (const char* exchange : {"coded", "coded-rs"})
+        for (uint32_t s : {0u, 1u, 2u})
+            for (bool everywhere : {false, true}) {
+                SCOPED_TRACE(fmt::format("{} s = {} lost at {}", exchange, s, everywhere ? "each rank" : "rank 0"));
+                std::set<std::pair<Rank, Rank>> lost, later;   // receiver, sender
+                WorldConfig config;
+                config.exchange = exchange, config.m = m, config.s = s, config.blocks = n, config.steps = 3;
+                config.sim.ranks = n, config.bulk = true, config.segment_bytes = 256, config.buckets = {6000};
+                config.loses = [&](Rank self, const Packet& packet) {
+                    const uint32_t after = (packet.sender + n - self) % n;   // 1 .. s + 1 are not heard
+                    if (after > s + 1 || (self != 0 && !everywhere)) return false;
+                    const std::pair pair{self, packet.sender};
+                    if (packet.type == PacketType::parity && lost.contains(pair)) later.insert(pair);
+                    if (packet.type != PacketType::words) return false;
+                    const DataBody body = body_of<DataBody>(packet);
+                    const bool theirs = std::string_view(exchange) == "coded" || body.part.get() == self;   // the group hears it all
+                    if (static_cast<Phase>(body.phase) != Phase::reduce || !theirs || body.step.get() != 1 || body.index.get() != index)
+                        return false;
+                    if (lost.insert(pair).second) return true;
+                    later.insert(pair);
+                    return false;
+                };
+                World world(config);
+                Status status = world.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(world.wrong(), 0u);
+                EXPECT_TRUE(world.agree());
+                for (Rank r = 0; r < n; ++r) EXPECT_EQ(world.done(r), config.steps);
+                EXPECT_EQ(lost.size(), (s + 1) * (everywhere ? n : 1));
+                for (Rank r = 0; r < (everywhere ? n : 1); ++r)   // one of its s + 1 is enough
+                    EXPECT_TRUE(std::any_of(later.begin(), later.end(), [&](const auto& pair) { return pair.first == r; })) << r;
+            }
 }
 
 // ---- packets from hell -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,9 +34,23 @@ struct WorldConfig {
     std::vector<double> weights = {};
     bool bulk = false;   // over datagrams
     uint64_t stall_us = 20'000;
-    bool abandons = false;   // trainers do not compute what is complete without them
-    Rank faulty = ~0u;       // this rank's first non-empty super-block has a flipped bit in step 2
-    bool goes_on = false;    // trainers give an outvoted rank up
+    bool abandons = false;                                 // trainers do not compute what is complete without them
+    Rank faulty = ~0u;                                     // this rank's first non-empty super-block has a flipped bit in step 2
+    bool goes_on = false;                                  // trainers give an outvoted rank up
+    std::function<bool(Rank, const Packet&)> loses = {};   // with bulk: this datagram does not arrive at that rank
+};
+
+/// Between the simulator and bulk.
+struct Loser : Protocol {
+    Loser(Protocol& protocol, Rank rank, const std::function<bool(Rank, const Packet&)>& chosen)
+        : inner(protocol), self(rank), loses(chosen) {}
+    void on(std::span<const Event> events, Actions& actions) override { inner.on(events, actions); }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
+        return loses && loses(self, packet) ? Landing::drop : inner.land(packet, bytes, place);
+    }
+    Protocol& inner;
+    const Rank self;
+    const std::function<bool(Rank, const Packet&)>& loses;
 };
 
 inline Layout layout_make(const std::vector<uint64_t>& buckets) {
@@ -84,11 +99,12 @@ public:
                 BulkConfig bulk;
                 bulk.self = r, bulk.ranks = config.sim.ranks, bulk.segment_bytes = config.segment_bytes, bulk.stall_us = config.stall_us;
                 bulks_.push_back(bulk_create(bulk, *spies_[r], *arenas_[r], &counters_));
+                losers_.push_back(std::make_unique<Loser>(*bulks_[r], r, config_.loses));
             }
             if (status.ok()) status = arenas_[r]->seal();
             EXPECT_TRUE(status.ok()) << status.what;
             own_.push_back(exchanges_[r]->place(view_, samples).blocks_of(r));
-            if (config.bulk) simulator_->attach_datagrams(r, 1, bulks_[r].get());
+            if (config.bulk) simulator_->attach_datagrams(r, 1, losers_[r].get());
             else simulator_->attach(r, 1, spies_[r].get());
             simulator_->trainer(r, [this, r](Host& host) { return train(host, r); });
         }
@@ -265,7 +281,7 @@ private:
     std::map<std::pair<StepId, uint32_t>, std::vector<int64_t>> sums_;
     std::map<Rank, StepId> done_;
     std::map<Rank, uint64_t> abandoned_;
-    std::vector<std::unique_ptr<Protocol>> bulks_;
+    std::vector<std::unique_ptr<Protocol>> bulks_, losers_;
     BulkCounters counters_;   // of all
     uint64_t wrong_ = 0;
     bool agree_ = true;
