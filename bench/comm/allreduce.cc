@@ -49,6 +49,19 @@ uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n)
     return options.weights.empty() ? least : std::min(blocks_max, least * 8);
 }
 
+// As a net would: a bucket is on its way while the next one is quantised.  The first one is small, so that the links begin early.
+constexpr uint64_t first_elements = 32 * 1024, bucket_elements = 128 * 1024;
+Layout layout_of(uint64_t count) {
+    Layout layout{count, {}, {}};
+    for (uint64_t from = 0; from < count;) {
+        const uint64_t here = std::min(count - from, from == 0 ? first_elements : bucket_elements);
+        layout.buckets.push_back({from, here, static_cast<uint32_t>(layout.groups.size()), 1});
+        layout.groups.push_back({from, here, "bucket"});
+        from += here;
+    }
+    return layout;
+}
+
 View view_of(uint32_t n) {
     View view;
     view.members.resize(n);
@@ -84,14 +97,13 @@ struct Cell {
           count(bytes / 4),
           n(bench_.meeting.ranks()),
           blocks(blocks_of(kind_, bench_.options, n)),
-          layout{count, {{0, count, "all"}}, {{0, count, 0, 1}}},
+          layout(layout_of(count)),
           datagrams(kind_.datagrams && bench_.datagrams && n > 1),
           station(bench_) {}
 
     Status open();
     Status repeat(int64_t run, nlohmann::json& mine);
-    Status reference(StepId step, Word word);
-    uint64_t wrong_in(const Sum& sum) const;
+    Status wrong_in(StepId step, Word word, const std::vector<const Sum*>& sums, uint64_t* wrong);
 
     Bench& bench;
     const ExchangeKind& kind;
@@ -103,9 +115,6 @@ struct Cell {
     std::vector<uint32_t> own;   // blocks that this rank holds
     std::vector<Buffer> gradients;
     Buffer expected_words;
-    Plan expected;
-    Record expected_record;
-    float expected_maximum = 0;
     uint64_t bound_bytes = 0, deadline_us = least_us;
     double d = 0;
     PlainRing plain;
@@ -161,27 +170,23 @@ Status Cell::open() {
     return station.open(bulk ? *bulk : static_cast<Protocol&>(*exchange), arena.whole(), datagrams);
 }
 
-// What the sum must be: every block, added up by this rank alone.
-Status Cell::reference(StepId step, Word word) {
-    expected = {};
-    expected.word = word;
-    expected.words = expected_words.part(0, count * word_bytes(word));
-    expected_record = {};
-    expected_record.maxima = {&expected_maximum, 1};
-    expected.record = &expected_record;
-    for (uint32_t block = 0; block < blocks; ++block) {
-        Buffer gradient;
-        gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride), gradient.bytes = count * 4;
-        Fence fence;
-        GC_TRY(codec->add(0, {step, block}, 0, gradient, expected, &fence));
+// Against every block, added up by this rank alone.
+Status Cell::wrong_in(StepId step, Word word, const std::vector<const Sum*>& sums, uint64_t* wrong) {
+    for (uint32_t b = 0; b < sums.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        float maximum = 0;
+        Record record;
+        record.maxima = {&maximum, 1};
+        const Plan plan{.word = word, .words = expected_words.part(0, bucket.count * word_bytes(word)), .record = &record};
+        for (uint32_t block = 0; block < blocks; ++block) {
+            Buffer gradient;
+            gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride + bucket.offset), gradient.bytes = bucket.count * 4;
+            Fence fence;
+            GC_TRY(codec->add(0, {step, block}, b, gradient, plan, &fence));
+        }
+        for (uint64_t i = 0; i < bucket.count; ++i) *wrong += word_at(sums[b]->word, sums[b]->words, i) != word_at(word, expected_words, i);
     }
     return {};
-}
-
-uint64_t Cell::wrong_in(const Sum& sum) const {
-    uint64_t wrong = 0;
-    for (uint64_t i = 0; i < count; ++i) wrong += word_at(sum.word, sum.words, i) != word_at(expected.word, expected.words, i);
-    return wrong;
 }
 
 Status Cell::repeat(int64_t run, nlohmann::json& mine) {
@@ -194,41 +199,46 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const InterfaceBytes wire = interface_bytes(interface);
     GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
     const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
-    Plan plan;
-    Fence fence;
-    for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
-        const uint32_t target = exchange->target_of(own[i]);
-        plan = exchange->plan(step, 0, target);
-        GC_TRY(codec->add(0, {step, own[i]}, 0, gradients[i], plan, &fence));
-        plan.record->state = 0, plan.record->loss = 0;
-        if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, 0, plan);
-    }
+    Word word = Word::i32;
     Event ready;
     ready.kind = Event::Kind::ready;
-    ready.step = step, ready.fence = fence;
-    station.post(ready);
-    std::vector<Completion> completions;
-    if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
-        if (status.code != Code::deadline) return status;
-        Event explain;
-        explain.kind = Event::Kind::command;
-        explain.id = static_cast<uint64_t>(ExchangeCommand::explain);
-        explain.step = step;
-        station.post(explain);
-        const char* missing =
-            station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
-        return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
+    ready.step = step;
+    for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
+            const uint32_t target = exchange->target_of(own[i]);
+            const Plan plan = exchange->plan(step, b, target);
+            GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan, &ready.fence));
+            plan.record->state = 0, plan.record->loss = 0, word = plan.word;
+            if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, b, plan);
+        }
+        ready.bucket = b;
+        station.post(ready);
     }
-    GC_TRY(completions.front().status);
+    std::vector<const Sum*> sums(layout.buckets.size());
+    std::vector<Completion> completions;
+    for (size_t left = sums.size(); left > 0; completions.clear()) {
+        if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
+            if (status.code != Code::deadline) return status;
+            Event explain;
+            explain.kind = Event::Kind::command, explain.id = static_cast<uint64_t>(ExchangeCommand::explain), explain.step = step;
+            station.post(explain);
+            const char* missing =
+                station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
+            return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
+        }
+        for (const Completion& each : completions) {
+            GC_TRY(each.status);
+            sums[each.id] = each.sum, --left;
+        }
+    }
     const uint64_t took = clock_us() - start, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
     GC_TRY(bench.meeting.barrier());
     const InterfaceBytes wired = interface_bytes(interface);
-    const Sum& sum = *completions.front().sum;
     uint64_t wrong = 0;
     if (run < 0 || run + 1 == options.repeat) {
         // `fixed` adds up to more than an int32, the others' sums are words of their own kind.
-        GC_TRY(reference(step, options.quantiser == Quantiser::fixed ? Word::i64 : plan.word));
-        wrong = wrong_in(sum);
+        GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : word, sums, &wrong));
     }
     uint64_t raw = 0;
     if (bench.rate == 0 && n > 1) {

@@ -297,7 +297,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
     for (const auto& each : all) {
         const auto own = each["took"].get<std::vector<double>>(), own_plain = each["raw"].get<std::vector<double>>();
         for (uint32_t run = 0; run < options.repeat; ++run)
-            times[run] = std::max(times[run], own[run]), plain_times[run] = std::max(plain_times[run], own_plain[run]);
+            times[run] = std::max({1.0, times[run], own[run]}), plain_times[run] = std::max(plain_times[run], own_plain[run]);
         const double lost = each["lost"], came = each["came"], typical = percentile(own, 0.5);
         if (lost + came > 0) losses.push_back(100 * lost / (lost + came));
         packets += each["packets"].get<double>(), repairs += each["repairs"].get<double>();
@@ -308,7 +308,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
                          {"wire_sent_bytes", if_known(!bench.alone, each["wire_sent"].get<double>() / repeat)},
                          {"wire_received_bytes", if_known(!bench.alone, each["wire_received"].get<double>() / repeat)}});
         if (there_and_back) continue;
-        ranks.back()["goodput_bytes_per_s"] = if_known(typical > 0, bytes_in / typical * 1e6);
+        ranks.back()["goodput_bytes_per_s"] = bytes_in / std::max(typical, 1.0) * 1e6;
         ranks.back()["lost_percent"] = if_known(lost + came > 0, 100 * lost / (lost + came));
         ranks.back()["packets_mended"] = each["mended"];
         ranks.back()["repairs_sent"] = each["repairs"];

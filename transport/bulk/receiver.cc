@@ -48,9 +48,9 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
     set_bit(peer.seen, sequence % seen_numbers);
     peer.owed += bytes, rate_bytes_ += bytes;
     if (bytes) peer.heard_us = now_us_;
-    // A quarter of the window, but small windows are not worth a feedback for each packet.
+    // A third of the window, but small windows are not worth a feedback for each packet.
     const uint64_t packets = 4 * (config_.segment_bytes + wire_bytes);
-    if (peer.owed >= std::min(std::max(peer.told / 4, packets), peer.told / 2)) peer.credit = true;
+    if (peer.owed >= std::min(std::max(peer.told / 3, packets), peer.told / 2)) peer.credit = true;
 }
 
 /// The piece that a packet of this name belongs to, begun if it is new; null if the packet is of an older one.

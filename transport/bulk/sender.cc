@@ -269,7 +269,8 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
 }
 
 uint64_t Sender::timeout_us(const Peer& peer) const {
-    const uint64_t once = peer.rtt_us ? std::max(timeout_least_us, peer.rtt_us + 4 * peer.rtt_spread_us) : timeout_first_us;
+    uint64_t once = peer.rtt_us ? std::max(timeout_least_us, peer.rtt_us + 4 * peer.rtt_spread_us) : timeout_first_us;
+    if (peer.flight == 0) once = std::max(once, config_.stall_us / 2);   // it has seen all: only its report of a gap may be lost
     return std::min(once << std::min(peer.polls, 10u), std::max<uint64_t>(config_.stall_us, once));
 }
 
