@@ -21,6 +21,7 @@
 #include "runtime/job/model_file.h"
 #include "runtime/job/step_log.h"
 #include "transport/bulk/bulk.h"
+#include "transport/exchange/cost.h"
 
 namespace gradcast {
 namespace {
@@ -205,16 +206,17 @@ private:
         if (!exchange->fixed && exchange->datagrams && m + s < job_.m + job_.s)
             log_.warn("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, m, s);
         const bool datagrams = exchange->datagrams && config_.datagram_bytes > 0 && config_.view.n() > 1;
-        exchange_ = exchange->create({.layout = &layout,
-                                      .self = config_.self,
-                                      .blocks = job_.blocks,
-                                      .quantiser = job_.quantiser,
-                                      .segment_bytes = datagrams ? config_.datagram_bytes : segment_bytes_stream,
-                                      .m = m,
-                                      .s = s,
-                                      .r = job_.r,
-                                      .servers = job_.servers,
-                                      .deadline_us = deadline_us_});
+        const ExchangeConfig exchange_config{.layout = &layout,
+                                             .self = config_.self,
+                                             .blocks = job_.blocks,
+                                             .quantiser = job_.quantiser,
+                                             .segment_bytes = datagrams ? config_.datagram_bytes : segment_bytes_stream,
+                                             .m = m,
+                                             .s = s,
+                                             .r = job_.r,
+                                             .servers = job_.servers,
+                                             .deadline_us = deadline_us_};
+        exchange_ = exchange->create(exchange_config);
         own_blocks_ = exchange_->place(config_.view, sizes).blocks_of(config_.self);
         GC_TRY(exchange_->install(config_.view, arena_));
         if (datagrams)
@@ -244,7 +246,7 @@ private:
         status_.steps = steps_;
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
         status_.memory = arena_.budget();
-        status_.bytes_bound = exchange_->bytes_bound();
+        status_.bytes_bound = static_cast<uint64_t>(cost_of_rank(exchange->name, exchange_config, n, {}).words_sent);
         return {};
     }
 

@@ -49,26 +49,21 @@ void expect_exact(const WorldConfig& config) {
     for (Rank r = 0; r < config.sim.ranks; ++r) {
         EXPECT_EQ(world.done(r), config.steps);
         if (config.s > 0) continue;
-        EXPECT_EQ(world.spy(r).once_bytes, world.exchange(r).bytes_bound() * config.steps);
-        EXPECT_EQ(world.spy(r).taken_bytes, world.exchange(r).bytes_bound_received() * config.steps);
+        EXPECT_EQ(static_cast<double>(world.spy(r).once_bytes), world.cost(r).words_sent * config.steps);
+        EXPECT_EQ(static_cast<double>(world.spy(r).taken_bytes), world.cost(r).words_received * config.steps);
     }
 }
 
 TEST(Coded, BytesAreThoseOfTheSpec) {
     const Layout layout = layout_make({8 * 4 * 1000, 8 * 4 * 300});
     const uint64_t G = layout.elements * 4;
-    View view;
-    view.members.resize(8);
     auto bounds = [&](const char* name, uint32_t m, uint32_t s, Quantiser quantiser = Quantiser::auto32) {
-        const ExchangeKind* kind = nullptr;
-        EXPECT_TRUE(exchange_find(name, quantiser, &kind).ok());
-        auto exchange = kind->create(
-            {.layout = &layout, .self = 3, .blocks = 8, .quantiser = quantiser, .segment_bytes = 1424, .m = m, .s = s, .servers = 4});
-        Arena arena;
-        EXPECT_TRUE(exchange->install(view, arena).ok());
-        return std::pair(exchange->bytes_bound(), exchange->bytes_bound_received());
+        const Cost cost = cost_of_rank(
+            name, {.layout = &layout, .self = 3, .blocks = 8, .quantiser = quantiser, .segment_bytes = 1424, .m = m, .s = s, .servers = 4},
+            8, {});
+        return std::pair(cost.words_sent, cost.words_received);
     };
-    using Pair = std::pair<uint64_t, uint64_t>;
+    using Pair = std::pair<double, double>;
     EXPECT_EQ(bounds("coded-rs", 2, 0), Pair(G * 7 / 16 + G / 8, G * 7 / 16 + G * 7 / 8));
     EXPECT_EQ(bounds("coded-rs", 4, 0, Quantiser::auto16), Pair((G * 7 / 32 + G / 8) / 2, (G * 7 / 32 + G * 7 / 8) / 2));
     EXPECT_EQ(bounds("coded-rs", 2, 1), Pair(G * 7 / 16 + G / 8, G * 6 / 16 + G * 7 / 8));

@@ -40,28 +40,19 @@ void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     for (Rank r = 0; r < n; ++r) world.spy(r).words = (n + 63) / 64;
     Status status = world.run();
     ASSERT_TRUE(status.ok()) << status.what;
-    const Layout layout = layout_make(config.buckets);
-    ExchangeConfig of{.layout = &layout,
-                      .blocks = config.blocks,
-                      .quantiser = config.quantiser,
-                      .segment_bytes = config.segment_bytes,
-                      .m = config.m,
-                      .s = config.s,
-                      .r = config.r,
-                      .servers = config.servers,
-                      .piece_words = config.piece_words};
-    Cost most = cost_of(exchange, of, n, {stream_overhead, CostWire::Multicast::copies});
-    for (of.self = 0; of.self < n; ++of.self) {
-        const Cost cost = cost_of_rank(exchange, of, n, {stream_overhead, CostWire::Multicast::copies});
+    const CostWire wire{stream_overhead, CostWire::Multicast::copies};
+    const Cost most = cost_of(exchange, world.exchange_config(0), n, wire);
+    for (Rank r = 0; r < n; ++r) {
+        const Cost cost = world.cost(r, wire);
         EXPECT_LE(cost.sent, most.sent);
         EXPECT_LE(cost.received, most.received);
         if (config.s > 0) continue;   // who waits for nobody may send more, and may be done before the last packets come
         const bool copies = exchange == std::string_view("unicast");   // a Send to several, but no multicast
-        const uint64_t words = copies ? world.spy(of.self).words_bytes : world.spy(of.self).once_bytes;
-        EXPECT_EQ(cost.words_sent * config.steps, static_cast<double>(words)) << of.self;
-        EXPECT_EQ(cost.words_received * config.steps, static_cast<double>(world.spy(of.self).taken_bytes)) << of.self;
-        EXPECT_EQ(cost.sent * config.steps, static_cast<double>(world.simulator().bytes_sent(of.self))) << of.self;
-        EXPECT_EQ(cost.received * config.steps, static_cast<double>(world.simulator().bytes_received(of.self))) << of.self;
+        const uint64_t words = copies ? world.spy(r).words_bytes : world.spy(r).once_bytes;
+        EXPECT_EQ(cost.words_sent * config.steps, static_cast<double>(words)) << r;
+        EXPECT_EQ(cost.words_received * config.steps, static_cast<double>(world.spy(r).taken_bytes)) << r;
+        EXPECT_EQ(cost.sent * config.steps, static_cast<double>(world.simulator().bytes_sent(r))) << r;
+        EXPECT_EQ(cost.received * config.steps, static_cast<double>(world.simulator().bytes_received(r))) << r;
     }
 }
 

@@ -50,10 +50,11 @@ void expect_exact(const WorldConfig& config) {
     }
     for (Rank k = 0; k < n; ++k) {
         EXPECT_EQ(world.done(k), config.steps) << what;
-        EXPECT_EQ(world.exchange(k).bytes_bound(), choose(n - 1, r) * words * word_bytes(word)) << what;
-        EXPECT_EQ(world.exchange(k).bytes_bound_received(), choose(n - 1, r) * r * words * word_bytes(word)) << what;
+        const uint64_t bytes = choose(n - 1, r) * words * word_bytes(word);
+        EXPECT_EQ(world.cost(k).words_sent, static_cast<double>(bytes)) << what;
+        EXPECT_EQ(world.cost(k).words_received, static_cast<double>(bytes * r)) << what;
         // The spy counts a packet once for each receiver: r.
-        EXPECT_EQ(world.spy(k).words_bytes, world.exchange(k).bytes_bound() * r * config.steps) << what;
+        EXPECT_EQ(world.spy(k).words_bytes, bytes * r * config.steps) << what;
         EXPECT_EQ(world.spy(k).drops, 0u) << what;
     }
 }

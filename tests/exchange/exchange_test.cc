@@ -42,7 +42,7 @@ void expect_exact(const WorldConfig& config, uint64_t seed) {
         EXPECT_EQ(world.done(r), config.steps);
         EXPECT_EQ(world.spy(r).drops, 0u);
         const bool once = config.exchange != "ring" && config.exchange != "unicast";
-        EXPECT_EQ(once ? world.spy(r).once_bytes : world.spy(r).words_bytes, world.exchange(r).bytes_bound() * config.steps);
+        EXPECT_EQ(static_cast<double>(once ? world.spy(r).once_bytes : world.spy(r).words_bytes), world.cost(r).words_sent * config.steps);
     }
 }
 
@@ -153,22 +153,18 @@ TEST(Exchange, PlacesEachBlockOnce) {
 
 TEST(Exchange, BytesAreThoseOfTheSpec) {
     Layout layout = layout_make({8 * 1000, 8 * 300});
-    View view;
-    view.members.resize(8);
-    auto bound = [&](const char* name, Quantiser quantiser, uint32_t blocks) {
-        const ExchangeKind* kind = nullptr;
-        EXPECT_TRUE(exchange_find(name, quantiser, &kind).ok());
-        auto exchange = kind->create({.layout = &layout, .self = 3, .blocks = blocks, .quantiser = quantiser});
-        Arena arena;
-        EXPECT_TRUE(exchange->install(view, arena).ok());
-        return exchange->bytes_bound();
+    auto bounds = [&](const char* name, Quantiser quantiser, uint32_t blocks) {
+        const Cost cost = cost_of_rank(name, {.layout = &layout, .self = 3, .blocks = blocks, .quantiser = quantiser}, 8, {});
+        return std::pair(cost.words_sent, cost.words_received);
     };
+    using Pair = std::pair<double, double>;
     const uint64_t G = layout.elements * 4;
-    EXPECT_EQ(bound("ring", Quantiser::auto32, 8), 2 * G * 7 / 8);
-    EXPECT_EQ(bound("unicast", Quantiser::auto32, 8), 7 * G);
-    EXPECT_EQ(bound("unicast", Quantiser::fixed, 8), 7 * G);        // one block a rank: int32
-    EXPECT_EQ(bound("unicast", Quantiser::fixed, 16), 2 * 7 * G);   // two: int64
-    EXPECT_EQ(bound("unicast", Quantiser::fixed, 2), 7 * G);        // rank 3 holds block 0, ranks 0-2 none
+    EXPECT_EQ(bounds("ring", Quantiser::auto32, 8), Pair(2 * G * 7 / 8, 2 * G * 7 / 8));
+    EXPECT_EQ(bounds("unicast", Quantiser::auto32, 8), Pair(7 * G, 7 * G));
+    EXPECT_EQ(bounds("unicast", Quantiser::fixed, 8), Pair(7 * G, 7 * G));            // one block a rank: int32
+    EXPECT_EQ(bounds("unicast", Quantiser::fixed, 16), Pair(2 * 7 * G, 2 * 7 * G));   // two: int64
+    EXPECT_EQ(bounds("unicast", Quantiser::fixed, 12), Pair(2 * 7 * G, 10 * G));      // ranks 1, 3, 5, 7 hold two, the others one
+    EXPECT_EQ(bounds("unicast", Quantiser::fixed, 2), Pair(7 * G, G));                // ranks 3 and 7 hold one, the others none
 }
 
 // Bucket 0 is on its way while later buckets are still computed, and a segment goes on before its part is complete.

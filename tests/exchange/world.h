@@ -15,7 +15,7 @@
 #include "runtime/core/rng.h"
 #include "tests/exchange/spy.h"
 #include "transport/bulk/bulk.h"
-#include "transport/exchange/exchange.h"
+#include "transport/exchange/cost.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {
@@ -82,17 +82,7 @@ public:
         const std::vector<uint32_t> samples(config.blocks, 1);
         for (Rank r = 0; r < config.sim.ranks; ++r) {
             arenas_.push_back(std::make_unique<Arena>());
-            exchanges_.push_back(kind->create({.layout = &layout_,
-                                               .self = r,
-                                               .blocks = config.blocks,
-                                               .quantiser = config.quantiser,
-                                               .segment_bytes = config.segment_bytes,
-                                               .m = config.m,
-                                               .s = config.s,
-                                               .r = config.r,
-                                               .weights = config.weights,
-                                               .servers = config.servers,
-                                               .piece_words = config.piece_words}));
+            exchanges_.push_back(kind->create(exchange_config(r)));
             Status status = exchanges_[r]->install(view_, *arenas_[r]);
             spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
             if (config.bulk) {
@@ -110,6 +100,22 @@ public:
         }
     }
 
+    ExchangeConfig exchange_config(Rank rank) const {
+        return {.layout = &layout_,
+                .self = rank,
+                .blocks = config_.blocks,
+                .quantiser = config_.quantiser,
+                .segment_bytes = config_.segment_bytes,
+                .m = config_.m,
+                .s = config_.s,
+                .r = config_.r,
+                .weights = config_.weights,
+                .servers = config_.servers,
+                .piece_words = config_.piece_words};
+    }
+    Cost cost(Rank rank, const CostWire& wire = {}) const {
+        return cost_of_rank(config_.exchange, exchange_config(rank), config_.sim.ranks, wire);
+    }
     Status run() { return simulator_->run(); }
     Simulator& simulator() { return *simulator_; }
     Exchange& exchange(Rank rank) { return *exchanges_[rank]; }

@@ -353,32 +353,6 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     return text;
 }
 
-// ---- bytes ---------------------------------------------------------------------------------------------------------------------
-
-uint64_t Coded::bytes_bound() const {
-    uint64_t bytes = 0;
-    for (const Cut& cut : cuts_) {
-        for (uint32_t p = 0; p < cut.parts && !local(); ++p) {
-            if (!reduces(p) || !scatters()) bytes += n() > 1 && contributes(config_.self) ? cut.coded_words * width(config_.self) : 0;
-            else bytes += n() > 1 ? cut.words * sum_width() : 0;
-        }
-    }
-    return bytes;
-}
-
-uint64_t Coded::bytes_bound_received() const {
-    uint64_t bytes = 0;
-    for (const Cut& cut : cuts_) {
-        for (uint32_t p = 0; p < cut.parts && !local(); ++p) {
-            if (!reduces(p)) bytes += cut.words * sum_width();
-            else if (combines()) bytes += (needed() - 1) * cut.coded_words * width(config_.self);
-            else
-                for (Rank r = 0; r < n(); ++r) bytes += r != config_.self && contributes(r) ? cut.coded_words * width(r) : 0;
-        }
-    }
-    return bytes;
-}
-
 std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::all); }
 std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::servers); }
 std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, true, Reducers::all); }

@@ -41,8 +41,6 @@ public:
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
     uint32_t targets() const override { return codes_ ? config_.m + config_.s : 1; }
     uint32_t target_of(uint32_t block) const override;
-    uint64_t bytes_bound() const override;
-    uint64_t bytes_bound_received() const override;
     uint32_t losses_tolerated() const override { return tolerated(); }
     const Conflict* conflict(StepId step) const override;
 

@@ -82,13 +82,6 @@ public:
         return place;
     }
 
-    uint64_t bytes_bound() const override {
-        uint64_t words = 0;
-        for (const Cut& cut : cuts_) words += sets() * cut.words;
-        return words * width();
-    }
-    uint64_t bytes_bound_received() const override { return r_ * bytes_bound(); }
-
 private:
     /// How a bucket is cut.  Lengths in words.
     struct Cut {

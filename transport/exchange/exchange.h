@@ -64,10 +64,6 @@ struct Exchange : Protocol {
     virtual void release(StepId step) = 0;   // the step is stable
     /// After a completion of Code::conflict: between whom, if they can be named; kept until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
-    /// Bytes that this rank must send for one step, headers and tags not counted: the bound that benches print.  A multicast counts once.
-    virtual uint64_t bytes_bound() const = 0;
-    /// The same for what it must receive.
-    virtual uint64_t bytes_bound_received() const { return bytes_bound(); }
     /// How many ranks may be lost (Event::peer_lost) without an error: s.
     virtual uint32_t losses_tolerated() const { return 0; }
 };

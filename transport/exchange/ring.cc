@@ -21,16 +21,6 @@ class Ring : public PlainExchange {
 public:
     explicit Ring(const ExchangeConfig& config) : PlainExchange(config) {}
 
-    uint64_t bytes_bound() const override {
-        uint64_t words = 0;
-        for (const Segment& segment : segments_) {
-            const uint32_t d = distance(segment.part);
-            words +=
-                uint64_t{segment.words} * ((d != n() - 1) + (d != n() - 2));   // all but the owned part, all but the part that ends here
-        }
-        return n() == 1 ? 0 : words * word_bytes(sum_word_);
-    }
-
 private:
     enum State : uint8_t { idle, waiting, adding, summed, gathered };
 

@@ -15,8 +15,6 @@ class Unicast : public PlainExchange {
 public:
     explicit Unicast(const ExchangeConfig& config) : PlainExchange(config) {}
 
-    uint64_t bytes_bound() const override { return (n() - 1) * layout_.elements * width(config_.self); }
-
 private:
     static constexpr uint32_t nobody = ~uint32_t{0}, own = nobody - 1;
     struct Summing {
