@@ -47,6 +47,7 @@ public:
         std::string notify;   // path for NOTIFY_SOCKET; empty: none
         int listen_fd = -1;   // handed over as systemd does
         uid_t uid = 0;
+        std::string directory = "";   // to work in; empty: ours
     };
     ~Process() { kill(SIGKILL), wait(); }
 
@@ -63,7 +64,7 @@ public:
         }
         Fd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
         ASSERT_TRUE(log);
-        std::vector<std::string> words = {program("gradcastd")};
+        std::vector<std::string> words = {std::filesystem::absolute(program("gradcastd"))};
         words.insert(words.end(), options.arguments.begin(), options.arguments.end());
         std::vector<char*> argv;
         for (std::string& word : words) argv.push_back(word.data());
@@ -74,6 +75,7 @@ public:
             pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
             return;
         }
+        if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(126);
         ::signal(SIGPIPE, SIG_DFL);
         ::dup2(log.get(), 1), ::dup2(log.get(), 2);
         if (options.listen_fd >= 0) {
@@ -238,7 +240,7 @@ struct Cluster {
     void start(Node& node, int listen_fd = -1) {
         node.process = std::make_unique<Process>();
         node.process->start(
-            {{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid});
+            {{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid, node.folder});
     }
     /// All are up and see one another.
     void up() {

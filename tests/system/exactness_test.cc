@@ -215,6 +215,53 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
         }
 }
 
+// One bit of one sample flips in the middle of a job, in the file that one of the nodes learns from: when next it computes a gradient of
+// that sample, the others that compute the same find it.  Whoever is outvoted is missed by nobody; without spare nodes the job ends by
+// name.
+TEST_F(SystemExactness, AFlippedBitOfOneNodesDataIsFoundAndTheNodeNamed) {
+    cluster.nodes.resize(4);
+    constexpr uint32_t wrong = 2;
+    Shard shard;
+    for (uint32_t s : {0, 1}) {
+        SCOPED_TRACE("s = " + std::to_string(s));
+        // Each daemon works in its own folder, so this is another file for each.
+        Way way{.exchange = "coded-rs", .train = "train.h5", .m = 2, .s = s, .steps = 300};
+        const JobStatus wanted = simulated(way, cluster.folder, 1);
+        way.train = "/proc/self/cwd/train.h5";
+        for (Node& node : cluster.nodes) make_data(node.folder + "/train.h5", 64);
+        ASSERT_TRUE(shard_open(cluster[wrong].folder + "/train.h5", &shard).ok());
+        ASSERT_NO_FATAL_FAILURE(cluster.up());
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+        const std::string id = answer.value("id", "");
+        ASSERT_NE(id, "") << answer.dump();
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 20; })) << cluster[0].job(id).dump() << cluster[0].process->output();
+        Fd file(::open(shard.path.c_str(), O_RDWR | O_CLOEXEC));
+        const auto at = static_cast<off_t>(shard.images_offset + 14 * 28 + 14);   // of the first sample, in the middle
+        uint8_t pixel = 0;
+        ASSERT_EQ(::pread(file.get(), &pixel, 1, at), 1);
+        pixel ^= 0x80;
+        const uint64_t before = cluster[0].step(id);   // no rank is two steps behind
+        ASSERT_EQ(::pwrite(file.get(), &pixel, 1, at), 1);
+        for (uint32_t i = 0; i < 4; ++i) {
+            const JobStatus status = cluster[i].ended(id);
+            if (s == 1 && i != wrong) {
+                EXPECT_EQ(status.state, JobState::done) << status.error;
+                EXPECT_EQ(status.digest, wanted.digest);
+                EXPECT_EQ(status.accuracy, wanted.accuracy);
+                ASSERT_EQ(status.losses.size(), 1u);
+            } else {
+                EXPECT_EQ(status.state, JobState::failed);
+            }
+            const std::string line = s == 1 && i != wrong ? status.losses[0] : status.error;
+            const size_t step = line.find("step ");
+            ASSERT_NE(step, std::string::npos) << line;
+            EXPECT_GE(std::stoul(line.substr(step + 5)) + 2, before) << line;
+            EXPECT_NE(line.find("rank 2 (c) computed blocks "), std::string::npos) << line;
+        }
+        for (Node& node : cluster.nodes) node.process->kill(SIGKILL), node.process->wait();
+    }
+}
+
 TEST_F(SystemExactness, EpollGivesTheSame) {
     cluster.nodes.resize(3);
     for (Node& node : cluster.nodes) cluster.configure(node, "link = \"epoll_tcp\"\ninterface = \"127.0.0.1\"\n");
