@@ -139,6 +139,11 @@ Status JobRun::prepare() {
     if (datagrams) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));
+        if (datagram_segment(interface.mtu, interface.ipv6()) < plan_->datagram_bytes)
+            return fail(Code::invalid,
+                        "interface {} has an MTU of {} now, too small for datagrams of {} bytes, which it took when gradcastd started: set "
+                        "it back, or restart gradcastd",
+                        interface.name, interface.mtu, plan_->datagram_bytes);
         link.datagrams = {.interface = host_.config.interface,
                           .group = multicast_group(plan_->id, link.view, interface.ipv6(), multicast_port),
                           .segment_bytes = plan_->datagram_bytes};

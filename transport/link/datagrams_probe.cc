@@ -130,7 +130,9 @@ void Datagrams::tend(uint64_t now) {
             for (Rank rank = 0; rank < mates_.size(); ++rank)
                 if (concerns(rank) && !reached(mates_[rank], 1)) {
                     mates_[rank].lost = true;
-                    owner_.unreachable(rank, fail(Code::peer_lost, "{}: no datagram of {} bytes reaches it from interface {}",
+                    owner_.unreachable(rank, fail(Code::peer_lost,
+                                                  "{}: no datagram of {} bytes reaches it from interface {}: open UDP in the firewall, "
+                                                  "see the MTU on the way, choose another interface, or set transport.kind = \"tcp\"",
                                                   owner_.label(rank), config_.datagrams.segment_bytes, sockets_.interface));
                 }
             return settle(all_reached(0));
@@ -175,8 +177,8 @@ void Datagrams::say_unreachable() {
                 sizes_[0] + frame_bytes + (sockets_.ipv6() ? 48 : 28), sockets_.interface, sockets_.mtu);
         else
             log_.error(
-                "{}: no datagram reaches {} from interface {}, neither by group {} nor alone: choose another transport.interface, open "
-                "UDP in the firewall, or set transport.kind to one of streams",
+                "{}: no datagram reaches {} from interface {}, neither by group {} nor alone: choose another interface, open UDP in "
+                "the firewall, or set transport.kind = \"tcp\"",
                 owner_.label(rank), address_text(mate.address), sockets_.interface, config_.datagrams.group);
     }
 }
@@ -193,6 +195,7 @@ void Datagrams::settle(bool multicast) {
     if (multicast && rate != ~0u) text += fmt::format(", {} Mbit/s", rate);
     text += sockets_.segments ? ", GSO" : ", no GSO";
     text += sockets_.joins ? ", GRO" : ", no GRO";
+    if (!multicast) text += fmt::format("; multicast {} does not reach {}", config_.datagrams.group, missing(0));
     if (multicast) log_.info("datagrams: {}", text);
     else
         log_.warn(
