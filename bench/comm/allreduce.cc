@@ -42,12 +42,6 @@ uint32_t choose(uint32_t n, uint32_t k) {
     for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
     return static_cast<uint32_t>(std::min<uint64_t>(result, blocks_max));
 }
-// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need some to choose from.
-uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
-    if (std::string_view(kind.name) != "cssgd") return n;
-    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() says it
-    return options.weights.empty() ? least : std::min(blocks_max, least * 8);
-}
 
 // As a net would: a bucket is on its way while the next one is quantised.  The first one is small, so that the links begin early.
 constexpr uint64_t first_elements = 32 * 1024, bucket_elements = 128 * 1024;
@@ -62,13 +56,6 @@ Layout layout_of(uint64_t count) {
     return layout;
 }
 
-View view_of(uint32_t n) {
-    View view;
-    view.members.resize(n);
-    for (Rank rank = 0; rank < n; ++rank) view.members[rank].name = fmt::format("rank-{}", rank);
-    return view;
-}
-
 // `count` random floats in (-1, 1), of which each block takes `count` from its own offset on.
 std::vector<float> numbers(uint64_t count, uint32_t blocks) {
     std::vector<float> base(count + blocks * stride + 4);
@@ -77,15 +64,6 @@ std::vector<float> numbers(uint64_t count, uint32_t blocks) {
         for (uint64_t k = 0; k < 4; ++k) base[i + k] = 2 * uniform(bits[k]) - 1;
     }
     return base;
-}
-
-int64_t word_at(Word word, Buffer words, uint64_t i) {
-    switch (word) {
-        case Word::i16: return words.as<int16_t>()[i];
-        case Word::i32: return words.as<int32_t>()[i];
-        case Word::i64: return words.as<int64_t>()[i];
-    }
-    return 0;
 }
 
 // ---- one exchange at one size --------------------------------------------------------------------------------------------------
@@ -125,19 +103,6 @@ struct Cell {
     std::unique_ptr<Codec> codec;
     Station station;   // last: its thread ends before the rest goes
 };
-
-ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes) {
-    return {.layout = &layout,
-            .self = self,
-            .blocks = blocks,
-            .quantiser = options.quantiser,
-            .segment_bytes = segment_bytes,
-            .m = options.m,
-            .s = options.s,
-            .r = options.r,
-            .weights = options.weights,
-            .servers = options.servers};
-}
 
 Status Cell::open() {
     const Options& options = bench.options;
@@ -342,17 +307,58 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
 
 }   // namespace
 
+// ---- what simulate needs too ---------------------------------------------------------------------------------------------------
+
+// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need some to choose from.
+uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
+    if (std::string_view(kind.name) != "cssgd") return n;
+    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() says it
+    return options.weights.empty() ? least : std::min(blocks_max, least * 8);
+}
+
+View view_of(uint32_t n) {
+    View view;
+    view.members.resize(n);
+    for (Rank rank = 0; rank < n; ++rank) view.members[rank].name = fmt::format("rank-{}", rank);
+    return view;
+}
+
+int64_t word_at(Word word, Buffer words, uint64_t i) {
+    switch (word) {
+        case Word::i16: return words.as<int16_t>()[i];
+        case Word::i32: return words.as<int32_t>()[i];
+        case Word::i64: return words.as<int64_t>()[i];
+    }
+    return 0;
+}
+
+ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes) {
+    return {.layout = &layout,
+            .self = self,
+            .blocks = blocks,
+            .quantiser = options.quantiser,
+            .segment_bytes = segment_bytes,
+            .m = options.m,
+            .s = options.s,
+            .r = options.r,
+            .weights = options.weights,
+            .servers = options.servers};
+}
+
+Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t n) {
+    const Layout layout{1, {{0, 1, "all"}}, {{0, 1, 0, 1}}};
+    const uint32_t blocks = blocks_of(kind, options, n);
+    if (options.quantiser == Quantiser::auto16 && blocks > 64)
+        return fail(Code::invalid, "{} of {} nodes cuts a mini-batch in {} blocks, auto16 allows 64: use auto32", kind.name, n, blocks);
+    Arena arena;
+    return kind.create(exchange_config(options, layout, 0, blocks, segment_bytes_stream))->install(view_of(n), arena);
+}
+
 Status allreduce_check(const Options& options) {
     for (const std::string& name : options.exchanges) {
         const ExchangeKind* kind;
         GC_TRY(exchange_find(name, options.quantiser, &kind));
-        const Layout layout{1, {{0, 1, "all"}}, {{0, 1, 0, 1}}};
-        const uint32_t blocks = blocks_of(*kind, options, options.nodes);
-        if (options.quantiser == Quantiser::auto16 && blocks > 64)
-            return fail(Code::invalid, "{} of {} nodes cuts a mini-batch in {} blocks, auto16 allows 64: use auto32", name, options.nodes,
-                        blocks);
-        Arena arena;
-        GC_TRY(kind->create(exchange_config(options, layout, 0, blocks, segment_bytes_stream))->install(view_of(options.nodes), arena));
+        GC_TRY(exchange_check(*kind, options, options.nodes));
     }
     return {};
 }

@@ -15,6 +15,15 @@ namespace gradcast {
 /// Mistakes in m, s, r, servers that only the exchange itself knows.
 Status allreduce_check(const Options& options);
 Status allreduce_run(Bench& bench, bool* wrong);
+/// Without ranks: all of them in the simulator, in this process.
+Status simulate_run(const Options& options, bool* wrong);
+
+// What both need.
+uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n);
+View view_of(uint32_t n);
+int64_t word_at(Word word, Buffer words, uint64_t i);
+ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes);
+Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t n);
 
 /// One buffer from rank 0, or one from each rank, to all others.
 Status multicast_run(Bench& bench, bool* wrong);

@@ -90,6 +90,11 @@ int run(const Options& options) {
     if (options.command == "allreduce" || options.command == "ps")
         if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     if (options.check) return 0;
+    if (options.command == "simulate") {
+        bool wrong = false;
+        if (Status status = simulate_run(options, &wrong); !status.ok()) return failed(status);
+        return wrong ? 1 : 0;
+    }
     std::vector<ClusterKey> keys{{"bench", {}}};
     if (options.key.empty()) random_bytes(keys[0].secret);
     else {

@@ -108,11 +108,14 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         ->delimiter(',')
         ->capture_default_str();
     add_sum(allreduce);
-    allreduce->add_option("-m", result.m, "coded, coded-rs: parts a gradient is cut in")->check(CLI::Range(1, 64))->capture_default_str();
-    allreduce->add_option("-s", result.s, "coded, coded-rs: ranks that may be late or lost")
-        ->check(CLI::Range(0, 63))
-        ->capture_default_str();
-    allreduce->add_option("-r", result.r, "cssgd: ranks that share a block")->check(CLI::Range(1, 64))->capture_default_str();
+    auto add_code = [&](CLI::App* command) {
+        command->add_option("-m", result.m, "coded, coded-rs: parts a gradient is cut in")->check(CLI::Range(1, 64))->capture_default_str();
+        command->add_option("-s", result.s, "coded, coded-rs: ranks that may be late or lost")
+            ->check(CLI::Range(0, 63))
+            ->capture_default_str();
+        command->add_option("-r", result.r, "cssgd: ranks that share a block")->check(CLI::Range(1, 64))->capture_default_str();
+    };
+    add_code(allreduce);
     allreduce->add_option("--weights", result.weights, "cssgd: of the blocks that each rank computes, as 1,2,1; none: all alike")
         ->delimiter(',');
     add_sum(add("ps", "the same by parameter servers, and what these see"));
@@ -120,6 +123,26 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     std::string senders = "one";
     multicast->add_option("--senders", senders, "one or all")->check(CLI::IsMember({"one", "all"}))->capture_default_str();
     CLI::App* p2p = add("p2p", "latency and bandwidth between two");
+    CLI::App* simulate = app.add_subcommand("simulate", "bytes and time on simulated links, beside the predicted ones");
+    simulate->add_option("--exchange", result.exchanges, "one or more, with commas; also 'grouped': coded-rs in groups, rings between them")
+        ->delimiter(',')
+        ->capture_default_str();
+    simulate->add_option("--nodes", result.simulated, "numbers of nodes, with commas")
+        ->delimiter(',')
+        ->check(CLI::Range(1u, ranks_max))
+        ->capture_default_str();
+    simulate->add_option("--group", result.group, "grouped: nodes of a group")->check(CLI::Range(1, 64))->capture_default_str();
+    simulate->add_option("--size", sizes, "bytes, as with allreduce")->default_str("256K");
+    simulate->add_option("--rate", rate, "speed of each node's link, each way, as 100mbit")->default_str("1gbit");
+    simulate->add_option("--latency", result.latency_us, "microseconds from node to node")
+        ->check(CLI::Range(0, 10'000'000))
+        ->capture_default_str();
+    simulate->add_option("--block-us", result.block_us, "microseconds to compute one super-block, of which a node computes d")
+        ->check(CLI::Range(0.0, 1e9))
+        ->capture_default_str();
+    simulate->add_flag("--json", result.json, "print JSON instead of the table");
+    add_sum(simulate);
+    add_code(simulate);
     app.add_subcommand("exchanges", "list the exchanges");
 
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -135,6 +158,10 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     };
     if (result.command.empty() == result.connect.empty())
         return wrong(fail(Code::invalid, "give either a command or --connect; 'gradcast-bench --help' lists them"));
+    if (result.command == "simulate") {
+        if (simulate->count("--size") == 0) sizes = "256K";
+        if (rate.empty()) rate = "1gbit";
+    }
     if (result.command == "exchanges") {
         for (const ExchangeKind& kind : exchange_kinds()) fmt::print("{}\t{}\n", kind.name, kind.summary);
         return 0;
@@ -157,6 +184,13 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     if (result.command == "allreduce" || result.command == "ps")
         for (const std::string& name : result.exchanges) {
             const ExchangeKind* kind;
+            if (Status status = exchange_find(name, result.quantiser, &kind); !status.ok()) return wrong(status);
+        }
+    if (result.command == "simulate")
+        for (const std::string& name : result.exchanges) {
+            const ExchangeKind* kind;
+            if (name == "grouped" && result.quantiser == Quantiser::auto32) continue;
+            if (name == "grouped") return wrong(fail(Code::invalid, "grouped is simulated with the quantiser auto32 alone"));
             if (Status status = exchange_find(name, result.quantiser, &kind); !status.ok()) return wrong(status);
         }
     *options = std::move(result);

@@ -10,7 +10,7 @@
 namespace gradcast {
 
 struct Options {
-    std::string command;   // allreduce, ps, multicast, p2p; "" with --connect
+    std::string command;   // allreduce, ps, simulate, multicast, p2p; "" with --connect
     std::vector<std::string> exchanges{"ring"};
     uint32_t nodes = 4, repeat = 20, warmup = 3;
     std::vector<uint64_t> sizes;   // bytes
@@ -23,6 +23,10 @@ struct Options {
     uint64_t rate = 0;             // of each node's link, bit/s; 0: not told
     bool all_send = false;         // multicast
     bool json = false, spoil = false, check = false;
+    std::vector<uint32_t> simulated{8};   // simulate: numbers of nodes
+    uint32_t group = 16;                  // grouped: nodes of one
+    uint64_t latency_us = 50;             // one way
+    double block_us = 0;                  // computing one super-block
     // Where, which is each node's own matter.
     std::string server, connect, key, interface;
     uint32_t wait_s = 60;

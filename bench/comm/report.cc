@@ -42,6 +42,23 @@ void print_ranks(const nlohmann::json& ranks) {
 
 }   // namespace
 
+void columns_print(std::span<const Column> columns) {
+    for (const Column& column : columns) fmt::print("{:>{}} ", column.title, column.width);
+    fmt::print("\n");
+}
+
+void row_print(std::span<const Column> columns, const nlohmann::json& row) {
+    for (const Column& column : columns) {
+        const auto& value = row[column.key];
+        const std::string text = value.is_null()     ? "-"
+                                 : value.is_string() ? value.get<std::string>()
+                                                     : fmt::format("{:.{}f}", value.get<double>() / column.scale, column.decimals);
+        fmt::print("{:>{}} ", text, column.width);
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+}
+
 void Report::head() {
     if (begun_ || !bench_.first()) return;
     begun_ = true;
@@ -71,8 +88,7 @@ void Report::head() {
         while (last + 1 < bench_.nodes.size() && text == node_text(bench_.nodes[last + 1])) ++last;
         fmt::print("# {}: {}\n", last == rank ? fmt::format("rank {}", rank) : fmt::format("ranks {}-{}", rank, last), text);
     }
-    for (const Column& column : columns_) fmt::print("{:>{}} ", column.title, column.width);
-    fmt::print("\n");
+    columns_print(columns_);
 }
 
 void Report::row(nlohmann::json row) {
@@ -80,16 +96,8 @@ void Report::row(nlohmann::json row) {
     if (!bench_.first()) return;
     if (!bench_.options.json) {
         if (row["link"] != link_) link_ = row["link"], fmt::print("# by {}\n", link_);
-        for (const Column& column : columns_) {
-            const auto& value = row[column.key];
-            const std::string text = value.is_null()     ? "-"
-                                     : value.is_string() ? value.get<std::string>()
-                                                         : fmt::format("{:.{}f}", value.get<double>() / column.scale, column.decimals);
-            fmt::print("{:>{}} ", text, column.width);
-        }
-        fmt::print("\n");
+        row_print(columns_, row);
         if (row.contains("ranks")) print_ranks(row["ranks"]);
-        std::fflush(stdout);
     }
     report_["rows"].push_back(std::move(row));
 }

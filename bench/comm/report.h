@@ -13,6 +13,9 @@ struct Column {
     int decimals, width;
 };
 
+void columns_print(std::span<const Column> columns);
+void row_print(std::span<const Column> columns, const nlohmann::json& row);
+
 class Report {
 public:
     /// Prints nothing at any rank but the first.

@@ -163,6 +163,22 @@ Cost cost_of(std::string_view exchange, const ExchangeConfig& config, uint32_t n
     return most;
 }
 
+Cost cost_grouped(const ExchangeConfig& config, uint32_t n, uint32_t g, const CostWire& wire) {
+    Layout part = *config.layout;
+    for (Bucket& bucket : part.buckets) {
+        const uint64_t share = uint64_t{g} * config.m;
+        bucket.count = (bucket.count + share - 1) / share * config.m;
+    }
+    ExchangeConfig ring = config;
+    ring.layout = &part;
+    Cost cost = cost_of("coded-rs", config, g, wire);
+    const Cost more = cost_of("ring", ring, n / g, wire);
+    cost.rounds += more.rounds;
+    cost.sent += more.sent, cost.received += more.received;
+    cost.words_sent += more.words_sent, cost.words_received += more.words_received;
+    return cost;
+}
+
 double predicted_us(const Cost& cost, double block_us, double bits_per_s, double latency_us) {
     return cost.d * block_us + std::max(cost.sent, cost.received) * 8e6 / bits_per_s + cost.rounds * latency_us;
 }

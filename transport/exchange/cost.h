@@ -17,9 +17,8 @@ namespace gradcast {
 /// How packets travel.
 struct CostWire {
     enum class Multicast : uint8_t {
-        copies,      // there is none: each rank gets a copy (streams)
-        selective,   // reaches the ranks it is for (the simulator)
-        flat,        // reaches every rank of the view (one group on a switch)
+        copies,   // there is none: each rank gets a copy (streams)
+        flat,     // reaches every rank of the view (one group on a switch)
     };
     uint32_t overhead_bytes = 0;   // of a packet, beside its payload
     Multicast multicast = Multicast::flat;
@@ -37,6 +36,9 @@ struct Cost {
 Cost cost_of_rank(std::string_view exchange, const ExchangeConfig& config, uint32_t n, const CostWire& wire);
 /// The largest figure of any rank.
 Cost cost_of(std::string_view exchange, const ExchangeConfig& config, uint32_t n, const CostWire& wire);
+/// Groups of g ranks, each with a multicast group of its own, n a multiple: coded-rs (config.m, s) in the group, between whose two halves
+/// the ranks of equal position in all groups sum their parts by a ring.
+Cost cost_grouped(const ExchangeConfig& config, uint32_t n, uint32_t g, const CostWire& wire);
 double predicted_us(const Cost& cost, double block_us, double bits_per_s, double latency_us);
 
 }   // namespace gradcast

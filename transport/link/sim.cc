@@ -88,14 +88,13 @@ void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& action
             uint32_t index = message_new(rank, attached, send);
             Message& m = messages_[index];
             Rank first = none;
-            for (Rank to = 0; to < nodes_.size(); ++to) {
-                if (send.to.bits ? !(send.to.bits[to / 64] >> (to % 64) & 1) : to != send.to.rank) continue;
+            each_receiver(send.to, [&](Rank to) {
                 if (to == rank) return fault(fail(Code::conflict, "{} is sent to its own rank", packet_name(rank, m.send)));
                 if (first == none) first = to;
-                if (attached.datagrams) continue;
+                if (attached.datagrams) return;
                 if (pair(rank, to).lost) {
                     m.status = lost_status(to);
-                    continue;
+                    return;
                 }
                 ++m.waiting;
                 uint32_t t = static_cast<uint32_t>(transfers_.size());
@@ -103,7 +102,8 @@ void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& action
                 else t = transfers_free_.back(), transfers_free_.pop_back();
                 transfers_[t] = {index, none, rank, to, 0, false, false, false, Landing::drop, {}};
                 append(pair(rank, to).queue, t);
-            }
+            });
+            if (!fault_.ok()) return;
             if (first == none && !send.to.bits)
                 return fault(fail(Code::conflict, "{} is sent to rank {} of {}", packet_name(rank, m.send), send.to.rank, nodes_.size()));
             note_packet(SimTrace::What::send, rank, first, m.send);
@@ -115,8 +115,7 @@ void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& action
                 m.waiting = 1;
                 message_settle(index);
             } else {
-                for (Rank to = 0; to < nodes_.size(); ++to)
-                    if (send.to.bits ? send.to.bits[to / 64] >> (to % 64) & 1 : to == send.to.rank) activate(rank, to);
+                each_receiver(send.to, [&](Rank to) { activate(rank, to); });
             }
         });
     for (Timer& timer : actions.timers) {

@@ -20,8 +20,12 @@
 #include <vector>
 
 #include "runtime/core/protocol.h"
+#include "transport/wire/packet.h"
 
 namespace gradcast {
+
+constexpr uint32_t sim_stream_overhead_bytes = packet_head_bytes + 16;                // of a packet: head and tag
+constexpr uint32_t sim_datagram_overhead_bytes = datagram_overhead_bytes + 28 + 14;   // with UDP, IPv4 and Ethernet
 
 struct SimConfig {
     uint64_t seed = 1;
@@ -31,6 +35,7 @@ struct SimConfig {
     uint64_t latency_us = 50;
     uint64_t jitter_us = 20;          // uniform on top; reorders datagrams
     uint64_t queue_bytes = 0;         // datagrams: what waits before each rank's link, more is lost; 0: unbounded
+    uint32_t group_ranks = 0;         // datagrams: a multicast reaches the sender's block of so many consecutive ranks; 0: all
     double loss = 0, duplicate = 0;   // datagrams: per packet and receiver
     double loss_burst = 1;            // mean length of a run of lost packets at one receiver (Gilbert-Elliott); 1: independent losses
     PacketType loss_type{};           // only packets of this type are lost; default: all

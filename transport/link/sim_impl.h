@@ -11,6 +11,7 @@
 #pragma once
 #include "transport/link/sim.h"
 
+#include <bit>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -24,8 +25,6 @@
 namespace gradcast::sim {
 
 constexpr uint32_t none = UINT32_MAX;
-constexpr uint32_t packet_overhead_bytes = packet_head_bytes + 16;            // head and tag
-constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 28 + 14;   // with UDP, IPv4 and Ethernet
 constexpr int poison = 0xDB;
 constexpr uint64_t never = UINT64_MAX;
 
@@ -66,7 +65,7 @@ struct Message {
     uint64_t sum = 0;              // of the payload when it was sent
     Status status;                 // of the ticket: not ok when a receiver was lost
     uint32_t waiting = 0;          // receivers that have not got it; datagrams: copies on their way
-    uint64_t bytes() const { return send.payload.bytes + (datagram ? datagram_wire_bytes : packet_overhead_bytes); }
+    uint64_t bytes() const { return send.payload.bytes + (datagram ? sim_datagram_overhead_bytes : sim_stream_overhead_bytes); }
 };
 
 /// One Send on its way to one receiver over a stream.
@@ -254,6 +253,17 @@ private:
     Landing land(const Message& message, Rank to, Buffer* place);
     Packet packet_of(const Message& m) { return {m.send.type, m.send.channel, m.from, 1, m.send.body, {}, m.send.sequence}; }
     std::string packet_name(Rank from, const Send& send);
+
+    template <typename Each>
+    void each_receiver(const RankSet& to, Each each) const {
+        if (!to.bits) {
+            if (to.rank < nodes_.size()) each(to.rank);
+            return;
+        }
+        for (size_t word = 0; word < (nodes_.size() + 63) / 64; ++word)
+            for (uint64_t bits = to.bits[word]; bits != 0; bits &= bits - 1)
+                each(static_cast<Rank>(word * 64 + static_cast<unsigned>(std::countr_zero(bits))));
+    }
 
     // streams
     Pair& pair(Rank from, Rank to) { return nodes_[from].pairs[to]; }

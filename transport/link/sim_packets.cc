@@ -1,4 +1,5 @@
 // What happens to packets: sim_impl.h tells the whole story.
+#include <algorithm>
 #include <utility>
 
 #include "transport/link/sim_impl.h"
@@ -255,13 +256,18 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     uint64_t end_ns = now_ns_ + pass_ns(m.bytes());
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
-    for (Rank to = 0; to < nodes_.size(); ++to) {
-        // All of a group hear what is for some of it.
-        if ((m.send.to.bits ? to == m.from : to != m.send.to.rank) || nodes_[to].dead || separated(m.from, to)) continue;
+    auto deliver = [&](Rank to) {
+        if (nodes_[to].dead || separated(from, to)) return;
         uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
         m.waiting += copies;
         while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
-    }
+    };
+    if (!m.send.to.bits) return deliver(m.send.to.rank);   // not looked for: there may be thousands of ranks
+    // All of a group hear what is for some of it.
+    const Rank count = static_cast<Rank>(nodes_.size()), group = config_.group_ranks == 0 ? count : config_.group_ranks;
+    const Rank first = from / group * group;
+    for (Rank to = first; to < std::min(first + group, count); ++to)
+        if (to != from) deliver(to);
 }
 
 bool SimulatorImpl::separated(Rank a, Rank b) const {
