@@ -21,21 +21,21 @@ public:
         Status status = context_.loader.get(id, context_.deadline_us, &samples);
         if (status.ok()) {
             // A block that is not needed any more is taken from the loader all the same, which hands them out in order.
-            if (!context_.exchange.summed(step_)) status = context_.net.block(lane, id, samples, *this);
+            if (!context_.exchange->summed(step_)) status = context_.net.block(lane, id, samples, *this);
             context_.loader.done(id);
         }
-        if (!status.ok() && !context_.exchange.summed(step_)) fail_with(status);
+        if (!status.ok() && !context_.exchange->summed(step_)) fail_with(status);
     }
 
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
-        if (context_.exchange.summed(step_)) {
+        if (context_.exchange->summed(step_)) {
             context_.net.cancel(step_);   // the other lanes' blocks too
             return fail(Code::cancelled, "the step is summed without this block");
         }
         Fence fence;
-        const uint32_t target = context_.exchange.target_of(id.block);
-        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange.plan(step_, bucket, target), &fence));
+        const uint32_t target = context_.exchange->target_of(id.block);
+        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange->plan(step_, bucket, target), &fence));
         context_.progress.advance();
         // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
         if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
@@ -46,13 +46,13 @@ public:
     // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
     void loss(uint32_t, BlockId id, double sum) override {
         double limit = std::ldexp(1.0, 42) / context_.blocks;
-        context_.losses[context_.exchange.target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
-                                                                         std::memory_order_relaxed);
+        context_.losses[context_.exchange->target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
+                                                                          std::memory_order_relaxed);
     }
 
     void ready(uint32_t bucket, Fence fence) {
         for (uint32_t target = 0; target < context_.losses.size(); ++target) {
-            Plan plan = context_.exchange.plan(step_, bucket, target);
+            Plan plan = context_.exchange->plan(step_, bucket, target);
             context_.codec.finish(step_, bucket, plan);
             plan.record->state = context_.state;
             plan.record->loss = context_.losses[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
@@ -62,7 +62,7 @@ public:
         event.step = step_;
         event.bucket = bucket;
         event.fence = fence;
-        context_.host.post(static_cast<uint16_t>(Channel::gradient), event);
+        context_.host.post(context_.channel, event);
     }
 
     Status status() {
@@ -106,7 +106,7 @@ Status collect(Context& context, uint64_t until_us) {
             if (each.status.code == Code::conflict) {
                 // Others may have taken what it has sent for other buckets, so all must get it before the link gives it up.
                 event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
-                context.host.post(on(Channel::gradient), event);
+                context.host.post(context.channel, event);
                 context.expelled.push_back(rank);
             } else {
                 event.kind = Event::Kind::peer_lost;   // the link and all protocols hear of it, whoever found it out
@@ -119,9 +119,9 @@ Status collect(Context& context, uint64_t until_us) {
     for (const Completion& each : context.completions) {
         if (each.channel == on(Channel::job)) continue;
         // Where ranks can be missed a sum may come before this trainer has begun its step.
-        if (each.channel == on(Channel::gradient) && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
+        if (each.channel == context.channel && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
         const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();
-        if (each.channel == on(Channel::gradient) && each.status.code == Code::conflict) conflict = conflict ? conflict : &each;
+        if (each.channel == context.channel && each.status.code == Code::conflict) conflict = conflict ? conflict : &each;
         else if (!mail || !lost) GC_TRY(each.status);
         if (!mail) continue;
         if (context.mailed.size() <= each.id) context.mailed.resize(each.id + 1);
@@ -132,7 +132,7 @@ Status collect(Context& context, uint64_t until_us) {
 
 /// The digest of a super-block's words in one bucket, computed here from the state of step `at`.  Rare, so it takes memory.
 Status compute_again(Context& context, const Conflict& conflict, StepId at, Record* record) {
-    const Plan like = context.exchange.plan(at, conflict.bucket, 0);
+    const Plan like = context.exchange->plan(at, conflict.bucket, 0);
     std::vector<std::byte> words(like.words.bytes);
     std::vector<float> maxima(context.net.layout().buckets[conflict.bucket].group_count);
     record->maxima = maxima;
@@ -180,12 +180,12 @@ Status overdue(Context& context, uint64_t us) {
     explain.kind = Event::Kind::command;
     explain.id = static_cast<uint64_t>(ExchangeCommand::explain);
     explain.step = context.step;
-    context.host.post(on(Channel::gradient), explain);
+    context.host.post(context.channel, explain);
     (void)collect(context, context.host.now_us() + 1'000'000);
     GC_TRY(context.ended);
     const double seconds = static_cast<double>(us) / 1e6;
     for (const Completion& each : context.completions)
-        if (each.channel == on(Channel::gradient) && each.status.code == Code::deadline)
+        if (each.channel == context.channel && each.status.code == Code::deadline)
             return fail(Code::deadline, "no sum within {} s: {}", seconds, each.status.what);
     return fail(Code::deadline, "no sum of step {} within {} s", context.step, seconds);
 }
@@ -208,7 +208,7 @@ Status Context::compute() {
     const size_t buckets = net.layout().buckets.size();
     if (blocks_left.size() != buckets) blocks_left = std::vector<std::atomic<uint32_t>>(buckets);   // before the first step
     for (auto& each : sums) each.resize(buckets);
-    if (losses.size() != exchange.targets()) losses = std::vector<std::atomic<int64_t>>(exchange.targets());
+    if (losses.size() != exchange->targets()) losses = std::vector<std::atomic<int64_t>>(exchange->targets());
     for (auto& loss : losses) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
     StepSink sink(*this);
@@ -224,7 +224,7 @@ Status Context::compute() {
         event.kind = Event::Kind::command;
         event.id = static_cast<uint64_t>(ExchangeCommand::abandon);
         event.step = step, event.bucket = bucket;
-        host.post(on(Channel::gradient), event);
+        host.post(channel, event);
     }
     return {};
 }
@@ -253,13 +253,13 @@ void Context::cut_expelled() {
 }
 
 void Context::keep_state() {
-    if (exchange.losses_tolerated() == 0) return;
+    if (exchange->losses_tolerated() == 0) return;
     kept_parameters.assign(net.parameters().begin(), net.parameters().end());   // takes memory in the first step only
     kept_exponents.assign(codec.exponents().begin(), codec.exponents().end());
 }
 
 Status Context::arbitrate(Status found, StepId at) {
-    const Conflict* conflict = exchange.conflict(at);
+    const Conflict* conflict = exchange->conflict(at);
     if (!conflict || judging) return found;
     Rank wrong = conflict->ranks[1];
     Status verdict = found;
@@ -282,7 +282,7 @@ Status Context::arbitrate(Status found, StepId at) {
                  at, conflict->bucket, wrong, view.members[wrong].name, conflict->first_block, conflict->end_block - 1,
                  conflict->digests[first], redone.digest, conflict->ranks[second], view.members[conflict->ranks[second]].name);
     }
-    if (conflict->spoiled || exchange.losses_tolerated() == 0) return verdict;
+    if (conflict->spoiled || exchange->losses_tolerated() == 0) return verdict;
     if (wrong == self) {
         outvoted = true;
         return verdict;

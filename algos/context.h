@@ -16,8 +16,8 @@
 
 namespace gradcast {
 
-/// Channels of a job, the same at every rank.
-enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2 };
+/// Channels of a job, the same at every rank.  chosen: of the exchange that `auto` chooses.
+enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, chosen = 3 };
 
 /// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss: rank
 /// Completion::step is lost, for the reason in `status`, and the job goes on without it.
@@ -49,22 +49,24 @@ struct Context {
     Net& net;
     Optimiser& optimiser;
     Codec& codec;
-    Exchange& exchange;
+    Exchange* exchange;   // `auto` changes it between two steps, with its channel and own_blocks
     Mail& mail;
     Progress& progress;
     Rank self;
     const View& view;
     uint32_t batch, blocks;
-    uint64_t deadline_us;                     // longest tolerable stall; ten times that in the first step
-    uint64_t spend_us = 0;                    // what the backward pass of one bucket costs (the simulator)
-    StepId step = 0;                          // the next one to compute
-    uint64_t state = 0;                       // digest of the state that step is computed from
-    std::vector<uint32_t> own_blocks = {};    // of every step in this view
-    StepRecord record = {};                   // of the last step applied
-    std::vector<bool> lost = {};              // by rank: the job goes on without it
-    std::vector<std::string> why_lost = {};   // for people
-    Status ended = {};                        // what all ranks have agreed that the job ends with; ok while it goes on
-    bool outvoted = false;                    // this rank computes wrongly, and the others go on without it
+    uint64_t deadline_us;                                          // longest tolerable stall; ten times that in the first step
+    uint64_t spend_us = 0;                                         // what the backward pass of one bucket costs (the simulator)
+    StepId step = 0;                                               // the next one to compute
+    uint64_t state = 0;                                            // digest of the state that step is computed from
+    std::vector<uint32_t> own_blocks = {};                         // of every step
+    uint16_t channel = static_cast<uint16_t>(Channel::gradient);   // of the exchange
+    StepId first_step = 0;                                         // that it sums
+    StepRecord record = {};                                        // of the last step applied
+    std::vector<bool> lost = {};                                   // by rank: the job goes on without it
+    std::vector<std::string> why_lost = {};                        // for people
+    Status ended = {};                                             // what all ranks have agreed that the job ends with; ok while it goes on
+    bool outvoted = false;                                         // this rank computes wrongly, and the others go on without it
 
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
     /// Error: of the block that failed first; the others are abandoned.

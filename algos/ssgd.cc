@@ -32,12 +32,12 @@ public:
         record.step = context.step;
         record.loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
         // All computed this step from one state, which says that all have applied the step before: that one is stable.
-        if (context.step > 0) {
+        if (context.step > context.first_step) {
             Event event;
             event.kind = Event::Kind::command;
             event.id = static_cast<uint64_t>(ExchangeCommand::release);
             event.step = context.step - 1;
-            context.host.post(static_cast<uint16_t>(Channel::gradient), event);
+            context.host.post(context.channel, event);
         }
         ++context.step;
         if (expelled) context.cut_expelled();

@@ -40,6 +40,7 @@ void to_json(Json& json, const JobStatus& status) {
                 {"exchange_wait_us", status.exchange_wait_us},
                 {"kernel_set", status.kernel_set},
                 {"path", status.path},
+                {"choice", status.choice},
                 {"datagrams", status.datagrams},
                 {"timeouts_us", timeouts},
                 {"memory", status.memory}};
@@ -70,6 +71,7 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "exchange_wait_us", status.exchange_wait_us);
     take(json, "kernel_set", status.kernel_set);
     take(json, "path", status.path);
+    take(json, "choice", status.choice);
     take(json, "datagrams", status.datagrams);
     take(json, "memory", status.memory);
     if (auto at = json.find("timeouts_us"); at != json.end())

@@ -20,13 +20,17 @@
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/step_log.h"
+#include "runtime/job/vacancy.h"
 #include "transport/bulk/bulk.h"
-#include "transport/exchange/cost.h"
+#include "transport/exchange/auto.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+
+// `auto`: the first step warms caches and streams up, those after it are measured.
+constexpr StepId measured_first = 1, measured_end = 6;
 
 /// Keeps the whole gradient of the probe block.
 struct ProbeSink final : GradientSink {
@@ -74,7 +78,7 @@ public:
         lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
         job_protocol_ = job_protocol(
-            {config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, &progress_, exchange_->losses_tolerated()}, log_);
+            {config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, &progress_, running_.exchange->losses_tolerated()}, log_);
         log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
                   net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
         return {};
@@ -87,7 +91,8 @@ public:
 
     void attach(const std::function<void(uint16_t, Protocol*, bool)>& attach) override {
         attach(on(Channel::job), job_protocol_.get(), false);
-        attach(on(Channel::gradient), bulk_ ? bulk_.get() : exchange_.get(), bulk_ != nullptr);
+        attach(on(Channel::gradient), running_.protocol(), running_.bulk != nullptr);
+        if (vacancy_) attach(on(Channel::chosen), vacancy_.get(), config_.datagram_bytes > 0);
         attach(on(Channel::mail), mail_protocol_.get(), false);
     }
 
@@ -102,7 +107,7 @@ public:
                         .net = *net_,
                         .optimiser = *optimiser_,
                         .codec = *codec_,
-                        .exchange = *exchange_,
+                        .exchange = running_.exchange.get(),
                         .mail = mail,
                         .progress = progress_,
                         .self = config_.self,
@@ -182,9 +187,8 @@ private:
         if (steps_ > UINT32_MAX)
             return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_,
                         UINT32_MAX);
-        std::vector<uint32_t> sizes;
-        for (uint32_t block = 0; block < job_.blocks; ++block) sizes.push_back(sampler_->block_size(block));
-        std::set<uint32_t> distinct(sizes.begin(), sizes.end());
+        for (uint32_t block = 0; block < job_.blocks; ++block) sizes_.push_back(sampler_->block_size(block));
+        std::set<uint32_t> distinct(sizes_.begin(), sizes_.end());
 
         const uint32_t lanes = std::max(config_.lanes, 1u);
         NetSpec spec;
@@ -199,29 +203,25 @@ private:
         GC_TRY(optimiser_plan(job_.optimiser, layout.elements, arena_, &optimiser_));
         codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks, job_.seed});
 
-        const ExchangeKind* exchange;
-        GC_TRY(exchange_find(job_.exchange, job_.quantiser, &exchange));
-        // A view that is too small for the code gets a smaller one: s falls first, then m (spec/views.md).
-        const uint32_t n = config_.view.n(), m = std::min(job_.m, n), s = std::min(job_.s, n - m);
-        if (!exchange->fixed && exchange->datagrams && m + s < job_.m + job_.s)
-            log_.warn("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, m, s);
-        const bool datagrams = exchange->datagrams && config_.datagram_bytes > 0 && config_.view.n() > 1;
-        const ExchangeConfig exchange_config{.layout = &layout,
-                                             .self = config_.self,
-                                             .blocks = job_.blocks,
-                                             .quantiser = job_.quantiser,
-                                             .segment_bytes = datagrams ? config_.datagram_bytes : segment_bytes_stream,
-                                             .m = m,
-                                             .s = s,
-                                             .r = job_.r,
-                                             .servers = job_.servers,
-                                             .deadline_us = deadline_us_};
-        exchange_ = exchange->create(exchange_config);
-        own_blocks_ = exchange_->place(config_.view, sizes).blocks_of(config_.self);
-        GC_TRY(exchange_->install(config_.view, arena_));
-        if (datagrams)
-            bulk_ = bulk_create({.self = config_.self, .ranks = config_.view.n(), .segment_bytes = config_.datagram_bytes}, *exchange_,
-                                arena_, &bulk_counters_);
+        const uint32_t n = config_.view.n();
+        GC_TRY(alternatives_find(job_.exchange,
+                                 {.layout = &layout,
+                                  .self = config_.self,
+                                  .blocks = job_.blocks,
+                                  .quantiser = job_.quantiser,
+                                  .m = job_.m,
+                                  .s = job_.s,
+                                  .r = job_.r,
+                                  .servers = job_.servers,
+                                  .deadline_us = deadline_us_},
+                                 n, config_.datagram_bytes, &alternatives_));
+        const bool one = alternatives_.size() == 1;
+        const Alternative& first = alternatives_.front();
+        if (one && std::string_view(first.kind->name).starts_with("coded") && first.config.m + first.config.s < job_.m + job_.s)
+            log_.warn("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, first.config.m,
+                      first.config.s);
+        GC_TRY(install(first, 0, arena_, &running_));
+        if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_,
                            &loader_));
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
@@ -233,20 +233,41 @@ private:
             evaluator_ = std::make_unique<Evaluator>(*test_, info.mean, info.std);
             evaluator_->plan(lanes, arena_);
             arena_.plan("evaluation", evaluator_->batches() * sizeof(BatchResult), &results_);
-            adders_ = std::min(config_.view.n(), exchange_->losses_tolerated() + 1);
+            adders_ = std::min(n, running_.exchange->losses_tolerated() + 1);
             arena_.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
-            others_.resize((config_.view.n() + 63) / 64), to_adders_.resize(others_.size());
-            for (Rank rank = 0; rank < config_.view.n(); ++rank) {
-                if (rank == config_.self) continue;
-                others_[rank / 64] |= uint64_t{1} << rank % 64;
-                if (rank < adders_) to_adders_[rank / 64] |= uint64_t{1} << rank % 64;
-            }
+        }
+        others_.resize((n + 63) / 64), to_adders_.resize(others_.size());
+        for (Rank rank = 0; rank < n; ++rank) {
+            if (rank == config_.self) continue;
+            others_[rank / 64] |= uint64_t{1} << rank % 64;
+            if (rank < adders_) to_adders_[rank / 64] |= uint64_t{1} << rank % 64;
         }
         std::lock_guard lock(status_mutex_);
         status_.steps = steps_;
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
         status_.memory = arena_.budget();
-        status_.bytes_bound = static_cast<uint64_t>(cost_of_rank(exchange->name, exchange_config, n, {}).words_sent);
+        return {};
+    }
+
+    /// An exchange, with the datagrams beneath it where it goes by them.  Not attached to a link yet.
+    struct Installed {
+        std::unique_ptr<Exchange> exchange;
+        std::unique_ptr<Protocol> bulk;   // around it
+        Protocol* protocol() const { return bulk ? bulk.get() : exchange.get(); }
+    };
+    /// From step `step` on.  own_blocks_ and the status are of this exchange then.
+    Status install(const Alternative& alternative, StepId step, Arena& arena, Installed* installed) {
+        ExchangeConfig config = alternative.config;
+        config.first_step = step;
+        installed->exchange = alternative.kind->create(config);
+        own_blocks_ = installed->exchange->place(config_.view, sizes_).blocks_of(config_.self);
+        GC_TRY(installed->exchange->install(config_.view, arena));
+        if (alternative.datagrams)
+            installed->bulk = bulk_create({.self = config_.self, .ranks = config_.view.n(), .segment_bytes = config_.datagram_bytes},
+                                          *installed->exchange, arena, &bulk_counters_);
+        exchange_name_ = alternative.kind->name;
+        std::lock_guard lock(status_mutex_);
+        status_.bytes_bound = static_cast<uint64_t>(cost_of_rank(exchange_name_, config, config_.view.n(), {}).words_sent);
         return {};
     }
 
@@ -317,6 +338,7 @@ private:
         uint64_t epoch = 0;
         double accuracy = -1;
         while (context.step < steps_ && !(job_.stop_at > 0 && accuracy >= job_.stop_at)) {
+            if (vacancy_ && context.step == measured_end) GC_TRY(choose(context));
             GC_TRY(algorithm_->round(context));
             record(context);
             bool boundary = false;
@@ -348,9 +370,68 @@ private:
         return {};
     }
 
+    /// `auto`, between two steps: all tell what they have measured, predict the same, and go on with what is fastest.
+    Status choose(Context& context) {
+        constexpr StepId count = measured_end - measured_first;
+        std::nth_element(computes_us_, computes_us_ + count / 2, computes_us_ + count);
+        std::nth_element(waits_us_, waits_us_ + count / 2, waits_us_ + count);
+        const uint64_t lanes = std::max(config_.lanes, 1u), waves = (own_blocks_.size() + lanes - 1) / lanes;
+        Measured measured{.wave_us = waves > 0 ? computes_us_[count / 2] / waves : 0, .lanes = lanes, .wait_us = waits_us_[count / 2]};
+        if (counters_) measured.copies = counters_->copies.load(std::memory_order_relaxed);
+        // Whose mail is here has its sums of the last step, so the exchange that went before is needed no more.
+        GC_TRY(agree(context, &measured));
+        constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
+        const uint64_t begin_us = context.host.now_us();
+        for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, &measured));
+        const uint64_t rounds = echoes * (context.exchange->losses_tolerated() + 1);
+        measured.latency_us = std::max<uint64_t>(measured.latency_us, (context.host.now_us() - begin_us) / rounds);
+        GC_TRY(agree(context, &measured));
+
+        const Alternative& best = alternatives_choose(alternatives_, measured, config_.view.n());
+        const std::string text = alternatives_text(alternatives_, best, measured);
+        if (config_.self == 0) log_.info("auto: {}", text);
+        {
+            std::lock_guard lock(status_mutex_);
+            status_.choice = text;
+        }
+        if (&best == &alternatives_.front()) return {};
+        GC_TRY(install(best, context.step, chosen_arena_, &chosen_));
+        GC_TRY(chosen_arena_.seal());
+        vacancy_->fill(*chosen_.protocol(), context.host, on(Channel::chosen));
+        context.exchange = chosen_.exchange.get(), context.channel = on(Channel::chosen), context.first_step = context.step;
+        context.own_blocks = own_blocks_;
+        if (!own_blocks_.empty()) loader_->plan(context.step, own_blocks_);
+        return {};
+    }
+
+    /// Merges what all ranks tell.  The result is the same at every rank, also when some are lost meanwhile: what only some have heard from
+    /// a rank is told on, in one round more than ranks may be lost.
+    Status agree(Context& context, Measured* measured) {
+        const uint32_t n = config_.view.n();
+        told_.resize(n);
+        auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured), 0}; };
+        for (uint32_t round = 0; round <= context.exchange->losses_tolerated(); ++round) {
+            const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
+            context.mailed.assign(last + 1, Context::Mailed::open);
+            context.mailed[first + config_.self] = Context::Mailed::lost;
+            told_[config_.self] = *measured;
+            for (Rank rank = 0; rank < n; ++rank)
+                if (rank != config_.self) context.mail.receive(rank, tag, part(rank), first + rank);
+            context.mail.send({0, others_.data()}, tag, part(config_.self), last);
+            GC_TRY(context.wait_mail(first, last, timeouts_.first_step_us, "measurements to choose an exchange by"));
+            for (Rank rank = 0; rank < n; ++rank)
+                if (context.mailed[first + rank] == Context::Mailed::done) measured->merge(told_[rank]);
+        }
+        return {};
+    }
+
     /// Leaves the step's line open for what an evaluation adds.
     void record(Context& context) {
         const StepRecord& step = context.record;
+        if (step.step >= measured_first && step.step < measured_end) {
+            computes_us_[step.step - measured_first] = step.compute_us;
+            waits_us_[step.step - measured_first] = step.wait_us;
+        }
         uint64_t sent = 0, received = 0, now_us = context.host.now_us();
         if (counters_) {
             sent = counters_->bytes_sent.load(std::memory_order_relaxed);
@@ -363,7 +444,7 @@ private:
                        "\"apply_us\":{},"
                        "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
                        step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
-                       received - received_, kernel_set_, job_.exchange, quantiser_name(job_.quantiser));
+                       received - received_, kernel_set_, exchange_name_, quantiser_name(job_.quantiser));
         sent_ = sent, received_ = received;
 
         std::unique_lock lock(status_mutex_);
@@ -467,9 +548,11 @@ private:
     std::unique_ptr<Net> net_;
     std::unique_ptr<Optimiser> optimiser_;
     std::unique_ptr<Codec> codec_;
-    std::unique_ptr<Exchange> exchange_;
-    std::unique_ptr<Protocol> bulk_;   // around the exchange, where it goes by datagrams
     BulkCounters bulk_counters_;
+    Installed running_;
+    std::unique_ptr<Vacancy> vacancy_;   // `auto`: where chosen_ will go
+    Arena chosen_arena_;
+    Installed chosen_;
     std::unique_ptr<Loader> loader_;
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
     std::unique_ptr<Algorithm> algorithm_;
@@ -477,6 +560,12 @@ private:
     Progress progress_;
     Lanes lanes_;
 
+    std::vector<Alternative> alternatives_;
+    const char* exchange_name_ = nullptr;
+    uint64_t computes_us_[measured_end - measured_first] = {}, waits_us_[measured_end - measured_first] = {};
+    std::vector<Measured> told_;   // by rank
+    uint64_t agreements_ = 0;
+    std::vector<uint32_t> sizes_;   // of blocks
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders but this one
     uint32_t adders_ = 1;                        // lowest ranks that add up an evaluation

@@ -34,6 +34,7 @@ struct JobStatus {
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string kernel_set;                                      // digest of the probe block's gradient, hex
     std::string path;                                            // "uring_tcp" …
+    std::string choice;                                          // of `auto`, and what was predicted; "" before
     std::string datagrams;                                       // how they go (Driver::datagrams_text()); "" without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
     std::string memory;                                          // Arena::budget()

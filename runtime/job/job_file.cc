@@ -51,6 +51,7 @@ struct Option {
 std::vector<std::string> exchange_names() {
     std::vector<std::string> names;
     for (const ExchangeKind& kind : exchange_kinds()) names.emplace_back(kind.name);
+    names.emplace_back("auto");
     return names;
 }
 std::vector<std::string> algorithm_names() {
@@ -132,8 +133,8 @@ constexpr Option options[] = {
      set_rate<&OptimiserConfig::weight_decay>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "how nodes learn together",
      set_text<&JobConfig::algorithm>},
-    {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names, "how gradients are summed",
-     set_text<&JobConfig::exchange>},
+    {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
+     "how gradients are summed; auto: as is predicted to be fastest, once the first 6 steps are measured", set_text<&JobConfig::exchange>},
     {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "of coded exchanges: by what factor packets are shorter",
      set_u32<&JobConfig::m>},
     {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead",
@@ -342,7 +343,7 @@ private:
         if (job_.optimiser.momentum == 1) mistake(line("optimiser.momentum"), "optimiser.momentum", "1 is not below 1");
 
         const ExchangeKind* kind;
-        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); !status.ok())
+        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
         if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)
             mistake(line("job.blocks"), "job.blocks",

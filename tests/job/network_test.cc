@@ -92,6 +92,11 @@ protected:
     std::string folder_;
 };
 
+TEST_F(NetworkJob, TheExchangeThatAutoChoosesChangesNoBit) {
+    const std::string wanted = train("ring", "auth", LinkKind::uring_tcp, 12);
+    for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) EXPECT_EQ(train("auto", "auth", kind, 12), wanted);
+}
+
 TEST_F(NetworkJob, OneFlippedBitChangesTheDigest) {
     const std::string wanted = train("ring", "auth", LinkKind::uring_tcp, 6);
     EXPECT_EQ(wanted.size(), 64u);

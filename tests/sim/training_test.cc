@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "algos/context.h"
@@ -71,6 +72,9 @@ struct Spoiler : Protocol {
 struct Cluster {
     SimConfig config;
     std::string exchange = "ring";
+    std::string options;   // of [algorithm]
+    uint32_t job_steps = steps;
+    bool datagrams = false;
     uint64_t spend_us = 0;
     Spoiler* spoiler = nullptr;
     Rank spoiled = 0;
@@ -84,8 +88,8 @@ struct Cluster {
         std::vector<JobMistake> mistakes;
         job.text = fmt::format(
             "[job]\nseed = 7\nsteps = {}\nbatch = 32\nblocks = 8\ndeadline = \"4s\"\n[data]\ntrain = \"{}\"\n[net]\npreset = \"lenet5\"\n"
-            "[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n",
-            steps, shard(), exchange);
+            "[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n{}",
+            job_steps, shard(), exchange, options);
         std::string text = job.text;
         if (!job_parse(text, "job.toml", "/", &job, &mistakes)) return fail(Code::invalid, "{}", mistakes[0].text);
         Log log;
@@ -100,10 +104,11 @@ struct Cluster {
             engine.job = job, engine.view = view, engine.self = r;
             engine.folder = fmt::format("{}{}", folder, r);
             engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
+            engine.datagram_bytes = datagrams ? 1424 : 0;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
-            engines[r]->attach([&](uint16_t channel, Protocol* protocol, bool) {
+            engines[r]->attach([&](uint16_t channel, Protocol* protocol, bool by_datagrams) {
                 if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
-                sim->attach(r, channel, protocol);
+                by_datagrams ? sim->attach_datagrams(r, channel, protocol) : sim->attach(r, channel, protocol);
             });
             sim->trainer(r, [this, r](Host& host) { return engines[r]->run(host); });
         }
@@ -242,6 +247,115 @@ TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
             }
         }
     }
+}
+
+// ---- auto ----------------------------------------------------------------------------------------------------------------------
+
+constexpr uint32_t auto_steps = 8;   // 6 of them before the choice
+
+const std::string& reference_of_auto(const char* quantiser) {
+    static std::map<std::string, std::string> digests;
+    std::string& digest = digests[quantiser];
+    if (digest.empty()) {
+        Cluster alone;
+        alone.exchange = "unicast", alone.options = fmt::format("quantiser = \"{}\"\n", quantiser);
+        alone.config.ranks = 1, alone.job_steps = auto_steps;
+        Status status = alone.run();
+        EXPECT_TRUE(status.ok()) << status.what;
+        digest = alone.digest();
+    }
+    return digest;
+}
+
+struct Auto : Cluster {
+    explicit Auto(uint32_t ranks, uint32_t s = 0, const char* quantiser = "auto32") {
+        exchange = "auto", options = fmt::format("s = {}\nquantiser = \"{}\"\n", s, quantiser);
+        config.ranks = ranks, job_steps = auto_steps;
+    }
+    /// What all ranks have chosen.
+    std::string choice() const {
+        const std::string text = engines[0]->status().choice;
+        for (const auto& engine : engines) EXPECT_EQ(engine->status().choice, text);
+        return text.substr(0, text.find(','));
+    }
+};
+
+TEST(SlowAuto, ASlowLinkGetsACodeAndSlowBlocksAreComputedOnce) {
+    for (bool datagrams : {false, true}) {
+        for (uint32_t ranks : {4u, 8u}) {
+            SCOPED_TRACE(fmt::format("{} ranks{}", ranks, datagrams ? ", datagrams" : ""));
+            Auto slow(ranks), fast(ranks);
+            slow.datagrams = fast.datagrams = datagrams;
+            slow.config.rate_bytes_per_s = 12.5e6, slow.spend_us = 10;
+            fast.config.rate_bytes_per_s = 1.25e9, fast.spend_us = 50'000;
+            for (Auto* each : {&slow, &fast}) {
+                Status status = each->run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(each->digest(), reference_of_auto("auto32"));
+            }
+            EXPECT_TRUE(slow.choice().starts_with("coded-rs m=") && slow.choice() > "coded-rs m=2") << slow.engines[0]->status().choice;
+            const std::string once = fast.choice();
+            EXPECT_TRUE(once == "ring" || once == "multicast" || once.starts_with("ps ") || once.ends_with(" m=1 s=0"))
+                << fast.engines[0]->status().choice;
+            EXPECT_LT(slow.engines[0]->status().bytes_bound, fast.engines[0]->status().bytes_bound);
+        }
+    }
+}
+
+TEST(SlowAuto, OneDigestWhateverIsChosen) {
+    for_seeds(4, [](uint64_t seed) {
+        for (const char* quantiser : {"auto32", "auto16", "fixed"}) {
+            for (uint32_t ranks : {1u, 2u, 3u, 5u}) {
+                Auto cluster(ranks, seed % 3 == 2 ? 1 : 0, quantiser);
+                SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", quantiser, ranks, seed));
+                cluster.config.seed = seed, cluster.config.jitter_us = 300, cluster.config.compute_async = seed % 2 == 0;
+                cluster.datagrams = seed % 2;
+                cluster.config.break_per_packet = seed % 4 == 0 ? 0.01 : 0, cluster.config.loss = seed % 4 == 1 ? 0.05 : 0;
+                cluster.config.rate_bytes_per_s = seed % 3 ? 5e6 : 1e9, cluster.spend_us = seed % 5 * 300;
+                cluster.before = [&](Simulator& sim) { sim.slow(static_cast<Rank>(splitmix64(seed) % ranks), 5); };
+                Status status = cluster.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(cluster.digest(), reference_of_auto(quantiser));
+                EXPECT_EQ(cluster.choice().empty(), ranks == 1);
+            }
+        }
+    });
+}
+
+// In the middle of the choice too, where only some may have heard of what the dead rank has measured.
+TEST(SlowAuto, ARankThatDiesIsMissedBeforeWhileAndAfterTheChoice) {
+    uint64_t from_us = 0, to_us = 0;   // the ends of the sixth and the seventh step, when nobody dies
+    {
+        Auto cluster(4, 1);
+        cluster.config.rate_bytes_per_s = 5e6, cluster.config.trace = true, cluster.spend_us = 200;
+        ASSERT_TRUE(cluster.run().ok());
+        for (const SimTrace& each : cluster.sim->trace()) {
+            if (each.what != SimTrace::What::complete) continue;
+            if (each.step == 5) from_us = each.at_us;
+            if (each.step == 6) to_us = each.at_us;
+        }
+        ASSERT_LT(from_us, to_us);
+    }
+    for_seeds(20, [&](uint64_t seed) {
+        const Rank dead = static_cast<Rank>(splitmix64(seed) % 4);
+        const uint64_t step_us = to_us - from_us, choice_us = 1000, some = splitmix64(seed + 1000);
+        const uint64_t at_us = seed % 4 ? from_us + some % choice_us : from_us - step_us / 2 + some % (3 * step_us / 2);
+        SCOPED_TRACE(fmt::format("seed {} rank {} killed at {} us", seed, dead, at_us));
+        Auto cluster(4, 1);
+        cluster.config.rate_bytes_per_s = 5e6, cluster.config.seed = seed, cluster.config.lost_after_us = deadline_us / 2;
+        cluster.spend_us = 200, cluster.datagrams = seed % 2;
+        cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
+        Status status = cluster.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        std::string choice;
+        for (Rank r = 0; r < 4; ++r) {
+            if (r == dead) continue;
+            const JobStatus its = cluster.engines[r]->status();
+            EXPECT_EQ(its.digest, reference_of_auto("auto32")) << r;
+            if (choice.empty()) choice = its.choice;
+            EXPECT_EQ(its.choice, choice) << r;
+        }
+    });
 }
 
 }   // namespace

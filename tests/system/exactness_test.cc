@@ -120,6 +120,18 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     expect_same({.train = "flipped.h5"}, 4, flipped);
 }
 
+TEST_F(SystemExactness, AutoChoosesWhileTheJobRunsAndChangesNoBit) {
+    cluster.nodes.resize(4);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    for (uint32_t s : {0, 1}) {
+        const Way way{.exchange = "auto", .s = s, .steps = 12};
+        const JobStatus wanted = simulated({.steps = 12}, cluster.folder, 1);
+        expect_same(way, 4, wanted);
+        EXPECT_EQ(simulated(way, cluster.folder, 4, 0.01).digest, wanted.digest);
+        EXPECT_NE(trained(way, 4).choice.find("ms a step predicted"), std::string::npos);
+    }
+}
+
 TEST_F(SystemExactness, NeitherLossNorASlowNodeChangesABit) {
     for (const char* quantiser : {"auto32", "auto16"}) {
         const JobStatus wanted = simulated({.quantiser = quantiser}, cluster.folder, 1);

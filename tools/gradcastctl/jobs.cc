@@ -117,6 +117,7 @@ int command_describe(const Options& options, const std::string& which) {
     if (!job.exchange.empty())
         line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
                                       job.batch, job.blocks));
+    line("chosen", status.choice);
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     line("datagrams", status.datagrams);
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));

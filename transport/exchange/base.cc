@@ -37,7 +37,7 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
             for (uint32_t t = 0; t < targets(); ++t) bucket.own[t].maxima = std::span(bucket.maxima).subspan(t * groups, groups);
         }
         slots_[s].busy = 0;
-        begin(s, s);
+        begin(s, config_.first_step + (s + step_slots - config_.first_step % step_slots) % step_slots);
     }
     return {};
 }

@@ -203,6 +203,7 @@ void Datagrams::settle(bool multicast) {
             "now on (is multicast filtered by a switch or a firewall?)",
             config_.datagrams.group, sockets_.interface, missing(0), config_.datagrams.segment_bytes, verdict_us / 1000);
     multicast_ = multicast, phase_ = Phase::settled;
+    counters_.copies.store(!multicast, std::memory_order_relaxed);
     std::lock_guard lock(text_mutex_);
     text_ = text;
 }

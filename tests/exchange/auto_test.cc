@@ -1,0 +1,109 @@
+// What `auto` may choose among, and what it chooses from what was measured.
+#include "transport/exchange/auto.h"
+#include "tests/exchange/world.h"
+
+namespace gradcast {
+namespace {
+
+std::vector<Alternative> alternatives(const Layout& layout, uint32_t n, ExchangeConfig job = {}, uint32_t datagram_bytes = 1424) {
+    job.layout = &layout;
+    if (!job.blocks) job.blocks = 8;
+    std::vector<Alternative> found;
+    Status status = alternatives_find("auto", job, n, datagram_bytes, &found);
+    EXPECT_TRUE(status.ok()) << status.what;
+    return found;
+}
+
+TEST(Auto, EveryAlternativeCanBeInstalled) {
+    const Layout layout = layout_make({1000, 300});
+    for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16, Quantiser::fixed})
+        for (uint32_t n : {1u, 2u, 3u, 5u, 8u, 20u})
+            for (uint32_t s : {0u, 1u, 3u, 30u})
+                for (uint32_t blocks : {1u, 8u, 20u}) {
+                    SCOPED_TRACE(fmt::format("{} n = {} s = {} B = {}", quantiser_name(quantiser), n, s, blocks));
+                    std::vector<Alternative> all =
+                        alternatives(layout, n, {.blocks = blocks, .quantiser = quantiser, .m = 4, .s = s, .servers = 30});
+                    ASSERT_FALSE(all.empty());
+                    EXPECT_EQ(all.size() == 1, n == 1);
+                    View view;
+                    view.members.resize(n);
+                    for (const Alternative& each : all) {
+                        SCOPED_TRACE(each.text());
+                        Arena arena;
+                        auto exchange = each.kind->create(each.config);
+                        Status status = exchange->install(view, arena);
+                        EXPECT_TRUE(status.ok()) << status.what;
+                        EXPECT_EQ(exchange->losses_tolerated(), quantiser == Quantiser::fixed ? 0 : std::min(s, n - 1));
+                        EXPECT_EQ(each.datagrams, each.kind->datagrams && n > 1);
+                    }
+                }
+    std::vector<Alternative> one;
+    Status status = alternatives_find("ring", {.layout = &layout, .quantiser = Quantiser::fixed}, 4, 0, &one);
+    EXPECT_STREQ(status.what, "ring does not allow the quantiser fixed: use auto32");
+    EXPECT_TRUE(alternatives_find("coded", {.layout = &layout, .m = 3, .s = 3}, 4, 0, &one).ok());
+    EXPECT_EQ(one.size(), 1u);
+    EXPECT_EQ(one[0].text(), "coded m=3 s=1");
+}
+
+TEST(Auto, TheFirstIsPredictedAsItWasMeasured) {
+    const Layout layout = layout_make({1'000'000});
+    for (uint32_t s : {0u, 1u})
+        for (uint64_t latency_us : {0, 50, 5'000'000}) {
+            std::vector<Alternative> all = alternatives(layout, 8, {.s = s});
+            alternatives_choose(all, {.wave_us = 7'000, .lanes = 1, .wait_us = 600'000, .latency_us = latency_us}, 8);
+            EXPECT_NEAR(all[0].predicted_us, 607'000 + 7'000 * s, 1);
+        }
+}
+
+TEST(Auto, ChoosesByTheLinkAndByTheBlocks) {
+    const Layout layout = layout_make({1'000'000});
+    for (uint32_t datagrams : {0u, 1424u}) {
+        // 4 MB at 100 Mbit/s: 7 MB by the ring.
+        std::vector<Alternative> all = alternatives(layout, 8, {}, datagrams);
+        const Measured slow{.wave_us = 20'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100};
+        const Alternative& coded = alternatives_choose(all, slow, 8);
+        EXPECT_STREQ(coded.kind->name, "coded-rs");
+        EXPECT_GE(coded.config.m, 2u);
+        EXPECT_LT(coded.predicted_us, all[0].predicted_us);
+        // The same link, and blocks that take longer than all it could save.
+        Measured long_blocks = slow;
+        long_blocks.wave_us = 1'000'000;
+        EXPECT_EQ(alternatives_choose(all, long_blocks, 8).config.m, 1u);
+        // But not where a rank has a lane for each block that it would compute.
+        long_blocks.lanes = 4;
+        EXPECT_GE(alternatives_choose(all, long_blocks, 8).config.m, 2u);
+        // A wait for nothing but latencies is shorter with fewer rounds.
+        const Layout small = layout_make({100});
+        std::vector<Alternative> few = alternatives(small, 8, {}, datagrams);
+        const Alternative& rounds = alternatives_choose(few, {.wave_us = 500, .lanes = 1, .wait_us = 2'000, .latency_us = 100}, 8);
+        EXPECT_STRNE(rounds.kind->name, "ring");
+        // What saves little is not worth the work that is not predicted.
+        EXPECT_STREQ(alternatives_choose(few, {.wave_us = 50'000, .lanes = 1, .wait_us = 2'000, .latency_us = 100}, 8).kind->name, "ring");
+    }
+    // Without multicast a copy goes to each, and the ring is best for long blocks.
+    std::vector<Alternative> all = alternatives(layout, 8);
+    const Alternative& copies =
+        alternatives_choose(all, {.wave_us = 2'000'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100, .copies = 1}, 8);
+    EXPECT_STREQ(copies.kind->name, "ring");
+    // s ranks may be lost from the first step on.
+    for (const Alternative& each : alternatives(layout, 8, {.s = 2})) EXPECT_EQ(each.config.s, 2u);
+    // Numbers from outside that mean nothing do no harm.
+    std::vector<Alternative> odd = alternatives(layout, 8);
+    alternatives_choose(odd, {.wave_us = UINT64_MAX, .lanes = 0, .wait_us = 0, .latency_us = UINT64_MAX}, 8);
+}
+
+TEST(Auto, MergingDoesNotDependOnTheOrder) {
+    const Measured a{5, 2, 100, 30, 0}, b{7, 4, 50, 10, 1};
+    Measured ab = a, ba = b;
+    ab.merge(b), ba.merge(a), ba.merge(a);
+    for (const Measured& each : {ab, ba}) {
+        EXPECT_EQ(each.wave_us, 7u);
+        EXPECT_EQ(each.lanes, 2u);
+        EXPECT_EQ(each.wait_us, 50u);
+        EXPECT_EQ(each.latency_us, 30u);
+        EXPECT_EQ(each.copies, 1u);
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,103 @@
+#include "transport/exchange/auto.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t m_max = 8;   // beyond that little is left to save, and a rank's computing and memory grow with it
+
+Cost cost(const Alternative& each, const Measured& measured, uint32_t n) {
+    // TCP, UDP and what lies below take a like share of both.
+    const bool flat = each.datagrams && measured.copies == 0;
+    return cost_of(each.kind->name, each.config, n,
+                   {each.datagrams ? datagram_overhead_bytes : packet_head_bytes + 16,
+                    flat ? CostWire::Multicast::flat : CostWire::Multicast::copies});
+}
+
+}   // namespace
+
+void Measured::merge(const Measured& other) {
+    wave_us = std::max(wave_us, other.wave_us), lanes = std::min(lanes, other.lanes), wait_us = std::min(wait_us, other.wait_us);
+    latency_us = std::max(latency_us, other.latency_us), copies = std::max(copies, other.copies);
+}
+
+std::string Alternative::text() const {
+    const std::string_view name = kind->name;
+    if (name.starts_with("coded")) return fmt::format("{} m={} s={}", name, config.m, config.s);
+    if (name == "cssgd") return fmt::format("{} r={}", name, config.r);
+    if (name == "ps") return fmt::format("{} servers={}", name, config.servers);
+    return std::string(name);
+}
+
+Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint32_t n, uint32_t datagram_bytes,
+                         std::vector<Alternative>* alternatives) {
+    alternatives->clear();
+    auto add = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t r, uint32_t servers) {
+        Alternative each;
+        GC_TRY(exchange_find(exchange, job.quantiser, &each.kind));
+        each.datagrams = each.kind->datagrams && datagram_bytes > 0 && n > 1;
+        each.config = job;
+        each.config.segment_bytes = each.datagrams ? datagram_bytes : segment_bytes_stream;
+        each.config.m = m, each.config.s = s, each.config.r = r, each.config.servers = servers;
+        alternatives->push_back(each);
+        return Status{};
+    };
+    if (name != "auto") {
+        const uint32_t m = std::min(job.m, n);   // s falls first, then m (spec/views.md)
+        return add(name, m, std::min(job.s, n - m), job.r, job.servers);
+    }
+    const uint32_t servers = std::min(job.servers, n), s = std::min(job.s, n - 1);
+    if (job.quantiser == Quantiser::fixed) {
+        GC_TRY(add("multicast", 1, 0, 1, 1));
+        if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));
+        // With 2 <= r <= n - 2 it sends more than multicast and computes more too (spec section 4).
+        if (n > 2 && n <= job.blocks) GC_TRY(add("cssgd", 1, 0, n - 1, 1));
+        return {};
+    }
+    if (job.s == 0) {
+        GC_TRY(add("ring", 1, 0, 1, 1));
+        if (n > 1) GC_TRY(add("multicast", 1, 0, 1, 1));
+        if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));
+    }
+    for (const char* exchange : {"coded-rs", "coded"})
+        for (uint32_t m = 1; n > 1 && m <= std::min(n - s, m_max); ++m) GC_TRY(add(exchange, m, s, 1, 1));
+    if (alternatives->empty()) GC_TRY(add("coded-rs", 1, 0, 1, 1));   // of one rank
+    return {};
+}
+
+const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n) {
+    // The link as the first steps have used it, whatever part of the bytes travelled while the ranks computed: the wait that is left is
+    // paid for bytes and latencies alike, at most half of it for latencies.
+    const Cost first = cost(alternatives.front(), measured, n);
+    const double wait_us = std::max(1.0, static_cast<double>(measured.wait_us));
+    const double latency_us = std::min(static_cast<double>(measured.latency_us), wait_us / 2 / std::max(1.0, first.rounds));
+    const double bits_per_s = std::max(first.sent, first.received) * 8e6 / (wait_us - first.rounds * latency_us);
+    const Alternative* best = &alternatives.front();
+    for (Alternative& each : alternatives) {
+        const Cost its = cost(each, measured, n);
+        const double own = std::ceil(static_cast<double>(each.config.blocks) / n) * its.d;
+        const double compute_us =
+            std::ceil(own / static_cast<double>(std::max<uint64_t>(measured.lanes, 1))) * static_cast<double>(measured.wave_us);
+        each.predicted_us = gradcast::predicted_us(its, compute_us / its.d, std::max(bits_per_s, 1.0), latency_us);
+        if (each.predicted_us < best->predicted_us) best = &each;
+    }
+    return best->predicted_us < 0.9 * alternatives.front().predicted_us ? *best : alternatives.front();
+}
+
+std::string alternatives_text(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured) {
+    std::string others;
+    for (const Alternative& each : alternatives)
+        if (&each != &chosen) others += fmt::format("{}{} {:.3f}", others.empty() ? "" : ", ", each.text(), each.predicted_us * 1e-3);
+    return fmt::format(
+        "{}, {:.3f} ms a step predicted ({}), where a block takes {:.3f} ms, {} waits {:.3f} ms for sums, a message {:.3f} ms",
+        chosen.text(), chosen.predicted_us * 1e-3, others, static_cast<double>(measured.wave_us) * 1e-3, alternatives.front().text(),
+        static_cast<double>(measured.wait_us) * 1e-3, static_cast<double>(measured.latency_us) * 1e-3);
+}
+
+}   // namespace gradcast
