@@ -117,7 +117,8 @@ Status collect(Context& context, uint64_t until_us) {
     GC_TRY(context.ended);
     const Completion* conflict = nullptr;
     for (const Completion& each : context.completions) {
-        if (each.channel == on(Channel::job)) continue;
+        const bool summing = each.channel == on(Channel::gradient) || each.channel == on(Channel::chosen);
+        if (each.channel == on(Channel::job) || (summing && each.channel != context.channel)) continue;   // `auto` left that exchange
         // Where ranks can be missed a sum may come before this trainer has begun its step.
         if (each.channel == context.channel && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
         const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();

@@ -345,6 +345,8 @@ private:
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
+        if (job_.exchange == "auto" && job_.quantiser == Quantiser::fixed && job_.s > 0)
+            mistake(line("algorithm.s"), "algorithm.s", "with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0");
         if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)
             mistake(line("job.blocks"), "job.blocks",
                     fmt::format("{} blocks are too many for the quantiser auto16, {} at most: take fewer, or auto32", job_.blocks,

@@ -293,6 +293,19 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     fs::remove_all(folder);
 }
 
+// The table of the exchanges beside their rivals, of two processes on loopback.
+TEST(SystemBench, NumbersAreATable) {
+    if (shell("test -x bench/numbers && /usr/bin/python3 -c 0 2>/dev/null").code != 0)
+        GTEST_SKIP() << "bench/numbers or python3 is missing: run it in the folder of the sources";
+    const std::string numbers =
+        "GRADCAST_BUILD=" + build_folder() + " timeout 100 bench/numbers --local --nodes 2 --floats 1000 --repeat 1 ";
+    Result table = shell(numbers + "--only ring,coded-rs 2>/dev/null");
+    EXPECT_EQ(table.code, 0) << table.out;
+    for (const char* name : {"\nring ", "\ncoded-rs m=2 ", "\ncoded-rs m=2 auto16 "})
+        EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
+    EXPECT_EQ(shell(numbers + "--only rung 2>/dev/null").code, 2);
+}
+
 // Sums of 1000 floats over two ranks on loopback.
 void rival_runs(const std::string& rival) {
     Result result = shell("bench/rivals/run " + rival + " --nodes 2 --count 1000 --runs 3 2>/dev/null");

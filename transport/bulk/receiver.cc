@@ -200,7 +200,7 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     const bool in_order = within == piece->next;
     if (within < piece->next && newest) counters_->lost.fetch_add(1, std::memory_order_relaxed);
     piece->next = std::max(piece->next, within + 1);
-    if (body.index.get() + 1 == body.count.get()) piece->last_bytes = static_cast<uint16_t>(packet.payload.bytes);
+    if (body.index.get() + 1 == body.count.get() && !ends(*piece, packet.payload.bytes)) return;
     Open* open = open_of(peer, *piece, b);
     if (piece->block[b] == done || (open && bit(open->bits, i))) {
         counters_->duplicates.fetch_add(1, std::memory_order_relaxed);
@@ -252,7 +252,7 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     if (!piece) return;
     const uint32_t b = name.index.get() % piece_segments / block_segments;
     if (piece->block[b] == done) return;
-    if (body.block.get() & 0x8000) piece->last_bytes = body.block.get() & 0x7fff;
+    if (body.block.get() & 0x8000 && !ends(*piece, body.block.get() & 0x7fff)) return;
     Open* open = open_of(peer, *piece, b);
     if (!open) open = open_new(peer, body.slot, b);
     if (!open || open->plain || open->have >= open->segments) return;
@@ -267,6 +267,12 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     std::memcpy(parity_in_.host + uint64_t{kept} * config_.segment_bytes, packet.payload.host, config_.segment_bytes);
     count(peer, *open, packet.sequence);
     if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
+}
+
+/// The transfer's last segment has so many bytes.  False: it was said otherwise before, so its sender lies.
+bool Receiver::ends(Piece& piece, uint64_t bytes) {
+    if (piece.last_bytes == 0) piece.last_bytes = static_cast<uint16_t>(bytes);
+    return piece.last_bytes == bytes;
 }
 
 /// Asks the user about a segment.  *packet: its event, without payload.

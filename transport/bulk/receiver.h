@@ -32,7 +32,7 @@ private:
     static constexpr uint32_t seen_numbers = 4096;          // transmissions older than so many are dropped
     static constexpr uint32_t parity_bytes_max = 8 << 20;   // kept until their blocks are complete, of all senders
     static constexpr uint64_t reorder_us = 100, held_us = 1000;
-    static constexpr uint64_t rate_us = 2000;    // how long the arrival rate is measured
+    static constexpr uint64_t rate_us = 2000;      // how long the arrival rate is measured
     static constexpr uint64_t ahead_us = 20'000;   // what all senders may have on its way, as time of arrival
     static constexpr uint64_t active_us = 10'000;
     static constexpr uint64_t never = ~uint64_t{0};
@@ -95,6 +95,7 @@ private:
     bool parity_name(const Packet& packet, DataBody* name) const;
     void take_parity(const Packet& packet, std::vector<Packet>* given);
     void spoil(Open& open);
+    static bool ends(Piece& piece, uint64_t bytes);
     Landing ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place);
     void hold(Peer& peer, Piece& piece, uint32_t within);
     void forgo(Rank rank, Peer& peer);

@@ -482,9 +482,8 @@ void Sender::sent(uint64_t burst) {
 }
 
 void Sender::peer_lost(Rank rank, const Status& status) {
-    Peer& peer = peers_[rank];
-    if (rank >= config_.ranks || peer.lost) return;
-    peer.lost = true;
+    if (rank >= config_.ranks || peers_[rank].lost) return;
+    peers_[rank].lost = true;
     for (uint32_t slot = 0; slot < slots_max; ++slot) {
         if (!bit(active_, slot) || !bit(remaining(slot), rank)) continue;
         transfers_[pieces_[slot].transfer].status = status;

@@ -53,8 +53,7 @@ Status Coded::plan_memory(Arena& arena) {
     for (Rank r = 0; r < n(); ++r)
         if (r != config_.self) others_[r / 64] |= uint64_t{1} << r % 64;
     uint32_t widest = 0;
-    contributors_ = 0;
-    for (Rank r = 0; r < n(); ++r) contributors_ += contributes(r), widest = std::max(widest, width(r));
+    for (Rank r = 0; r < n(); ++r) widest = std::max(widest, width(r));
 
     cuts_.clear();
     Cut next{};
@@ -115,12 +114,12 @@ Status Coded::plan_memory(Arena& arena) {
         code_.encode_weights(config_.self, encode_weights_);
         for (SlotState& slot : memory_)
             for (Work& work : slot.work) work.encode.combine.weights = encode_weights_.data();
-        set_.resize(needed());
+        std::vector<Rank> set(needed());
         cache_.assign(tolerated() == 0 ? 1 : 32, {});
         for (Weights& each : cache_) each.senders.assign(needed(), n()), each.weights.resize(m() * needed());
         cached_ = 0;
-        for (uint32_t i = 0; i < needed(); ++i) set_[i] = i;
-        (void)weights_of(set_);
+        for (uint32_t i = 0; i < needed(); ++i) set[i] = i;
+        (void)weights_of(set);
     }
     return {};
 }

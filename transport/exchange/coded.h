@@ -219,13 +219,11 @@ private:
     const Reducers who_;
     CyclicCode code_{};
     Word sum_word_ = Word::i32;
-    uint32_t contributors_ = 0;
     std::vector<Cut> cuts_;   // by bucket
     std::vector<uint32_t> encode_weights_;
     std::array<SlotState, step_slots> memory_;
     std::vector<Weights> cache_;   // of sets of senders, the last ones used
     uint32_t cached_ = 0;
-    std::vector<Rank> set_;
     std::vector<uint64_t> others_;
     std::vector<uint8_t> lost_;
     uint32_t losses_ = 0;
