@@ -17,8 +17,8 @@ struct DaemonConfig {
     std::string name;
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
     std::string listen, interface, key, state, socket;
-    uint32_t datagram_bytes = 0;        // largest payload of a datagram on `interface`; 0: none was chosen
-    std::vector<uint32_t> cpus;   // empty: any
+    uint32_t datagram_bytes = 0;   // largest payload of a datagram on `interface`; 0: none was chosen
+    std::vector<uint32_t> cpus;    // empty: any
     Isa isa = Isa::portable;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back by itself
     Rank self() const;                     // index of `name` in members

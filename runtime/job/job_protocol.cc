@@ -254,8 +254,7 @@ private:
         // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
         const bool spare = lost_count() < config_.losses_tolerated;
         if (worst_us <= timeouts_.lost_us && !(spare && silent_us > timeouts_.suspicion_us)) return;
-        if (spare)
-            return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
+        if (spare) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
         abort(Code::peer_lost,
               fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
               actions);
