@@ -61,7 +61,8 @@ void Counting::ring() {
     cost.rounds = 2.0 * (n - 1);
     for (const Bucket& bucket : config.layout->buckets) {
         for (uint64_t part = 0; part < n; ++part) {
-            const double bytes = static_cast<double>((part + 1) * bucket.count / n - part * bucket.count / n) * sum_width();
+            const uint64_t elements = (part + 1) * bucket.count / n - part * bucket.count / n;
+            const double bytes = static_cast<double>(elements) * sum_width();
             const uint64_t passed = (config.self + n - part) % n;   // ranks that the part has passed before this one
             sends(words, bytes, (passed != n - 1) + (passed != n - 2), config.segment_bytes);
             const double comes = (passed != 0) + (passed != n - 1);
