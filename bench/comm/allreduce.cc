@@ -4,6 +4,7 @@
 #include "bench/comm/bench.h"
 #include "bench/comm/plain.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/lanes.h"
 #include "runtime/core/rng.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/cost.h"
@@ -80,6 +81,7 @@ struct Cell {
           station(bench_) {}
 
     Status open();
+    Status contribute(StepId step);
     Status repeat(int64_t run, nlohmann::json& mine);
     Status wrong_in(StepId step, Word word, const std::vector<const Sum*>& sums, uint64_t* wrong);
 
@@ -101,6 +103,8 @@ struct Cell {
     std::unique_ptr<Exchange> exchange;
     std::unique_ptr<Protocol> bulk;
     std::unique_ptr<Codec> codec;
+    Lanes lanes;
+    Word sums_word = Word::i32;
     Station station;   // last: its thread ends before the rest goes
 };
 
@@ -123,6 +127,7 @@ Status Cell::open() {
     GC_TRY(arena.seal());
     codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
     base = numbers(count, blocks);
+    lanes.open(1);
     codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
     if (options.spoil && meeting.rank() == 0 && !own.empty()) {
@@ -154,6 +159,26 @@ Status Cell::wrong_in(StepId step, Word word, const std::vector<const Sum*>& sum
     return {};
 }
 
+// Quantised and encoded as by a net, on a lane: a bucket is on its way while the next one is made.
+Status Cell::contribute(StepId step) {
+    Event ready;
+    ready.kind = Event::Kind::ready;
+    ready.step = step;
+    for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
+            const uint32_t target = exchange->target_of(own[i]);
+            const Plan plan = exchange->plan(step, b, target);
+            GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan, &ready.fence));
+            plan.record->state = 0, plan.record->loss = 0, sums_word = plan.word;
+            if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, b, plan);
+        }
+        ready.bucket = b;
+        station.post(ready);
+    }
+    return {};
+}
+
 Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const Options& options = bench.options;
     const auto step = static_cast<StepId>(run + 1 + options.warmup);
@@ -164,22 +189,9 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const InterfaceBytes wire = interface_bytes(interface);
     GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
     const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
-    Word word = Word::i32;
-    Event ready;
-    ready.kind = Event::Kind::ready;
-    ready.step = step;
-    for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
-        const Bucket& bucket = layout.buckets[b];
-        for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
-            const uint32_t target = exchange->target_of(own[i]);
-            const Plan plan = exchange->plan(step, b, target);
-            GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan, &ready.fence));
-            plan.record->state = 0, plan.record->loss = 0, word = plan.word;
-            if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, b, plan);
-        }
-        ready.bucket = b;
-        station.post(ready);
-    }
+    Status contributed;
+    lanes.run(1, [&](uint32_t, uint32_t) { contributed = contribute(step); });
+    GC_TRY(contributed);
     std::vector<const Sum*> sums(layout.buckets.size());
     std::vector<Completion> completions;
     for (size_t left = sums.size(); left > 0; completions.clear()) {
@@ -203,7 +215,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     uint64_t wrong = 0;
     if (run < 0 || run + 1 == options.repeat) {
         // `fixed` adds up to more than an int32, the others' sums are words of their own kind.
-        GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : word, sums, &wrong));
+        GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, sums, &wrong));
     }
     uint64_t raw = 0;
     if (bench.rate == 0 && n > 1) {

@@ -1,5 +1,8 @@
 #include "runtime/core/lanes.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "runtime/core/status.h"
 
 namespace gradcast {
@@ -17,6 +20,7 @@ void Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
     GC_ASSERT(threads_.empty());
     for (uint32_t lane = 0; lane < count; ++lane)
         threads_.emplace_back([this, lane, start] {
+            (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness);
             if (start) start(lane);
             loop(lane);
         });

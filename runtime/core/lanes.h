@@ -1,4 +1,5 @@
 // Lanes: the threads of a rank that compute blocks side by side.  Which lane computes a block changes no bit of it.
+// They yield to the network thread (niceness), which has little to do but at once: on a busy machine whole links stand idle for it.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -24,6 +25,7 @@ public:
     void run(uint32_t items, const std::function<void(uint32_t lane, uint32_t item)>& task);
 
 private:
+    static constexpr int niceness = 10;
     void loop(uint32_t lane);
     std::vector<std::thread> threads_;
     std::mutex mutex_;

@@ -33,7 +33,7 @@ private:
     static constexpr uint32_t parity_bytes_max = 8 << 20;   // kept until their blocks are complete, of all senders
     static constexpr uint64_t reorder_us = 100, held_us = 1000;
     static constexpr uint64_t rate_us = 2000;      // how long the arrival rate is measured
-    static constexpr uint64_t ahead_us = 20'000;   // what all senders may have on its way, as time of arrival
+    static constexpr uint64_t ahead_us = 30'000;   // what all senders may have on its way, as time of arrival
     static constexpr uint64_t active_us = 10'000;
     static constexpr uint64_t never = ~uint64_t{0};
     static constexpr uint16_t no_parity = 0xFFFF;
