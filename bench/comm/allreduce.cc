@@ -120,7 +120,9 @@ Status Cell::open() {
     GC_TRY(exchange->install(view, arena));
     const Cost cost = cost_of(kind.name, config, n, {});
     d = cost.d, bound_bytes = static_cast<uint64_t>(cost.bound());
-    if (datagrams) bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment}, *exchange, arena, &bulk_counters);
+    if (datagrams)
+        bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = options.pace / 8}, *exchange,
+                           arena, &bulk_counters);
     gradients.resize(own.size());
     for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
     arena.plan("reference", count * 8, &expected_words);

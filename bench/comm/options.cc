@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "runtime/control/cli.h"
+#include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {
@@ -19,18 +20,6 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
     if (error != std::errc() || value == 0 || value > (1u << 30) / unit || value * unit % 4 != 0)
         return fail(Code::invalid, "--size {}: '{}' is not a multiple of 4 bytes up to 1G, like 64K or 16M", text, word);
     *bytes = value * unit;
-    return {};
-}
-
-// "100mbit", "2.5gbit": as gradcast-lab says it.
-Status rate_parse(const std::string& text, uint64_t* bits_per_s) {
-    double value = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-    const double scale = unit == "kbit" ? 1e3 : unit == "mbit" ? 1e6 : unit == "gbit" ? 1e9 : 0;
-    if (error != std::errc() || !(value > 0) || scale == 0 || value * scale < 1 || value * scale > 1e13)
-        return fail(Code::invalid, "--rate {}: not a rate like 100mbit or 2.5gbit", text);
-    *bits_per_s = static_cast<uint64_t>(value * scale);
     return {};
 }
 
@@ -62,7 +51,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     app.require_subcommand(0, 1);
     Options result;
     result.arguments = arguments;
-    std::string sizes = "4K..16M", rate;
+    std::string sizes = "4K..16M", rate, pace;
     std::map<std::string, LinkKind> links{{"uring_tcp", LinkKind::uring_tcp}, {"epoll_tcp", LinkKind::epoll_tcp}};
     std::map<std::string, Protect> protects{{"none", Protect::none}, {"auth", Protect::auth}, {"encrypt", Protect::encrypt}};
     std::string quantiser = quantiser_name(result.quantiser);
@@ -95,6 +84,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         command->add_option("--segment", result.segment_bytes, "payload of one packet, bytes; 0: what suits the link")
             ->check(CLI::Range(0u, segment_bytes_stream));
         command->add_option("--rate", rate, "speed of each node's link, as 100mbit or 1gbit, for the bound; else as the interface tells");
+        command->add_option("--pace", pace, "send datagrams no faster, as 800mbit; else as the link takes them");
         command->add_flag("--json", result.json, "print JSON instead of the table");
         command->add_flag("--spoil", result.spoil, "make one element of rank 0 wrong on purpose, which must be found");
         return command;
@@ -167,7 +157,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         return 0;
     }
     if (Status status = sizes_parse(sizes, &result.sizes); !status.ok()) return wrong(status);
-    if (Status status = rate.empty() ? Status{} : rate_parse(rate, &result.rate); !status.ok()) return wrong(status);
+    for (auto [name, text, bits] : {std::tuple{"--rate", &rate, &result.rate}, std::tuple{"--pace", &pace, &result.pace}})
+        if (Status status = text->empty() ? Status{} : rate_parse(*text, bits); !status.ok())
+            return wrong(fail(Code::invalid, "{} {}", name, status.what));
     if (Status status = quantiser_parse(quantiser, &result.quantiser); !status.ok()) return wrong(status);
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())

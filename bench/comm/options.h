@@ -21,6 +21,7 @@ struct Options {
     std::vector<double> weights;   // cssgd, by rank
     uint32_t segment_bytes = 0;    // 0: the link's own
     uint64_t rate = 0;             // of each node's link, bit/s; 0: not told
+    uint64_t pace = 0;             // of a node's datagrams, bit/s; 0: as the link takes them
     bool all_send = false;         // multicast
     bool json = false, spoil = false, check = false;
     std::vector<uint32_t> simulated{8};   // simulate: numbers of nodes

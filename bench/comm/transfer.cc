@@ -121,7 +121,9 @@ struct Cell {
                                                  : segment_bytes_stream),
           courier(self, n, bytes_, segment, arena),
           station(bench_) {
-        if (datagrams) bulk = bulk_create({.self = self, .ranks = n, .segment_bytes = segment}, courier, arena, &counters);
+        if (datagrams)
+            bulk = bulk_create({.self = self, .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = bench_.options.pace / 8}, courier,
+                               arena, &counters);
         deadline_us = least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
     }
 

@@ -62,6 +62,7 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
     }
     words.insert(words.end(), {"--key", config.key, "--wait", "30"});
     if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
+    if (self == 0 && config.pace > 0) words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});
     if (self == 0) {
         std::vector<std::string> check = words;
         check.push_back("--check");

@@ -120,6 +120,12 @@ void read_interface(const toml::node& node, Parser& parser) {
     parser.config.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
 }
 
+void read_pace(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "pace", &text)) return;
+    if (Status status = rate_parse(text, &parser.config.pace); !status.ok()) parser.wrong(node, fmt::format("pace: {}", status.what));
+}
+
 void read_key(const toml::node& node, Parser& parser) { parser.file(node, "key", &parser.config.key); }
 void read_state(const toml::node& node, Parser& parser) { parser.file(node, "state", &parser.config.state); }
 void read_socket(const toml::node& node, Parser& parser) {
@@ -183,6 +189,7 @@ constexpr Option options[] = {
      read_members},
     {"listen", "this member's address", "\"host:port\" where others reach us; port 0 picks one", read_listen},
     {"interface", "none", "the network interface (or an address of it) that multicast may use", read_interface},
+    {"pace", "none", "no faster than this are datagrams sent, as \"800mbit\"; else as the interface takes them", read_pace},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
     {"state", "/var/lib/gradcast", "folder of our identity and of all jobs", read_state},

@@ -18,6 +18,7 @@ struct DaemonConfig {
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
     std::string listen, interface, key, state, socket;
     uint32_t datagram_bytes = 0;   // largest payload of a datagram on `interface`; 0: none was chosen
+    uint64_t pace = 0;             // of our datagrams, bit/s; 0: as the link takes them
     std::vector<uint32_t> cpus;    // empty: any
     Isa isa = Isa::portable;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back by itself

@@ -115,7 +115,7 @@ Status JobRun::prepare() {
     config.self = self_;
     config.folder = detail_.folder;
     config.lanes = host_.config.lanes();
-    config.datagram_bytes = plan_->datagram_bytes;
+    config.datagram_bytes = plan_->datagram_bytes, config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));

@@ -263,7 +263,10 @@ private:
         own_blocks_ = installed->exchange->place(config_.view, sizes_).blocks_of(config_.self);
         GC_TRY(installed->exchange->install(config_.view, arena));
         if (alternative.datagrams)
-            installed->bulk = bulk_create({.self = config_.self, .ranks = config_.view.n(), .segment_bytes = config_.datagram_bytes},
+            installed->bulk = bulk_create({.self = config_.self,
+                                           .ranks = config_.view.n(),
+                                           .segment_bytes = config_.datagram_bytes,
+                                           .rate_bytes_per_s = config_.pace_bytes_per_s},
                                           *installed->exchange, arena, &bulk_counters_);
         exchange_name_ = alternative.kind->name;
         std::lock_guard lock(status_mutex_);

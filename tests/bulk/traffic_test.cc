@@ -42,6 +42,19 @@ void link_stays_busy(bool incast) {
 TEST(SlowBulkTraffic, AnIncastKeepsTheLinkBusy) { link_stays_busy(true); }
 TEST(SlowBulkTraffic, AMulticastOfAllToAllKeepsTheLinksBusy) { link_stays_busy(false); }
 
+TEST(BulkTraffic, APacedSenderKeepsItsRate) {
+    Crowd crowd;
+    crowd.config.ranks = 3, crowd.config.rate_bytes_per_s = 125e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;
+    crowd.contents = false, crowd.rate_bytes_per_s = 10'000'000;
+    constexpr uint64_t each = 1'000'000;
+    crowd.transfers.push_back({0, 0, 0b110, PacketType::words, Phase::gather, each});
+    crowd.build();
+    crowd.run();
+    const double least_us = each / 10.0;                                       // headers come on top
+    EXPECT_GT(static_cast<double>(crowd.nodes[0].done_us), least_us - 1000);   // what may go at once
+    EXPECT_LT(static_cast<double>(crowd.nodes[0].done_us), least_us * 1.15);
+}
+
 /// Between the network and a Bulk: sees every datagram once, so it knows what the first transmissions lost.
 struct Watched final : Protocol {
     Protocol* inner = nullptr;

@@ -33,6 +33,7 @@ TEST(DaemonConfig, ReadsBothWaysOfMembers) {
 name = "b"
 members = ["c=[::1]:4702", "b=10.0.0.2:4701", { name = "a", address = "node-a:4700" }]
 interface = "lo"
+pace = "2.5gbit"
 key = "keys/cluster"
 state = "/s"
 socket = "run/s"
@@ -46,6 +47,7 @@ link = "epoll_tcp"
     EXPECT_EQ(config.members[0].name, "a");   // sorted, so that all daemons number them alike
     EXPECT_EQ(config.members[2].address, "[::1]:4702");
     EXPECT_EQ(config.self(), 1u);
+    EXPECT_EQ(config.pace, 2'500'000'000u);
     EXPECT_EQ(config.listen, "10.0.0.2:4701");
     EXPECT_EQ(config.key, "/base/keys/cluster");
     EXPECT_EQ(config.state, "/s");
@@ -104,6 +106,8 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"listen = 4700", "d.toml:1: listen: a text in quotes"},
         {"listen = \"4700\"", "d.toml:1: listen: \"4700\": \"host:port\" is wanted"},
         {"interface = \"nope9\"", "d.toml:1: interface: there is no interface \"nope9\" here: one of "},
+        {"pace = 100", "d.toml:1: pace: a text in quotes is wanted"},
+        {"pace = \"100 MB/s\"", "d.toml:1: pace: 100 MB/s: not a rate like 100mbit or 2.5gbit"},
         {"cpus = 2", "d.toml:1: cpus: a list of CPU numbers is wanted"},
         {"cpus = [\"0\"]", "d.toml:1: cpus: a CPU is a number"},
         {"cpus = [100000]", "d.toml:1: cpus: 100000 cannot be used here"},

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "runtime/core/nearest.h"
@@ -105,6 +106,17 @@ uint32_t interface_mtu(const std::string& name) {
     ifreq request{};
     name.copy(request.ifr_name, IFNAMSIZ - 1);
     return ::ioctl(fd.get(), SIOCGIFMTU, &request) == 0 ? static_cast<uint32_t>(request.ifr_mtu) : 0;
+}
+
+Status rate_parse(const std::string& text, uint64_t* bits_per_s) {
+    double value = 0;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+    const double scale = unit == "kbit" ? 1e3 : unit == "mbit" ? 1e6 : unit == "gbit" ? 1e9 : 0;
+    if (error != std::errc() || !(value > 0) || scale == 0 || value * scale < 1 || value * scale > 1e13)
+        return fail(Code::invalid, "{}: not a rate like 100mbit or 2.5gbit", text);
+    *bits_per_s = static_cast<uint64_t>(value * scale);
+    return {};
 }
 
 }   // namespace gradcast

@@ -19,5 +19,7 @@ struct NetworkInterface {
 Status interface_find(const std::string& wanted, NetworkInterface* found, int family = 0);
 /// What it takes now; 0 when it is gone.
 uint32_t interface_mtu(const std::string& name);
+/// "100mbit", "2.5gbit": a speed in bit/s, as `tc` says it.
+Status rate_parse(const std::string& text, uint64_t* bits_per_s);
 
 }   // namespace gradcast
