@@ -294,6 +294,28 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
 }
 
 // The table of the exchanges beside their rivals, of two processes on loopback.
+TEST(SystemBench, QuantisersAreCompared) {
+    namespace fs = std::filesystem;
+    const std::string build = build_folder();
+    if (!fs::exists("bench/quantisers") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/quantisers or gradcastd is missing: run it in the folder of the sources, after make";
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-quantisers-{}", ::getpid());
+    fs::create_directories(folder);
+    two_classes(folder);
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + folder.string()).code, 0);
+    const std::string program =
+        "EPOCHS=1 SEEDS=2 BUILD=" + build + " RESULTS=" + folder.string() + " TMPDIR=" + folder.string() + " timeout 100 bench/quantisers ";
+    const Result first = shell(program + "lenet5 " + folder.string() + " 2>&1"), again = shell(program + "lenet5 " + folder.string());
+    EXPECT_EQ(first.code, 0) << first.out;
+    EXPECT_NE(first.out.find("lenet5, auto16 - auto32: "), std::string::npos) << first.out;
+    EXPECT_EQ(again.out, first.out);
+    std::ifstream in(folder / "quantisers.csv");
+    EXPECT_EQ(std::count(std::istreambuf_iterator<char>(in), {}, '\n'), 5);   // no run is repeated
+    EXPECT_EQ(shell(program + "nin " + folder.string() + " 2>&1").code, 2);
+    EXPECT_EQ(shell(program + "cnn " + folder.string() + "/none 2>&1").code, 2);
+    fs::remove_all(folder);
+}
+
 TEST(SystemBench, NumbersAreATable) {
     if (shell("test -x bench/numbers && /usr/bin/python3 -c 0 2>/dev/null").code != 0)
         GTEST_SKIP() << "bench/numbers or python3 is missing: run it in the folder of the sources";
