@@ -109,22 +109,26 @@ TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
     });
 }
 
+// Of two holders both are named; of three the odd one is the wrong one.
 TEST(Cssgd, OneFlippedBitIsFoundAndItsHoldersAreNamed) {
-    for (Rank faulty : {0u, 2u}) {
-        WorldConfig config = world_of(5, 5, 3, Quantiser::auto32);
-        config.faulty = faulty;
-        World world(config);
-        const Status status = world.run();
-        EXPECT_EQ(status.code, Code::conflict);
-        EXPECT_NE(std::string(status.what).find(fmt::format("rank {0} (node{0})", faulty)), std::string::npos) << status.what;
-        for (Rank k = 0; k < 5; ++k) EXPECT_LE(world.done(k), 2u);
-        const Conflict* conflict = nullptr;
-        for (Rank k = 0; k < 5 && !conflict; ++k) conflict = world.exchange(k).conflict(2);
-        ASSERT_TRUE(conflict);
-        EXPECT_TRUE(conflict->ranks[0] == faulty || conflict->ranks[1] == faulty);
-        EXPECT_NE(conflict->digests[0], conflict->digests[1]);
-        EXPECT_EQ(conflict->bucket, 0u);
-    }
+    for (uint32_t r : {2u, 3u})
+        for (Rank faulty : {0u, 2u}) {
+            WorldConfig config = world_of(5, 5, r, Quantiser::auto32);
+            config.faulty = faulty;
+            World world(config);
+            const Status status = world.run();
+            EXPECT_EQ(status.code, Code::conflict);
+            EXPECT_NE(std::string(status.what).find(fmt::format("rank {0} (node{0})", faulty)), std::string::npos) << status.what;
+            for (Rank k = 0; k < 5; ++k) EXPECT_LE(world.done(k), 2u);
+            const Conflict* conflict = nullptr;
+            for (Rank k = 0; k < 5 && !conflict; ++k) conflict = world.exchange(k).conflict(2);
+            ASSERT_TRUE(conflict);
+            EXPECT_TRUE(conflict->ranks[1] == faulty || (r == 2 && conflict->ranks[0] == faulty));
+            EXPECT_EQ(conflict->outvoted, r == 3);
+            EXPECT_TRUE(conflict->spoiled);
+            EXPECT_NE(conflict->digests[0], conflict->digests[1]);
+            EXPECT_EQ(conflict->bucket, 0u);
+        }
 }
 
 TEST(Cssgd, ADifferentStateIsNamed) {

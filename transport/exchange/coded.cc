@@ -1,19 +1,9 @@
-// Coded: how it is cut, its memory, records, and what it says.
+// Coded: how it is cut, its memory, which records count, and what it says.
 #include "transport/exchange/coded.h"
 
-#include <cmath>
 #include <utility>
 
 namespace gradcast {
-
-namespace {
-// A record in wire form.
-Le64& state_of(const Buffer& record) {
-    GC_ASSERT(record.host);   // the arena has been sealed
-    return *record.as<Le64>();
-}
-HeldRecord* held_of(const Buffer& record) { return record.part(sizeof(Le64), sizeof(HeldRecord)).as<HeldRecord>(); }
-}   // namespace
 
 Placement Coded::place(const View& view, std::span<const uint32_t> samples_of_block) const {
     Placement placement = ExchangeBase::place(view, samples_of_block);
@@ -49,16 +39,17 @@ Status Coded::plan_memory(Arena& arena) {
         return fail(Code::invalid, "{} servers of {} ranks: 1 to {} are possible", config_.servers, n(), n());
     sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
 
-    others_.assign((n() + 63) / 64, 0), lost_.assign(n(), 0), losses_ = 0, usual_us_ = 0;
-    for (Rank r = 0; r < n(); ++r)
-        if (r != config_.self) others_[r / 64] |= uint64_t{1} << r % 64;
+    std::vector<uint32_t> bounds(n() + 1);
+    for (uint32_t k = 0; k <= n(); ++k) bounds[k] = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n());
+    plan_records(std::move(bounds), arena);
+    losses_ = 0, usual_us_ = 0;
     uint32_t widest = 0;
     for (Rank r = 0; r < n(); ++r) widest = std::max(widest, width(r));
 
     cuts_.clear();
     Cut next{};
-    uint64_t received = 0, records = 0;
-    uint32_t have = 0, gathered = 0, record_have = 0;
+    uint64_t received = 0;
+    uint32_t have = 0, gathered = 0;
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
         const uint64_t count = layout_.buckets[b].count, share = uint64_t{reducers()} * m();
         const uint64_t pieces = std::max<uint64_t>(1, (count + share * config_.piece_words - 1) / (share * config_.piece_words));
@@ -69,15 +60,12 @@ Status Coded::plan_memory(Arena& arena) {
         next.coded_words = (count + next.parts * m() - 1) / (next.parts * m());
         next.words = next.coded_words * m();
         next.segments = segments_of(next.coded_words * widest), next.gather_segments = segments_of(next.words * sum_width());
-        next.received_at = received, next.have_at = have, next.gather_at = gathered, next.record_at = records;
-        next.record_segments = segments_of(record_bytes(b)), next.record_have_at = record_have;
+        next.received_at = received, next.have_at = have, next.gather_at = gathered;
         cuts_.push_back(next);
         next.first_part += next.parts;
         next.at += next.parts * next.words, next.coded_at += next.parts * next.coded_words;
         received += received_parts(next) * next.coded_words, have += received_parts(next) * next.segments;
         gathered += scatters() ? next.parts * next.gather_segments : 0;
-        records += n() * ((record_bytes(b) + 7) / 8 * 8);
-        record_have += next.record_segments;
     }
 
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
@@ -88,16 +76,13 @@ Status Coded::plan_memory(Arena& arena) {
         for (Rank r = 0; r < n(); ++r)
             if (r != config_.self && contributes(r) && received > 0) arena.plan("words of others", received * width(r), &slot.received[r]);
         arena.plan("sums", next.at * sum_width(), &slot.sum);
-        arena.plan("records", records, &slot.records);
         arena.plan("records", n() * sizeof(Le64), &slot.asking);
         slot.have.resize(uint64_t{have} * n()), slot.senders.resize(have), slot.gathered.resize(gathered);
-        slot.parts.resize(next.first_part), slot.record_have.resize(uint64_t{record_have} * n());
-        slot.recorded.resize(buckets * n()), slot.asked.resize(buckets * n()), slot.wanted.resize(buckets * n());
-        slot.left.resize(buckets * reducers()), slot.held.resize(uint64_t{buckets} * n());
-        slot.maxima.resize(buckets), slot.state.resize(buckets), slot.state_of.resize(buckets);
+        slot.parts.resize(next.first_part);
+        slot.asked.resize(buckets * n()), slot.wanted.resize(buckets * n());
+        slot.left.resize(buckets * reducers());
         slot.work = std::vector<Work>(buckets);
         for (uint32_t b = 0; b < buckets; ++b) {
-            slot.maxima[b].resize(layout_.buckets[b].group_count);
             if (!combines()) continue;
             Work& work = slot.work[b];
             work.encode.in.resize(targets() * m()), work.encode.out.resize(1);
@@ -127,19 +112,14 @@ Status Coded::plan_memory(Arena& arena) {
 void Coded::cleared(uint32_t s) {
     SlotState& slot = memory_[s];
     std::fill(slot.have.begin(), slot.have.end(), 0), std::fill(slot.senders.begin(), slot.senders.end(), 0);
-    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), std::fill(slot.recorded.begin(), slot.recorded.end(), Said::nothing);
+    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), clear_records(s);
     std::fill(slot.asked.begin(), slot.asked.end(), 0), std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
-    std::fill(slot.record_have.begin(), slot.record_have.end(), 0);
-    std::fill(slot.held.begin(), slot.held.end(), Held{n(), 0, 0, 0});
-    std::fill(slot.state_of.begin(), slot.state_of.end(), n());
-    slot.conflicts = false;
     for (uint32_t b = 0; b < cuts_.size(); ++b) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
-        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.failed = work.settled = false,
-        work.added = 0, work.accused = false, work.disputed = n();
-        work.reducing = Work::Reducing::none, work.records = 0, work.ready_us = work.late_us = 0;
-        std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
+        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.settled = false,
+        work.added = 0;
+        work.reducing = Work::Reducing::none, work.ready_us = work.late_us = 0;
         for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
         uint32_t waiting = local() ? 1 : 0;
         for (Rank r = 0; r < n() && !local(); ++r)
@@ -167,9 +147,8 @@ Buffer Coded::words_of(uint32_t s, uint32_t b, uint32_t part, Rank sender) const
 bool Coded::valid(Arrival* a) const {
     const Cut& cut = cuts_[a->bucket];
     uint64_t bytes = 0;   // of the whole transfer
-    if (a->record && a->phase == Phase::reduce && a->part == 0) {
-        bytes = record_bytes(a->bucket);
-    } else if (a->record && a->phase == Phase::want && a->part < reducers() && spare()) {
+    if (a->record && a->phase == Phase::reduce) return record_valid(*a);
+    if (a->record && a->phase == Phase::want && a->part < reducers() && spare()) {
         bytes = sizeof(Le64);
     } else if (a->record || a->part >= cut.parts || local()) {
         return false;
@@ -184,122 +163,23 @@ bool Coded::valid(Arrival* a) const {
 
 // ---- records -------------------------------------------------------------------------------------------------------------------
 
-void Coded::write_record(uint32_t s, uint32_t b) {
-    const std::vector<Record>& own = state(s, b).own;
-    const Buffer record = record_of(s, b, config_.self);
-    state_of(record).set(own[0].state);
-    HeldRecord* held = held_of(record);
-    auto* maxima = reinterpret_cast<float*>(held + targets());
-    for (uint32_t t = 0; t < targets(); ++t) {
-        held[t].digest.set(audit() ? own[t].digest : 0), held[t].loss.set(static_cast<uint64_t>(own[t].loss));
-        held[t].clipped.set(own[t].clipped);
-        for (uint32_t g = 0; g < own[t].maxima.size(); ++g) maxima[g] = t == 0 ? own[t].maxima[g] : std::fmax(maxima[g], own[t].maxima[g]);
-    }
-}
-
-void Coded::read_record(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
-    SlotState& slot = memory_[s];
-    Work& work = slot.work[b];
-    slot.recorded[b * n() + sender] = Said::counts;
-    if (work.failed) {
-        if (work.disputed < n()) judge(s, b, work.disputed, actions);
-        return;
-    }
-    const Buffer record = record_of(s, b, sender);
-    auto fails = [&](Status status) { work.failed = true, refuse(s, b, status, actions); };
-    if (slot.state_of[b] == n()) slot.state_of[b] = sender, slot.state[b] = state_of(record).get();
-    if (slot.state[b] != state_of(record).get()) {
-        const Rank other = slot.state_of[b];
-        return fails(states_differ(s, other, slot.state[b], sender, state_of(record).get()));
-    }
-    const HeldRecord* held = held_of(record);
-    const auto* maxima = reinterpret_cast<const float*>(held + targets());
-    for (uint32_t g = 0; g < slot.maxima[b].size(); ++g)
-        if (!(std::isfinite(maxima[g]) && maxima[g] >= 0)) return fails(no_size(s, b, sender, g));
-    for (uint32_t t = 0; t < targets(); ++t) {
-        const uint32_t k = codes_ ? code_.held(sender, t) : sender;
-        Held& known = slot.held[uint64_t{b} * n() + k];
-        const Held now{sender, held[t].digest.get(), held[t].loss.get(), held[t].clipped.get()};
-        if (known.holder == n()) known = now;
-        if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped) continue;
-        // With all records there that a sum needs, this one is not needed, and contradicts two at least.
-        if (audited() && work.records >= needed()) slot.recorded[b * n() + sender] = Said::rejected;
-        else work.failed = true, work.disputed = k;
-        return judge(s, b, k, actions);
-    }
-    if (state(s, b).complete) return;   // that was a late one, for the audit alone
-    for (uint32_t g = 0; g < slot.maxima[b].size(); ++g) slot.maxima[b][g] = std::fmax(slot.maxima[b][g], maxima[g]);
-    ++work.records;
+void Coded::counted(uint32_t s, uint32_t b, Rank rank, Actions& actions) {
     const Cut& cut = cuts_[b];
     for (uint32_t p = 0; p < cut.parts && !local(); ++p)
         for (uint32_t i = 0; receives(p) && i < cut.segments; ++i)
-            if (slot.have[uint64_t{have_index(cut, p, i)} * n() + sender]) counts(s, b, p, i, actions);
-    if (work.records <= needed()) count_down(s, b, actions);
+            if (memory_[s].have[uint64_t{have_index(cut, p, i)} * n() + rank]) counts(s, b, p, i, actions);
+    if (counting(s, b) <= needed()) count_down(s, b, actions);
 }
 
-// Who of the holders is wrong about a super-block?  Of three, the odd one.  Two leave that to the trainers, when no other holder will
-// speak.
-void Coded::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
-    SlotState& slot = memory_[s];
-    Work& work = slot.work[b];
-    auto said = [&](Rank rank) { return held_of(record_of(s, b, rank))[(k + n() - code_.held(rank, 0)) % n()]; };
-    auto same = [&](Rank x, Rank y) {
-        const HeldRecord a = said(x), c = said(y);
-        return a.digest.get() == c.digest.get() && a.loss.get() == c.loss.get() && a.clipped.get() == c.clipped.get();
-    };
-    std::vector<Rank> spoken;   // this happens once in a job's life
-    bool more = false;
-    for (Rank h = 0; h < n(); ++h) {
-        if ((h + n() - k) % n() >= targets()) continue;
-        if (slot.recorded[b * n() + h] != Said::nothing) spoken.push_back(h);
-        else more |= !lost_[h] && (tolerated() == 0 || audited());   // else it may have abandoned the step
-    }
-    Rank odd = n(), other = n();
-    for (Rank rank : spoken) {
-        const auto agree = static_cast<size_t>(std::count_if(spoken.begin(), spoken.end(), [&](Rank each) { return same(each, rank); }));
-        if (spoken.size() > 2 && agree == 1) other = odd == n() ? other : rank, odd = odd == n() ? rank : odd;
-    }
-    const bool outvoted = odd < n() && other == n();
-    if (outvoted && lost_[odd] && work.failed) return read_again(s, b, actions);
-    if ((more && !outvoted) || work.accused) return;
-    work.accused = true;
-    const Rank right = outvoted ? spoken[spoken[0] == odd] : spoken[0];
-    const Rank wrong = outvoted ? odd : *std::find_if(spoken.begin(), spoken.end(), [&](Rank each) { return !same(each, spoken[0]); });
-    const uint64_t digests[2] = {said(right).digest.get(), said(wrong).digest.get()};
-    const auto first = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n()), last = first + blocks_of(k) - 1;
-    const StepId step = slots_[s].step;
-    if (!std::exchange(slot.conflicts, true))   // the trainer may be reading it from then on
-        slot.conflict = {step, b, first, last + 1, {right, wrong}, {digests[0], digests[1]}, outvoted, !audited()};
-    refuse(s, b,
-           outvoted
-               ? fail(Code::conflict, "step {}, bucket {}: {} computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at {} others",
-                      step, b, name(wrong), first, last, digests[1], digests[0], spoken.size() - 1)
-               : fail(Code::conflict,
-                      "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
-                      "one of them computes or stores wrongly",
-                      step, b, name(right), name(wrong), first, last, digests[0], digests[1]),
-           actions);
-}
-
-// A disputed bucket goes on without the lost ranks: their records do not count, all others are read once more.
 void Coded::read_again(uint32_t s, uint32_t b, Actions& actions) {
-    SlotState& slot = memory_[s];
-    Work& work = slot.work[b];
     const Cut& cut = cuts_[b];
-    state(s, b).missing += work.records;   // fewer than a sum needs, so nothing has been decoded
-    work.records = 0, work.failed = work.accused = false, work.disputed = n();
-    std::fill_n(slot.held.begin() + uint64_t{b} * n(), n(), Held{n(), 0, 0, 0});
-    std::fill(slot.maxima[b].begin(), slot.maxima[b].end(), 0.0f);
-    slot.state_of[b] = n();
+    state(s, b).missing += counting(s, b);   // fewer than a sum needs, so nothing has been decoded
     for (uint32_t p = 0; p < cut.parts && combines(); ++p) {
         if (!receives(p)) continue;
         part_of(s, b, p).waiting = cut.segments;
-        std::fill_n(slot.senders.begin() + have_index(cut, p, 0), cut.segments, 0);
+        std::fill_n(memory_[s].senders.begin() + have_index(cut, p, 0), cut.segments, 0);
     }
-    for (Rank r = 0; r < n(); ++r)
-        if (lost_[r] && heard(s, b, r)) slot.recorded[b * n() + r] = Said::rejected;
-    for (Rank r = 0; r < n(); ++r)
-        if (heard(s, b, r)) read_record(s, b, r, actions);
+    HeldExchange::read_again(s, b, actions);
     reduce_next(s, b, actions);
 }
 
@@ -310,26 +190,13 @@ void Coded::total(uint32_t s, uint32_t b, Sum* sum) const {
     for (uint32_t p = 0; p < cut.parts; ++p) aside |= part_of(s, b, p).aside;
     const Buffer& whole = aside ? slot.acc[0] : slot.sum;
     sum->word = sum_word_, sum->words = whole.part(cut.at * sum_width(), layout_.buckets[b].count * sum_width());
-    sum->maxima = slot.maxima[b], sum->state = slot.state[b], sum->loss = 0, sum->clipped = 0;
-    for (uint32_t k = 0; k < n(); ++k) {
-        const Held& held = slot.held[uint64_t{b} * n() + k];
-        sum->loss += static_cast<int64_t>(held.loss), sum->clipped += held.clipped;
-    }
-}
-
-const Conflict* Coded::conflict(StepId step) const {
-    const uint32_t s = step % step_slots;
-    return slots_[s].step == step && memory_[s].conflicts ? &memory_[s].conflict : nullptr;
+    record_total(s, b, sum);
 }
 
 std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
-    std::string ranks;
-    for (Rank r = 0; r < n(); ++r)
-        if (slot.recorded[b * n() + r] == Said::nothing) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
-    std::string text = ranks.empty() ? "" : "no record of ranks " + ranks + "; ";
-    if (slot.work[b].disputed < n()) text += fmt::format("holders of super-block {} disagree; ", slot.work[b].disputed);
+    std::string text = records_missing(s, b), ranks;
     text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
     for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // its own first: the others may wait for the same
         if (!reduces(p) || part_of(s, b, p).done) continue;

@@ -12,10 +12,8 @@
 //   reduce   these go to the reducer, into a place of their own for each sender; once any n-s senders are there at every packet index,
 //            they are decoded (else added up), run by run of packet indexes with the same senders;
 //   gather   the sum goes to everybody else, where not everybody reduces.
-// A sender's words count only once its record is there and contradicts nobody's.  Every rank sends its record to all others: the state it
-// computed from, and of each super-block it holds digest, loss and clips, which must agree with those of the other holders.  Where they do
-// not, the bucket waits until one holder is outvoted, or all have spoken, and tells the trainer.  With m >= 2 any n-s records show two
-// holders of each super-block, so what was decoded before is right: once the wrong rank is lost, the bucket goes on without it.
+// A sender's words count only once its record is there and contradicts nobody's (exchange/held.h).  With m >= 2 any n-s records show two
+// holders of each super-block, so what was decoded before is right: once a wrong rank is lost, the bucket goes on without it.
 //
 // With s >= 1 a sum may come before the rank's own words are ready; they are sent all the same when they are.  A part of coded-rs whose
 // reducer is lost, or late, is decoded by everybody, as `coded` does: each rank sends its words of the part to all (Phase::again), at once
@@ -28,21 +26,20 @@
 #include <algorithm>
 
 #include "transport/code/field.h"
-#include "transport/exchange/base.h"
+#include "transport/exchange/held.h"
 
 namespace gradcast {
 
 enum class Reducers : uint8_t { all, ranks, servers };
 
-class Coded : public ExchangeBase {
+class Coded : public HeldExchange {
 public:
-    Coded(const ExchangeConfig& config, bool codes, Reducers reducers) : ExchangeBase(config), codes_(codes), who_(reducers) {}
+    Coded(const ExchangeConfig& config, bool codes, Reducers reducers) : HeldExchange(config), codes_(codes), who_(reducers) {}
 
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
     uint32_t targets() const override { return codes_ ? config_.m + config_.s : 1; }
     uint32_t target_of(uint32_t block) const override;
     uint32_t losses_tolerated() const override { return tolerated(); }
-    const Conflict* conflict(StepId step) const override;
 
 private:
     static constexpr uint64_t wait_us_min = 5'000;
@@ -58,8 +55,6 @@ private:
         uint32_t segments;             // packets of a part's words of one sender, at most
         uint32_t gather_segments;
         uint32_t have_at, gather_at;   // of the first in SlotState::have, gathered
-        uint64_t record_at;
-        uint32_t record_segments, record_have_at;   // packets of a record; the first in SlotState::record_have
     };
     struct Part {
         uint32_t waiting;       // until it can be reduced: packet indexes without enough senders; without a code packets
@@ -81,46 +76,28 @@ private:
         uint32_t part = 0, at = 0;   // what is being reduced, and how far: packet indexes, or ranks without a code
         uint32_t added = 0;          // ranks
         uint32_t encode_part = 0;
-        uint32_t records = 0;
-        bool failed = false, settled = false;   // settled: all parts are there
-        bool accused = false;                   // the trainer has been told of the dispute
-        uint32_t disputed = 0;                  // the super-block about which holders disagree; n(): none
-        uint64_t ready_us = 0, late_us = 0;     // late_us: when its rank begins to ask; 0: not yet
+        bool settled = false;                 // all parts are there
+        uint64_t ready_us = 0, late_us = 0;   // late_us: when its rank begins to ask; 0: not yet
         Job encode, decode;
-    };
-    /// Whether a rank's record is there, and its words count.
-    enum class Said : uint8_t { nothing, counts, rejected };
-    /// What the first record said of a super-block.
-    struct Held {
-        Rank holder;   // n(): nobody has yet
-        uint64_t digest, loss, clipped;
     };
     struct SlotState {
         std::vector<Buffer> acc;   // by target
-        Buffer coded, sum, records, asking;
+        Buffer coded, sum, asking;
         std::vector<Buffer> received;    // by sender; of the rank itself `coded` stands for it
         std::vector<uint8_t> have;       // [packet of a part][sender]
         std::vector<uint32_t> senders;   // [packet of a part]: with a record
         std::vector<uint8_t> gathered;   // [packet of a part's sum]
         std::vector<Part> parts;
-        std::vector<uint8_t> record_have;         // [packet of a record][sender]
-        std::vector<Said> recorded;               // [bucket][rank]
-        std::vector<uint8_t> asked, wanted;       // [bucket][reducer]
-        std::vector<uint32_t> left;               // [bucket][reducer]: parts without a sum
-        std::vector<Held> held;                   // [bucket][super-block]
-        std::vector<std::vector<float>> maxima;   // [bucket]: over the records
-        std::vector<uint64_t> state;              // [bucket]: of the first record
-        std::vector<Rank> state_of;               // [bucket]: who sent that, n(): nobody yet
+        std::vector<uint8_t> asked, wanted;   // [bucket][reducer]
+        std::vector<uint32_t> left;           // [bucket][reducer]: parts without a sum
         std::vector<Work> work;
-        Conflict conflict;
-        bool conflicts = false;
     };
     struct Weights {
         std::vector<Rank> senders;
         std::vector<uint32_t> weights;
     };
 
-    // coded.cc: memory, records, bytes
+    // coded.cc: memory, bytes
     Status plan_memory(Arena& arena) override;
     void cleared(uint32_t slot) override;
     Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) override;
@@ -129,10 +106,11 @@ private:
     bool valid(Arrival* arrival) const override;
     void total(uint32_t slot, uint32_t bucket, Sum* sum) const override;
     std::string missing_text(uint32_t slot, uint32_t bucket) const override;
-    void write_record(uint32_t slot, uint32_t bucket);
-    void read_record(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions);
-    void judge(uint32_t slot, uint32_t bucket, uint32_t super_block, Actions& actions);
-    void read_again(uint32_t slot, uint32_t bucket, Actions& actions);
+    uint32_t held(Rank rank, uint32_t target) const override { return codes_ ? code_.held(rank, target) : rank; }
+    uint32_t tolerated() const override { return codes_ ? config_.s : 0; }
+    bool audited() const override { return tolerated() > 0 && m() > 1; }   // n - s records show two holders of each super-block
+    void counted(uint32_t slot, uint32_t bucket, Rank rank, Actions& actions) override;
+    void read_again(uint32_t slot, uint32_t bucket, Actions& actions) override;
 
     // coded_words.cc: words
     Landing wanted(const Arrival& arrival, Buffer* place) override;
@@ -159,11 +137,7 @@ private:
     void count_down(uint32_t slot, uint32_t bucket, Actions& actions);
     std::span<const uint32_t> weights_of(std::span<const Rank> senders);
 
-    uint32_t tolerated() const { return codes_ ? config_.s : 0; }
     uint32_t m() const { return codes_ ? config_.m : 1; }
-    uint32_t needed() const { return n() - tolerated(); }         // senders, records
-    bool audited() const { return tolerated() > 0 && m() > 1; }   // n - s records show two holders of each super-block
-    bool heard(uint32_t slot, uint32_t bucket, Rank rank) const { return memory_[slot].recorded[bucket * n() + rank] == Said::counts; }
     bool local() const { return codes_ && code_.d() == n(); }   // every rank holds everything: only records travel
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }
@@ -187,13 +161,6 @@ private:
     uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const {
         return cut.gather_at + part * cut.gather_segments + index;
     }
-    uint64_t record_bytes(uint32_t bucket) const {
-        return sizeof(Le64) + targets() * sizeof(HeldRecord) + layout_.buckets[bucket].group_count * sizeof(float);
-    }
-    Buffer record_of(uint32_t slot, uint32_t bucket, Rank rank) const {
-        const uint64_t bytes = record_bytes(bucket);
-        return memory_[slot].records.part(cuts_[bucket].record_at + rank * ((bytes + 7) / 8 * 8), bytes);
-    }
     /// Of what a sender sends of a part, the words themselves as they stand here.
     Buffer words_of(uint32_t slot, uint32_t bucket, uint32_t part, Rank sender) const;
     Buffer sum_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
@@ -213,7 +180,6 @@ private:
         const BucketState& each = state(slot, bucket);
         return each.closed && (!each.ready || memory_[slot].work[bucket].encoded == cuts_[bucket].parts);
     }
-    RankSet others() const { return {0, others_.data()}; }
 
     const bool codes_;
     const Reducers who_;
@@ -224,8 +190,6 @@ private:
     std::array<SlotState, step_slots> memory_;
     std::vector<Weights> cache_;   // of sets of senders, the last ones used
     uint32_t cached_ = 0;
-    std::vector<uint64_t> others_;
-    std::vector<uint8_t> lost_;
     uint32_t losses_ = 0;
     uint64_t usual_us_ = 0;   // from `ready` to the sum
 };

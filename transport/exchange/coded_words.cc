@@ -12,19 +12,18 @@ bool Coded::wants(const Arrival& a) const {
     const SlotState& slot = memory_[a.slot];
     if (a.record && a.phase == Phase::want) return !slot.asked[a.bucket * n() + a.part];
     const Cut& cut = cuts_[a.bucket];
-    if (a.record) return !slot.record_have[uint64_t{cut.record_have_at + a.index} * n() + a.sender];
     const Part& part = part_of(a.slot, a.bucket, a.part);
     if (part.done || part.reduced) return false;
     if (a.phase == Phase::gather) return !slot.gathered[gather_index(cut, a.part, a.index)];
     const uint64_t have = have_index(cut, a.part, a.index);
-    return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed() || slot.work[a.bucket].disputed < n());
+    return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed() || disputed(a.slot, a.bucket) != none);
 }
 
 Landing Coded::wanted(const Arrival& a, Buffer* place) {
+    if (a.record && a.phase == Phase::reduce) return record_wanted(a, place);
     if (!wants(a)) return Landing::drop;
     const uint64_t at = uint64_t{a.index} * config_.segment_bytes;
-    if (a.record && a.phase == Phase::want) *place = memory_[a.slot].asking.part(a.sender * sizeof(Le64), sizeof(Le64));
-    else if (a.record) *place = record_of(a.slot, a.bucket, a.sender).part(at, a.bytes);
+    if (a.record) *place = memory_[a.slot].asking.part(a.sender * sizeof(Le64), sizeof(Le64));
     else if (a.phase == Phase::gather) *place = sum_of(a.slot, a.bucket, a.part).part(at, a.bytes);
     else *place = words_of(a.slot, a.bucket, a.part, a.sender).part(at, a.bytes);
     return Landing::place;
@@ -36,12 +35,7 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
     SlotState& slot = memory_[a.slot];
     const Cut& cut = cuts_[a.bucket];
     if (a.record && a.phase == Phase::want) return ask(a.slot, a.bucket, a.part, actions);
-    if (a.record) {
-        slot.record_have[uint64_t{cut.record_have_at + a.index} * n() + a.sender] = 1;
-        for (uint32_t i = 0; i < cut.record_segments; ++i)
-            if (!slot.record_have[uint64_t{cut.record_have_at + i} * n() + a.sender]) return;
-        return read_record(a.slot, a.bucket, a.sender, actions);
-    }
+    if (a.record) return record_taken(a, actions);
     if (a.phase == Phase::gather) {
         slot.gathered[gather_index(cut, a.part, a.index)] = 1;
         if (--part_of(a.slot, a.bucket, a.part).gather_left == 0) done(a.slot, a.bucket, a.part, actions);
@@ -61,10 +55,8 @@ void Coded::counts(uint32_t s, uint32_t b, uint32_t p, uint32_t index, Actions& 
 // ---- own words -----------------------------------------------------------------------------------------------------------------
 
 void Coded::contributed(uint32_t s, uint32_t b, Actions& actions) {
-    write_record(s, b);
-    if (n() > 1) send(s, PacketType::record, Phase::reduce, {b, 0, 0}, record_of(s, b, config_.self), others(), actions);
     work_of(s, b).ready_us = actions.now_us;
-    read_record(s, b, config_.self, actions);
+    record_own(s, b, actions);
     encode_next(s, b, actions);
 }
 
@@ -123,7 +115,7 @@ void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
 // One part at a time, and a part in as many computes as it needs, one after the other: the network thread comes up for air in between.
 void Coded::reduce_next(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
-    if (work.reducing != Work::Reducing::none || work.failed || state(s, b).complete) return;
+    if (work.reducing != Work::Reducing::none || failed(s, b) || state(s, b).complete) return;
     for (uint32_t p = 0; p < cuts_[b].parts; ++p) {
         const Part& part = part_of(s, b, p);
         if (part.waiting > 0 || part.reduced || part.done || !(reduces(p) || free_of_lanes(s, b))) continue;
@@ -209,7 +201,7 @@ void Coded::computed(uint32_t s, uint32_t id, Actions& actions) {
 // The rare case, so it may take its time: who sent a word that is none?
 void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
-    work.failed = true;
+    set_failed(s, b);
     for (uint32_t i = 0; i < needed(); ++i) {
         const Buffer& in = work.decode.in[i];
         for (uint64_t at = 0; at < in.bytes; at += sum_width()) {
@@ -279,7 +271,8 @@ void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
 
 void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
-    if (!spare() || work.late_us != 0 || work.failed || work.reducers_left == 0 || work.reducers_left > tolerated() || !free_of_lanes(s, b))
+    if (!spare() || work.late_us != 0 || failed(s, b) || work.reducers_left == 0 || work.reducers_left > tolerated() ||
+        !free_of_lanes(s, b))
         return;
     work.late_us = actions.now_us + std::max(wait_us_min, std::min(usual_us_ / 2, config_.deadline_us / wait_share));
     actions.timers.push_back({s * cuts_.size() + b, work.late_us});
@@ -316,10 +309,9 @@ bool Coded::survives(Rank rank, Actions& actions) {
     for (uint32_t s = 0; s < step_slots; ++s)
         for (uint32_t b = 0; b < cuts_.size(); ++b) {
             if (spare() && !state(s, b).complete) ask(s, b, rank, actions);
-            const Work& work = work_of(s, b);
-            if (work.disputed == n()) continue;
+            if (disputed(s, b) == none) continue;
             if (audited()) read_again(s, b, actions);
-            else judge(s, b, work.disputed, actions);
+            else judge(s, b, disputed(s, b), actions);
         }
     return true;
 }

@@ -218,6 +218,7 @@ private:
         }
     }
 
+    void counted(uint32_t s, uint32_t b, Rank, Actions& actions) override { arrived(s, b, actions); }
     uint32_t held(Rank rank, uint32_t target) const override { return held_[rank * targets_ + target]; }
     bool audit() const override { return r_ > 1; }
     Word target_word() const override { return word_; }
@@ -265,10 +266,7 @@ private:
     void take(const Arrival& a, Buffer payload, Actions& actions) override {
         Buffer place;
         if (wanted(a, &place) != Landing::place || place.host != payload.host) return;
-        if (a.record) {
-            if (record_taken(a, actions)) arrived(a.slot, a.bucket, actions);
-            return;
-        }
+        if (a.record) return record_taken(a, actions);
         SlotState& slot = memory_[a.slot];
         have(a) = 1;
         if (--slot.left[a.bucket * segments() + a.segment] > 0) return;
@@ -279,7 +277,7 @@ private:
     // ---- words -----------------------------------------------------------------------------------------------------------------
 
     void contributed(uint32_t s, uint32_t b, Actions& actions) override {
-        if (record_own(s, b, actions)) arrived(s, b, actions);
+        record_own(s, b, actions);
         advance(s, b, actions);
     }
 

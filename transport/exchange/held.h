@@ -1,5 +1,6 @@
-// What exchanges share whose ranks hold the same super-blocks: one record a rank and bucket, sent to all others, which names digest, loss
-// and clips of each super-block held.  These must agree with what the other holders sent; so must the state that all computed from.
+// What exchanges share whose ranks hold the same super-blocks: one record a rank and bucket, sent to all others, which names the state that
+// the rank computed from and digest, loss and clips of each super-block it holds.  These must agree with what the other holders sent. Where
+// they do not, the bucket waits until one holder is outvoted, or all have spoken, and tells the trainer.
 #pragma once
 #include "transport/exchange/base.h"
 
@@ -11,41 +12,67 @@ public:
     const Conflict* conflict(StepId step) const override;
 
 protected:
+    static constexpr uint32_t none = ~uint32_t{0};
+
     virtual uint32_t held(Rank rank, uint32_t target) const = 0;   // which super-block that target is; every rank has targets() of them
+    virtual uint32_t tolerated() const { return 0; }               // ranks without which a sum can be had
+    virtual bool audited() const { return false; }                 // needed() records show two holders of each super-block
+    /// One more record is there and contradicts nobody's.
+    virtual void counted(uint32_t slot, uint32_t bucket, Rank rank, Actions& actions) = 0;
+    /// A disputed bucket goes on without the lost ranks: their records do not count, all others are read once more.
+    virtual void read_again(uint32_t slot, uint32_t bucket, Actions& actions);
 
     /// bounds: of the super-blocks, as in Placement.
     void plan_records(std::vector<uint32_t> bounds, Arena& arena);
     void clear_records(uint32_t slot);
     bool record_valid(const Arrival& a) const;
     Landing record_wanted(const Arrival& a, Buffer* place) const;
-    // Each of these is true if one more record is there and contradicts nobody's; the bucket has failed if two do.
-    bool record_own(uint32_t slot, uint32_t bucket, Actions& actions);   // writes, sends and reads the rank's own
-    bool record_taken(const Arrival& a, Actions& actions);
-    bool recorded(uint32_t slot, uint32_t bucket, Rank rank) const { return records_[slot].whole[bucket * n() + rank]; }
+    void record_own(uint32_t slot, uint32_t bucket, Actions& actions);   // writes, sends and reads the rank's own
+    void record_taken(const Arrival& a, Actions& actions);
+    /// Tells of a dispute about super-block k as soon as it is known which holder is wrong, or that this cannot be known.
+    void judge(uint32_t slot, uint32_t bucket, uint32_t k, Actions& actions);
     void record_total(uint32_t slot, uint32_t bucket, Sum* sum) const;   // state, loss, clipped, maxima
     std::string records_missing(uint32_t slot, uint32_t bucket) const;   // "no record of ranks 1, 2; ", or nothing
+
+    uint32_t needed() const { return n() - tolerated(); }   // records, and senders
+    bool heard(uint32_t slot, uint32_t bucket, Rank rank) const { return records_[slot].said[bucket * n() + rank] == Said::counts; }
+    uint32_t counting(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].counting; }   // records
+    bool failed(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].failed; }
+    void set_failed(uint32_t slot, uint32_t bucket) { records_[slot].verdicts[bucket].failed = true; }
+    uint32_t disputed(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].disputed; }
     RankSet others() const { return {0, others_.data()}; }
 
+    std::vector<uint8_t> lost_;   // by rank; the derived class says who
+
 private:
+    /// Whether a rank's record is there, and its words count.
+    enum class Said : uint8_t { nothing, counts, rejected };
     /// What the first record said of a super-block.
-    struct Said {
-        Rank holder;   // n(): nobody has yet
+    struct First {
+        Rank holder;   // none: nobody has yet
         uint64_t digest, loss, clipped;
+    };
+    struct Verdict {
+        uint32_t counting = 0;      // records
+        uint32_t disputed = none;   // the super-block about which holders disagree
+        bool failed = false;
+        bool accused = false;   // the trainer has been told of the dispute
     };
     struct Records {
         Buffer memory;
         std::vector<uint8_t> have;                // [packet of a record][sender]
-        std::vector<uint8_t> whole;               // [bucket][rank]
-        std::vector<uint8_t> failed;              // [bucket]
-        std::vector<Said> said;                   // [bucket][super-block]
+        std::vector<Said> said;                   // [bucket][rank]
+        std::vector<Verdict> verdicts;            // [bucket]
+        std::vector<First> first;                 // [bucket][super-block]
         std::vector<std::vector<float>> maxima;   // [bucket]: over the records
         std::vector<uint64_t> state;              // [bucket]: of the first record
-        std::vector<Rank> state_of;               // [bucket]: who sent that, n(): nobody yet
+        std::vector<Rank> state_of;               // [bucket]: who sent that
         Conflict conflict;
         bool conflicts = false;
     };
 
-    bool read(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions);
+    void read(uint32_t slot, uint32_t bucket, Rank sender, Actions& actions);
+    void clear_bucket(uint32_t slot, uint32_t bucket);
     uint32_t super_blocks() const { return static_cast<uint32_t>(bounds_.size() - 1); }
     uint64_t bytes_of(uint32_t bucket) const {
         return sizeof(Le64) + targets() * sizeof(HeldRecord) + layout_.buckets[bucket].group_count * sizeof(float);
