@@ -13,6 +13,20 @@ struct PoolShape {
 };
 constexpr uint32_t pool_kernel_max = 16;   // a window's places are numbered in a byte
 
+/// x is [samples, groups, pixels, width]: `width` channels lie together.  Values by channel are arrays [groups * width].
+struct ChannelShape {
+    uint32_t samples, groups, width;   // width 8 or 16
+    uint64_t pixels;
+};
+
+/// Element j belongs to draw first + j / 8 * stride of (seed, sample), whose bits are cut in eight numbers; those below `drop` drop it.
+struct DropoutKey {
+    uint64_t seed, sample;
+    uint32_t first, stride;
+    uint32_t drop;   // of 65536
+    float scale;     // of what stays
+};
+
 struct FloatKernels {
     /// dst = src * scale + shift, src in 0..255.
     void (*normalise)(float* dst, const uint8_t* src, uint64_t count, float scale, float shift);
@@ -24,6 +38,23 @@ struct FloatKernels {
     void (*max_pool)(float* y, uint8_t* winners, const float* x, const PoolShape& shape);
     /// dx = dy at the winners, 0 elsewhere (summed where windows overlap).  All of dx is written.
     void (*max_pool_backward)(float* dx, const float* dy, const uint8_t* winners, const PoolShape& shape);
+    /// y = the mean of each window, of what is inside.  dx = dy / its number, summed where windows overlap; all of dx is written.
+    void (*average_pool)(float* y, const float* x, const PoolShape& shape);
+    void (*average_pool_backward)(float* dx, const float* dy, const PoolShape& shape);
+    /// sums = sum of x, or where mean is not null of (x - mean)^2, over samples and pixels.
+    void (*channel_sums)(double* sums, const float* x, const float* mean, const ChannelShape& shape);
+    /// Sums of dy and of dy (x - mean).
+    void (*channel_products)(double* dy_sums, double* dyx_sums, const float* dy, const float* x, const float* mean,
+                             const ChannelShape& shape);
+    /// y = (x - mean) scale + shift.
+    void (*channel_affine)(float* y, const float* x, const float* mean, const float* scale, const float* shift, const ChannelShape& shape);
+    /// dx = dy a + (x - mean) b + c.
+    void (*channel_affine_backward)(float* dx, const float* dy, const float* x, const float* mean, const float* a, const float* b,
+                                    const float* c, const ChannelShape& shape);
+    /// x = 0 or x scale, as random4(Purpose::dropout, ...) says.
+    void (*dropout)(float* x, uint64_t count, const DropoutKey& key);
+    /// y = a + b; y may be one of them.
+    void (*add)(float* y, const float* a, const float* b, uint64_t count);
     /// dst = (float)((double)words * unit).
     void (*dequantise_i16)(float* dst, const int16_t* words, uint64_t count, double unit);
     void (*dequantise_i32)(float* dst, const int32_t* words, uint64_t count, double unit);

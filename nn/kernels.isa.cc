@@ -1,5 +1,7 @@
 #include "nn/kernels.h"
 
+#include "runtime/core/rng.h"
+
 namespace gradcast {
 namespace GC_ISA {
 namespace {
@@ -22,6 +24,7 @@ struct Vector {
     typedef float F __attribute__((vector_size(width * sizeof(float))));
     typedef int32_t I __attribute__((vector_size(width * sizeof(int32_t))));
     typedef uint8_t B __attribute__((vector_size(width)));
+    typedef double D __attribute__((vector_size(width * sizeof(double))));
 };
 // The memory need not be aligned to a vector.
 template <typename V>
@@ -97,6 +100,196 @@ void max_pool_backward(float* dx, const float* dy, const uint8_t* winners, const
     s.width == 8 ? max_pool_backward_of<8>(dx, dy, winners, s) : max_pool_backward_of<16>(dx, dy, winners, s);
 }
 
+template <uint32_t width>
+void average_pool_of(float* y, const float* x, const PoolShape& s) {
+    using V = Vector<width>;
+    for (uint32_t plane = 0; plane < s.planes; ++plane, x += uint64_t{s.H} * s.W * width)
+        for (uint32_t p = 0; p < s.P; ++p)
+            for (uint32_t q = 0; q < s.Q; ++q, y += width) {
+                typename V::F sum = {}, value;
+                uint32_t inside = 0;
+                window(s, p, q, [&](uint32_t, uint64_t pixel) {
+                    load(value, x + pixel * width);
+                    sum += value, ++inside;
+                });
+                store(y, sum / static_cast<float>(inside));
+            }
+}
+
+template <uint32_t width>
+void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
+    using V = Vector<width>;
+    uint64_t plane_size = uint64_t{s.H} * s.W * width;
+    for (uint32_t plane = 0; plane < s.planes; ++plane, dx += plane_size) {
+        for (uint64_t i = 0; i < plane_size; ++i) dx[i] = 0;
+        for (uint32_t p = 0; p < s.P; ++p)
+            for (uint32_t q = 0; q < s.Q; ++q, dy += width) {
+                typename V::F share, before;
+                uint32_t inside = 0;
+                window(s, p, q, [&](uint32_t, uint64_t) { ++inside; });
+                load(share, dy);
+                share /= static_cast<float>(inside);
+                window(s, p, q, [&](uint32_t, uint64_t pixel) {
+                    load(before, dx + pixel * width);
+                    store(dx + pixel * width, before + share);
+                });
+            }
+    }
+}
+
+void average_pool(float* y, const float* x, const PoolShape& s) {
+    s.width == 8 ? average_pool_of<8>(y, x, s) : average_pool_of<16>(y, x, s);
+}
+void average_pool_backward(float* dx, const float* dy, const PoolShape& s) {
+    s.width == 8 ? average_pool_backward_of<8>(dx, dy, s) : average_pool_backward_of<16>(dx, dy, s);
+}
+
+/// Calls visit(offset of the pixel in x) for all pixels of a group of channels, and flush() after at most 64 of them: the parts that are
+/// summed up in float.
+template <typename Visit, typename Flush>
+inline __attribute__((always_inline)) void channel_pixels(const ChannelShape& s, uint32_t group, Visit visit, Flush flush) {
+    for (uint32_t n = 0; n < s.samples; ++n) {
+        uint64_t first = (uint64_t{n} * s.groups + group) * s.pixels;
+        for (uint64_t begin = 0; begin < s.pixels; begin += 64) {
+            uint64_t end = begin + 64 < s.pixels ? begin + 64 : s.pixels;
+            for (uint64_t pixel = begin; pixel < end; ++pixel) visit((first + pixel) * s.width);
+            flush();
+        }
+    }
+}
+
+template <uint32_t width>
+void channel_sums_of(double* sums, const float* x, const float* mean, const ChannelShape& s) {
+    using V = Vector<width>;
+    for (uint32_t group = 0; group < s.groups; ++group) {
+        typename V::F part = {}, value, centre = {};
+        typename V::D total = {};
+        if (mean) load(centre, mean + group * width);
+        auto flush = [&] { total += __builtin_convertvector(part, typename V::D), part = (typename V::F){}; };
+        if (mean) {
+            channel_pixels(
+                s, group,
+                [&](uint64_t at) {
+                    load(value, x + at);
+                    value -= centre;
+                    part += value * value;
+                },
+                flush);
+        } else {
+            channel_pixels(
+                s, group,
+                [&](uint64_t at) {
+                    load(value, x + at);
+                    part += value;
+                },
+                flush);
+        }
+        store(sums + group * width, total);
+    }
+}
+
+template <uint32_t width>
+void channel_products_of(double* dy_sums, double* dyx_sums, const float* dy, const float* x, const float* mean, const ChannelShape& s) {
+    using V = Vector<width>;
+    for (uint32_t group = 0; group < s.groups; ++group) {
+        typename V::F part = {}, product = {}, value, gradient, centre;
+        typename V::D total = {}, product_total = {};
+        load(centre, mean + group * width);
+        channel_pixels(
+            s, group,
+            [&](uint64_t at) {
+                load(value, x + at), load(gradient, dy + at);
+                part += gradient;
+                product += gradient * (value - centre);
+            },
+            [&] {
+                total += __builtin_convertvector(part, typename V::D), part = (typename V::F){};
+                product_total += __builtin_convertvector(product, typename V::D), product = (typename V::F){};
+            });
+        store(dy_sums + group * width, total), store(dyx_sums + group * width, product_total);
+    }
+}
+
+template <uint32_t width>
+void channel_affine_of(float* y, const float* x, const float* mean, const float* scale, const float* shift, const ChannelShape& s) {
+    using V = Vector<width>;
+    for (uint32_t group = 0; group < s.groups; ++group) {
+        typename V::F value, centre, factor, constant;
+        load(centre, mean + group * width), load(factor, scale + group * width), load(constant, shift + group * width);
+        channel_pixels(
+            s, group,
+            [&](uint64_t at) {
+                load(value, x + at);
+                store(y + at, (value - centre) * factor + constant);
+            },
+            [] {});
+    }
+}
+
+template <uint32_t width>
+void channel_affine_backward_of(float* dx, const float* dy, const float* x, const float* mean, const float* a, const float* b,
+                                const float* c, const ChannelShape& s) {
+    using V = Vector<width>;
+    for (uint32_t group = 0; group < s.groups; ++group) {
+        typename V::F value, gradient, centre, of_gradient, of_value, constant;
+        load(centre, mean + group * width), load(of_gradient, a + group * width);
+        load(of_value, b + group * width), load(constant, c + group * width);
+        channel_pixels(
+            s, group,
+            [&](uint64_t at) {
+                load(value, x + at), load(gradient, dy + at);
+                store(dx + at, gradient * of_gradient + ((value - centre) * of_value + constant));
+            },
+            [] {});
+    }
+}
+
+void channel_sums(double* sums, const float* x, const float* mean, const ChannelShape& s) {
+    s.width == 8 ? channel_sums_of<8>(sums, x, mean, s) : channel_sums_of<16>(sums, x, mean, s);
+}
+void channel_products(double* dy_sums, double* dyx_sums, const float* dy, const float* x, const float* mean, const ChannelShape& s) {
+    s.width == 8 ? channel_products_of<8>(dy_sums, dyx_sums, dy, x, mean, s) : channel_products_of<16>(dy_sums, dyx_sums, dy, x, mean, s);
+}
+void channel_affine(float* y, const float* x, const float* mean, const float* scale, const float* shift, const ChannelShape& s) {
+    s.width == 8 ? channel_affine_of<8>(y, x, mean, scale, shift, s) : channel_affine_of<16>(y, x, mean, scale, shift, s);
+}
+void channel_affine_backward(float* dx, const float* dy, const float* x, const float* mean, const float* a, const float* b, const float* c,
+                             const ChannelShape& s) {
+    s.width == 8 ? channel_affine_backward_of<8>(dx, dy, x, mean, a, b, c, s) : channel_affine_backward_of<16>(dx, dy, x, mean, a, b, c, s);
+}
+
+// Philox as in runtime/core/rng.h, 16 draws side by side.
+void dropout(float* x, uint64_t count, const DropoutKey& key) {
+    for (uint64_t begin = 0; begin < count; begin += 128) {
+        uint32_t words[4][16];
+        for (uint32_t i = 0; i < 16; ++i) {
+            words[0][i] = static_cast<uint32_t>(key.sample), words[1][i] = static_cast<uint32_t>(key.sample >> 32);
+            words[2][i] = key.first + (static_cast<uint32_t>(begin / 8) + i) * key.stride;
+            words[3][i] = static_cast<uint32_t>(Purpose::dropout);
+        }
+        auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
+        for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85)
+            for (uint32_t i = 0; i < 16; ++i) {
+                uint64_t a = uint64_t{0xD2511F53} * words[0][i], b = uint64_t{0xCD9E8D57} * words[2][i];
+                words[0][i] = static_cast<uint32_t>(b >> 32) ^ words[1][i] ^ k0, words[1][i] = static_cast<uint32_t>(b);
+                words[2][i] = static_cast<uint32_t>(a >> 32) ^ words[3][i] ^ k1, words[3][i] = static_cast<uint32_t>(a);
+            }
+        uint16_t numbers[128];
+        for (uint32_t i = 0; i < 16; ++i)
+            for (uint32_t word = 0; word < 4; ++word) {
+                numbers[i * 8 + word * 2] = static_cast<uint16_t>(words[word][i]);
+                numbers[i * 8 + word * 2 + 1] = static_cast<uint16_t>(words[word][i] >> 16);
+            }
+        uint64_t here = count - begin < 128 ? count - begin : 128;
+        float* to = x + begin;
+        for (uint64_t i = 0; i < here; ++i) to[i] = numbers[i] >= key.drop ? to[i] * key.scale : 0.0f;
+    }
+}
+
+void add(float* y, const float* a, const float* b, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
+}
+
 template <typename Word>
 void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t count, double unit) {
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit);
@@ -115,7 +308,22 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
 }
 
 }   // namespace
-extern const FloatKernels float_kernels = {
-    normalise, relu, relu_backward, max_pool, max_pool_backward, dequantise<int16_t>, dequantise<int32_t>, dequantise<int64_t>, sgd};
+extern const FloatKernels float_kernels = {normalise,
+                                           relu,
+                                           relu_backward,
+                                           max_pool,
+                                           max_pool_backward,
+                                           average_pool,
+                                           average_pool_backward,
+                                           channel_sums,
+                                           channel_products,
+                                           channel_affine,
+                                           channel_affine_backward,
+                                           dropout,
+                                           add,
+                                           dequantise<int16_t>,
+                                           dequantise<int32_t>,
+                                           dequantise<int64_t>,
+                                           sgd};
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/core/nearest.h"
+
 namespace gradcast {
 namespace {
 
@@ -20,8 +22,12 @@ Status window(const Layer& layer, Shape* out) {
     if (spec.kernel > H || spec.kernel > W)
         return fail(Code::invalid, "layer {}: kernel {}x{} does not fit its input {}{}", spec.name, spec.kernel, spec.kernel,
                     text(layer.in), spec.pad ? fmt::format(" with pad {}", spec.pad) : "");
-    *out = {layer.in.C, static_cast<uint32_t>((H - spec.kernel) / spec.stride + 1),
-            static_cast<uint32_t>((W - spec.kernel) / spec.stride + 1)};
+    auto windows = [&](uint64_t padded, uint32_t side) {
+        uint64_t count = (padded - spec.kernel + (spec.ceil ? spec.stride - 1 : 0)) / spec.stride + 1;
+        // Rounded up, the last window must still begin inside, or it would hold nothing but padding.
+        return static_cast<uint32_t>((count - 1) * spec.stride >= uint64_t{side} + spec.pad ? count - 1 : count);
+    };
+    *out = {layer.in.C, windows(H, layer.in.H), windows(W, layer.in.W)};
     return {};
 }
 
@@ -34,7 +40,8 @@ Status outputs(const Layer& layer) {
 Status conv_shape(const NetSpec&, Layer& layer) {
     GC_TRY(outputs(layer));
     GC_TRY(window(layer, &layer.out));
-    layer.out.C = layer.biases = layer.spec.outputs;
+    layer.out.C = layer.spec.outputs;
+    layer.biases = layer.spec.bias ? layer.spec.outputs : 0;
     if (uint64_t{layer.spec.kernel} * layer.spec.kernel > elements_max)
         return fail(Code::invalid, "layer {}: kernel {} is too large", layer.spec.name, layer.spec.kernel);
     layer.weights = layer.in.C;
@@ -46,22 +53,42 @@ Status conv_shape(const NetSpec&, Layer& layer) {
 Status inner_product_shape(const NetSpec&, Layer& layer) {
     GC_TRY(outputs(layer));
     layer.out = {layer.spec.outputs, 1, 1};
-    layer.biases = layer.spec.outputs;
+    layer.biases = layer.spec.bias ? layer.spec.outputs : 0;
     layer.weights = layer.in.elements() * layer.spec.outputs;
     return {};
 }
 
-Status max_pool_shape(const NetSpec&, Layer& layer) {
+Status pool_shape(const NetSpec&, Layer& layer) {
     if (layer.spec.stride == 0) layer.spec.stride = layer.spec.kernel;
     return window(layer, &layer.out);
 }
 
-Status relu_shape(const NetSpec&, Layer& layer) {
+Status global_average_pool_shape(const NetSpec&, Layer& layer) {
+    layer.spec.kernel = layer.spec.stride = std::max(layer.in.H, layer.in.W);   // one window; what is outside does not count
+    layer.spec.pad = 0;
+    layer.out = {layer.in.C, 1, 1};
+    return {};
+}
+
+Status same_shape(const NetSpec&, Layer& layer) {
     layer.out = layer.in;
     return {};
 }
 
-Status softmax_cross_entropy_shape(const NetSpec& spec, Layer& layer) {
+Status dropout_shape(const NetSpec&, Layer& layer) {
+    layer.out = layer.in;
+    if (layer.spec.rate >= 0 && layer.spec.rate < 1) return {};
+    return fail(Code::invalid, "layer {}: its rate {} must be at least 0 and below 1", layer.spec.name, layer.spec.rate);
+}
+
+Status batch_norm_shape(const NetSpec&, Layer& layer) {
+    layer.out = layer.in;
+    layer.weights = layer.biases = layer.in.C;
+    layer.statistics = uint64_t{2} * layer.in.C;
+    return {};
+}
+
+Status loss_shape(const NetSpec& spec, Layer& layer) {
     layer.out = {spec.classes, 1, 1};
     if (layer.in == layer.out) return {};
     return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, text(layer.in), spec.classes,
@@ -77,9 +104,15 @@ struct Row {
 constexpr std::array rows = {
     Row{Kind::conv, "conv", "conv", conv_shape},
     Row{Kind::inner_product, "inner_product", "fc", inner_product_shape},
-    Row{Kind::max_pool, "max_pool", "pool", max_pool_shape},
-    Row{Kind::relu, "relu", "relu", relu_shape},
-    Row{Kind::softmax_cross_entropy, "softmax_cross_entropy", "loss", softmax_cross_entropy_shape},
+    Row{Kind::max_pool, "max_pool", "pool", pool_shape},
+    Row{Kind::average_pool, "average_pool", "average", pool_shape},
+    Row{Kind::global_average_pool, "global_average_pool", "global", global_average_pool_shape},
+    Row{Kind::relu, "relu", "relu", same_shape},
+    Row{Kind::dropout, "dropout", "dropout", dropout_shape},
+    Row{Kind::batch_norm, "batch_norm", "norm", batch_norm_shape},
+    Row{Kind::add, "add", "add", same_shape},
+    Row{Kind::softmax_cross_entropy, "softmax_cross_entropy", "loss", loss_shape},
+    Row{Kind::squared_loss, "squared_loss", "loss", loss_shape},
 };
 static_assert(rows.size() == kind_count);
 constexpr auto names = [] {
@@ -98,41 +131,83 @@ std::string joined(std::span<const char* const> words) {
 
 std::span<const char* const> layer_kinds() { return names; }
 
+namespace {
+
+/// Where a layer's input comes from, and its shape.
+Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
+    uint32_t named = Layer::none;
+    std::vector<std::string> known;
+    for (const Layer& each : before) {
+        if (each.spec.name == layer.spec.from) named = static_cast<uint32_t>(known.size());
+        known.push_back(each.spec.name);
+    }
+    if (!layer.spec.from.empty() && named == Layer::none) {
+        std::string near = nearest(layer.spec.from, known);
+        return fail(Code::invalid, "layer {}: from \"{}\" is no layer before it{}", layer.spec.name, layer.spec.from,
+                    near.empty() ? "" : fmt::format(": did you mean {}?", near));
+    }
+    layer.input = before.empty() ? Layer::none : static_cast<uint32_t>(before.size() - 1);
+    if (layer.kind == Kind::add) {
+        if (named == Layer::none)
+            return fail(Code::invalid, "layer {}: it needs `from`, the earlier layer whose output it adds", layer.spec.name);
+        layer.other = named;
+    } else if (named != Layer::none) {
+        layer.input = named;
+    }
+    layer.in = layer.input == Layer::none ? Shape{spec.C, spec.H + 2 * spec.pad, spec.W + 2 * spec.pad} : before[layer.input].out;
+    if (layer.input != Layer::none) ++before[layer.input].takers;
+    if (layer.other == Layer::none) return {};
+    ++before[layer.other].takers;
+    if (before[layer.other].out == layer.in) return {};
+    return fail(Code::invalid, "layer {}: its inputs {} {} and {} {} must be alike", layer.spec.name, before[layer.input].spec.name,
+                text(layer.in), layer.spec.from, text(before[layer.other].out));
+}
+
+}   // namespace
+
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
     if (spec.C == 0 || spec.H == 0 || spec.W == 0 || spec.C > 65536 || spec.H > 65536 || spec.W > 65536 || spec.pad > 65536)
         return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C,
                     spec.H, spec.W, spec.pad);
     if (spec.classes < 2) return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
-    if (spec.layers.empty() || spec.layers.back().kind != "softmax_cross_entropy")
-        return fail(Code::invalid, "the last layer of a net must be softmax_cross_entropy");
+    auto is_loss = [](const LayerSpec& layer) { return layer.kind == "softmax_cross_entropy" || layer.kind == "squared_loss"; };
+    if (spec.layers.empty() || !is_loss(spec.layers.back()))
+        return fail(Code::invalid, "the last layer of a net must be a loss: softmax_cross_entropy or squared_loss");
     std::vector<Layer> result;
     std::array<uint32_t, kind_count> numbers{};
     uint64_t offset = 0;
-    Shape shape = {spec.C, spec.H + 2 * spec.pad, spec.W + 2 * spec.pad};
     for (const LayerSpec& each : spec.layers) {
         auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& candidate) { return each.kind == candidate.name; });
-        if (row == rows.end())
-            return fail(Code::invalid, "layer {} has the unknown kind \"{}\": one of {}", result.size() + 1, each.kind,
-                        joined(layer_kinds()));
-        Layer layer{.spec = each, .kind = row->kind, .in = shape};
+        if (row == rows.end()) {
+            std::string near = nearest(each.kind, std::vector<std::string>(names.begin(), names.end()));
+            return fail(Code::invalid, "layer {} has the unknown kind \"{}\": {}one of {}", result.size() + 1, each.kind,
+                        near.empty() ? "" : fmt::format("did you mean {}? ", near), joined(layer_kinds()));
+        }
+        Layer layer{.spec = each, .kind = row->kind};
         uint32_t number = ++numbers[static_cast<size_t>(row->kind)];
         if (each.name.empty()) layer.spec.name = fmt::format("{}{}", row->short_name, number);
         for (const Layer& other : result)
             if (other.spec.name == layer.spec.name) return fail(Code::invalid, "two layers have the name {}", layer.spec.name);
-        if (shape.elements() > elements_max)
-            return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, text(shape));
-        if (row->kind == Kind::softmax_cross_entropy && &each != &spec.layers.back())
-            return fail(Code::invalid, "layer {}: softmax_cross_entropy must be the last layer", layer.spec.name);
+        GC_TRY(inputs(spec, result, layer));
+        if (layer.in.elements() > elements_max)
+            return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, text(layer.in));
+        if (is_loss(each) && &each != &spec.layers.back())
+            return fail(Code::invalid, "layer {}: {} must be the last layer", layer.spec.name, each.kind);
         GC_TRY(row->shape(spec, layer));
         layer.offset = offset;
         offset += layer.parameters();
         if (layer.weights > elements_max || offset > elements_max)
-            return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, text(shape),
+            return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, text(layer.in),
                         text(layer.out), elements_max);
-        shape = layer.out;
         result.push_back(std::move(layer));
     }
     if (offset == 0) return fail(Code::invalid, "the net has no layer with weights, so there is nothing to train");
+    for (Layer& layer : result) {
+        if (layer.takers == 0 && &layer != &result.back())
+            return fail(Code::invalid, "layer {}: no layer takes its output {}", layer.spec.name, text(layer.out));
+        layer.statistics_offset = offset;
+        offset += layer.statistics;
+    }
     *layers = std::move(result);
     return {};
 }
@@ -144,11 +219,18 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
         layout.groups.push_back({layer.offset, layer.parameters(), layer.spec.name});
         layout.elements += layer.parameters();
     }
+    size_t learnt = layout.groups.size();
+    for (const Layer& layer : layers) {
+        if (layer.statistics == 0) continue;
+        layout.groups.push_back({layer.statistics_offset, layer.statistics, layer.spec.name + " statistics"});
+        layout.elements += layer.statistics;
+    }
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
         bucket.offset = group.offset, bucket.count += group.count, ++bucket.group_count;
-        if (bucket.count * sizeof(float) < bucket_bytes && bucket.group > 0) continue;
+        bool enough = bucket.group < learnt && bucket.count * sizeof(float) >= bucket_bytes;
+        if (!enough && bucket.group != 0 && bucket.group != learnt) continue;
         layout.buckets.push_back(bucket);
         bucket.count = 0, bucket.group_count = 0;
     }

@@ -7,8 +7,20 @@
 namespace gradcast {
 
 /// In the order of the tables in layers.cc and cpu/net.cc.
-enum class Kind : uint8_t { conv, inner_product, max_pool, relu, softmax_cross_entropy };
-constexpr uint32_t kind_count = 5;
+enum class Kind : uint8_t {
+    conv,
+    inner_product,
+    max_pool,
+    average_pool,
+    global_average_pool,
+    relu,
+    dropout,
+    batch_norm,
+    add,
+    softmax_cross_entropy,
+    squared_loss
+};
+constexpr uint32_t kind_count = 11;
 
 struct Shape {   // of one sample
     uint32_t C = 0, H = 0, W = 0;
@@ -18,18 +30,26 @@ struct Shape {   // of one sample
 
 /// A layer of a checked net.
 struct Layer {
-    LayerSpec spec;   // name and stride filled in
+    static constexpr uint32_t none = ~0u;
+    LayerSpec spec;   // name, kernel and stride filled in
     Kind kind{};
     Shape in{}, out{};
     uint64_t offset = 0;                // of its weight in the flat vector; the bias follows
     uint64_t weights = 0, biases = 0;   // elements
+    // Running mean [C] and second moment [C] of batch norm.  They are at the end of the flat vector, behind all that is learnt, in a bucket
+    // of their own: a block's "gradient" of them is the sum over its samples of what it finds, so the mini-batch's mean comes out of the
+    // exact sum as a gradient does, and every node moves its statistics by the same bits.
+    uint64_t statistics = 0, statistics_offset = 0;
+    uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and that add adds
+    uint32_t takers = 0;                   // how many layers take its output
     uint64_t parameters() const { return weights + biases; }
 };
 
 /// Checks the whole list.  Error: names the layer and both shapes.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers);
 
-/// A group for each layer with parameters; a bucket is closed when it has at least bucket_bytes, from the end of the vector.
+/// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from
+/// the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes);
 
 }   // namespace gradcast

@@ -14,10 +14,14 @@ namespace gradcast {
 
 /// One layer of a net as a user writes it.  Fields that a kind does not use stay at their defaults.
 struct LayerSpec {
-    std::string kind = {};                      // "conv", "inner_product", "max_pool", "relu", "softmax_cross_entropy"
-    std::string name = {};                      // for errors and exports; empty: kind and number ("conv2")
+    std::string kind = {};                      // one of layer_kinds()
+    std::string name = {};                      // for errors, exports and `from`; empty: kind and number ("conv2")
     uint32_t outputs = 0;                       // conv, inner_product: K
-    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool (stride 0 for pooling means its kernel)
+    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool, average_pool (stride 0 for pooling means its kernel)
+    bool ceil = false;                          // pooling: a last window that is partly outside counts too
+    bool bias = true;                           // conv, inner_product
+    double rate = 0;                            // dropout: the share of elements that become 0, in steps of 2^-16
+    std::string from = {};                      // an earlier layer: add adds its output, any other kind takes that as its input
 };
 struct NetSpec {
     uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
@@ -25,7 +29,7 @@ struct NetSpec {
     uint32_t classes = 10;
     std::vector<LayerSpec> layers = {};
 };
-/// "lenet5", "cnn", "mlp" for samples of that shape.  Error: lists the presets.
+/// One of preset_names() for samples of that shape.  Error: the nearest, and all of them.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
 /// Names of all kinds of layers / presets, for errors.
 std::span<const char* const> layer_kinds();
@@ -79,7 +83,7 @@ Status net_cpu_ready(Net& net);
 Status nn_isa(Isa isa);
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)
-/// alone.
+/// alone.  Batch norm begins with weight 1, mean 0 and second moment 1.
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
 
 }   // namespace gradcast

@@ -16,7 +16,16 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
     for (const Layer& layer : layers) {
         if (layer.parameters() == 0) continue;
         float* weight = parameters.data() + layer.offset;
-        double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.biases)));   // a bias for each output
+        std::fill_n(weight + layer.weights, layer.biases, 0.0f);
+        if (layer.kind == Kind::batch_norm) {
+            float* statistics = parameters.data() + layer.statistics_offset;
+            std::fill_n(weight, layer.weights, 1.0f);
+            std::fill_n(statistics, layer.in.C, 0.0f);
+            std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
+            ++number;
+            continue;
+        }
+        double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.out.C)));
         for (uint64_t i = 0; i < layer.weights; i += 4) {
             Philox bits = random4(Purpose::weights, seed, number, static_cast<uint32_t>(i / 4));
             for (uint64_t j = 0; j < 4 && i + j < layer.weights; ++j) {
@@ -25,7 +34,6 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
                 weight[i + j] = static_cast<float>(std * radius * (j & 1 ? std::sin(angle) : std::cos(angle)));
             }
         }
-        std::fill_n(weight + layer.weights, layer.biases, 0.0f);
         ++number;
     }
 }

@@ -29,7 +29,7 @@ Status Call::run(const Frame& frame) const {
 void Build::begin(uint32_t size, bool backward) {
     samples = size, training = backward;
     kept_ = 0, odd_ = false;
-    activation = {};
+    activation = other = {};
 }
 
 dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes) {
@@ -47,6 +47,18 @@ dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like) {
     dnnl_memory_desc_t desc;
     GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, like.ndims, like.dims, dnnl_f32, dnnl_format_tag_any) == dnnl_success);
     return desc;
+}
+
+dnnl_memory_desc_t Build::blocked(const Shape& shape, uint32_t width) const {
+    dnnl_dims_t dims = {samples, shape.C, shape.H, shape.W};
+    dnnl_memory_desc_t desc;
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, dnnl_f32, width == 8 ? dnnl_nChw8c : dnnl_nChw16c) == dnnl_success);
+    return desc;
+}
+
+uint32_t Build::input_width() const {
+    dnnl_memory_desc_t eight = blocked(layer->in, 8);
+    return dnnl_memory_desc_equal(&activation.value.desc, &eight) ? 8 : 16;
 }
 
 // Scratch memory is the caller's, so that it comes from the arena and lanes do not share it.
@@ -106,6 +118,15 @@ Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
     if (made.learns) made.gradient = allocate(odd_ ? Place::odd : Place::even, desc, 0), odd_ = !odd_;
     return made;
+}
+
+Status Build::in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Activation* made) {
+    const Activation x = activation;
+    *made = x;
+    if (!x.shared && dnnl_memory_desc_equal(&x.value.desc, &desc)) return {};
+    *made = flows(desc, x.learns);
+    GC_TRY(reorder(x.value, made->value, operations->forward));
+    return made->learns ? reorder(made->gradient, x.gradient, after) : Status{};
 }
 
 Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor) {

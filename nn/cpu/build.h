@@ -47,6 +47,8 @@ struct Frame {
     dnnl_stream_t stream = nullptr;
     std::array<std::byte*, place_count> base{};
     const Samples* samples = nullptr;
+    BlockId id{};
+    bool training = false;          // a block, not an evaluation
     int32_t* predicted = nullptr;   // results of the loss layer
     double loss = 0;
     uint32_t right = 0;
@@ -66,6 +68,7 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
+    bool shared = false;   // other layers take the value too, so nobody may work in place; the gradient is this layer's alone
 };
 
 /// A oneDNN primitive with its arguments, bound to the memory of every lane once.
@@ -86,22 +89,28 @@ struct WeightCopies {
 
 class Build {
 public:
-    explicit Build(dnnl_engine_t engine) : engine_(engine) {}
+    Build(dnnl_engine_t engine, uint64_t job_seed) : seed(job_seed), engine_(engine) {}
+    const uint64_t seed;
 
     // Of the size under construction
     uint32_t samples = 0;
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
+    Activation other;        // in: what add adds
     void begin(uint32_t size, bool backward);
 
     // Of the layer under construction
     const Layer* layer = nullptr;
+    uint32_t number = 0;   // in the list of layers
     Operations* operations = nullptr;
     WeightCopies* copies = nullptr;
 
     /// Descriptors: float32, canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims);
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like);
+    /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
+    dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const;
+    uint32_t input_width() const;
 
     /// `what` is for the error: "forward".
     Status describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd);
@@ -113,6 +122,9 @@ public:
     /// Memory that lives until the backward pass, a gradient of an activation, memory of one lane for one operation after another.
     Tensor kept(const dnnl_memory_desc_t& desc);
     Activation flows(const dnnl_memory_desc_t& desc, bool learns);
+    /// For a layer that works in place: its input, where that comes in order `desc` and no other layer takes it; else a copy, whose
+    /// gradient `after` brings back.
+    Status in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Activation* activation);
     /// This layer's parameters and their gradient in canonical order.
     Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return {desc, place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place) const { return {plain({layer->biases}), place, (layer->offset + layer->weights) * sizeof(float)}; }
@@ -140,7 +152,12 @@ private:
 Status conv(Build& b);
 Status inner_product(Build& b);
 Status max_pool(Build& b);
+Status average_pool(Build& b);
 Status relu(Build& b);
+Status dropout(Build& b);
+Status batch_norm(Build& b);
+Status add(Build& b);
 Status softmax_cross_entropy(Build& b);
+Status squared_loss(Build& b);
 
 }   // namespace gradcast::cpu

@@ -19,31 +19,31 @@ Status conv(Build& b) {
 
     dnnl_convolution_desc_t op;
     Pd forward;
+    const dnnl_memory_desc_t* with_bias = l.biases ? &bias : nullptr;
     GC_ASSERT(dnnl_convolution_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, dnnl_convolution_direct,
-                                                 &any_x, &any_w, &bias, &any_y, strides, pad, pad) == dnnl_success);
+                                                 &any_x, &any_w, with_bias, &any_y, strides, pad, pad) == dnnl_success);
     GC_TRY(b.describe("forward", &op, nullptr, &forward));
     Tensor x1, w1;
     GC_TRY(b.consume({x.value}, Build::query(forward, dnnl_query_src_md), list.forward, &x1));
     GC_TRY(b.weights_as(canonical, Build::query(forward, dnnl_query_weights_md), &w1));
     const Activation y = b.activation = b.flows(Build::query(forward, dnnl_query_dst_md), true);
-    GC_TRY(b.primitive(forward,
-                       {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w1}, {DNNL_ARG_BIAS, b.bias(Place::parameters)}, {DNNL_ARG_DST, y.value}},
-                       list.forward));
+    std::vector<std::pair<int, Tensor>> tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w1}, {DNNL_ARG_DST, y.value}};
+    if (l.biases) tensors.emplace_back(DNNL_ARG_BIAS, b.bias(Place::parameters));
+    GC_TRY(b.primitive(forward, std::move(tensors), list.forward));
     if (!b.training) return {};
 
     Pd backward;
-    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &bias, &any_y, strides, pad, pad) ==
-              dnnl_success);
+    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, with_bias, &any_y, strides, pad,
+                                                          pad) == dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     Tensor x2, dy2, dw;
     std::vector<Operation> after;
     GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
     GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
     GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
-    GC_TRY(b.primitive(
-        backward,
-        {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}, {DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient)}},
-        list.weights));
+    tensors = {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}};
+    if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
+    GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
     list.weights.insert(list.weights.end(), after.begin(), after.end());
     if (!x.learns) return {};
 

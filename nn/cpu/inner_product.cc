@@ -13,32 +13,30 @@ Status inner_product(Build& b) {
     dnnl_memory_desc_t spatial = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), flat = Build::plain({b.samples, l.in.elements()});
     dnnl_memory_desc_t dst = Build::plain({b.samples, l.out.C}), weights = Build::plain({l.out.C, l.in.elements()}),
                        bias = Build::plain({l.out.C});
+    const dnnl_memory_desc_t* with_bias = l.biases ? &bias : nullptr;
 
     dnnl_inner_product_desc_t op;
     Pd forward;
-    GC_ASSERT(dnnl_inner_product_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, &flat, &weights, &bias,
-                                                   &dst) == dnnl_success);
+    GC_ASSERT(dnnl_inner_product_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, &flat, &weights,
+                                                   with_bias, &dst) == dnnl_success);
     GC_TRY(b.describe("forward", &op, nullptr, &forward));
     Tensor x1, w = b.weight(Place::parameters, weights);
     GC_TRY(b.consume({x.value}, spatial, list.forward, &x1));
     x1.desc = flat;
     const Activation y = b.flows(dst, true);
-    GC_TRY(b.primitive(forward,
-                       {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_BIAS, b.bias(Place::parameters)}, {DNNL_ARG_DST, y.value}},
-                       list.forward));
+    std::vector<std::pair<int, Tensor>> tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y.value}};
+    if (l.biases) tensors.emplace_back(DNNL_ARG_BIAS, b.bias(Place::parameters));
+    GC_TRY(b.primitive(forward, std::move(tensors), list.forward));
     b.activation = y;
     b.activation.value.desc = b.activation.gradient.desc = Build::plain({b.samples, l.out.C, 1, 1});
     if (!b.training) return {};
 
     Pd backward;
-    GC_ASSERT(dnnl_inner_product_backward_weights_desc_init(&op, &flat, &weights, &bias, &dst) == dnnl_success);
+    GC_ASSERT(dnnl_inner_product_backward_weights_desc_init(&op, &flat, &weights, with_bias, &dst) == dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
-    GC_TRY(b.primitive(backward,
-                       {{DNNL_ARG_SRC, x1},
-                        {DNNL_ARG_DIFF_DST, y.gradient},
-                        {DNNL_ARG_DIFF_WEIGHTS, b.weight(Place::gradient, weights)},
-                        {DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient)}},
-                       list.weights));
+    tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_DIFF_DST, y.gradient}, {DNNL_ARG_DIFF_WEIGHTS, b.weight(Place::gradient, weights)}};
+    if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
+    GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
     if (!x.learns) return {};
 
     GC_ASSERT(dnnl_inner_product_backward_data_desc_init(&op, &flat, &weights, &dst) == dnnl_success);

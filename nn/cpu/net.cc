@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 #include <set>
 
 #include "nn/cpu/build.h"
@@ -32,8 +31,17 @@ struct Row {
     Kind kind;
     Status (*build)(Build& b);
 };
-constexpr std::array rows = {Row{Kind::conv, conv}, Row{Kind::inner_product, inner_product}, Row{Kind::max_pool, max_pool},
-                             Row{Kind::relu, relu}, Row{Kind::softmax_cross_entropy, softmax_cross_entropy}};
+constexpr std::array rows = {Row{Kind::conv, conv},
+                             Row{Kind::inner_product, inner_product},
+                             Row{Kind::max_pool, max_pool},
+                             Row{Kind::average_pool, average_pool},
+                             Row{Kind::global_average_pool, average_pool},
+                             Row{Kind::relu, relu},
+                             Row{Kind::dropout, dropout},
+                             Row{Kind::batch_norm, batch_norm},
+                             Row{Kind::add, add},
+                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy},
+                             Row{Kind::squared_loss, squared_loss}};
 static_assert(rows.size() == kind_count);
 
 /// The net for blocks of one size.
@@ -72,6 +80,7 @@ private:
     Layout layout_;
     std::vector<Layer> layers_;
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
+    bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;        // by layer
     std::vector<Program> programs_;           // ascending sizes
     std::vector<std::unique_ptr<Call>> calls_;
@@ -84,20 +93,39 @@ private:
     const FloatKernels& kernels_ = float_kernels(isa_best());
 };
 
-constexpr uint64_t apply_chunk = 4096;   // elements turned to float at a time: they stay in the first-level cache
+constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
+constexpr uint64_t apply_chunk = 4096;     // elements turned to float at a time: they stay in the first-level cache
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training);
-    build.activation.value = program.input = build.kept(Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
-    // A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
-    std::vector<size_t> order(layers_.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    for (size_t i = 0; i + 1 < order.size(); ++i)
-        if (layers_[order[i]].kind == Kind::relu && layers_[order[i + 1]].kind == Kind::max_pool) std::swap(order[i], order[i + 1]);
-    for (size_t i : order) {
-        build.layer = &layers_[i], build.operations = &program.layers.emplace_back(), build.copies = &copies_[i];
+    program.input = build.kept(Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
+    program.layers.resize(layers_.size());
+    std::vector<Activation> outputs;
+    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs that several layers take
+    auto take = [&](uint32_t from) {
+        if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
+        Activation given = outputs[from];
+        given.shared = layers_[from].takers > 1;
+        if (given.shared && given.learns) parts[from].push_back(given.gradient = build.kept(given.gradient.desc));
+        return given;
+    };
+    for (uint32_t i = 0; i < layers_.size(); ++i) {
+        build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i], build.copies = &copies_[i];
+        build.activation = take(layers_[i].input);
+        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
         GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
+        outputs.push_back(build.activation);
+    }
+    for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
+        if (parts[i].empty()) continue;
+        auto sum = [this, to = outputs[i].gradient, from = parts[i]](Frame& frame) {
+            uint64_t count = to.bytes() / sizeof(float);
+            kernels_.add(frame.at(to), frame.at(from[0]), frame.at(from[1]), count);
+            for (size_t part = 2; part < from.size(); ++part) kernels_.add(frame.at(to), frame.at(to), frame.at(from[part]), count);
+            return Status{};
+        };
+        program.layers[i].weights.insert(program.layers[i].weights.begin(), sum);
     }
     return {};
 }
@@ -108,6 +136,16 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     spec_ = spec, config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     layout_ = layers_layout(layers_, config.bucket_bytes);
+    // A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
+    for (uint32_t i = 0; i + 1 < layers_.size(); ++i) {
+        Layer &first = layers_[i], &second = layers_[i + 1];
+        if (first.kind != Kind::relu || second.kind != Kind::max_pool || first.takers != 1 || second.input != i) continue;
+        std::swap(first, second);
+        first.input = second.input, second.input = i;
+        second.takers = std::exchange(first.takers, 1);
+        second.in = second.out = first.out;
+    }
+    for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
     bucket_of_layer_.assign(layers_.size(), ~0u);
     for (size_t i = 0; i < layers_.size(); ++i)
         for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket)
@@ -122,7 +160,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     std::set<uint32_t> sizes = training;
     sizes.insert(config.samples_max);
     copies_.resize(layers_.size());
-    Build build(engine);
+    Build build(engine, config.seed);
     for (uint32_t size : sizes) {
         GC_ASSERT(size >= 1);
         programs_.push_back({size, training.contains(size), {}, {}});
@@ -221,18 +259,19 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     if (program == programs_.end())
         return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, block_sizes());
     Frame& frame = frames_[lane];
-    frame.samples = &samples, frame.predicted = nullptr;
+    frame.samples = &samples, frame.predicted = nullptr, frame.id = id, frame.training = true;
     GC_TRY(forward(*program, frame, id.step));
     sink.loss(lane, id, frame.loss);
+    auto complete = [&](uint32_t bucket) {
+        const Bucket& range = layout_.buckets[bucket];
+        Buffer gradient = memory_[lane][static_cast<size_t>(Place::gradient)];
+        return sink.bucket(lane, id, bucket, gradient.part(range.offset * sizeof(float), range.count * sizeof(float)));
+    };
+    if (statistics_) GC_TRY(complete(0));   // the forward pass has made them
     for (size_t i = layers_.size(); i-- > 0;) {
         if (cancelled(id.step)) return step_cancelled;
         for (const Operation& operation : program->layers[i].weights) GC_TRY(operation(frame));
-        if (uint32_t bucket = bucket_of_layer_[i]; bucket != ~0u) {
-            const Bucket& range = layout_.buckets[bucket];
-            GC_TRY(sink.bucket(
-                lane, id, bucket,
-                memory_[lane][static_cast<size_t>(Place::gradient)].part(range.offset * sizeof(float), range.count * sizeof(float))));
-        }
+        if (bucket_of_layer_[i] != ~0u) GC_TRY(complete(bucket_of_layer_[i]));
         for (const Operation& operation : program->layers[i].data) GC_TRY(operation(frame));
     }
     return {};
@@ -246,7 +285,7 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     if (program == programs_.end())
         return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
     Frame& frame = frames_[lane];
-    frame.samples = &samples, frame.predicted = predicted;
+    frame.samples = &samples, frame.predicted = predicted, frame.training = false;
     GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation
     *right = frame.right, *loss = frame.loss;
     return {};
@@ -267,11 +306,17 @@ Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const doubl
                 case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]); break;
                 case Word::i64: kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, units[g]); break;
             }
+            if (statistics_ && sum.bucket == 0) {
+                float* running = parameters().data() + offset;
+                for (uint64_t j = 0; j < count; ++j) running[j] += statistics_share * (gradient[j] - running[j]);
+                continue;
+            }
             optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
         }
     }
     for (size_t i = 0; i < layers_.size(); ++i)
-        if (layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count) refresh_layer(i);
+        if (layers_[i].parameters() && layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count)
+            refresh_layer(i);
     return {};
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t job_bytes_max = 1 << 20;
 
-enum class Kind : uint8_t { text, name, integer, number, duration };   // name: one of Option::names()
+enum class Kind : uint8_t { text, name, integer, number, duration, flag };   // name: one of Option::names()
 
 struct Value {
     std::string text;
@@ -119,11 +119,20 @@ constexpr Option options[] = {
      [](Target target, const Value& value) { target.layer->name = value.text; }},
     {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)",
      set_layer<&LayerSpec::outputs>},
-    {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool)",
+    {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool, average_pool)",
      set_layer<&LayerSpec::kernel>},
-    {"net.layers", "stride", Kind::integer, "1", 0, 1024, false, nullptr, "step of the window; 0 in max_pool: its kernel",
+    {"net.layers", "stride", Kind::integer, "1", 0, 1024, false, nullptr, "step of the window; 0 in pooling: its kernel",
      set_layer<&LayerSpec::stride>},
     {"net.layers", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side", set_layer<&LayerSpec::pad>},
+    {"net.layers", "ceil", Kind::flag, "false", 0, 0, false, nullptr, "pooling: a last window that is partly outside counts too",
+     [](Target target, const Value& value) { target.layer->ceil = value.integer != 0; }},
+    {"net.layers", "bias", Kind::flag, "true", 0, 0, false, nullptr, "conv, inner_product: with a bias",
+     [](Target target, const Value& value) { target.layer->bias = value.integer != 0; }},
+    {"net.layers", "rate", Kind::number, "0", 0, 1, false, nullptr, "dropout: the share that becomes 0, below 1",
+     [](Target target, const Value& value) { target.layer->rate = value.number; }},
+    {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before",
+     [](Target target, const Value& value) { target.layer->from = value.text; }},
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "how parameters follow the gradient",
      [](Target target, const Value& value) { target.job->optimiser.kind = value.text; }},
     {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", set_rate<&OptimiserConfig::lr>},
@@ -255,8 +264,9 @@ private:
         for (const toml::node& each : *array) {
             LayerSpec layer;
             section("net.layers", *each.as_table(), {&job_, &layer});
-            if (!layer.name.empty() && !plain(layer.name))
-                mistake(line_of(each), "net.layers.name", fmt::format("{} {}", shown(layer.name), plain_rule));
+            for (auto [key, name] : {std::pair{"net.layers.name", &layer.name}, {"net.layers.from", &layer.from}})
+                if (!name->empty() && !plain(*name)) mistake(line_of(each), key, fmt::format("{} {}", shown(*name), plain_rule));
+            if (layer.rate == 1) mistake(line_of(each), "net.layers.rate", "1 is not below 1");
             if (!each.as_table()->contains("kind"))
                 mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", joined(kinds_of_layers())));
             job_.layers.push_back(std::move(layer));
@@ -281,6 +291,10 @@ private:
                 value.integer = **node.as_integer();
                 value.number = static_cast<double>(value.integer);
                 break;
+            case Kind::flag:
+                if (!node.is_boolean()) return wrong(fmt::format("is {}, not true or false", type_name(node)));
+                value.integer = **node.as_boolean();
+                break;
             case Kind::number:
                 if (!node.is_number()) return wrong(fmt::format("is {}, not a number", type_name(node)));
                 value.number = *node.value<double>();
@@ -299,7 +313,7 @@ private:
                                          near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
             }
         }
-        if (option.kind != Kind::text && option.kind != Kind::name) {
+        if (option.kind == Kind::integer || option.kind == Kind::number || option.kind == Kind::duration) {
             std::string is = option.kind == Kind::duration  ? value.text
                              : option.kind == Kind::integer ? fmt::format("{}", value.integer)
                                                             : fmt::format("{}", value.number);
@@ -415,6 +429,7 @@ std::string job_help() {
         if (option.names) range = joined(option.names());
         else if (option.kind == Kind::integer || option.kind == Kind::duration)
             range = fmt::format("{} .. {}", bound(option, option.min), bound(option, option.max));
+        else if (option.kind == Kind::flag) range = "true, false";
         else if (option.kind == Kind::number) range = option.above ? "above 0" : option.max == 1 ? "0 .. 1" : "0 and more";
         text += fmt::format("    {:<24}{}{}\n", fmt::format("{} = {}", option.key, *option.value ? option.value : "…"), option.help,
                             range.empty() ? "" : fmt::format(" ({})", range));

@@ -129,21 +129,24 @@ private:
 std::string layers_text(const NetSpec& net) {
     std::string text;
     for (const LayerSpec& layer : net.layers)
-        text += fmt::format("{} {} {} {} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs, layer.kernel,
-                            layer.stride, layer.pad);
+        text +=
+            fmt::format("{} {} {} {} {} {} {:d} {:d} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs,
+                        layer.kernel, layer.stride, layer.pad, layer.ceil, layer.bias, layer.rate, layer.from.empty() ? "-" : layer.from);
     return text;
 }
 
-/// False: some line is not such a layer.
+/// False: some line is not such a layer.  Of older models each ends with pad.
 bool layers_parse(const std::string& text, NetSpec* net) {
     for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
         end = std::min(text.find('\n', begin), text.size());
-        char kind[65], name[65];
+        char kind[65], name[65], from[65] = "-";
+        uint32_t ceil = 0, bias = 1;
         LayerSpec layer;
-        if (std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u", kind, name, &layer.outputs, &layer.kernel,
-                        &layer.stride, &layer.pad) != 6)
-            return false;
-        layer.kind = kind;
+        int found = std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u %u %u %lf %64s", kind, name, &layer.outputs,
+                                &layer.kernel, &layer.stride, &layer.pad, &ceil, &bias, &layer.rate, from);
+        if (found != 6 && found != 10) return false;
+        layer.kind = kind, layer.ceil = ceil != 0, layer.bias = bias != 0;
+        if (std::string_view(from) != "-") layer.from = from;
         if (std::string_view(name) != "-") layer.name = name;
         net->layers.push_back(std::move(layer));
     }

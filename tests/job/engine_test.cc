@@ -116,6 +116,13 @@ protected:
                "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n" +
                more;
     }
+    /// The same with batch norm, dropout and a shortcut: a net with state and random numbers of its own.
+    std::string job_text_of_all(const std::string& more = "") {
+        return replaced(job_text(more), "[[net.layers]]\nkind = \"relu\"\n",
+                        "[[net.layers]]\nkind = \"batch_norm\"\n[[net.layers]]\nkind = \"relu\"\nname = \"low\"\n"
+                        "[[net.layers]]\nkind = \"dropout\"\nrate = 0.25\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n"
+                        "[[net.layers]]\nkind = \"add\"\nfrom = \"low\"\n");
+    }
     static std::string replaced(std::string text, const std::string& from, const std::string& to) {
         size_t at = text.find(from);
         EXPECT_NE(at, std::string::npos) << from;
@@ -472,6 +479,34 @@ TEST_F(EngineTest, OneDigestAndOneAccuracyWhateverTheRanks) {
                 EXPECT_EQ(each.loss, one.loss);
             }
         }
+}
+
+TEST_F(EngineTest, BatchNormAndDropoutGiveOneDigestWhateverTheRanks) {
+    for (const char* quantiser : {"auto32", "auto16"}) {
+        std::string text = job_text_of_all(fmt::format("[algorithm]\nquantiser = \"{}\"\n", quantiser));
+        JobStatus one, again;
+        std::string path;
+        ASSERT_TRUE(run_one(text, 2, &one, &path).ok());
+        ASSERT_TRUE(run_one(text, 1, &again).ok());
+        EXPECT_EQ(one.digest, again.digest);
+        EXPECT_GT(one.accuracy, 0.9);
+        Evaluation evaluation;   // the file holds the statistics and the list of layers
+        Status evaluated = model_evaluate(path, folder_ + "/test.h5", 2, &evaluation);
+        ASSERT_TRUE(evaluated.ok()) << evaluated.what;
+        EXPECT_EQ(static_cast<double>(evaluation.right) / 250, one.accuracy);
+        for (uint32_t n : {2u, 3u, 7u}) {
+            std::vector<JobStatus> many;
+            Status result = run_many(text, n, &many);
+            ASSERT_TRUE(result.ok()) << result.what;
+            for (const JobStatus& each : many) {
+                EXPECT_EQ(each.digest, one.digest) << quantiser << " " << n;
+                EXPECT_EQ(each.accuracy, one.accuracy);
+            }
+        }
+    }
+    JobStatus status;
+    Status result = run_one(job_text_of_all("[algorithm]\nquantiser = \"fixed\"\n"), 1, &status);
+    EXPECT_STREQ(result.what, "algorithm.quantiser: fixed would cut off the statistics of batch_norm: take auto32");
 }
 
 using SlowEngineTest = EngineTest;

@@ -152,7 +152,9 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"train = \"fashion-mnist/train*.h5\"", "train = \"\"", "job.toml:10: data.train: is empty"},
              {"test = \"fashion-mnist/test*.h5\"", "test = \"a\\u0000b\"", "job.toml:11: data.test: holds a zero byte"},
              {"preset = \"lenet5\"", "preset = \"lenet6\"", "(did you mean lenet5?)"},
-             {"preset = \"lenet5\"", "", "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]"},
+             {"preset = \"lenet5\"", "",
+              "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, or "
+              "[[net.layers]]"},
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
              {"exchange = \"ring\"", "exchange = \"coded-x\"", "job.toml:20: algorithm.exchange: \"coded-x\" is not one of "},
              {"quantiser = \"auto32\"", "quantiser = \"fixed\"", "job.toml:23: algorithm.quantiser: "},
@@ -193,7 +195,8 @@ TEST(JobFile, AllMistakesInOneGo) {
     text.replace(text.find("preset"), 6, "presett");
     EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
                                      "job.toml:6: job.batch: is text, not a whole number",
-                                     "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]",
+                                     "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
+                                     "nin, resnet9, or [[net.layers]]",
                                      "job.toml:13: net.presett: is not known: did you mean preset?",
                                      "job.toml:16: optimiser.lr: -1 is not above 0",
                                  }));
@@ -202,7 +205,8 @@ TEST(JobFile, AllMistakesInOneGo) {
 TEST(JobFile, ASectionIsNotAValue) {
     EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
               (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
-                                        "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, or [[net.layers]]"}));
+                                        "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
+                                        "nin, resnet9, or [[net.layers]]"}));
 }
 
 TEST(JobFile, SyntaxErrorHasLineAndColumn) {
@@ -248,6 +252,19 @@ TEST(JobFile, Layers) {
     EXPECT_EQ(found[1].find("job.toml:9: net.layers.name: \"a b\" is not "), 0u) << found[1];
     EXPECT_EQ(found[2].find("job.toml:9: net.layers.kind: is missing: conv, "), 0u) << found[2];
     EXPECT_EQ(found[3], "job.toml:10: net.layers.kernell: is not known: did you mean kernel?");
+    ASSERT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"max_pool\"\nname = \"a\"\nkernel = 3\nceil = true\n"
+                                 "[[net.layers]]\nkind = \"dropout\"\nrate = 0.5\nfrom = \"a\"\n"
+                                 "[[net.layers]]\nkind = \"conv\"\nbias = false\n",
+                          &job),
+              std::vector<std::string>{});
+    EXPECT_TRUE(job.layers[0].ceil && !job.layers[1].ceil && job.layers[1].bias && !job.layers[2].bias);
+    EXPECT_EQ(job.layers[1].rate, 0.5);
+    EXPECT_EQ(job.layers[1].from, "a");
+    EXPECT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"dropout\"\nrate = 1\nceil = 1\nfrom = \"a b\"\n"),
+              (std::vector<std::string>{
+                  "job.toml:7: net.layers.from: \"a b\" is not 1 to 64 letters, digits, '.', '_' and '-' that begin with "
+                  "a letter, a digit or '_'",
+                  "job.toml:7: net.layers.rate: 1 is not below 1", "job.toml:10: net.layers.ceil: is a whole number, not true or false"}));
     EXPECT_EQ(mistakes_of(head + "layers = []\n").size(), 1u);
     EXPECT_EQ(mistakes_of(head + "layers = 7\n").size(), 1u);
     EXPECT_EQ(mistakes_of(head + "layers = [1, {}]\n").size(), 1u);

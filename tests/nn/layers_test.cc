@@ -40,17 +40,33 @@ TEST(Presets, HaveTheirParameterCounts) {
     EXPECT_EQ(spec.pad, 2u);
     ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 785u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
+    ASSERT_TRUE(preset_find("lenet3", 1, 28, 28, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 26u * 20 + (20u * 25 + 1) * 50 + 1251 * 10);
+    ASSERT_TRUE(preset_find("lenet3-wide", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 75u * 64 + 1600 * 128 + 3201 * 10 + 4 * (64 + 128));   // of batch norm two are learnt, two statistics
+    ASSERT_TRUE(preset_find("lenet5-wide", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 75u * 64 + 1600 * 128 + 3201 * 384 + 385 * 192 + 193 * 10 + 4 * (64 + 128));
+    ASSERT_TRUE(preset_find("cnn-norm", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 878538u + 3 * (32 + 64));
+    ASSERT_TRUE(preset_find("nin", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 966986u);
+    ASSERT_TRUE(preset_find("nin", 3, 32, 32, 100, &spec).ok());
+    EXPECT_EQ(parameters(spec), 984356u);
+    ASSERT_TRUE(preset_find("resnet9", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 6573130u + 2 * (64 + 3 * 128 + 256 + 3 * 512));
     ASSERT_TRUE(preset_find("mlp", 3, 32, 32, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 3073u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
 }
 
 TEST(Presets, SayWhatThereIs) {
     NetSpec spec;
-    EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what, "no net \"lenet\": one of lenet5, cnn, mlp");
+    EXPECT_STREQ(
+        preset_find("lenet", 1, 28, 28, 10, &spec).what,
+        "no net \"lenet\": did you mean lenet5? one of lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9");
     EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
     EXPECT_STREQ(preset_find("cnn", 3, 32, 31, 10, &spec).what, "net cnn takes samples of 28x28 or 32x32, not 32x31");
     EXPECT_TRUE(spec.layers.empty());
-    EXPECT_EQ(preset_names().size(), 3u);
+    EXPECT_EQ(preset_names().size(), 9u);
     for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
     EXPECT_STREQ(layer_kinds()[1], "inner_product");
 }
@@ -65,10 +81,26 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({conv(4, 2, 0), loss()}), "layer conv1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
-    EXPECT_EQ(mistake({conv(4, 1), {.kind = "gelu"}, loss()}),
-              "layer 2 has the unknown kind \"gelu\": one of conv, inner_product, max_pool, relu, softmax_cross_entropy");
-    EXPECT_EQ(mistake({fc(10)}), "the last layer of a net must be softmax_cross_entropy");
-    EXPECT_EQ(mistake({}), "the last layer of a net must be softmax_cross_entropy");
+    const std::string kinds =
+        "one of conv, inner_product, max_pool, average_pool, global_average_pool, relu, dropout, batch_norm, add, softmax_cross_entropy, "
+        "squared_loss";
+    EXPECT_EQ(mistake({conv(4, 1), {.kind = "tangent"}, loss()}), "layer 2 has the unknown kind \"tangent\": " + kinds);
+    EXPECT_EQ(mistake({conv(4, 1), {.kind = "max_pol"}, loss()}),
+              "layer 2 has the unknown kind \"max_pol\": did you mean max_pool? " + kinds);
+    EXPECT_EQ(mistake({fc(10)}), "the last layer of a net must be a loss: softmax_cross_entropy or squared_loss");
+    EXPECT_EQ(mistake({}), "the last layer of a net must be a loss: softmax_cross_entropy or squared_loss");
+    EXPECT_EQ(mistake({squared_loss(), fc(10), loss()}), "layer loss1: squared_loss must be the last layer");
+    EXPECT_EQ(mistake({fc(9), squared_loss()}), "layer loss1: its input 9x1x1 does not fit 10 classes (10x1x1)");
+    EXPECT_EQ(mistake({average_pool(4), fc(10), loss()}), "layer average1: kernel 4x4 does not fit its input 16x3x3");
+    EXPECT_EQ(mistake({dropout(1), fc(10), loss()}), "layer dropout1: its rate 1 must be at least 0 and below 1");
+    EXPECT_EQ(mistake({dropout(NAN), fc(10), loss()}), "layer dropout1: its rate nan must be at least 0 and below 1");
+    EXPECT_EQ(mistake({conv(4, 1), conv(4, 2), add("conv1"), fc(10), loss()}),
+              "layer add1: its inputs conv2 4x2x2 and conv1 4x3x3 must be alike");
+    EXPECT_EQ(mistake({conv(4, 1), add("conv2"), fc(10), loss()}), "layer add1: from \"conv2\" is no layer before it: did you mean conv1?");
+    EXPECT_EQ(mistake({conv(4, 1), named(fc(10), "", "later"), loss()}), "layer fc1: from \"later\" is no layer before it");
+    EXPECT_EQ(mistake({conv(4, 1), {.kind = "add"}, fc(10), loss()}),
+              "layer add1: it needs `from`, the earlier layer whose output it adds");
+    EXPECT_EQ(mistake({conv(4, 1), conv(5, 1), named(fc(10), "", "conv1"), loss()}), "layer conv2: no layer takes its output 5x3x3");
     EXPECT_EQ(mistake({fc(10), loss(), loss()}), "layer loss1: softmax_cross_entropy must be the last layer");
     EXPECT_EQ(mistake({relu(), loss()}, {.C = 10, .H = 1, .W = 1}), "the net has no layer with weights, so there is nothing to train");
     EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}), "two layers have the name fc1");
@@ -82,6 +114,46 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     std::unique_ptr<Net> net;
     EXPECT_STREQ(net_cpu_plan(large, {.lanes = 1, .samples_max = 1}, arena, &net).what,
                  "layer pool1: kernel 17x17: max_pool takes at most 16x16");
+}
+
+TEST(Layers, RoundingUpCountsNoWindowThatIsAllPadding) {
+    auto out = [](uint32_t side, LayerSpec layer) {
+        NetSpec spec{.C = 1, .H = side, .W = side + 1, .classes = 2, .layers = {std::move(layer), fc(2), loss()}};
+        std::vector<Layer> layers;
+        EXPECT_TRUE(layers_check(spec, &layers).ok());
+        return std::pair(layers[0].out.H, layers[0].out.W);
+    };
+    // Numbers of torch.nn.functional.avg_pool2d(ceil_mode=True).
+    EXPECT_EQ(out(32, average_pool(3, 2, 0, true)), std::pair(16u, 16u));
+    EXPECT_EQ(out(32, average_pool(3, 2)), std::pair(15u, 16u));
+    EXPECT_EQ(out(5, average_pool(2, 2, 1, true)), std::pair(3u, 4u));
+    EXPECT_EQ(out(4, average_pool(1, 3, 0, true)), std::pair(2u, 2u));
+    EXPECT_EQ(out(5, average_pool(1, 3, 0, true)), std::pair(2u, 2u));
+    EXPECT_EQ(out(3, global_pool()), std::pair(1u, 1u));
+}
+
+TEST(Layers, StatisticsAreTheLastGroupsAndTheFirstBucket) {
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(everything(), &layers).ok());
+    for (uint64_t bucket_bytes : {uint64_t{1}, uint64_t{1} << 40}) {
+        Layout layout = layers_layout(layers, bucket_bytes);
+        ASSERT_EQ(layout.groups.size(), 10u + 3);
+        EXPECT_EQ(layout.groups[1].layer, "norm1");
+        EXPECT_EQ(layout.groups[10].layer, "norm1 statistics");
+        EXPECT_EQ(layout.groups[11].count, 40u);
+        EXPECT_EQ(layout.buckets[0].group, 10u);
+        EXPECT_EQ(layout.buckets[0].group_count, 3u);
+        EXPECT_EQ(layout.buckets[0].offset + layout.buckets[0].count, layout.elements);
+        EXPECT_EQ(layout.buckets.size(), bucket_bytes == 1 ? 11u : 2u);
+        EXPECT_EQ(layout.buckets.back().offset, 0u);
+        std::vector<float> w(layout.elements, NAN);
+        weights_initial(everything(), layout, 1, w);
+        for (float each : w) ASSERT_FALSE(std::isnan(each));
+        EXPECT_EQ(w[layout.groups[1].offset], 1.0f);
+        EXPECT_EQ(w[layout.groups[1].offset + 20], 0.0f);
+        EXPECT_EQ(w[layout.groups[12].offset], 0.0f);
+        EXPECT_EQ(w.back(), 1.0f);
+    }
 }
 
 TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {

@@ -2,7 +2,9 @@
 # Makes tests/nn/reference/*.bin with PyTorch (Debian: python3-torch) in double precision: losses, gradients and SGD steps of small nets.
 # A file is a text header (net, layers, samples, steps, "end"), then little-endian arrays:
 #   images u8 [n,C,H,W], labels i32 [n], mean f32 [C], std f32 [C], parameters f32 [P],
-#   loss f64 (sum), gradient f32 [P] (sum), predicted i32 [n], parameters after the steps f32 [P].
+#   loss f64 (sum), gradient f32 [P] (sum), predicted i32 [n], parameters after the steps f32 [P],
+#   and of nets with batch norm the loss f64 (sum) of an evaluation, to which `predicted` belongs too.
+# Running statistics (mean, second moment by channel) are the end of P; their "gradient" is n times those of the samples.
 import os
 import sys
 
@@ -21,22 +23,58 @@ CASES = {
                                        ("inner_product", 20, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 12, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
     "mlp": ((1, 7, 9, 0, 10, 13), [("inner_product", 40, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 33, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 21, 0, 1, 0),
                                    ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
+    # After the five, options: ceil, bias, name, from.
+    "average_pool": ((2, 12, 14, 0, 6, 5), [("conv", 5, 3, 1, 1), ("average_pool", 0, 3, 2, 1, {"ceil": 1}), ("conv", 19, 2, 1, 0), ("relu", 0, 0, 1, 0),
+                                            ("max_pool", 0, 3, 2, 0, {"ceil": 1}), ("conv", 6, 2, 1, 1), ("global_average_pool", 0, 0, 1, 0)]),
+    "batch_norm": ((3, 9, 8, 1, 5, 9), [("conv", 7, 3, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 17, 2, 2, 0), ("batch_norm", 0, 0, 1, 0),
+                                        ("inner_product", 9, 0, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 5, 0, 1, 0)]),
+    "residual": ((2, 8, 7, 0, 4, 6), [("conv", 9, 3, 1, 1), ("relu", 0, 0, 1, 0, {"name": "a"}), ("conv", 18, 3, 2, 1), ("relu", 0, 0, 1, 0), ("conv", 18, 3, 1, 1, {"name": "b"}),
+                                      ("conv", 18, 1, 2, 0, {"from": "a"}), ("add", 0, 0, 1, 0, {"from": "b"}), ("relu", 0, 0, 1, 0, {"name": "c"}), ("conv", 18, 1, 1, 0),
+                                      ("relu", 0, 0, 1, 0), ("add", 0, 0, 1, 0, {"from": "c"}), ("inner_product", 4, 0, 1, 0)]),
 }
+LOSSES = {"residual": "squared_loss"}   # the others: softmax_cross_entropy
+RATES = {"residual": 0.00390625}
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 5, 0.125, 0.875, 0.015625   # exact in float
 
 
-def forward(layers, parameters, x):
-    parameters = iter(parameters)
-    for kind, outputs, kernel, stride, pad in layers:
+def options(layer):
+    return {"ceil": 0, "bias": 1, "name": "", "from": "", **(layer[5] if len(layer) > 5 else {})}
+
+
+def forward(layers, parameters, x, statistics=None):
+    """Logits and the batch norms' (mean, second moment); with `statistics` those are taken instead of the samples'."""
+    parameters, outputs, found = iter(parameters), {}, []
+    for layer in layers:
+        kind, outputs_, kernel, stride, pad = layer[:5]
+        o = options(layer)
+        if o["from"] and kind != "add":
+            x = outputs[o["from"]]
         if kind == "conv":
-            x = F.conv2d(x, next(parameters), next(parameters), stride=stride, padding=pad)
+            x = F.conv2d(x, next(parameters), next(parameters) if o["bias"] else None, stride=stride, padding=pad)
         elif kind == "inner_product":
-            x = F.linear(x.flatten(1), next(parameters), next(parameters))
+            x = F.linear(x.flatten(1), next(parameters), next(parameters) if o["bias"] else None)
         elif kind == "max_pool":
-            x = F.max_pool2d(x, kernel, stride, pad)
+            x = F.max_pool2d(x, kernel, stride, pad, ceil_mode=bool(o["ceil"]))
+        elif kind == "average_pool":
+            x = F.avg_pool2d(x, kernel, stride, pad, ceil_mode=bool(o["ceil"]), count_include_pad=False)
+        elif kind == "global_average_pool":
+            x = F.adaptive_avg_pool2d(x, 1)
         elif kind == "relu":
             x = F.relu(x)
-    return x
+        elif kind == "add":
+            x = x + outputs[o["from"]]
+        elif kind == "batch_norm":
+            axes = [d for d in range(x.dim()) if d != 1]
+            weight, bias = next(parameters), next(parameters)
+            if statistics is None:
+                found.append((x.mean(axes), (x * x).mean(axes)))
+                x = F.batch_norm(x, None, None, weight, bias, training=True, eps=1e-5)
+            else:
+                mean, square = statistics[len(found)]
+                found.append(None)
+                x = F.batch_norm(x, mean, square - mean * mean, weight, bias, training=False, eps=1e-5)
+        outputs[o["name"]] = x
+    return x.flatten(1), found
 
 
 def make(name, folder, random):
@@ -48,37 +86,73 @@ def make(name, folder, random):
     x = F.pad(x, (pad, pad, pad, pad))
     target = torch.tensor(labels, dtype=torch.int64)
 
-    parameters, shape = [], torch.zeros(1, *x.shape[1:])
-    for layer in layers:
-        kind, outputs, kernel, stride, p = layer
+    def number(values):
+        return torch.tensor(values.astype(np.float32).astype(np.float64))
+
+    def loss_of(logits):
+        if name in LOSSES:
+            return ((logits - F.one_hot(target, classes)) ** 2).sum()
+        return F.cross_entropy(logits, target, reduction="sum")
+
+    parameters, shapes, statistics = [], {"": torch.zeros(1, *x.shape[1:])}, []
+    last = ""
+    for i, layer in enumerate(layers):
+        kind, outputs, kernel, stride, p = layer[:5]
+        o = options(layer)
+        shape = shapes[o["from"] if o["from"] and kind != "add" else last]
+        made = []
         if kind in ("conv", "inner_product"):
             dims = (outputs, shape.shape[1], kernel, kernel) if kind == "conv" else (outputs, shape[0].numel())
             weight = random.standard_normal(dims) * np.sqrt(2 / np.prod(dims[1:]))
-            for value in (weight, random.standard_normal(outputs) * 0.1):
-                parameters.append(torch.tensor(value.astype(np.float32).astype(np.float64), requires_grad=True))
-            shape = forward([layer], [torch.zeros(dims), torch.zeros(outputs)], shape)
-        else:
-            shape = forward([layer], [], shape)
+            made = [weight] + ([random.standard_normal(outputs) * 0.1] if o["bias"] else [])
+        elif kind == "batch_norm":
+            channels = shape.shape[1]
+            made = [random.uniform(0.5, 1.5, channels), random.standard_normal(channels) * 0.1]
+            centre = random.standard_normal(channels) * 0.3
+            statistics.append((number(centre), number(centre * centre + random.uniform(0.5, 2, channels))))
+        parameters += [number(value).requires_grad_() for value in made]
+        last = o["name"] or str(i)
+        shapes[last] = forward_shape(layer, shape)
 
-    def flat(tensors):
-        return torch.cat([t.detach().reshape(-1) for t in tensors]).numpy().astype("<f4").tobytes()
+    def flat(tensors, moments):
+        return torch.cat([t.detach().reshape(-1) for t in tensors] + [t.detach() for pair in moments for t in pair]).numpy().astype("<f4").tobytes()
 
-    start = flat(parameters)
-    logits = forward(layers, parameters, x)
-    loss = F.cross_entropy(logits, target, reduction="sum")
-    gradient = flat(torch.autograd.grad(loss, parameters))
-    optimiser = torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    start = flat(parameters, statistics)
+    logits, found = forward(layers, parameters, x)
+    loss = loss_of(logits)
+    gradient = flat(torch.autograd.grad(loss, parameters), [(n * a, n * b) for a, b in found])
+    evaluated, _ = forward(layers, parameters, x, statistics)
+    evaluated_loss = loss_of(evaluated).item()
+    lr = RATES.get(name, LR)
+    optimiser = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for _ in range(STEPS):
         optimiser.zero_grad()
-        (F.cross_entropy(forward(layers, parameters, x), target, reduction="sum") / n).backward()
+        logits_now, found = forward(layers, parameters, x)
+        (loss_of(logits_now) / n).backward()
         optimiser.step()
+        statistics = [tuple(old + 0.1 * (new.detach() - old) for old, new in zip(*both)) for both in zip(statistics, found)]
 
-    lines = [f"net {C} {H} {W} {pad} {classes}"] + ["layer " + " ".join(map(str, layer)) for layer in layers]
-    lines += [f"samples {n}", f"steps {STEPS} {LR} {MOMENTUM} {WEIGHT_DECAY}", "end"]
+    lines = [f"net {C} {H} {W} {pad} {classes}"]
+    lines += ["layer " + " ".join(map(str, layer[:5])) + "".join(f" {k} {v}" for k, v in (layer[5] if len(layer) > 5 else {}).items()) for layer in layers]
+    lines += [f"loss {LOSSES[name]}"] if name in LOSSES else []
+    lines += [f"samples {n}", f"steps {STEPS} {lr} {MOMENTUM} {WEIGHT_DECAY}", "end"]
     with open(os.path.join(folder, name + ".bin"), "wb") as file:
         file.write(("\n".join(lines) + "\n").encode())
         file.write(images.tobytes() + labels.astype("<i4").tobytes() + mean.astype("<f4").tobytes() + std.astype("<f4").tobytes() + start)
-        file.write(np.float64(loss.item()).tobytes() + gradient + logits.argmax(1).numpy().astype("<i4").tobytes() + flat(parameters))
+        file.write(np.float64(loss.item()).tobytes() + gradient + evaluated.argmax(1).numpy().astype("<i4").tobytes() + flat(parameters, statistics))
+        if statistics:
+            file.write(np.float64(evaluated_loss).tobytes())
+
+
+def forward_shape(layer, shape):
+    kind, outputs, kernel, stride, pad = layer[:5]
+    if kind == "inner_product":
+        return torch.zeros(1, outputs)
+    if kind == "conv":
+        return F.conv2d(shape, torch.zeros(outputs, shape.shape[1], kernel, kernel), stride=stride, padding=pad)
+    if kind == "global_average_pool":
+        return F.adaptive_avg_pool2d(shape, 1)
+    return F.max_pool2d(shape, kernel, stride, pad, ceil_mode=bool(options(layer)["ceil"])) if "pool" in kind else shape
 
 
 if __name__ == "__main__":

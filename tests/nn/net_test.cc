@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/core/rng.h"
 #include "tests/nn/rig.h"
 
 namespace gradcast {
@@ -44,7 +45,7 @@ struct Difference {
     const char* name;
     NetSpec spec;
     uint32_t samples;
-    bool kinks;
+    bool kinks, trains_otherwise = false;   // the latter: a block has other losses than an evaluation
 };
 void PrintTo(const Difference& d, std::ostream* out) { *out << d.name; }
 class Differences : public testing::TestWithParam<Difference> {};
@@ -59,10 +60,12 @@ TEST_P(Differences, MatchTheGradient) {
     for (float& w : rig.net->parameters()) w += 0.05f * normal(random);
     rig.net->refresh();
     Gather at = rig.block(data.samples);
-    EXPECT_DOUBLE_EQ(at.total, rig.loss(data.samples));
+    if (!p.trains_otherwise) {
+        EXPECT_DOUBLE_EQ(at.total, rig.loss(data.samples));
+    }
     std::vector<float> start(rig.net->parameters().begin(), rig.net->parameters().end());
     for (const Group& group : rig.net->layout().groups)
-        for (int trial = 0; trial < 6; ++trial) {
+        for (int trial = 0; trial < 6 && !group.layer.ends_with("statistics"); ++trial) {
             std::vector<float> direction(group.count);
             double norm = 0, slope = 0, size = 0;
             for (float& d : direction) d = normal(random), norm += static_cast<double>(d) * d;
@@ -73,7 +76,7 @@ TEST_P(Differences, MatchTheGradient) {
                     rig.net->parameters()[group.offset + i] =
                         start[group.offset + i] + (side ? h : -h) * direction[i] / static_cast<float>(std::sqrt(norm));
                 rig.net->refresh();
-                loss[side] = rig.loss(data.samples);
+                loss[side] = rig.block(data.samples).total;
             }
             std::copy(start.begin(), start.end(), rig.net->parameters().begin());
             for (uint64_t i = 0; i < group.count; ++i) {
@@ -99,6 +102,41 @@ INSTANTIATE_TEST_SUITE_P(
                    true},
         Difference{"max_pool_overlaps", of(1, 9, 9, 0, 3, {max_pool(2), conv(4, 2), max_pool(2, 1), relu(), fc(3), loss()}), 4, true},
         Difference{"max_pool_gaps", of(1, 14, 14, 0, 3, {conv(5, 3), relu(), max_pool(2, 3), fc(3), loss()}), 4, true},
+        Difference{"average_pool",
+                   of(3, 13, 10, 0, 4, {conv(19, 3, 1, 1), average_pool(3, 2, 1, true), conv(9, 2), average_pool(2, 1), fc(4), loss()}), 4,
+                   false},
+        Difference{"global_pool", of(2, 9, 6, 0, 3, {conv(5, 2), conv(3, 2), global_pool(), loss()}), 5, false},
+        Difference{"squared_loss", of(2, 4, 5, 0, 3, {conv(5, 2), fc(3), squared_loss()}), 5, false},
+        Difference{"no_bias",
+                   of(2, 6, 5, 0, 3,
+                      {{.kind = "conv", .outputs = 5, .kernel = 2, .bias = false},
+                       {.kind = "inner_product", .outputs = 3, .bias = false},
+                       loss()}),
+                   5, false},
+        Difference{"batch_norm", of(3, 9, 8, 0, 4, {conv(19, 3), norm(), conv(6, 2), norm(), fc(9), norm(), fc(4), loss()}), 7, false,
+                   true},
+        Difference{"batch_norm_first", of(3, 5, 6, 0, 4, {norm(), fc(4), loss()}), 7, false, true},
+        Difference{"dropout", of(3, 9, 8, 0, 4, {dropout(0.1), conv(19, 3), dropout(0.5), fc(30), dropout(0.3), fc(4), loss()}), 5, false,
+                   true},
+        Difference{
+            "add",
+            of(3, 6, 8, 0, 4, {conv(7, 3, 1, 1), conv(7, 3, 1, 1), add("conv1"), conv(7, 1), add("add1"), add("conv2"), fc(4), loss()}), 5,
+            false},
+        Difference{
+            "add_in_place",
+            of(3, 6, 8, 0, 4, {named(relu(), "x"), conv(3, 3, 1, 1), relu(), add("x"), relu(), dropout(0.3), add("add1"), fc(4), loss()}),
+            5, true, true},
+        Difference{"add_to_itself", of(1, 6, 5, 0, 4, {fc(21), add("fc1"), fc(4), loss()}), 5, false},
+        Difference{"branch",
+                   of(2, 7, 7, 0, 4,
+                      {named(conv(5, 3, 2, 1), "a"), conv(8, 3, 1, 1), named(conv(8, 1), "b"), named(conv(8, 1), "c", "a"), add("b"), fc(4),
+                       loss()}),
+                   5, false},
+        Difference{
+            "pool_of_shared_relu",
+            of(2, 6, 6, 0, 4, {conv(8, 3, 1, 1), named(relu(), "r"), max_pool(2), fc(4), named(fc(4), "f", "r"), add("fc1"), loss()}), 5,
+            true},
+        Difference{"everything", everything(), 6, true, true},
         Difference{"relu_first", of(2, 5, 5, 1, 3, {relu(), conv(4, 3), relu(), fc(3), loss()}), 2, true}),
     [](const auto& p) { return p.param.name; });
 
@@ -107,7 +145,8 @@ TEST(Net, PoisonedMemoryDoesNotShow) {
     for (const Difference& odd :
          {Difference{"", preset("lenet5"), 5, true}, Difference{"", preset("mlp"), 5, true},
           Difference{"", of(3, 13, 11, 1, 4, {conv(19, 3, 2, 1), relu(), max_pool(3, 2, 1), conv(5, 2), max_pool(2, 3), fc(4), loss()}), 5,
-                     true}}) {
+                     true},
+          Difference{"", everything(), 5, true}}) {
         Rig rig(odd.spec, sizes({5, 8}));
         Data data(odd.spec, 5), batch(odd.spec, 3);
         std::vector<float> parameters(rig.net->parameters().begin(), rig.net->parameters().end());
@@ -129,12 +168,12 @@ TEST(Net, PoisonedMemoryDoesNotShow) {
 }
 
 TEST(Net, BlockBitsDependOnTheBlockAlone) {
-    for (const char* name : {"lenet5", "cnn", "mlp"}) {
-        NetSpec spec = preset(name);
+    for (const char* name : {"lenet5", "cnn", "mlp", "everything"}) {
+        NetSpec spec = name == std::string("everything") ? everything() : preset(name);
         Rig alone(spec, sizes({12, 13}));
         Data a(spec, 13, 1), b(spec, 12, 2);
         std::vector<float> bits_a = alone.block(a.samples).gradient, bits_b = alone.block(b.samples).gradient;
-        EXPECT_TRUE(same_bits(bits_a, alone.block(a.samples, 0, 1).gradient));
+        EXPECT_TRUE(same_bits(bits_a, alone.block(a.samples).gradient));
 
         // Two lanes at once, many times, and a thread that would like more threads.
         Rig both(spec, sizes({12, 13, 40}, 2));
@@ -145,13 +184,81 @@ TEST(Net, BlockBitsDependOnTheBlockAlone) {
                 omp_set_num_threads(2);
                 for (StepId step = 0; step < 20; ++step) {
                     bool first = (lane + step) % 2;
-                    same[lane] =
-                        same[lane] && same_bits(first ? bits_a : bits_b, both.block(first ? a.samples : b.samples, lane, step).gradient);
+                    same[lane] = same[lane] && same_bits(first ? bits_a : bits_b, both.block(first ? a.samples : b.samples, lane).gradient);
                 }
                 EXPECT_EQ(omp_get_max_threads(), 2);   // the caller's setting is left as it was
             });
         for (std::thread& thread : threads) thread.join();
         EXPECT_TRUE(same[0] && same[1]) << name;
+    }
+}
+
+// What dropout leaves of each input, seen through the gradient of an inner product behind it.
+TEST(Net, DropoutDependsOnSeedStepBlockSampleAndElementAlone) {
+    const double rate = 0.25;
+    NetSpec spec = of(3, 5, 7, 0, 2, {dropout(rate), fc(2), loss()}), whole = of(3, 5, 7, 0, 2, {dropout(0), fc(2), loss()});
+    const uint32_t pixels = 35, elements = 3 * pixels;
+    auto kept = [&](Rig& rig, Rig& other, const Samples& samples, BlockId id) {   // 1, 0 by element of the last sample
+        std::vector<bool> bits;
+        Gather gather(rig.net->layout()), full(other.net->layout());
+        EXPECT_TRUE(rig.net->block(0, id, samples, gather).ok() && other.net->block(0, id, samples, full).ok());
+        float factor = 0;
+        for (uint32_t i = 0; i < elements; ++i) {
+            bits.push_back(gather.gradient[i] != 0);
+            float share = gather.gradient[i] / full.gradient[i];   // the same for all that are kept: scale, and another loss
+            if (bits[i] && factor == 0) factor = share;
+            if (bits[i]) {
+                EXPECT_NEAR(share, factor, 1e-4f * std::abs(factor));
+            }
+        }
+        return bits;
+    };
+    NetConfig config = sizes({1});
+    config.seed = 9;
+    Rig rig(spec, config), other(whole, config), eight(spec, sizes({1}));
+    Data data(spec, 1);
+    for (uint8_t& pixel : data.images) pixel = static_cast<uint8_t>(pixel | 128);   // none is 0 once normalised
+    std::vector<bool> first = kept(rig, other, data.samples, {3, 5});
+    EXPECT_EQ(first, kept(rig, other, data.samples, {3, 5}));
+    EXPECT_NE(first, kept(rig, other, data.samples, {4, 5}));
+    EXPECT_NE(first, kept(rig, other, data.samples, {3, 6}));
+    EXPECT_NE(first, kept(eight, other, data.samples, {3, 5}));   // another seed
+    // The definition, independently: two draws make the seed, eight elements of 16 bits come from each draw.
+    auto mixed = [](uint64_t seed, uint64_t with) {
+        Philox bits = random4(Purpose::dropout, seed, with, ~0u);
+        return uint64_t{bits[1]} << 32 | bits[0];
+    };
+    uint64_t seed = mixed(mixed(9, 0), 3);
+    for (uint32_t c = 0; c < 3; ++c)
+        for (uint32_t pixel = 0; pixel < pixels; ++pixel) {
+            uint32_t element = pixel * 16 + c;
+            Philox bits = random4(Purpose::dropout, seed, uint64_t{5} << 32, element / 8);
+            bool keeps = (bits[element % 8 / 2] >> (element % 2 * 16) & 0xffff) >= rate * 65536;
+            EXPECT_EQ(first[c * pixels + pixel], keeps) << c << " " << pixel;
+        }
+    // An evaluation drops nothing.
+    EXPECT_NEAR(rig.loss(data.samples), other.loss(data.samples), 1e-6);
+}
+
+// Blocks with statistics of their own, one sum: the running statistics move towards those of the whole mini-batch.
+TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
+    NetSpec spec = of(3, 6, 7, 0, 4, {norm(), fc(4), loss()});
+    Rig rig(spec, sizes({3, 4}));
+    const Layout& layout = rig.net->layout();
+    Data data(spec, 7);
+    Samples first = data.samples, second = data.samples;
+    first.count = 4, second.count = 3, second.images += 4 * 126, second.labels += 4;
+    std::vector<float> sum = rig.block(first).gradient, more = rig.block(second).gradient;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+    rig.step(0, sum, 7);
+    for (uint32_t c = 0; c < 3; ++c) {
+        double mean = 0, square = 0;
+        for (uint32_t i = 0; i < 7 * 42; ++i) {
+            double x = (data.images[i / 42 * 126 + c * 42 + i % 42] / 255.0 - 0.4) / 0.3;
+            mean += x / (7 * 42), square += x * x / (7 * 42);
+        }
+        EXPECT_NEAR(rig.net->parameters()[layout.groups.back().offset + c], 0.1 * mean, 1e-6);
+        EXPECT_NEAR(rig.net->parameters()[layout.groups.back().offset + 3 + c], 0.9 + 0.1 * square, 1e-6);
     }
 }
 

@@ -17,8 +17,54 @@ inline LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .output
 inline LayerSpec max_pool(uint32_t kernel, uint32_t stride = 0, uint32_t pad = 0) {
     return {.kind = "max_pool", .kernel = kernel, .stride = stride, .pad = pad};
 }
+inline LayerSpec average_pool(uint32_t kernel, uint32_t stride = 0, uint32_t pad = 0, bool ceil = false) {
+    return {.kind = "average_pool", .kernel = kernel, .stride = stride, .pad = pad, .ceil = ceil};
+}
+inline LayerSpec global_pool() { return {.kind = "global_average_pool"}; }
+inline LayerSpec norm(const char* name = "") { return {.kind = "batch_norm", .name = name}; }
+inline LayerSpec dropout(double rate) { return {.kind = "dropout", .rate = rate}; }
+inline LayerSpec add(const char* from) { return {.kind = "add", .from = from}; }
+inline LayerSpec squared_loss() { return {.kind = "squared_loss"}; }
+inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "") {
+    layer.name = name, layer.from = from;
+    return layer;
+}
 inline LayerSpec relu() { return {.kind = "relu"}; }
 inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
+
+/// Each kind of layer, odd shapes, two shortcuts, one of them through a layer.
+inline NetSpec everything() {
+    LayerSpec bare = conv(20, 3, 1, 1), late = max_pool(3, 2);
+    bare.bias = false, late.ceil = true;
+    return {.C = 3,
+            .H = 10,
+            .W = 13,
+            .pad = 1,
+            .classes = 5,
+            .layers = {bare,
+                       norm(),
+                       relu(),
+                       named(late, "low"),
+                       conv(20, 3, 1, 1),
+                       named(norm(), "main"),
+                       named(conv(20, 1), "side", "low"),
+                       add("main"),
+                       named(relu(), "sum"),
+                       dropout(0.25),
+                       conv(20, 3, 1, 1),
+                       relu(),
+                       add("sum"),
+                       average_pool(3, 2, 1, true),
+                       conv(19, 2),
+                       relu(),
+                       global_pool(),
+                       dropout(0.5),
+                       fc(21),
+                       norm(),
+                       relu(),
+                       fc(5),
+                       loss()}};
+}
 
 struct Data {
     std::vector<uint8_t> images;

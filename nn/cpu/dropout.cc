@@ -1,0 +1,60 @@
+// Dropout (Srivastava et al. 2014), scaled in training so that evaluation leaves it out:  y = x / (1 - rate), or 0 with probability `rate`.
+//
+// The mask is keyed by (seed, layer, step, block, sample in the block, element), and elements are numbered as if 16 channels lay together
+// whatever order they come in, so it depends on no node, lane or kernel set.  It is drawn anew in the backward pass rather than kept.
+#include <cmath>
+
+#include "nn/cpu/build.h"
+#include "nn/kernels.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast::cpu {
+
+Status dropout(Build& b) {
+    const Layer& l = *b.layer;
+    const FloatKernels& kernels = float_kernels(isa_best());
+    uint64_t pixels = uint64_t{l.in.H} * l.in.W;
+    dnnl_memory_desc_t plain = Build::plain({b.samples, l.in.C, 1, 1});
+    bool flat = pixels == 1 && dnnl_memory_desc_equal(&b.activation.value.desc, &plain);   // in that order already
+    uint32_t width = b.input_width();
+    Activation x;
+    std::vector<Operation> after;
+    GC_TRY(b.in_place(flat ? plain : b.blocked(l.in, width), after, &x));
+    b.activation = x;
+    if (!b.training) return {};
+
+    auto drop = static_cast<uint32_t>(std::lround(l.spec.rate * 65536));
+    drop = std::min(drop, 65535u);
+    auto mixed = [](uint64_t seed, uint64_t with) {   // no element's draw has the number ~0
+        Philox bits = random4(Purpose::dropout, seed, with, ~0u);
+        return uint64_t{bits[1]} << 32 | bits[0];
+    };
+    uint64_t layer_seed = mixed(b.seed, b.number);
+    // Of 8 channels two planes make the 16 whose numbers take turns.
+    uint32_t halves = !flat && width == 8 ? 2 : 1, planes = halves == 1 ? 1 : (l.in.C + 7) / 8;
+    uint64_t plane = x.value.bytes() / sizeof(float) / b.samples / planes;
+    auto run = [&kernels, mixed, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
+        float* at = frame.at(tensor);
+        DropoutKey key{.seed = mixed(layer_seed, frame.id.step),
+                       .sample = 0,
+                       .first = 0,
+                       .stride = halves,
+                       .drop = drop,
+                       .scale = static_cast<float>(65536.0 / (65536.0 - drop))};
+        for (uint32_t n = 0; n < frame.samples->count; ++n) {
+            key.sample = uint64_t{frame.id.block} << 32 | n;
+            for (uint32_t p = 0; p < planes; ++p, at += plane) {
+                key.first = static_cast<uint32_t>(p / 2 * pixels * 2 + p % 2);
+                kernels.dropout(at, plane, key);
+            }
+        }
+        return Status{};
+    };
+    b.operations->forward.emplace_back([run, x](Frame& frame) { return frame.training ? run(frame, x.value) : Status{}; });
+    if (!x.learns) return {};
+    b.operations->data.emplace_back([run, x](Frame& frame) { return run(frame, x.gradient); });
+    b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());
+    return {};
+}
+
+}   // namespace gradcast::cpu

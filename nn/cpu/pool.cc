@@ -1,0 +1,79 @@
+// Max pooling:  y[n,c,p,q] = max over r,s of x[n,c, p stride + r - pad, q stride + s - pad]; padding never wins, NaN always does.
+// The gradient goes to the first maximum.  Average pooling: the mean over the same window, of what is inside; the global one is a window
+// over the whole plane.  Own kernels (nn/kernels.h), because oneDNN's take as long as a convolution here.
+#include "nn/cpu/build.h"
+#include "nn/kernels.h"
+
+namespace gradcast::cpu {
+namespace {
+
+struct Pool {
+    PoolShape shape;
+    Activation x, y;
+    std::vector<Operation> after;   // of the backward pass
+};
+
+/// 8 or 16 channels lie together, as convolutions leave them; any other order is brought to 16.
+Status begin(Build& b, Pool* pool) {
+    const Layer& l = *b.layer;
+    uint32_t width = b.input_width();
+    const Activation before = pool->x = b.activation;
+    GC_TRY(b.consume({before.value}, b.blocked(l.in, width), b.operations->forward, &pool->x.value));
+    pool->y = b.activation = b.flows(b.blocked(l.out, width), before.learns);
+    if (pool->y.learns) GC_TRY(b.produce(before.gradient, b.blocked(l.in, width), pool->after, &pool->x.gradient));
+    pool->shape = {.planes = b.samples * ((l.in.C + width - 1) / width),
+                   .H = l.in.H,
+                   .W = l.in.W,
+                   .P = l.out.H,
+                   .Q = l.out.W,
+                   .kernel = l.spec.kernel,
+                   .stride = l.spec.stride,
+                   .pad = l.spec.pad,
+                   .width = width};
+    return {};
+}
+
+}   // namespace
+
+Status max_pool(Build& b) {
+    const LayerSpec& spec = b.layer->spec;
+    const FloatKernels& kernels = float_kernels(isa_best());
+    if (spec.kernel > pool_kernel_max)
+        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", spec.name, spec.kernel, spec.kernel,
+                    pool_kernel_max, pool_kernel_max);
+    Pool pool;
+    GC_TRY(begin(b, &pool));
+    const auto& [shape, x, y, after] = pool;
+    Tensor winners = b.kept(Build::plain({(y.value.bytes() / sizeof(float) + 3) / 4}));   // a byte each: which place of its window won
+    b.operations->forward.emplace_back([&kernels, x, y, winners, shape](Frame& frame) {
+        kernels.max_pool(frame.at(y.value), reinterpret_cast<uint8_t*>(frame.at(winners)), frame.at(x.value), shape);
+        return Status{};
+    });
+    if (!y.learns) return {};
+    b.operations->data.emplace_back([&kernels, x, y, winners, shape](Frame& frame) {
+        kernels.max_pool_backward(frame.at(x.gradient), frame.at(y.gradient), reinterpret_cast<const uint8_t*>(frame.at(winners)), shape);
+        return Status{};
+    });
+    b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());
+    return {};
+}
+
+Status average_pool(Build& b) {
+    const FloatKernels& kernels = float_kernels(isa_best());
+    Pool pool;
+    GC_TRY(begin(b, &pool));
+    const auto& [shape, x, y, after] = pool;
+    b.operations->forward.emplace_back([&kernels, x, y, shape](Frame& frame) {
+        kernels.average_pool(frame.at(y.value), frame.at(x.value), shape);
+        return Status{};
+    });
+    if (!y.learns) return {};
+    b.operations->data.emplace_back([&kernels, x, y, shape](Frame& frame) {
+        kernels.average_pool_backward(frame.at(x.gradient), frame.at(y.gradient), shape);
+        return Status{};
+    });
+    b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());
+    return {};
+}
+
+}   // namespace gradcast::cpu
