@@ -505,7 +505,7 @@ TEST_F(EngineTest, BatchNormAndDropoutGiveOneDigestWhateverTheRanks) {
         }
     }
     JobStatus status;
-    Status result = run_one(job_text_of_all("[algorithm]\nquantiser = \"fixed\"\n"), 1, &status);
+    Status result = run_one(job_text_of_all("[algorithm]\nexchange = \"unicast\"\nquantiser = \"fixed\"\n"), 1, &status);
     EXPECT_STREQ(result.what, "algorithm.quantiser: fixed would cut off the statistics of batch_norm: take auto32");
 }
 
