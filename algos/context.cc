@@ -203,6 +203,20 @@ struct Waiting {
     Progress& progress;
 };
 
+/// The network thread may not have come yet to the release of the step that had the memory before, or not be done with what that sends:
+/// what lanes wrote now would be lost, or sent as if it were that step's.
+Status wait_begun(Context& context) {
+    if (context.exchange->begun(context.step)) return {};
+    Waiting waiting(context.progress);
+    const uint64_t us = (context.step == 0 ? 10 : 1) * context.deadline_us, until_us = context.host.now_us() + us;
+    while (!context.exchange->begun(context.step)) {
+        const Status status = collect(context, std::min(context.host.now_us() + 50, until_us));
+        if (status.code != Code::deadline || !context.ended.ok()) GC_TRY(status);
+        if (context.host.now_us() >= until_us) return overdue(context, us);
+    }
+    return {};
+}
+
 }   // namespace
 
 Status Context::compute() {
@@ -212,6 +226,7 @@ Status Context::compute() {
     if (losses.size() != exchange->targets()) losses = std::vector<std::atomic<int64_t>>(exchange->targets());
     for (auto& loss : losses) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
+    GC_TRY(wait_begun(*this));
     StepSink sink(*this);
     for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) sink.ready(bucket, {});
     // Two pointers fit into a std::function without memory of its own.

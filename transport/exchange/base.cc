@@ -50,6 +50,7 @@ void ExchangeBase::begin(uint32_t s, StepId step) {
         for (Record& record : bucket.own) record.blocks = 0;
     }
     cleared(s);
+    begun_[s].store(step, std::memory_order_release);
 }
 
 Plan ExchangeBase::plan(StepId step, uint32_t bucket, uint32_t t) {

@@ -22,6 +22,7 @@ public:
     Status install(const View& view, Arena& arena) override;
     Plan plan(StepId step, uint32_t bucket, uint32_t target) override;
     const Sum* sum(StepId step, uint32_t bucket) const override;
+    bool begun(StepId step) const override { return begun_[step % step_slots].load(std::memory_order_acquire) == step; }
     bool summed(StepId step) const override { return summed_[step % step_slots].load(std::memory_order_acquire) == step + 1; }
     void release(StepId step) override;
     void on(std::span<const Event> events, Actions& actions) override;
@@ -106,6 +107,7 @@ private:
     void tell_lost(Actions& actions);
     std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
+    std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
     std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: the step, and one, whose buckets are all complete
     uint64_t tickets_ = 0;
     Status lost_;   // a rank is gone: what waits, and all that will, fails

@@ -59,6 +59,9 @@ struct Exchange : Protocol {
     /// Which of them one of the rank's own blocks belongs to.
     virtual uint32_t target_of(uint32_t block) const { return (void)block, 0; }
     virtual Plan plan(StepId step, uint32_t bucket, uint32_t target = 0) = 0;
+    /// Any thread: what plan() names may be written, the step that had the memory before is through.  It is whenever no rank may be missed,
+    /// since one's own words wait for that step's release; a rank that finds several steps summed without it must ask.
+    virtual bool begun(StepId step) const { return (void)step, true; }
     virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
     /// Any thread: all buckets of `step` are complete, so what its blocks still compute is not needed (s >= 1).
     virtual bool summed(StepId step) const { return (void)step, false; }
