@@ -14,14 +14,14 @@ OPT      ?= -O2 -g1
 CXXFLAGS ?=
 
 PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev \
-            libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev libisal-dev libgtest-dev libbenchmark-dev \
-            dataset-fashion-mnist
+            libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev liblzma-dev libpng-dev libturbojpeg0-dev \
+            libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
 # gradcast-lab and its test; what bench/rivals compares with.
 PACKAGES_LAB    := iproute2 nftables iperf3 python3
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev
 
-PC_CORE  := liburing openssl spdlog fmt zlib hdf5 libisal
+PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
 # -ffp-contract=off: a fused multiply-add would make results depend on the compiler's mood.
 FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(shell pkg-config --cflags $(PC_ALL)) $(MODE) $(CXXFLAGS)

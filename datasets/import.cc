@@ -2,70 +2,16 @@
 // fills the two Sets.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <memory>
 
-#include "datasets/shard.h"
+#include "datasets/import.h"
+#include "datasets/source.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
-
-/// One half of a data set, in memory.
-struct Set {
-    uint64_t count = 0;
-    uint32_t C = 1, H = 0, W = 0;
-    std::vector<uint8_t> images;
-    std::vector<int32_t> labels;
-};
-
-/// A file of a data set, plain or gz.
-struct GzClose {
-    void operator()(gzFile file) const { gzclose_r(file); }
-};
-
-class Source {
-public:
-    /// folder/name.gz if it is there, else folder/name.  `hint` ends the message if neither is.
-    Status open(const std::string& folder, const std::string& name, std::string_view hint) {
-        path_ = folder + "/" + name + ".gz";
-        if (::access(path_.c_str(), F_OK) != 0) path_ = folder + "/" + name;
-        file_.reset(gzopen(path_.c_str(), "rbe"));   // reads a file that is not gz as it is
-        if (!file_) {
-            if (errno == ENOENT) return fail(Code::data, "{}/{}[.gz] is missing{}", folder, name, hint);
-            return fail_sys(errno, "cannot open {}", path_);
-        }
-        gzbuffer(file_.get(), 1 << 18);
-        return {};
-    }
-    const std::string& path() const { return path_; }
-    bool get(uint8_t* to, size_t bytes) { return gzread(file_.get(), to, static_cast<unsigned>(bytes)) == static_cast<int>(bytes); }
-    /// The reason why get() brought less: the stream's own, or that it just ends.
-    Status ended(std::string_view within) const {
-        int error = Z_OK;
-        const char* reason = gzerror(file_.get(), &error);
-        if (error == Z_ERRNO) return fail_sys(errno, "cannot read {}", path_);
-        if (error != Z_OK && error != Z_BUF_ERROR) return fail(Code::data, "{}: damaged: {}", path_, reason);
-        return fail(Code::data, "{}: truncated: it ends within {}", path_, within);
-    }
-    /// Nothing may follow.  At the end of the stream zlib has compared the checksum.
-    Status end(std::string_view after) {
-        uint8_t more;
-        int got = gzread(file_.get(), &more, 1), error = Z_OK;
-        gzerror(file_.get(), &error);
-        if (error != Z_OK) return ended("its checksum");
-        return got == 0 ? Status() : fail(Code::data, "{}: longer than {}", path_, after);
-    }
-
-private:
-    std::string path_;
-    std::unique_ptr<gzFile_s, GzClose> file_;
-};
 
 // ---- IDX -----------------------------------------------------------------------------------------------------------------------
 
@@ -76,9 +22,9 @@ struct Idx {
     std::vector<uint8_t> bytes;
 };
 
-Status idx_read(const std::string& folder, const std::string& name, size_t rank, Idx* idx) {
+Status idx_read(SourceFolder& folder, const std::string& name, size_t rank, Idx* idx) {
     Source source;
-    GC_TRY(source.open(folder, name, ""));
+    GC_TRY(folder.find(name, "", &source));
     Idx read{source.path(), {}, {}};
     uint8_t header[4 + 4 * 3];
     if (!source.get(header, 4)) return source.ended("its header");
@@ -113,7 +59,7 @@ Status label_error(const std::string& path, uint64_t sample, uint32_t label, uin
 }
 
 /// classes 0: any label is good.
-Status idx_set(const std::string& folder, const std::string& prefix, uint32_t classes, Set* set) {
+Status idx_set(SourceFolder& folder, const std::string& prefix, uint32_t classes, Set* set) {
     Idx images, labels;
     GC_TRY(idx_read(folder, prefix + "-labels-idx1-ubyte", 1, &labels));
     GC_TRY(idx_read(folder, prefix + "-images-idx3-ubyte", 3, &images));
@@ -127,20 +73,23 @@ Status idx_set(const std::string& folder, const std::string& prefix, uint32_t cl
     return {};
 }
 
-Status idx_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
+Status idx_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
+    SourceFolder folder;
+    GC_TRY(folder.open(config.from, nullptr, {}));
     GC_TRY(idx_set(folder, "train", classes, train));
     GC_TRY(idx_set(folder, "t10k", classes, test));
     if (train->H == test->H && train->W == test->W) return {};
-    return fail(Code::data, "{}: images for training are {} x {}, those for testing {} x {}", folder, train->H, train->W, test->H, test->W);
+    return fail(Code::data, "{}: images for training are {} x {}, those for testing {} x {}", config.from, train->H, train->W, test->H,
+                test->W);
 }
 
 // ---- CIFAR, the binary version -------------------------------------------------------------------------------------------------
 
 /// Records of label bytes, of which the last counts, and 3 planes of 32 x 32.  Appends them to the set.
-Status cifar_file(const std::string& folder, const std::string& name, uint32_t label_bytes, uint32_t classes, uint64_t count, Set* set) {
+Status cifar_file(SourceFolder& folder, const std::string& name, uint32_t label_bytes, uint32_t classes, uint64_t count, Set* set) {
     constexpr uint32_t C = 3, side = 32, pixels = C * side * side;
     Source source;
-    GC_TRY(source.open(folder, name, ": --from is the folder that the archive of the binary version unpacks to"));
+    GC_TRY(folder.find(name, ": --from is the archive of the binary version, or the folder that it unpacks to", &source));
     set->C = C, set->H = set->W = side;
     uint64_t first = set->count;
     set->count += count;
@@ -156,13 +105,20 @@ Status cifar_file(const std::string& folder, const std::string& name, uint32_t l
     return source.end(fmt::format("{} records of {} bytes", count, label_bytes + pixels));
 }
 
-Status cifar10_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
-    for (int i = 1; i <= 5; ++i) GC_TRY(cifar_file(folder, fmt::format("data_batch_{}.bin", i), 1, classes, 10000, train));
-    return cifar_file(folder, "test_batch.bin", 1, classes, 10000, test);
+Status cifar10_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
+    std::vector<std::string> names;
+    for (int i = 1; i <= 5; ++i) names.push_back(fmt::format("data_batch_{}.bin", i));
+    names.emplace_back("test_batch.bin");
+    SourceFolder folder;
+    GC_TRY(folder.open(config.from, "cifar-10-binary.tar", names));
+    for (int i = 0; i < 5; ++i) GC_TRY(cifar_file(folder, names[i], 1, classes, 10000, train));
+    return cifar_file(folder, names[5], 1, classes, 10000, test);
 }
 
 // A coarse label comes first; it is not kept.
-Status cifar100_sets(const std::string& folder, uint32_t classes, Set* train, Set* test) {
+Status cifar100_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
+    SourceFolder folder;
+    GC_TRY(folder.open(config.from, "cifar-100-binary.tar", {"train.bin", "test.bin"}));
     GC_TRY(cifar_file(folder, "train.bin", 2, classes, 50000, train));
     return cifar_file(folder, "test.bin", 2, classes, 10000, test);
 }
@@ -173,10 +129,11 @@ struct Kind {
     const char* name;
     uint32_t classes;   // 0: as many as the labels show
     const char* source;
-    Status (*read)(const std::string& folder, uint32_t classes, Set* train, Set* test);
+    ReadSets read;
     const char* class_names = "";
     const char* from = nullptr;   // where Debian's package puts it
     const char* package = nullptr;
+    float target_scale = 0, mean = 0, std = 0;   // of a regression; std 0: as the training half shows
 };
 constexpr Kind kinds[] = {
     {"fashion-mnist", 10, "Fashion-MNIST, Xiao, Rasul, Vollgraf 2017", idx_sets,
@@ -192,6 +149,14 @@ constexpr Kind kinds[] = {
      "sea,seal,shark,shrew,skunk,skyscraper,snail,snake,spider,squirrel,streetcar,sunflower,sweet_pepper,table,tank,telephone,"
      "television,tiger,tractor,train,trout,tulip,turtle,wardrobe,whale,willow_tree,wolf,woman,worm"},
     {"idx", 0, "IDX files", idx_sets},
+    {"images", 0, "a folder of images", image_sets},
+    {.name = "ridge",
+     .classes = ridge_levels,
+     .source = "synthetic ridge regression",
+     .read = ridge_sets,
+     .target_scale = ridge_target_scale,
+     .mean = ridge_mean,
+     .std = ridge_std},
 };
 
 /// Per channel, over all pixels, scaled to 0..1; from exact integer sums.  images [count, C, pixels].
@@ -225,22 +190,22 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     const Kind* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const Kind& each) { return each.name == config.kind; });
     if (kind == std::end(kinds))
         return fail(Code::invalid, "cannot import \"{}\": known are {}", config.kind, fmt::join(import_kinds(), ", "));
-    std::string from = config.from;
-    if (from.empty()) {
+    ImportConfig read = config;
+    if (read.from.empty() && kind->read != ridge_sets) {
         if (!kind->from) return fail(Code::invalid, "say where the files of {} are (--from)", kind->name);
-        from = kind->from;
-        if (::access(from.c_str(), F_OK) != 0)
-            return fail(Code::data, "{} is missing: apt-get install {}, or say where the files are (--from)", from, kind->package);
+        read.from = kind->from;
+        if (::access(kind->from, F_OK) != 0)
+            return fail(Code::data, "{} is missing: apt-get install {}, or say where the files are (--from)", read.from, kind->package);
     }
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
-    const std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
+    std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
     for (const std::string& path : paths)
         if (!config.force && ::access(path.c_str(), F_OK) == 0)
             return fail(Code::invalid, "{} is there already: --force replaces it", path);
 
     // Everything is read and checked before the first byte is written.
     Set train, test;
-    GC_TRY(kind->read(from, kind->classes, &train, &test));
+    GC_TRY(kind->read(read, kind->classes, &train, &test));
     DataInfo info{.C = train.C,
                   .H = train.H,
                   .W = train.W,
@@ -248,19 +213,26 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                   .mean = {},
                   .std = {},
                   .source = kind->source,
-                  .class_names = kind->class_names};
+                  .class_names = train.class_names.empty() ? kind->class_names : train.class_names,
+                  .target_scale = kind->target_scale};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
-            info.classes = std::max(info.classes, static_cast<uint32_t>(*std::max_element(set->labels.begin(), set->labels.end())) + 1);
-    mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
+            for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
+    if (kind->std > 0) info.mean.assign(info.C, kind->mean), info.std.assign(info.C, kind->std);
+    else mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
 
     GC_TRY(make_directories(config.out));
     info.count = train.count;
     GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data()));
-    info.count = test.count;
-    if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data()); !status.ok()) {
-        ::unlink(paths[0].c_str());   // half a data set is none
-        return status;
+    if (test.count == 0) {
+        ::unlink(paths[1].c_str());   // of another data set, with --force
+        paths.pop_back();
+    } else {
+        info.count = test.count;
+        if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data()); !status.ok()) {
+            ::unlink(paths[0].c_str());   // half a data set is none
+            return status;
+        }
     }
     *result = {paths, train.count, test.count};
     return {};

@@ -107,6 +107,7 @@ public:
                 done(id);
                 return status;
             }
+            change(*slot);
         }
         const DataInfo& info = data_.info();
         *samples = {image(*slot), label(*slot), slot->count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
@@ -157,6 +158,13 @@ private:
         sampler_.block(slot.id, indices(slot));
     }
 
+    /// Once its images are there.
+    void change(Slot& slot) {
+        if (!config_.augment.any()) return;
+        for (uint32_t i = 0; i < slot.count; ++i)
+            augment(config_.augment, data_.info(), sampler_.epoch_of(slot.id, i), indices(slot)[i], image(slot) + i * data_.sample_bytes());
+    }
+
     // ---- the thread --------------------------------------------------------------------------------------------------------------
 
     /// The next block of the plan, if its slot is free; `wait`: until it is.  Null: not now, or stop.
@@ -174,6 +182,7 @@ private:
     }
 
     void finish(Slot& slot) {
+        if (slot.status.ok()) change(slot);
         std::lock_guard lock(mutex_);
         slot.state = slot.stale ? State::free : State::ready;
         ready_.notify_all();

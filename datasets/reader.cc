@@ -45,6 +45,7 @@ void digest_add(const Shard& shard, Sha256& sha) {
     std::string text = fmt::format("{} {} {} {} {} {}", info.count, info.C, info.H, info.W, info.classes, shard.digest_samples);
     for (float mean : info.mean) text += fmt::format(" {:a}", mean);
     for (float std : info.std) text += fmt::format(" {:a}", std);
+    if (info.target_scale > 0) text += fmt::format(" {:a}", info.target_scale);
     for (const std::string& digest : shard.image_digests) text += " " + digest;
     for (const std::string& digest : shard.label_digests) text += " " + digest;
     text += "\n";

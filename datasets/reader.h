@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "datasets/augment.h"
 #include "datasets/sampler.h"
 #include "datasets/shard.h"
 #include "runtime/core/arena.h"
@@ -77,6 +78,7 @@ struct LoaderConfig {
     bool threaded = true;     // false: get() reads inline (the simulator)
     bool uring = true;        // false: as if the kernel refused io_uring
     bool registered = true;   // false: as if RLIMIT_MEMLOCK refused to register the memory
+    Augment augment = {};
 };
 /// Plans `ahead` blocks of memory in the arena.
 Status loader_plan(const DataSet& data, const Sampler& sampler, const LoaderConfig& config, Arena& arena, const Log& log,

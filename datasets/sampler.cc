@@ -64,8 +64,7 @@ uint32_t Sampler::block_size_max() const { return (batch_ + blocks_ - 1) / block
 
 void Sampler::block(BlockId id, std::span<uint64_t> indices) const {
     GC_ASSERT(indices.size() == block_size(id.block));
-    uint64_t position = id.step * batch_ + uint64_t{id.block} * batch_ / blocks_;
-    uint64_t epoch = position / samples_, in_epoch = position % samples_;
+    uint64_t epoch = position(id) / samples_, in_epoch = position(id) % samples_;
     Permutation permutation(samples_, seed_, epoch);
     for (uint64_t& index : indices) {
         if (in_epoch == samples_) permutation = Permutation(samples_, seed_, ++epoch), in_epoch = 0;

@@ -17,10 +17,13 @@ public:
     /// Indices into the data set.  indices.size() == block_size(id.block).  O(1) a sample, thread-safe.
     void block(BlockId id, std::span<uint64_t> indices) const;
     uint64_t epoch_of(StepId step) const { return step * batch_ / samples_; }
+    /// Of sample i of the block.
+    uint64_t epoch_of(BlockId id, uint32_t i) const { return (position(id) + i) / samples_; }
     /// Steps until `epochs` epochs have been seen: ceil(epochs * N / b).
     uint64_t steps(uint64_t epochs) const { return (epochs * samples_ + batch_ - 1) / batch_; }
 
 private:
+    uint64_t position(BlockId id) const { return id.step * batch_ + uint64_t{id.block} * batch_ / blocks_; }
     uint64_t samples_, seed_;
     uint32_t batch_, blocks_;
 };

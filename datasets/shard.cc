@@ -2,7 +2,7 @@
 //   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk")
 //   labels   uint8 or uint16 [N]           attribute sha256: the same
 //   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
-//            and class_names where they are known
+//            class_names where they are known, target_scale of a regression
 // Bytes come from outside: every attribute's type and size is checked before it is read, every size before memory is taken for it.
 #include "datasets/shard.h"
 
@@ -81,10 +81,10 @@ Status attribute_text(hid_t object, const std::string& path, const char* name, u
     return {};
 }
 
-Status attribute_string(hid_t object, const std::string& path, const char* name, std::string* text) {
+Status attribute_string(hid_t object, const std::string& path, const char* name, std::string* text, uint64_t bytes_max = source_bytes_max) {
     std::string read;
     uint64_t bytes = 0;
-    GC_TRY(attribute_text(object, path, name, 1, source_bytes_max, &read, &bytes));
+    GC_TRY(attribute_text(object, path, name, 1, bytes_max, &read, &bytes));
     read.resize(std::min(read.size(), read.find('\0')));
     *text = std::move(read);
     return {};
@@ -169,6 +169,13 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     for (float std : info.std)
         if (!std::isfinite(std) || std <= 0) return broken(path, "std", "is not above 0");
 
+    // These two may be missing.
+    if (H5Aexists(file, "class_names") > 0) GC_TRY(attribute_string(file, path, "class_names", &info.class_names, class_names_max));
+    if (H5Aexists(file, "target_scale") > 0) {
+        GC_TRY(attribute_numbers(file, path, "target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&info.target_scale, 1)));
+        if (!std::isfinite(info.target_scale) || info.target_scale <= 0) return broken(path, "target_scale", "is not above 0");
+    }
+
     uint64_t digests = (info.count - 1) / shard->digest_samples + 1;
     if (digests > digests_max)
         return broken(path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
@@ -223,6 +230,7 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 attribute_write(root, "mean", H5T_NATIVE_FLOAT, {info.C}, info.mean.data()) &&
                 attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
                 (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
+                (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
                 data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
                                std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes) &&
                 data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,

@@ -10,12 +10,15 @@
 
 namespace gradcast {
 
+constexpr uint64_t class_names_max = 32768;   // bytes; HDF5 keeps an attribute of at most 64 KiB
+
 struct DataInfo {
     uint64_t count = 0;
     uint32_t C = 0, H = 0, W = 0, classes = 0;
     std::vector<float> mean, std;   // [C], pixels scaled to 0..1
     std::string source;
-    std::string class_names = {};   // separated by commas, for other tools: written, never read
+    std::string class_names = {};   // separated by commas; empty: not known
+    float target_scale = 0;         // above 0: a regression, whose target is (label - classes / 2) * target_scale
 };
 
 /// A shard as it lies on disk.
@@ -42,13 +45,14 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
 struct ImportConfig {
     std::string kind;   // one of import_kinds()
     std::string from, out;
-    bool force = false;   // replace what is there
+    bool force = false;                  // replace what is there
+    uint64_t samples = 6000, seed = 1;   // of ridge
 };
 struct ImportResult {
     std::vector<std::string> paths;
     uint64_t train = 0, test = 0;
 };
-/// Writes out/train.h5 and out/test.h5.
+/// Writes out/train.h5 and, where there is something to test on, out/test.h5.
 Status data_import(const ImportConfig& config, ImportResult* result);
 const std::vector<std::string>& import_kinds();
 

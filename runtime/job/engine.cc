@@ -190,6 +190,10 @@ private:
         for (uint32_t block = 0; block < job_.blocks; ++block) sizes_.push_back(sampler_->block_size(block));
         std::set<uint32_t> distinct(sizes_.begin(), sizes_.end());
 
+        if (job_.crop >= std::min(info.H, info.W))
+            return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})",
+                        job_.crop, job_.train, info.H, info.W);
+
         const uint32_t lanes = std::max(config_.lanes, 1u);
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
@@ -225,8 +229,11 @@ private:
                       first.config.s);
         GC_TRY(install(first, 0, arena_, &running_));
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
-        GC_TRY(loader_plan(*train_, *sampler_, {.ahead = std::max(8u, 2 * lanes), .threaded = config_.loader_threaded}, arena_, log_,
-                           &loader_));
+        GC_TRY(loader_plan(*train_, *sampler_,
+                           {.ahead = std::max(8u, 2 * lanes),
+                            .threaded = config_.loader_threaded,
+                            .augment = {.crop = job_.crop, .flip = job_.flip, .seed = job_.seed}},
+                           arena_, log_, &loader_));
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
         const AlgorithmKind* algorithm;
         GC_TRY(algorithm_find(job_.algorithm, &algorithm));

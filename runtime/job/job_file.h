@@ -23,8 +23,10 @@ struct JobConfig {
     uint64_t deadline_us = 30'000'000;
     std::string train, test;   // absolute patterns; test may be empty
     uint32_t classes = 0;      // samples of the first ones only; 0: all
-    std::string preset;        // or, when empty, `layers`
-    uint32_t net_pad = 0;      // of [net] with layers of its own
+    uint32_t crop = 0;         // see Augment
+    bool flip = false;
+    std::string preset;     // or, when empty, `layers`
+    uint32_t net_pad = 0;   // of [net] with layers of its own
     std::vector<LayerSpec> layers;
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";

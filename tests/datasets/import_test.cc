@@ -1,3 +1,4 @@
+#include <lzma.h>
 #include <zlib.h>
 
 #include <cmath>
@@ -20,6 +21,35 @@ std::string gz_bytes(const std::string& path, const std::string& bytes) {
     std::string packed = read_file(path);
     std::filesystem::remove(path);
     return packed;
+}
+
+std::string xz_bytes(const std::string& bytes) {
+    std::string packed(lzma_stream_buffer_bound(bytes.size()), '\0');
+    size_t size = 0;
+    EXPECT_EQ(lzma_easy_buffer_encode(0, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(),
+                                      reinterpret_cast<uint8_t*>(packed.data()), &size, packed.size()),
+              LZMA_OK);
+    return packed.substr(0, size);
+}
+/// A tar as POSIX has it: files in a folder of their own, behind an entry for it.
+std::string tar_bytes(const std::vector<std::pair<std::string, std::string>>& files) {
+    std::string tar;
+    auto entry = [&](const std::string& name, char type, const std::string& bytes) {
+        std::string header(512, '\0');
+        auto put = [&](size_t at, const std::string& text) { header.replace(at, text.size(), text); };
+        put(0, name), put(100, "0000644"), put(124, fmt::format("{:011o}", bytes.size())), put(148, "        ");
+        header[156] = type;
+        put(257, std::string("ustar\0"
+                             "00",
+                             8));
+        unsigned sum = 0;
+        for (char byte : header) sum += static_cast<unsigned char>(byte);
+        put(148, fmt::format("{:06o}", sum) + '\0');
+        tar += header + bytes + std::string((512 - bytes.size() % 512) % 512, '\0');
+    };
+    entry("batches/", '5', "");
+    for (const auto& [name, bytes] : files) entry("batches/" + name, '0', bytes);
+    return tar + std::string(1024, '\0');
 }
 
 /// A small data set as IDX files: 120 images for training, 30 for testing, 6 x 5 pixels.
@@ -133,20 +163,20 @@ TEST_F(ImportIdx, OverwritesOnlyByForce) {
 }
 
 TEST_F(ImportIdx, WrongFlags) {
-    expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx"});
+    expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx, images, ridge"});
     ImportResult result;
     expect_error(data_import({.kind = "mnist", .from = "", .out = out}, &result), {"mnist", "--from"});
     expect_error(data_import({.kind = "mnist", .from = from, .out = ""}, &result), {"--out"});
     expect_error(data_import({.kind = "mnist", .from = folder.file("none"), .out = out}, &result),
-                 {"none/train-labels-idx1-ubyte[.gz] is missing"});
+                 {"none/train-labels-idx1-ubyte[.gz, .xz] is missing"});
     write_file(folder.file("file"), "x");
     expect_error(data_import({.kind = "mnist", .from = from, .out = folder.file("file/out")}, &result), {"file"});
-    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx"}));
+    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx", "images", "ridge"}));
 }
 
 TEST_F(ImportIdx, MissingFile) {
     std::filesystem::remove(in("t10k-images-idx3-ubyte"));
-    expect_refused({"from/t10k-images-idx3-ubyte[.gz] is missing"});
+    expect_refused({"from/t10k-images-idx3-ubyte[.gz, .xz] is missing"});
 }
 
 TEST_F(ImportIdx, WrongMagic) {
@@ -321,7 +351,53 @@ TEST_F(ImportCifar, TruncatedTooLongOrMissing) {
     std::filesystem::resize_file(in("data_batch_1.bin"), 3073 * 10000 + 1);
     expect_refused("cifar10", {"from/data_batch_1.bin: longer than 10000 records of 3073 bytes"});
     std::filesystem::remove(in("data_batch_1.bin"));
-    expect_refused("cifar10", {"from/data_batch_1.bin[.gz] is missing", "--from", "unpacks"});
+    expect_refused("cifar10", {"from/data_batch_1.bin[.gz, .xz] is missing", "--from", "unpacks"});
+}
+
+// In any order, beside files that do not matter.
+TEST_F(ImportCifar, Archives) {
+    std::vector<std::pair<std::string, std::string>> files{{"readme.html", "<html>"}};
+    for (const char* name :
+         {"test_batch.bin", "data_batch_4.bin", "data_batch_1.bin", "data_batch_5.bin", "data_batch_2.bin", "data_batch_3.bin"})
+        files.emplace_back(name, read_file(in(name)));
+    const std::string tar = tar_bytes(files), original = from;
+    const std::string kinds[] = {tar, gz_bytes(folder.file("x"), tar), xz_bytes(tar)};
+    for (int i = 0; i < 3; ++i) {
+        from = folder.file("archive");
+        if (i == 2) {
+            from = folder.file("packed");
+            std::filesystem::create_directory(from);
+        }
+        write_file(i == 2 ? in("cifar-10-binary.tar.xz") : from, kinds[i]);   // given by name, which tells nothing, or found in the folder
+        Status status = import("cifar10");
+        ASSERT_TRUE(status.ok()) << status.what;
+        expect_records("train.h5", 50000, 30000, 400, 10);
+        expect_records("test.h5", 10000, 0, 600, 10);
+        std::filesystem::remove_all(out);
+        from = folder.file("archive");
+        write_file(from, kinds[i].substr(0, i == 0 ? 512 * 100 : kinds[i].size() - 11));
+        expect_refused("cifar10", {"archive: truncated: it ends within"});
+    }
+    std::string bytes = kinds[2];
+    bytes[bytes.size() / 4] ^= 0x10;
+    write_file(from, bytes);
+    expect_refused("cifar10", {"archive: damaged: xz cannot unpack it"});
+    bytes = tar.substr(0, 4096);
+    bytes[3] ^= 0x10;
+    write_file(from, bytes);
+    expect_refused("cifar10", {"archive: not a tar archive"});
+    write_file(from, tar_bytes({files[0]}));
+    expect_refused("cifar10", {"archive: has no file data_batch_1.bin"});
+    write_file(from, tar_bytes({{"data_batch_1.bin", "short"}}));
+    expect_refused("cifar10", {"archive: data_batch_1.bin: truncated: it ends within record 0 of 10000"});
+}
+
+TEST_F(ImportCifar, Xz) {
+    write_file(in("test.bin.xz"), xz_bytes(read_file(in("test.bin"))));
+    std::filesystem::remove(in("test.bin"));
+    Status status = import("cifar100");
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_records("test.h5", 10000, 0, 600, 100);
 }
 
 TEST(Import, FashionMnist) {

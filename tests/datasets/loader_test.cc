@@ -169,6 +169,35 @@ TEST_P(LoaderTest, FirstClasses) {
         }
 }
 
+// Across the end of an epoch; who is asked for a block, with how many in a mini-batch, and when, changes nothing.
+TEST_P(LoaderTest, AugmentsBySampleAndEpoch) {
+    LoaderConfig config = GetParam().config;
+    config.augment = {.crop = 2, .flip = true, .seed = 5};
+    for (uint32_t blocks : {1u, 4u}) {
+        Sampler sampler(data->info().count, 5, 50, blocks);
+        Made made;
+        make(made, sampler, config);
+        std::vector<uint32_t> own;
+        for (uint32_t block = 0; block < blocks; ++block) own.push_back(block);
+        made.loader->plan(3, own);
+        for (StepId step = 3; step < 15; ++step)
+            for (uint32_t block : own) {
+                Samples samples;
+                ASSERT_TRUE(made.loader->get({step, block}, 10'000'000, &samples).ok());
+                std::vector<uint64_t> indices(samples.count);
+                sampler.block({step, block}, indices);
+                uint64_t first = step * 50 + uint64_t{block} * 50 / blocks;
+                for (uint32_t i = 0; i < samples.count; ++i) {
+                    std::vector<uint8_t> image(70);
+                    for (uint64_t pixel = 0; pixel < 70; ++pixel) image[pixel] = pixel_of(indices[i], pixel);
+                    augment(config.augment, data->info(), (first + i) / 303, indices[i], image.data());
+                    ASSERT_TRUE(std::equal(image.begin(), image.end(), samples.images + 70 * i)) << step << " " << block << " " << i;
+                }
+                made.loader->done({step, block});
+            }
+    }
+}
+
 TEST_P(LoaderTest, AllocatesNothing) {
     Sampler sampler(data->info().count, 9, 64, 4);
     Made made;

@@ -107,6 +107,8 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     EXPECT_EQ(spelled.evaluate, job.evaluate);
     EXPECT_EQ(spelled.stop_at, job.stop_at);
     EXPECT_EQ(spelled.classes, job.classes);
+    EXPECT_EQ(spelled.crop, job.crop);
+    EXPECT_EQ(spelled.flip, job.flip);
     EXPECT_EQ(spelled.blocks, job.blocks);
     EXPECT_EQ(spelled.deadline_us, job.deadline_us);
     EXPECT_EQ(spelled.optimiser.lr, job.optimiser.lr);
@@ -165,6 +167,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
              {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
              {"[net]", "classes = -1\n[net]", "job.toml:12: data.classes: -1 is below 0"},
+             {"[net]", "crop = -1\n[net]", "job.toml:12: data.crop: -1 is below 0"},
+             {"[net]", "flip = 1\n[net]", "job.toml:12: data.flip: is a whole number, not true or false"},
              {"epochs = 5 ", "epochs = 5\nstop_at = 82 ", "job.toml:6: job.stop_at: 82 is above 1"},
          }) {
         std::vector<std::string> found = mistakes_of(changed(each.from, each.to));
@@ -176,10 +180,12 @@ TEST(JobFile, EveryMistakeHasItsLine) {
 }
 
 TEST(JobFile, WhenToEvaluateNeedsTestData) {
-    std::string text = changed("test = \"fashion-mnist/test*.h5\"", "classes = 4");
+    std::string text = changed("test = \"fashion-mnist/test*.h5\"", "classes = 4\ncrop = 4\nflip = true");
     JobConfig job;
     EXPECT_EQ(mistakes_of(text, &job), std::vector<std::string>{});
     EXPECT_EQ(job.classes, 4u);
+    EXPECT_EQ(job.crop, 4u);
+    EXPECT_TRUE(job.flip);
     text.insert(text.find("seed"), "evaluate = 7\nstop_at = 0.82\n");
     EXPECT_EQ(mistakes_of(text),
               (std::vector<std::string>{"job.toml:4: job.evaluate: there is nothing to evaluate on: data.test is missing",

@@ -14,6 +14,8 @@
 
 namespace gradcast {
 
+struct ImportConfig;
+
 enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachable = 3 };
 
 struct Options {
@@ -38,7 +40,7 @@ int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep);
-int command_import(const Options& options, const std::string& kind, const std::string& from, const std::string& out, bool force);
+int command_import(const Options& options, const ImportConfig& config);
 int command_evaluate(const Options& options, const std::string& model, const std::string& data);
 
 }   // namespace gradcast

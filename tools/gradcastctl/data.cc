@@ -10,15 +10,15 @@
 
 namespace gradcast {
 
-int command_import(const Options& options, const std::string& kind, const std::string& from, const std::string& out, bool force) {
+int command_import(const Options& options, const ImportConfig& config) {
     const std::vector<std::string>& kinds = import_kinds();
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
-        std::string best = nearest(kind, kinds);
-        return complain(exit_usage, "{} is not a kind of data set that can be imported{}: one of {}", kind,
+    if (std::find(kinds.begin(), kinds.end(), config.kind) == kinds.end()) {
+        std::string best = nearest(config.kind, kinds);
+        return complain(exit_usage, "{} is not a kind of data set that can be imported{}: one of {}", config.kind,
                         best.empty() ? "" : ", did you mean " + best + "?", fmt::join(kinds, ", "));
     }
     ImportResult result;
-    Status status = data_import({.kind = kind, .from = from, .out = out, .force = force}, &result);
+    Status status = data_import(config, &result);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (options.json) {
         fmt::print("{}\n", json_text(Json{{"paths", result.paths}, {"train", result.train}, {"test", result.test}}, 2));

@@ -32,9 +32,10 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, kind, from, out, model, data, topic;
+    std::string output = "text", path, job, nodes, keep, model, data, topic;
     uint32_t local = 0;
-    bool wait = false, follow = false, force = false;
+    bool wait = false, follow = false;
+    ImportConfig import;
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
@@ -85,11 +86,14 @@ int run(int argc, char** argv) {
     command->add_option("MODEL", model, "final.h5 of a job")->required();
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
 
-    command = add("import", "write a data set as shards", [&] { return command_import(options, kind, from, out, force); });
-    command->add_option("KIND", kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
-    command->add_option("--from", from, "folder of the original files (default: where Debian's package puts them)");
-    command->add_option("--out", out, "folder for train.h5 and test.h5")->required();
-    command->add_flag("--force", force, "replace shards that are there");
+    command = add("import", "write a data set as shards", [&] { return command_import(options, import); });
+    command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
+    command->add_option("--from", import.from,
+                        "folder of the original files, or CIFAR's archive (default: where Debian's package puts them)");
+    command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
+    command->add_option("--samples", import.samples, "of ridge: how many to train on")->capture_default_str();
+    command->add_option("--seed", import.seed, "of ridge: which random numbers")->capture_default_str();
+    command->add_flag("--force", import.force, "replace shards that are there");
 
     command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
     command->add_option("TOPIC", topic, "a command, or job");

@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <cmath>
+
+#include "datasets/import.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t features = 500;
+constexpr uint64_t test_count = 1000;
+
+/// Two standard normal numbers (Box, Muller).
+std::pair<double, double> normals(uint32_t a, uint32_t b) {
+    double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform(a)))), angle = 2 * M_PI * static_cast<double>(uniform(b));
+    return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+void sample_make(uint64_t seed, uint64_t n, uint8_t* x, int32_t* label) {
+    double sum = 0;
+    for (uint32_t i = 0; i < features; i += 4) {
+        Philox bits = random4(Purpose::synthetic, seed, n, i / 4);
+        auto [a, b] = normals(bits[0], bits[1]);
+        auto [c, d] = normals(bits[2], bits[3]);
+        double values[4] = {a, b, c, d};
+        for (uint32_t j = 0; j < 4; ++j) {
+            x[i + j] = static_cast<uint8_t>(std::clamp(std::lround(values[j] * 32) + 128, 0l, 255l));
+            sum += (x[i + j] - 128) / 32.0;
+        }
+    }
+    Philox bits = random4(Purpose::synthetic, seed, n, features / 4);
+    double y = sum + normals(bits[0], bits[1]).first;
+    *label = static_cast<int32_t>(
+        std::clamp(std::lround(y / static_cast<double>(ridge_target_scale)) + ridge_levels / 2, 0l, ridge_levels - 1l));
+}
+static_assert(features % 4 == 0);
+
+}   // namespace
+
+Status ridge_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
+    if (config.samples == 0 || config.samples > ridge_samples_max)
+        return fail(Code::invalid, "{} samples (--samples): 1 to {} are possible", config.samples, ridge_samples_max);
+    uint64_t n = 0;
+    for (Set* set : {train, test}) {
+        set->count = set == train ? config.samples : test_count;
+        set->W = features, set->H = 1;
+        set->images.resize(set->count * features);
+        set->labels.resize(set->count);
+        for (uint64_t i = 0; i < set->count; ++i) sample_make(config.seed, n++, set->images.data() + i * features, &set->labels[i]);
+    }
+    return {};
+}
+
+}   // namespace gradcast

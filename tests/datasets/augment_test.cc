@@ -1,0 +1,73 @@
+#include <set>
+
+#include "datasets/augment.h"
+#include "tests/datasets/support.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t C = 3, H = 6, W = 9;
+std::vector<uint8_t> image_of(uint64_t sample) {
+    std::vector<uint8_t> image(C * H * W);
+    for (uint64_t i = 0; i < image.size(); ++i) image[i] = static_cast<uint8_t>(pixel_of(sample, i) | 1);   // never 0
+    return image;
+}
+std::vector<uint8_t> changed(const Augment& how, uint64_t epoch, uint64_t sample) {
+    std::vector<uint8_t> image = image_of(sample);
+    augment(how, info_of(1, C, H, W, 10), epoch, sample, image.data());
+    return image;
+}
+/// The plain way: pad, cut, mirror.
+std::vector<uint8_t> expected(uint64_t sample, int down, int right, bool mirrored) {
+    std::vector<uint8_t> image = image_of(sample), out(image.size());
+    for (int c = 0; c < int{C}; ++c)
+        for (int y = 0; y < int{H}; ++y)
+            for (int x = 0; x < int{W}; ++x) {
+                int from_y = y + down, from_x = (mirrored ? int{W} - 1 - x : x) + right;
+                if (from_y >= 0 && from_y < int{H} && from_x >= 0 && from_x < int{W})
+                    out[(c * H + y) * W + x] = image[(c * H + from_y) * W + from_x];
+            }
+    return out;
+}
+
+TEST(Augment, EveryCropAndFlipComesAndIsWhatItSays) {
+    constexpr int crop = 2;
+    const Augment how{.crop = crop, .flip = true, .seed = 7};
+    std::set<std::tuple<int, int, bool>> seen;
+    uint64_t mirrored_count = 0;
+    for (uint64_t sample = 0; sample < 1000; ++sample) {
+        std::vector<uint8_t> image = changed(how, 3, sample);
+        int matches = 0;
+        for (int down = -crop; down <= crop; ++down)
+            for (int right = -crop; right <= crop; ++right)
+                for (bool mirrored : {false, true})
+                    if (image == expected(sample, down, right, mirrored))
+                        seen.insert({down, right, mirrored}), mirrored_count += mirrored, ++matches;
+        ASSERT_EQ(matches, 1) << sample;
+    }
+    EXPECT_EQ(seen.size(), 50u);
+    EXPECT_NEAR(static_cast<double>(mirrored_count), 500, 60);
+}
+
+TEST(Augment, KeyedBySeedEpochAndSampleAlone) {
+    const Augment how{.crop = 4, .flip = true, .seed = 7};
+    int by_epoch = 0, by_seed = 0;
+    for (uint64_t sample = 0; sample < 100; ++sample) {
+        EXPECT_EQ(changed(how, 1, sample), changed(how, 1, sample));
+        by_epoch += changed(how, 1, sample) != changed(how, 2, sample);
+        by_seed += changed(how, 1, sample) != changed({.crop = 4, .flip = true, .seed = 8}, 1, sample);
+    }
+    EXPECT_GT(by_epoch, 90);
+    EXPECT_GT(by_seed, 90);
+}
+
+TEST(Augment, WidestCropAndNone) {
+    for (uint64_t sample = 0; sample < 50; ++sample) {
+        changed({.crop = H - 1, .flip = false, .seed = 1}, 0, sample);   // for the sanitizers
+        EXPECT_EQ(changed({}, 0, sample), image_of(sample));
+    }
+    EXPECT_FALSE(Augment{}.any());
+}
+
+}   // namespace
+}   // namespace gradcast
