@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Real daemons in lab hosts train with coded-rs over multicast: one digest whatever happens to a host.
+"""Real daemons in lab hosts train over multicast: one digest whatever the exchange, the number of hosts, the network and what happens to a host.
 
 usage: tests/lab/daemons.py DATA NAME…      DATA holds train.h5 and test.h5; NAME: a way below
 
-For each way a line: the digest's beginning, the median step, and the longest beside it in medians.  Exits with 1 where a digest differs, where
-a job without a host fails, or where losing one held the others up for too long: a killed one for two steps; one that has only fallen silent
-(cut, stopped) until it is given up after a quarter of the job's deadline, because what is on its way to it is kept for it.
+exchanges: every exchange on 2, 4 and 8 hosts, and one alone, without loss, with 1%, and with a slow host.  The others: 4 hosts and longer
+steps; WAY:EXCHANGE for another than coded-rs.  For each job the digest's beginning, the median step, and the longest beside it in medians.
+Exits with 1 where a digest differs, where a job without a host fails, or where losing one held the others up for too long: a killed one for
+two steps; one that has only fallen silent (cut, stopped) until it is given up after a quarter of the job's deadline, because what is on its
+way to it is kept for it.
 """
 
-import importlib.machinery, importlib.util, json, os, re, signal, statistics, sys, time
+import contextlib, importlib.machinery, importlib.util, json, os, re, signal, statistics, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 loader = importlib.machinery.SourceFileLoader("figures", os.path.join(here, "..", "..", "bench", "paper", "figures"))
@@ -16,35 +18,52 @@ figures = importlib.util.module_from_spec(importlib.util.spec_from_loader("figur
 sys.dont_write_bytecode = True
 loader.exec_module(figures)
 
-n, victim, steps, event, deadline = 4, 2, 40, 12, 8
-job = """[job]
-seed = 3
-steps = %d
-evaluate = 20
-batch = 128
-blocks = 8
-deadline = "%ds"
-[data]
-train = "{0}/train.h5"
-test = "{0}/test.h5"
-[net]
-preset = "lenet5"
-[optimiser]
-lr = 0.01
-[algorithm]
-exchange = "coded-rs"
-m = 2
-s = {1}
-""" % (steps, deadline)
+event, deadline = 12, 8   # the step in which something happens to a host; s
+long = {"steps": 40, "evaluate": 20, "batch": 128, "blocks": 8}
+short = {"steps": 8, "evaluate": 8, "batch": 32, "blocks": 28}   # so many that auto chooses; as many as cssgd needs on 8 hosts
+exchanges = ["ring", "unicast", "multicast", "ps", "cssgd", "coded", "coded-rs", "auto"]
 
 
 class Failure(Exception):
     pass
 
 
+def job_text(data, job):
+    return """[job]
+seed = 3
+steps = {steps}
+evaluate = {evaluate}
+batch = {batch}
+blocks = {blocks}
+deadline = "{deadline}s"
+[data]
+train = "{data}/train.h5"
+test = "{data}/test.h5"
+[net]
+preset = "lenet5"
+[optimiser]
+lr = 0.01
+[algorithm]
+exchange = "{exchange}"
+m = {m}
+s = {s}
+r = {m}
+""".format(data=data, deadline=deadline, **job)
+
+
 class Lab(figures.Cluster):
+    def __init__(self, n, rate, data):
+        self.data, self.victim = data, min(2, n - 1)
+        super().__init__(n, rate, False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
     def lab(self, *words):
-        figures.command([figures.lab, words[0], "--name", self.name, *words[1:]])
+        return figures.command([figures.lab, words[0], "--name", self.name, *words[1:]])
 
     def ctl(self, host, *words, seconds=15):
         return json.loads(figures.command([figures.ctl, "--socket", self.socket(host), "-o", "json", *words], seconds))
@@ -59,10 +78,29 @@ class Lab(figures.Cluster):
                 raise Failure("the daemons do not see one another again within 30 s")
             time.sleep(0.05)
 
-    def train(self, data, s, lose=None):
+    @contextlib.contextmanager
+    def losing(self, percent):
+        self.lab("loss", "all", percent)
+        try:
+            yield
+            # Packets, counted by the filter that drops them.
+            if self.n > 1 and not any(map(int, re.findall(r"counter packets (\d+)", self.lab("run", "all", "--", "nft", "list", "ruleset")))):
+                raise Failure("nothing was lost")
+        finally:
+            self.lab("loss", "all", "0%")
+
+    @contextlib.contextmanager
+    def slow(self, percent):
+        self.lab("slow", str(self.victim), percent)
+        try:
+            yield
+        finally:
+            self.lab("slow", str(self.victim), "off")
+
+    def train(self, job, lose=None):
         """What the nodes that were not lost say of the job at its end, and their lines of steps.jsonl."""
         with open(self.folder + "/job.toml", "w") as file:
-            file.write(job.format(data, s))
+            file.write(job_text(self.data, job))
         job_id = self.ctl(0, "submit", self.folder + "/job.toml")["id"]
         end = time.time() + 60
         if lose:
@@ -73,7 +111,7 @@ class Lab(figures.Cluster):
             lose()
         said = []
         for host in range(self.n):
-            if lose and host == victim:
+            if lose and host == self.victim:
                 continue
             while True:
                 status = self.status(host, job_id)
@@ -88,89 +126,127 @@ class Lab(figures.Cluster):
             while True:   # the last lines are written a moment after the end
                 with open(path) as file:
                     lines = [json.loads(line) for line in file if line.endswith("\n")]
-                if len(lines) >= steps or time.time() > end:
+                if len(lines) >= job["steps"] or time.time() > end:
                     break
                 time.sleep(0.05)
             said.append((status, lines))
         return said
 
+    def check(self, said, job, wanted):
+        """Median and longest step in ms."""
+        for status, lines in said:
+            if status["digest"] != wanted:
+                raise Failure("digest %s, not %s" % (status["digest"], wanted))
+            if len(lines) != job["steps"]:
+                raise Failure("%d lines in steps.jsonl, not %d" % (len(lines), job["steps"]))
+            ran = lines[-1]["exchange"]
+            if job["exchange"] not in (ran, "auto"):
+                raise Failure("the exchange was %s" % ran)
+            others = self.n - 1
+            if others and ran not in ("ring", "unicast") and not re.match("multicast .* reaches %d of %d" % (others, others), status.get("datagrams", "")):
+                raise Failure("not by multicast: %s" % status.get("datagrams"))
+        # The first warms caches up.
+        each = [[sum(line[key] for key in ("compute_us", "wait_us", "apply_us")) / 1e3 for line in lines[1:]] for _, lines in said]
+        return statistics.median(sum(each, [])), max(map(max, each))
 
-def pid_of(cluster):
-    return cluster.daemons[victim].pid   # gradcast-lab run leaves its place to the command
+    def report(self, name, error):
+        print("  %s: %s" % (name, error), flush=True)
+        for i in range(self.n):
+            print("    host %d: %s" % (i, (open("%s/%d/log" % (self.folder, i)).read().strip() or "-").splitlines()[-3:]))
 
 
 class Ways:
     """One after another on the same daemons, so each also finds them well again."""
 
-    def __init__(self, cluster):
-        self.cluster = cluster
+    def __init__(self, lab):
+        self.lab = lab
 
-    def lossless(self, data):
-        return self.cluster.train(data, 0)
+    def lossless(self, job):
+        return self.lab.train(job)
 
-    def loss(self, data):
-        self.cluster.lab("loss", "all", "1%")
-        said = self.cluster.train(data, 0)
-        self.cluster.lab("loss", "all", "0%")
-        return said
+    def loss(self, job):
+        with self.lab.losing("1%"):
+            return self.lab.train(job)
 
-    def slow(self, data):
-        self.cluster.lab("slow", str(victim), "20%")
-        said = self.cluster.train(data, 1)
-        self.cluster.lab("slow", str(victim), "off")
-        return said
+    def slow(self, job):
+        with self.lab.slow("20%"):
+            return self.lab.train(dict(job, s=1))
 
-    def cut(self, data):
-        said = self.cluster.train(data, 1, lambda: self.cluster.lab("cut", str(victim)))
-        self.cluster.lab("heal", str(victim))
-        return said
+    def cut(self, job):
+        try:
+            return self.lab.train(dict(job, s=1), lambda: self.lab.lab("cut", str(self.lab.victim)))
+        finally:
+            self.lab.lab("heal", str(self.lab.victim))
 
-    def stopped(self, data):
-        said = self.cluster.train(data, 1, lambda: os.kill(pid_of(self.cluster), signal.SIGSTOP))
-        os.kill(pid_of(self.cluster), signal.SIGCONT)
-        return said
+    def signal(self, number):
+        os.kill(self.lab.daemons[self.lab.victim].pid, number)   # gradcast-lab run leaves its place to the command
 
-    def killed(self, data):
-        return self.cluster.train(data, 1, lambda: os.kill(pid_of(self.cluster), signal.SIGKILL))
+    def stopped(self, job):
+        try:
+            return self.lab.train(dict(job, s=1), lambda: self.signal(signal.SIGSTOP))
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def killed(self, job):
+        try:
+            return self.lab.train(dict(job, s=1), lambda: self.signal(signal.SIGKILL))
+        finally:
+            self.signal(signal.SIGKILL)   # also where it did not come to that
+            self.lab.daemons[self.lab.victim].wait()
+            self.lab.daemons[self.lab.victim] = self.lab.launch(self.lab.victim)
 
 
-def main():
-    data, names = os.path.abspath(sys.argv[1]), sys.argv[2:] or ["lossless", "loss", "slow", "cut", "stopped", "killed"]
-    cluster, wanted, bad = Lab(n, "30mbit", False), None, False
-    try:
-        ways = Ways(cluster)
+def every_exchange(data):
+    wanted, bad = None, False
+    for n in (1, 2, 4, 8):
+        with Lab(n, "1gbit", data) as lab:
+            for way in ("lossless", "loss", "slow"):
+                begin, said = time.time(), []
+                for exchange in exchanges if n > 1 else ["coded-rs"]:
+                    # With m (and cssgd's r) = n there is nothing to send.  Who is slow is missed only where a code spares one.
+                    job = dict(short, exchange=exchange, m=2 if n > 2 else 1, s=int(way == "slow" and n > 2 and exchange.startswith("coded")))
+                    try:
+                        with {"lossless": contextlib.nullcontext, "loss": lambda: lab.losing("1%"), "slow": lambda: lab.slow("10%")}[way]():
+                            statuses = lab.train(job)
+                        wanted = wanted or statuses[0][0]["digest"]
+                        median, _ = lab.check(statuses, job, wanted)
+                        said.append("%s%s %.0f" % (exchange, exchange == "auto" and " (%s)" % statuses[0][1][-1]["exchange"] or "", median))
+                    except (Failure, RuntimeError) as error:
+                        lab.report("%s on %d hosts, %s" % (exchange, n, way), error)
+                        bad = True
+                print("  n = %d %-8s %s: median ms a step: %s; %.1f s" % (n, way, wanted[:8], ", ".join(said), time.time() - begin), flush=True)
+    return bad
+
+
+def one_host(data, names):
+    wanted, bad = None, False
+    with Lab(4, "30mbit", data) as lab:
+        ways = Ways(lab)
         for name in names:
             begin = time.time()
             try:
-                cluster.all_see_all()
-                said = getattr(ways, name)(data)
+                lab.all_see_all()
+                way, _, exchange = name.partition(":")
+                job = dict(long, exchange=exchange or "coded-rs", m=2, s=0)
+                said = getattr(ways, way)(job)
                 wanted = wanted or said[0][0]["digest"]
-                for status, lines in said:
-                    if status["digest"] != wanted:
-                        raise Failure("digest %s, not %s" % (status["digest"], wanted))
-                    if not re.match("multicast .* reaches 3 of 3", status.get("datagrams", "")):
-                        raise Failure("not by multicast: %s" % status.get("datagrams"))
-                # The first warms caches up.
-                each = [[sum(line[key] for key in ("compute_us", "wait_us", "apply_us")) / 1e3 for line in lines[1:]] for _, lines in said]
-                median, longest = statistics.median(sum(each, [])), max(map(max, each))
-                print("  %-9s %s: median step %.0f ms, longest %.0f ms = %.1f medians; %.1f s" % (
+                median, longest = lab.check(said, job, wanted)
+                print("  %-12s %s: median step %.0f ms, longest %.0f ms = %.1f medians; %.1f s" % (
                     name, wanted[:8], median, longest, longest / median, time.time() - begin), flush=True)
-                if any(len(lines) != steps for _, lines in said):
-                    raise Failure("%s lines in steps.jsonl, not %d" % ([len(lines) for _, lines in said], steps))
                 # 50 ms: what a machine with fewer cores than hosts keeps a thread waiting for.  Silence is looked for every deadline / 40.
-                most = {"killed": 50, "cut": deadline * 1e3 * (1 / 4 + 3 / 40), "stopped": deadline * 1e3 * (1 / 4 + 3 / 40)}.get(name)
+                silence = deadline * 1e3 * (1 / 4 + 3 / 40)
+                most = {"killed": 50, "cut": silence, "stopped": silence}.get(way)
                 if most and longest > most + 2 * median:
                     raise Failure("the longest step took more than %.0f ms" % (most + 2 * median))
             except (Failure, RuntimeError) as error:
-                print("  %s: %s" % (name, error), flush=True)
-                for i in range(n):
-                    print("    host %d: %s" % (i, (open("%s/%d/log" % (cluster.folder, i)).read().strip() or "-").splitlines()[-3:]))
+                lab.report(name, error)
                 bad = True
-                if name != "killed":
-                    cluster.lab("heal", str(victim))
-    finally:
-        cluster.stop()
-    sys.exit(bad)
+    return bad
+
+
+def main():
+    data, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    sys.exit(every_exchange(data) if names == ["exchanges"] else one_host(data, names))
 
 
 main()
