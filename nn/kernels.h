@@ -27,6 +27,11 @@ struct DropoutKey {
     float scale;     // of what stays
 };
 
+/// d = g + weight_decay w;  m = beta1 m + rest1 d;  v = beta2 v + rest2 d d;  w = w - rate m / (sqrt(v) root + epsilon).
+struct AdamStep {
+    float beta1, rest1, beta2, rest2, rate, root, epsilon, weight_decay;
+};
+
 struct FloatKernels {
     /// dst = src * scale + shift, src in 0..255.
     void (*normalise)(float* dst, const uint8_t* src, uint64_t count, float scale, float shift);
@@ -61,6 +66,9 @@ struct FloatKernels {
     void (*dequantise_i64)(float* dst, const int64_t* words, uint64_t count, double unit);
     /// v = momentum v + (g + weight_decay w);  w = w - lr v.   v may be null when momentum is 0.
     void (*sgd)(float* w, float* v, const float* g, uint64_t count, float lr, float momentum, float weight_decay);
+    /// d = g + weight_decay w;  v = momentum v + d;  w = w - lr (d + momentum v).
+    void (*nesterov)(float* w, float* v, const float* g, uint64_t count, float lr, float momentum, float weight_decay);
+    void (*adam)(float* w, float* m, float* v, const float* g, uint64_t count, const AdamStep& step);
 };
 const FloatKernels& float_kernels(Isa isa);
 

@@ -307,6 +307,26 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
     }
 }
 
+void nesterov(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,
+              float weight_decay) {
+    for (uint64_t i = 0; i < count; ++i) {
+        float d = g[i] + weight_decay * w[i];
+        v[i] = momentum * v[i] + d;
+        w[i] -= lr * (d + momentum * v[i]);
+    }
+}
+
+__attribute__((optimize("no-math-errno"))) void adam(float* __restrict w, float* __restrict m, float* __restrict v,
+                                                     const float* __restrict g, uint64_t count, const AdamStep& step) {
+    const AdamStep s = step;
+    for (uint64_t i = 0; i < count; ++i) {
+        float d = g[i] + s.weight_decay * w[i];
+        m[i] = s.beta1 * m[i] + s.rest1 * d;
+        v[i] = s.beta2 * v[i] + s.rest2 * (d * d);
+        w[i] -= s.rate * m[i] / (__builtin_sqrtf(v[i]) * s.root + s.epsilon);
+    }
+}
+
 }   // namespace
 extern const FloatKernels float_kernels = {normalise,
                                            relu,
@@ -324,6 +344,8 @@ extern const FloatKernels float_kernels = {normalise,
                                            dequantise<int16_t>,
                                            dequantise<int32_t>,
                                            dequantise<int64_t>,
-                                           sgd};
+                                           sgd,
+                                           nesterov,
+                                           adam};
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -9,18 +9,30 @@
 namespace gradcast {
 
 struct OptimiserConfig {
-    std::string kind = "sgd";
+    std::string kind = "sgd";   // "sgd", "adam"
     double lr = 0.05, momentum = 0, weight_decay = 0;
+    bool nesterov = false;                               // sgd
+    double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam
+    std::string schedule = "constant";                   // "constant", "step", "cosine"
+    uint32_t warm_up = 0;                                // steps in which the rate grows to what the schedule says
+    uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay` once more
+    double decay = 0.1, lr_end = 0;                      // cosine: ends at lr_end
+    uint64_t steps = 0;                                  // cosine: of the whole job
 };
 struct Optimiser {
     virtual ~Optimiser() = default;
-    /// Before the buckets of a step.
+    /// Before the buckets of a step.  Rates and corrections depend on its number alone, so a step that is repeated repeats them.
     virtual void step(StepId step) = 0;
     /// w[i] and its state from gradient[i], i in [offset, offset + count).  Element by element, so the grouping changes no bit.
     virtual void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
-    virtual std::span<float> state() = 0;   // all state, float32: momentum [elements], or empty
+    virtual std::span<float> state() = 0;   // all state, float32: momentum [elements]; m, v [2, elements] of adam; or empty
 };
-/// SGD: v <- momentum v + (g + weight_decay w);  w <- w - lr v.   (Sutskever et al. 2013 as PyTorch writes it.)
+/// SGD: v <- momentum v + (g + weight_decay w);  w <- w - lr v.   (Sutskever et al. 2013 as PyTorch writes it; so is Nesterov's.)
+/// Adam: Kingma and Ba 2015, weight_decay added to the gradient.
 Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
+/// The learning rate of one step.  Only sums, products and quotients, so every CPU and C library gives the same bits.
+double learning_rate(const OptimiserConfig& config, StepId step);
+std::span<const char* const> optimiser_kinds();
+std::span<const char* const> schedule_kinds();
 
 }   // namespace gradcast

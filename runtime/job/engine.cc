@@ -207,7 +207,9 @@ private:
         omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
         GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
         const Layout& layout = net_->layout();
-        GC_TRY(optimiser_plan(job_.optimiser, layout.elements, arena_, &optimiser_));
+        OptimiserConfig optimiser = job_.optimiser;
+        optimiser.steps = steps_;
+        GC_TRY(optimiser_plan(optimiser, layout.elements, arena_, &optimiser_));
         codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks, job_.seed});
 
         const uint32_t n = config_.view.n();

@@ -64,7 +64,8 @@ std::vector<std::string> quantiser_names() {
 }
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
-std::vector<std::string> optimiser_names() { return {"sgd"}; }
+std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
+std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "ip", "tcp"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
@@ -81,6 +82,10 @@ void set_text(Target target, const Value& value) {
 template <auto member>
 void set_rate(Target target, const Value& value) {
     target.job->optimiser.*member = value.number;
+}
+template <auto member>
+void set_steps(Target target, const Value& value) {
+    target.job->optimiser.*member = static_cast<uint32_t>(value.integer);
 }
 template <auto member>
 void set_layer(Target target, const Value& value) {
@@ -143,8 +148,25 @@ constexpr Option options[] = {
     {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", set_rate<&OptimiserConfig::lr>},
     {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr, "how much of the last update is kept",
      set_rate<&OptimiserConfig::momentum>},
+    {"optimiser", "nesterov", Kind::flag, "false", 0, 0, false, nullptr, "sgd: the gradient ahead, as Nesterov; needs a momentum",
+     [](Target target, const Value& value) { target.job->optimiser.nesterov = value.integer != 0; }},
     {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr, "pull of weights towards 0",
      set_rate<&OptimiserConfig::weight_decay>},
+    {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr, "adam: how much of the mean is kept",
+     set_rate<&OptimiserConfig::beta1>},
+    {"optimiser", "beta2", Kind::number, "0.999", 0, 1, false, nullptr, "adam: how much of the second moment is kept",
+     set_rate<&OptimiserConfig::beta2>},
+    {"optimiser", "epsilon", Kind::number, "1e-8", 0, 1e30, true, nullptr, "adam: added to the root of the second moment",
+     set_rate<&OptimiserConfig::epsilon>},
+    {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names, "how lr changes over the job",
+     [](Target target, const Value& value) { target.job->optimiser.schedule = value.text; }},
+    {"optimiser", "warm_up", Kind::integer, "0", 0, u32_max, false, nullptr, "steps in which lr grows from near 0, with every schedule",
+     set_steps<&OptimiserConfig::warm_up>},
+    {"optimiser", "decay_every", Kind::integer, "0", 0, u32_max, false, nullptr, "step: steps after which lr is multiplied by decay again",
+     set_steps<&OptimiserConfig::decay_every>},
+    {"optimiser", "decay", Kind::number, "0.1", 0, 1e30, true, nullptr, "step: see decay_every", set_rate<&OptimiserConfig::decay>},
+    {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr, "cosine: lr after the last step",
+     set_rate<&OptimiserConfig::lr_end>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "how nodes learn together",
      set_text<&JobConfig::algorithm>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
@@ -359,7 +381,15 @@ private:
         if (!has("net.preset") && !has("net.layers"))
             mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", joined(presets())));
         if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
-        if (job_.optimiser.momentum == 1) mistake(line("optimiser.momentum"), "optimiser.momentum", "1 is not below 1");
+        const OptimiserConfig& optimiser = job_.optimiser;
+        for (auto [key, number] : {std::pair{"optimiser.momentum", optimiser.momentum},
+                                   {"optimiser.beta1", optimiser.beta1},
+                                   {"optimiser.beta2", optimiser.beta2}})
+            if (number == 1) mistake(line(key), key, "1 is not below 1");
+        if (optimiser.nesterov && (optimiser.kind != "sgd" || optimiser.momentum == 0))
+            mistake(line("optimiser.nesterov"), "optimiser.nesterov", "goes with sgd and a momentum above 0");
+        if (optimiser.schedule == "step" && optimiser.decay_every == 0)
+            mistake(line("optimiser.schedule"), "optimiser.schedule", "step needs decay_every, a number of steps");
 
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())

@@ -15,7 +15,14 @@ const char* mistake(const OptimiserConfig& config) {
 }
 
 TEST(Optimiser, RefusesWhatMakesNoSense) {
-    EXPECT_STREQ(mistake({.kind = "adam"}), "optimiser.kind \"adam\" is unknown: one of sgd");
+    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam");
+    EXPECT_STREQ(mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
+    EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with sgd and a momentum above 0");
+    EXPECT_STREQ(mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
+    EXPECT_STREQ(mistake({.epsilon = 0}), "optimiser.epsilon 0 must be above 0");
+    EXPECT_STREQ(mistake({.schedule = "step"}), "optimiser.decay_every must be at least 1 for the schedule step");
+    EXPECT_STREQ(mistake({.schedule = "cosine"}), "the schedule cosine needs to know how many steps there are");
+    EXPECT_STREQ(mistake({.lr_end = NAN}), "optimiser.lr_end nan must be at least 0");
     EXPECT_STREQ(mistake({.lr = 0}), "optimiser.lr 0 must be above 0");
     EXPECT_STREQ(mistake({.lr = NAN}), "optimiser.lr nan must be above 0");
     EXPECT_STREQ(mistake({.momentum = 1}), "optimiser.momentum 1 must be at least 0 and below 1");
@@ -41,6 +48,65 @@ TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {
         EXPECT_EQ(w[0], 0.375f - 0.5f * (m * 1.25f + (1 + 0.25f * 0.375f)));
         EXPECT_EQ(w[2], 3.5f - 0.5f * (m * 1.0f + 0.25f * 3.5f));
     }
+}
+
+// Three steps with gradients {0.5 - t, t, -0.25} from {1, -2, 0.5}: numbers of torch.optim in double precision.
+TEST(Optimiser, GivesPyTorchsNumbers) {
+    struct Case {
+        OptimiserConfig config;
+        std::vector<double> want;
+    };
+    for (const Case& c : {Case{{.lr = 0.125, .momentum = 0.875, .weight_decay = 0.0625, .nesterov = true},
+                               {1.2524596089497209, -2.6747426111251116, 0.7111415010876954}},
+                          Case{{.kind = "adam", .lr = 0.125, .weight_decay = 0.0625, .beta1 = 0.75, .beta2 = 0.9375, .epsilon = 0.0625},
+                               {0.9682571308203363, -2.0999678280960494, 0.7901326896642062}}}) {
+        Arena arena;
+        std::unique_ptr<Optimiser> optimiser;
+        ASSERT_TRUE(optimiser_plan(c.config, 3, arena, &optimiser).ok());
+        ASSERT_TRUE(arena.seal().ok());
+        std::fill(optimiser->state().begin(), optimiser->state().end(), 0.0f);
+        EXPECT_EQ(optimiser->state().size(), c.config.kind == "adam" ? 6u : 3u);
+        std::vector<float> w = {1, -2, 0.5f};
+        for (StepId t = 0; t < 3; ++t) {
+            std::vector<float> g = {0.5f - static_cast<float>(t), static_cast<float>(t), -0.25f};
+            optimiser->step(t);
+            optimiser->update(2, std::span(w).subspan(2), std::span(g).subspan(2));   // in two pieces
+            optimiser->update(0, std::span(w).first(2), std::span(g).first(2));
+        }
+        for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(w[i], c.want[i], 1e-6) << c.config.kind;
+    }
+}
+
+TEST(Schedule, StepCosineAndWarmUp) {
+    OptimiserConfig config{.lr = 0.5};
+    EXPECT_EQ(learning_rate(config, 1000000), 0.5);
+    config.warm_up = 4;
+    EXPECT_EQ(learning_rate(config, 0), 0.125);
+    EXPECT_EQ(learning_rate(config, 2), 0.375);
+    EXPECT_EQ(learning_rate(config, 3), 0.5);
+    EXPECT_EQ(learning_rate(config, 4), 0.5);
+    config.schedule = "step", config.decay_every = 10, config.decay = 0.5;
+    EXPECT_EQ(learning_rate(config, 9), 0.5);
+    EXPECT_EQ(learning_rate(config, 10), 0.25);
+    EXPECT_EQ(learning_rate(config, 39), 0.0625);
+    // Numbers of torch.optim.lr_scheduler.CosineAnnealingLR; the same after a warm-up, and the last one for ever.
+    const double want[] = {0.5,
+                           0.47833693985365416,
+                           0.417638394156598,
+                           0.32992645430294376,
+                           0.23257354569705624,
+                           0.14486160584340205,
+                           0.08416306014634584,
+                           0.0625,
+                           0.0625};
+    for (uint32_t warm_up : {0u, 3u}) {
+        OptimiserConfig cosine{.lr = 0.5, .schedule = "cosine", .warm_up = warm_up, .lr_end = 0.0625, .steps = 7 + warm_up};
+        for (StepId step = 0; step < 9; ++step) EXPECT_NEAR(learning_rate(cosine, step + warm_up), want[step], 1e-15);
+    }
+    // As accurate as the C library's, everywhere.
+    OptimiserConfig fine{.lr = 2, .schedule = "cosine", .steps = 997};
+    for (StepId step = 0; step < 997; ++step)
+        EXPECT_NEAR(learning_rate(fine, step), 1 + std::cos(M_PI * static_cast<double>(step) / 997), 1e-15);
 }
 
 // value = (float)((double)S * unit): rounded once, for words of both widths, by the unit of each group.
@@ -119,6 +185,30 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
         out([&](float* to) { k.sgd(to, nullptr, y.data(), count, 0.1f, 0, 0.01f); });
         std::vector<float> v(y);
         out([&](float* to) { k.sgd(to, v.data(), y.data(), count, 0.1f, 0.9f, 0.01f); });
+        out([&](float* to) { k.nesterov(to, v.data(), y.data(), count, 0.1f, 0.9f, 0.01f); });
+        std::vector<float> moments(count, 0.25f);
+        out([&](float* to) {
+            k.adam(to, v.data(), moments.data(), y.data(), count, {0.9f, 0.1f, 0.99f, 0.01f, 0.1f, 1.1f, 1e-8f, 0.01f});
+        });
+        results.push_back(moments);
+        out([&](float* to) { k.add(to, to, y.data(), count); });
+        for (uint32_t stride : {1u, 2u}) out([&](float* to) { k.dropout(to, count, {7, 0x123456789abcdef0, 77, stride, 20000, 1.5f}); });
+        for (uint32_t width : {8u, 16u}) {
+            ChannelShape s{.samples = 2, .groups = 2, .width = width, .pixels = 13};   // at most 832 values
+            std::vector<double> sums(2 * width), squares(2 * width), products(2 * width);
+            k.channel_sums(sums.data(), y.data(), nullptr, s);
+            k.channel_sums(squares.data(), y.data(), y.data() + 900, s);
+            k.channel_products(products.data(), sums.data(), y.data(), y.data() + 50, y.data() + 900, s);
+            for (const auto* of : {&sums, &squares, &products}) {
+                double check = 0;   // the order of this sum is the same everywhere
+                for (double each : *of) check += each;
+                results.push_back({static_cast<float>(check), static_cast<float>((*of)[3])});
+            }
+            out([&](float* to) { k.channel_affine(to, y.data(), y.data() + 900, y.data() + 1, y.data() + 40, s); });
+            out([&](float* to) {
+                k.channel_affine_backward(to, y.data(), y.data() + 50, y.data() + 900, y.data() + 1, y.data() + 40, y.data() + 70, s);
+            });
+        }
         results.push_back(v);
         for (uint32_t width : {8u, 16u})
             for (PoolShape s : {PoolShape{2, 4, 6, 2, 3, 2, 2, 0, width}, PoolShape{1, 7, 5, 4, 3, 3, 2, 1, width},
@@ -127,6 +217,9 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
                 std::vector<uint8_t> winners(pooled.size());
                 k.max_pool(pooled.data(), winners.data(), x.data(), s);
                 k.max_pool_backward(dx.data(), y.data(), winners.data(), s);
+                results.insert(results.end(), {pooled, dx});
+                k.average_pool(pooled.data(), y.data(), s);
+                k.average_pool_backward(dx.data(), y.data(), s);
                 results.insert(results.end(), {pooled, dx});
             }
         return results;
