@@ -331,6 +331,30 @@ TEST_F(CtlData, ImportWritesShardsOnceUnlessForced) {
     EXPECT_TRUE(outcome.says("absent")) << outcome.err;
 }
 
+TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
+    import();
+    Outcome outcome = run("data inspect 't*.h5' --sheet sheet.png");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("400 samples of 1 x 28 x 28"), std::string::npos) << outcome.out;
+    std::string png;
+    ASSERT_TRUE(file_read(folder + "/sheet.png", &png).ok());
+    EXPECT_TRUE(png.starts_with("\x89PNG"));
+    outcome = run("data inspect train.h5 -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["samples"], 320);
+    EXPECT_EQ(outcome.json()["shards"].size(), 1u);
+    EXPECT_EQ(run("data inspect train.h5 --sheet absent/sheet.png").exit, 1);
+    std::string bytes;
+    ASSERT_TRUE(file_read(folder + "/train.h5", &bytes).ok());
+    bytes[bytes.size() / 2] ^= 0x10;
+    ASSERT_TRUE(file_write(folder + "/train.h5", bytes).ok());
+    outcome = run("data inspect train.h5 --sheet other.png");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    EXPECT_FALSE(fs::exists(folder + "/other.png"));
+    EXPECT_EQ(run("data").exit, 2);
+}
+
 TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
     import();
     Outcome outcome = run("evaluate absent.h5 --data test.h5");

@@ -41,6 +41,7 @@ int command_nodes(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep);
 int command_import(const Options& options, const ImportConfig& config);
+int command_inspect(const Options& options, const std::string& pattern, const std::string& sheet);
 int command_evaluate(const Options& options, const std::string& model, const std::string& data);
 
 }   // namespace gradcast

@@ -1,7 +1,10 @@
-// The commands that need no daemon: import a data set, evaluate a model.
+// The commands that need no daemon: import or inspect a data set, evaluate a model.
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
+#include "datasets/image.h"
+#include "datasets/reader.h"
 #include "datasets/shard.h"
 #include "runtime/control/json.h"
 #include "runtime/core/nearest.h"
@@ -26,6 +29,70 @@ int command_import(const Options& options, const ImportConfig& config) {
     }
     for (const std::string& path : result.paths) fmt::print("{}\n", path);
     fmt::print("{} samples to train on, {} to test on\n", result.train, result.test);
+    return exit_done;
+}
+
+/// A row for each class with its first samples; where there are too many classes, the first samples of all.
+static Status sheet_write(const DataSet& data, const std::vector<int32_t>& labels, const std::string& path) {
+    constexpr uint64_t columns = 10, rows_max = 100, pixels_max = 64 << 20;
+    const DataInfo& info = data.info();
+    const bool by_class = info.classes <= rows_max;
+    const uint64_t H = info.H + 1, W = info.W + 1;   // with a gap
+    const uint64_t rows = std::min(by_class ? info.classes : columns, pixels_max / (columns * H * W));
+    if (rows == 0) return fail(Code::invalid, "{}: images of {} x {} are too large for a contact sheet", data.pattern(), info.H, info.W);
+    std::vector<uint8_t> pixels(rows * H * columns * W * 3, 255), image(data.sample_bytes());
+    std::vector<uint64_t> filled(rows);
+    for (uint64_t i = 0, left = rows * columns; i < info.count && left > 0; ++i) {
+        uint64_t row = by_class ? static_cast<uint64_t>(labels[i]) : i / columns;
+        if (row >= rows || filled[row] == columns) continue;
+        int32_t label;
+        GC_TRY(data.read(std::span(&i, 1), image.data(), &label));
+        uint8_t* cell = pixels.data() + (row * H * columns * W + filled[row]++ * W) * 3;
+        --left;
+        for (uint64_t y = 0; y < info.H; ++y)
+            for (uint64_t x = 0; x < info.W; ++x)
+                for (uint64_t c = 0; c < 3; ++c)   // of fewer than 3 channels the first
+                    cell[(y * columns * W + x) * 3 + c] = image[((info.C < 3 ? 0 : c) * info.H + y) * info.W + x];
+    }
+    return png_write(path, static_cast<uint32_t>(rows * H), static_cast<uint32_t>(columns * W), pixels.data());
+}
+
+int command_inspect(const Options& options, const std::string& pattern, const std::string& sheet) {
+    std::unique_ptr<DataSet> data;
+    Status status = data_open(pattern, &data);
+    if (status.ok()) status = data_verify(*data);
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    const DataInfo& info = data->info();
+    std::vector<uint64_t> indices(info.count), counts(info.classes);
+    std::vector<int32_t> labels(info.count);
+    std::iota(indices.begin(), indices.end(), 0);
+    data->labels(indices, labels.data());
+    for (int32_t label : labels) ++counts[static_cast<size_t>(label)];
+    if (!sheet.empty()) {
+        status = sheet_write(*data, labels, sheet);
+        if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    }
+    const std::string names = data->shards()[0].info.class_names;
+    if (options.json) {
+        Json json{{"samples", info.count},   {"shape", {info.C, info.H, info.W}},
+                  {"classes", info.classes}, {"class_names", names},
+                  {"source", info.source},   {"mean", info.mean},
+                  {"std", info.std},         {"digest", data->digest()}};
+        if (info.target_scale > 0) json["target_scale"] = info.target_scale;
+        else json["count_of_class"] = counts;
+        for (const Shard& shard : data->shards()) json["shards"].push_back({{"path", shard.path}, {"samples", shard.info.count}});
+        fmt::print("{}\n", json_text(json, 2));
+        return exit_done;
+    }
+    for (const Shard& shard : data->shards()) fmt::print("{}: {} samples\n", shard.path, shard.info.count);
+    fmt::print("{}\n{} samples of {} x {} x {}\n", info.source, info.count, info.C, info.H, info.W);
+    fmt::print("mean {:.4f}\nstd {:.4f}\n", fmt::join(info.mean, ", "), fmt::join(info.std, ", "));
+    if (info.target_scale > 0) fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
+    else {
+        auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+        fmt::print("{} classes of {} to {} samples{}\n", info.classes, *least, *most, names.empty() ? "" : ": " + names);
+    }
+    fmt::print("digest {}, every chunk is as it was written\n", data->digest());
     return exit_done;
 }
 

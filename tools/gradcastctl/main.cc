@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, model, data, topic;
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, topic;
     uint32_t local = 0;
     bool wait = false, follow = false;
     ImportConfig import;
@@ -94,6 +94,13 @@ int run(int argc, char** argv) {
     command->add_option("--samples", import.samples, "of ridge: how many to train on")->capture_default_str();
     command->add_option("--seed", import.seed, "of ridge: which random numbers")->capture_default_str();
     command->add_flag("--force", import.force, "replace shards that are there");
+
+    CLI::App* on_data = app.add_subcommand("data", "look at data sets");
+    on_data->require_subcommand(1);
+    command = on_data->add_subcommand("inspect", "what shards hold; compares every digest");
+    commands.emplace_back(command, [&] { return command_inspect(options, data, sheet); });
+    command->add_option("SHARDS", data, "a path or a pattern in quotes")->required();
+    command->add_option("--sheet", sheet, "write a contact sheet to this PNG");
 
     command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
     command->add_option("TOPIC", topic, "a command, or job");
