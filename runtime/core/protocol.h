@@ -140,6 +140,7 @@ struct Completion {
 /// What a protocol wants done.  Vectors keep their capacity, so a steady state allocates nothing.
 struct Actions {
     uint64_t now_us = 0;   // the driver's clock for this batch
+    bool drained = true;   // false: datagrams that are older than some of this batch may be yet to come, not lost
     std::vector<Send> sends;
     std::vector<Timer> timers;
     std::vector<Compute> computes;

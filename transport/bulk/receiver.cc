@@ -437,7 +437,7 @@ Buffer Receiver::report(Peer& peer) {
             mask_open |= static_cast<uint16_t>(1u << b);
             BlockItem* block = peer.out.part(at, 0).as<BlockItem>();
             at += sizeof(BlockItem);
-            const uint32_t newer = open->epoch == peer.epoch ? open->newer : 0;
+            const uint32_t newer = peer.hole_us != never && open->epoch == peer.epoch ? open->newer : 0;
             block->lacks = static_cast<uint8_t>(open->segments - (open->have - newer));
             block->plain = open->plain;
             for (uint32_t w = 0; w < 2; ++w) block->have[w].set(open->bits[w]);
@@ -453,10 +453,14 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
     measure();
     active_ = 0;
     for (const Peer& peer : peers_) active_ += peer.heard_us + active_us > now_us_;
+    const bool sure = actions.drained || now_us_ >= sure_us_ + unsure_us;
+    if (sure) sure_us_ = now_us_;
     for (Rank r = 0; r < config_.ranks; ++r) {
         Peer& peer = peers_[r];
         if (r == config_.self || peer.lost) continue;
         if (now_us_ >= peer.held_us) unhold(r, peer, given);
+        if (sure) peer.sure = peer.highest;
+        else if (peer.hole_us != never) peer.hole_us = std::max(peer.hole_us, now_us_ + 1);
         if (now_us_ >= peer.hole_us) peer.report = true, peer.horizon = std::max(peer.horizon, peer.snapshot);
         if (peer.report) forgo(r, peer);
         if (peer.report || peer.credit) tell(r, peer, sender, actions);
@@ -476,7 +480,7 @@ void Receiver::tell(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
     Feedback kind = Feedback::credit;
     if (peer.report) {
         kind = Feedback::report;
-        if (peer.hole_us == never) peer.horizon = peer.highest;
+        if (peer.hole_us == never) peer.horizon = std::max(peer.horizon, peer.sure);
         body.behind.set(static_cast<uint32_t>(std::min<uint64_t>(peer.highest - peer.horizon, UINT32_MAX)));
         payload = report(peer);
     }

@@ -32,6 +32,7 @@ private:
     static constexpr uint32_t seen_numbers = 4096;          // transmissions older than so many are dropped
     static constexpr uint32_t parity_bytes_max = 8 << 20;   // kept until their blocks are complete, of all senders
     static constexpr uint64_t reorder_us = 100, held_us = 1000;
+    static constexpr uint64_t unsure_us = 5000;    // at most so long is what may be waiting in the sockets not taken for lost
     static constexpr uint64_t rate_us = 2000;      // how long the arrival rate is measured
     static constexpr uint64_t ahead_us = 30'000;   // what all senders may have on its way, as time of arrival
     static constexpr uint64_t active_us = 10'000;
@@ -67,6 +68,7 @@ private:
     };
     struct Peer {
         uint64_t highest = 0, horizon = 0;
+        uint64_t sure = 0;                        // all up to there is here, or lost
         uint64_t hole_us = never, snapshot = 0;   // when to report a gap, and up to where
         uint32_t epoch = 0;
         bool again = false, report = false, credit = false, lost = false;
@@ -115,7 +117,7 @@ private:
     Buffer parity_in_;
     std::vector<Kept> kept_;
     uint16_t parity_free_ = 0;
-    uint64_t now_us_ = 0, due_us_ = never;
+    uint64_t now_us_ = 0, due_us_ = never, sure_us_ = 0;
     uint32_t view_ = 0;   // of all packets
     uint16_t channel_ = 0;
     uint64_t rate_from_us_ = 0, rate_bytes_ = 0, rate_ = 0;   // rate_: bytes per second, the largest seen lately

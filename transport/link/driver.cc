@@ -269,7 +269,7 @@ bool TcpDriver::dispatch(uint64_t now) {
         }
         if (batch_.empty()) continue;
         actions_.clear();
-        actions_.now_us = now;
+        actions_.now_us = now, actions_.drained = proactor_->drained();
         attached->on(batch_, actions_);
         carry_out(channel);
     }

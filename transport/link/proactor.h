@@ -34,7 +34,7 @@ struct Heard {
     uint32_t segment_bytes;   // never 0
     bool truncated;
 };
-/// Between two waits; more stay in the socket.  Each has a slot of 64 KiB, and few of them stay in the cache.
+/// Of each socket between two waits; more stay there.  Each has a slot of 64 KiB, and few of them stay in the cache.
 constexpr size_t heard_max = 8;
 
 struct Proactor {
@@ -56,10 +56,13 @@ struct Proactor {
     virtual bool hearing() const = 0;
     /// Of the last wait(); the bytes lie there until the next one.
     std::span<const Heard> heard() const { return heard_; }
+    /// Nothing stayed behind in these sockets then: all that was sent before something in heard() is there too, or is lost.
+    bool drained() const { return drained_; }
     virtual const char* name() const = 0;
 
 protected:
     std::vector<Heard> heard_;
+    bool drained_ = true;
 };
 
 /// Error: Code::unsupported when the kernel, a seccomp filter or a limit refuses io_uring.

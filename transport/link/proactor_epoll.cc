@@ -82,8 +82,9 @@ public:
                 }
             }
         }
+        drained_ = true;
         for (int fd : ears_)
-            if (at(fd).full) listen(fd);
+            if (at(fd).full) drained_ &= listen(fd);
         for (Op* op : ready_) op->busy = false, done->push_back(op);
         ready_.clear();
         return {};
@@ -94,8 +95,8 @@ public:
     }
     Status hear(int fd) override {
         if (!slots_) {
-            slots_ = std::make_unique_for_overwrite<Slot[]>(heard_max);
-            messages_.resize(heard_max), vectors_.resize(heard_max), heard_.reserve(heard_max);
+            slots_ = std::make_unique_for_overwrite<Slot[]>(2 * heard_max);
+            messages_.resize(heard_max), vectors_.resize(heard_max), heard_.reserve(2 * heard_max);
         }
         ears_.push_back(fd);
         at(fd).full = true;   // perhaps
@@ -124,15 +125,15 @@ private:
         }
         for (; op; op = op->next) op->busy = true;
     }
-    // As many as there are slots left, in one call.
-    void listen(int fd) {
-        const size_t first = heard_.size(), slots = heard_max - first;
-        for (size_t i = 0; i < slots; ++i) {
+    // As many as may be, in one call.  True: there were no more.
+    bool listen(int fd) {
+        const size_t first = heard_.size();
+        for (size_t i = 0; i < heard_max; ++i) {
             Slot& slot = slots_[first + i];
             vectors_[i] = {slot.bytes, sizeof slot.bytes};
             messages_[i].msg_hdr = {&slot.from, sizeof slot.from, &vectors_[i], 1, slot.control, sizeof slot.control, 0};
         }
-        const int count = slots ? ::recvmmsg(fd, messages_.data(), static_cast<unsigned>(slots), MSG_DONTWAIT, nullptr) : 0;
+        const int count = ::recvmmsg(fd, messages_.data(), heard_max, MSG_DONTWAIT, nullptr);
         if (count < 0 && errno != EINTR) at(fd).full = false;   // EAGAIN, or an error that its next edge or nobody tells
         for (int i = 0; i < count; ++i) {
             Slot& slot = slots_[first + static_cast<size_t>(i)];
@@ -144,6 +145,7 @@ private:
             heard_.push_back(
                 {{slot.bytes, bytes}, &slot.from, segment ? segment : std::max(bytes, 1u), (message.msg_flags & MSG_TRUNC) != 0});
         }
+        return count < static_cast<int>(heard_max);
     }
     bool attempt(Op& op) {
         bool in = op.kind == Op::Kind::receive;

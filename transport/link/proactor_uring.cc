@@ -77,6 +77,69 @@ public:
         int error = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
         if (error < 0 && error != -ETIME && error != -EINTR && error != -EAGAIN && error != -EBUSY)
             return fail_sys(-error, "io_uring cannot wait for the network");
+        // The kernel reads a few datagrams of one socket before it looks at the other, and this until it has nothing to tell.
+        while (take(done) && hearing()) (void)io_uring_get_events(&ring_);
+        drained_ = std::all_of(std::begin(ears_), std::end(ears_), [](const Ear& ear) { return ear.fd < 0 || ear.armed; });
+        return {};
+    }
+    void wake() override {
+        uint64_t one = 1;
+        (void)!::write(wake_.get(), &one, sizeof one);
+    }
+    // A multishot receive takes its memory from a ring of buffers that user and kernel share.
+    Status hear(int fd) override {
+        Ear& ear = ears_[0].fd < 0 ? ears_[0] : ears_[1];
+        GC_ASSERT(ear.fd < 0);
+        if (!ear.slots) GC_TRY(make_slots(ear));
+        ear.fd = fd;
+        return {};
+    }
+    void hush() override {
+        for (Ear& ear : ears_) {
+            ear.fd = -1;
+            if (!ear.armed) continue;
+            io_uring_sqe* entry = next();
+            io_uring_prep_cancel(entry, &ear, 0);
+            io_uring_sqe_set_data(entry, nullptr);
+        }
+    }
+    bool hearing() const override { return ears_[0].armed || ears_[1].armed; }
+    const char* name() const override { return "uring_tcp"; }
+
+private:
+    struct Free {
+        void operator()(io_uring_buf_ring* ring) const { std::free(ring); }
+    };
+    struct Ear {
+        std::unique_ptr<io_uring_buf_ring, Free> ring;
+        std::unique_ptr<std::byte[]> slots;
+        std::vector<uint16_t> taken;   // slots whose bytes are in heard_
+        int fd = -1;
+        bool armed = false;
+        int error = 0;
+        msghdr shape{};   // how much room for address and control
+    };
+    static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
+    static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
+
+    /// Buffers of its own, so that what comes in masses at one socket does not keep the other silent.
+    Status make_slots(Ear& ear) {
+        ear.ring.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
+        ear.slots = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);
+        heard_.reserve(2 * heard_max), ear.taken.reserve(heard_max);
+        io_uring_buf_reg reg{};
+        reg.ring_addr = reinterpret_cast<uint64_t>(ear.ring.get()), reg.ring_entries = heard_max, reg.bgid = group(ear);
+        if (int error = io_uring_register_buf_ring(&ring_, &reg, 0); error)
+            return fail_text(Code::unsupported, -error, "io_uring cannot share buffers for datagrams here (needs kernel 6.0)");
+        io_uring_buf_ring_init(ear.ring.get());
+        for (uint16_t i = 0; i < heard_max; ++i) ear.taken.push_back(i);
+        ear.shape.msg_namelen = sizeof(sockaddr_storage);
+        ear.shape.msg_controllen = CMSG_SPACE(sizeof(int));
+        return {};
+    }
+    uint16_t group(const Ear& ear) const { return static_cast<uint16_t>(&ear - ears_); }
+    /// How many completions there were.
+    unsigned take(std::vector<Op*>* done) {
         unsigned head, count = 0;
         io_uring_cqe* entry;
         io_uring_for_each_cqe(&ring_, head, entry) {
@@ -94,76 +157,25 @@ public:
             done->push_back(op);
         }
         io_uring_cq_advance(&ring_, count);
-        return {};
-    }
-    void wake() override {
-        uint64_t one = 1;
-        (void)!::write(wake_.get(), &one, sizeof one);
-    }
-    // A multishot receive takes its memory from a ring of buffers that user and kernel share.
-    Status hear(int fd) override {
-        if (!slots_) GC_TRY(make_slots());
-        Ear& ear = ears_[0].fd < 0 ? ears_[0] : ears_[1];
-        GC_ASSERT(ear.fd < 0);
-        ear.fd = fd;
-        return {};
-    }
-    void hush() override {
-        for (Ear& ear : ears_) {
-            ear.fd = -1;
-            if (!ear.armed) continue;
-            io_uring_sqe* entry = next();
-            io_uring_prep_cancel(entry, &ear, 0);
-            io_uring_sqe_set_data(entry, nullptr);
-        }
-    }
-    bool hearing() const override { return ears_[0].armed || ears_[1].armed; }
-    const char* name() const override { return "uring_tcp"; }
-
-private:
-    struct Ear {
-        int fd = -1;
-        bool armed = false;
-        int error = 0;
-        msghdr shape{};   // how much room for address and control
-    };
-    static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
-    static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
-
-    Status make_slots() {
-        ring_memory_.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
-        slots_ = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);
-        heard_.reserve(heard_max), taken_.reserve(heard_max);
-        io_uring_buf_reg reg{};
-        reg.ring_addr = reinterpret_cast<uint64_t>(ring_memory_.get()), reg.ring_entries = heard_max, reg.bgid = 0;
-        if (int error = io_uring_register_buf_ring(&ring_, &reg, 0); error)
-            return fail_text(Code::unsupported, -error, "io_uring cannot share buffers for datagrams here (needs kernel 6.0)");
-        io_uring_buf_ring_init(ring_memory_.get());
-        for (uint16_t i = 0; i < heard_max; ++i) taken_.push_back(i);
-        for (Ear& ear : ears_) {
-            ear.shape.msg_namelen = sizeof(sockaddr_storage);
-            ear.shape.msg_controllen = CMSG_SPACE(sizeof(int));
-        }
-        return {};
+        return count;
     }
     // Gives back the buffers of the last turn, and starts to receive again where the kernel has stopped (it had no buffer left).
     Status listen() {
-        if (!slots_) return {};
         heard_.clear();
-        int offset = 0;
-        for (uint16_t slot : taken_)
-            io_uring_buf_ring_add(ring_memory_.get(), slots_.get() + slot * slot_bytes, slot_bytes, slot, io_uring_buf_ring_mask(heard_max),
-                                  offset++);
-        io_uring_buf_ring_advance(ring_memory_.get(), offset);
-        taken_.clear();
         for (Ear& ear : ears_) {
+            int offset = 0;
+            for (uint16_t slot : ear.taken)
+                io_uring_buf_ring_add(ear.ring.get(), ear.slots.get() + slot * slot_bytes, slot_bytes, slot,
+                                      io_uring_buf_ring_mask(heard_max), offset++);
+            if (offset) io_uring_buf_ring_advance(ear.ring.get(), offset);
+            ear.taken.clear();
             if (ear.fd < 0 || ear.armed) continue;
             if (ear.error == EINVAL)
                 return fail(Code::unsupported, "io_uring of this kernel cannot receive datagrams (needs 6.0): choose the link epoll_tcp");
             ear.armed = true;
             io_uring_sqe* entry = next();
             io_uring_prep_recvmsg_multishot(entry, ear.fd, &ear.shape, 0);
-            entry->flags |= IOSQE_BUFFER_SELECT, entry->buf_group = 0;
+            entry->flags |= IOSQE_BUFFER_SELECT, entry->buf_group = group(ear);
             io_uring_sqe_set_data(entry, &ear);
         }
         return {};
@@ -172,8 +184,8 @@ private:
         if (!(entry.flags & IORING_CQE_F_MORE)) ear.armed = false, ear.error = entry.res < 0 ? -entry.res : 0;
         if (!(entry.flags & IORING_CQE_F_BUFFER)) return;
         const uint16_t slot = static_cast<uint16_t>(entry.flags >> IORING_CQE_BUFFER_SHIFT);
-        taken_.push_back(slot);
-        io_uring_recvmsg_out* out = io_uring_recvmsg_validate(slots_.get() + slot * slot_bytes, entry.res, &ear.shape);
+        ear.taken.push_back(slot);
+        io_uring_recvmsg_out* out = io_uring_recvmsg_validate(ear.slots.get() + slot * slot_bytes, entry.res, &ear.shape);
         if (!out) return;
         const uint32_t bytes = io_uring_recvmsg_payload_length(out, entry.res, &ear.shape);
         uint32_t segment = 0;
@@ -201,12 +213,6 @@ private:
     Fd wake_;
     uint64_t wakes_ = 0;
     io_uring ring_{};
-    struct Free {
-        void operator()(io_uring_buf_ring* ring) const { std::free(ring); }
-    };
-    std::unique_ptr<io_uring_buf_ring, Free> ring_memory_;
-    std::unique_ptr<std::byte[]> slots_;
-    std::vector<uint16_t> taken_;   // slots whose bytes are in heard_
     Ear ears_[2];
     bool open_ = false, enabled_ = false, waking_ = false;
 };
