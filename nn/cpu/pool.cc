@@ -43,7 +43,8 @@ Status max_pool(Build& b) {
                     pool_kernel_max, pool_kernel_max);
     Pool pool;
     GC_TRY(begin(b, &pool));
-    const auto& [shape, x, y, after] = pool;
+    const Activation x = pool.x, y = pool.y;
+    const PoolShape shape = pool.shape;
     Tensor winners = b.kept(Build::plain({(y.value.bytes() / sizeof(float) + 3) / 4}));   // a byte each: which place of its window won
     b.operations->forward.emplace_back([&kernels, x, y, winners, shape](Frame& frame) {
         kernels.max_pool(frame.at(y.value), reinterpret_cast<uint8_t*>(frame.at(winners)), frame.at(x.value), shape);
@@ -54,7 +55,7 @@ Status max_pool(Build& b) {
         kernels.max_pool_backward(frame.at(x.gradient), frame.at(y.gradient), reinterpret_cast<const uint8_t*>(frame.at(winners)), shape);
         return Status{};
     });
-    b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());
+    b.operations->data.insert(b.operations->data.end(), pool.after.begin(), pool.after.end());
     return {};
 }
 
@@ -62,7 +63,8 @@ Status average_pool(Build& b) {
     const FloatKernels& kernels = float_kernels(isa_best());
     Pool pool;
     GC_TRY(begin(b, &pool));
-    const auto& [shape, x, y, after] = pool;
+    const Activation x = pool.x, y = pool.y;
+    const PoolShape shape = pool.shape;
     b.operations->forward.emplace_back([&kernels, x, y, shape](Frame& frame) {
         kernels.average_pool(frame.at(y.value), frame.at(x.value), shape);
         return Status{};
@@ -72,7 +74,7 @@ Status average_pool(Build& b) {
         kernels.average_pool_backward(frame.at(x.gradient), frame.at(y.gradient), shape);
         return Status{};
     });
-    b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());
+    b.operations->data.insert(b.operations->data.end(), pool.after.begin(), pool.after.end());
     return {};
 }
 
