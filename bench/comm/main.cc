@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/comm/bench.h"
+#include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
 using namespace gradcast;
@@ -95,6 +96,8 @@ int run(const Options& options) {
         if (Status status = simulate_run(options, &wrong); !status.ok()) return failed(status);
         return wrong ? 1 : 0;
     }
+    if (NetworkInterface found; !options.interface.empty())   // before anybody waits for us
+        if (Status status = interface_find(options.interface, &found); !status.ok()) return failed(status);
     std::vector<ClusterKey> keys{{"bench", {}}};
     if (options.key.empty()) random_bytes(keys[0].secret);
     else {

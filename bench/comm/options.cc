@@ -51,9 +51,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     app.require_subcommand(0, 1);
     Options result;
     result.arguments = arguments;
-    std::string sizes = "4K..16M", rate, pace;
-    std::map<std::string, LinkKind> links{{"uring_tcp", LinkKind::uring_tcp}, {"epoll_tcp", LinkKind::epoll_tcp}};
-    std::map<std::string, Protect> protects{{"none", Protect::none}, {"auth", Protect::auth}, {"encrypt", Protect::encrypt}};
+    std::string sizes = "4K..16M", rate, pace, link, protect;
     std::string quantiser = quantiser_name(result.quantiser);
 
     app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
@@ -79,8 +77,12 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         command->add_option("--size", sizes, "bytes: 64K, a list 4K,1M or a range 4K..16M in steps of 4x")->capture_default_str();
         command->add_option("--repeat", result.repeat, "timed repetitions of each")->check(CLI::Range(1, 10000))->capture_default_str();
         command->add_option("--warmup", result.warmup, "untimed ones before them")->check(CLI::Range(0, 1000))->capture_default_str();
-        command->add_option("--link", result.link, "uring_tcp (default) or epoll_tcp")->transform(CLI::CheckedTransformer(links));
-        command->add_option("--protect", result.protect, "auth (default), encrypt or none")->transform(CLI::CheckedTransformer(protects));
+        command->add_option("--link", link, "uring_tcp or epoll_tcp")
+            ->check(CLI::IsMember({"uring_tcp", "epoll_tcp"}))
+            ->default_str("uring_tcp");
+        command->add_option("--protect", protect, "auth, encrypt or none")
+            ->check(CLI::IsMember({"auth", "encrypt", "none"}))
+            ->default_str("auth");
         command->add_option("--segment", result.segment_bytes, "payload of one packet, bytes; 0: what suits the link")
             ->check(CLI::Range(0u, segment_bytes_stream));
         command->add_option("--rate", rate, "speed of each node's link, as 100mbit or 1gbit, for the bound; else as the interface tells");
@@ -156,6 +158,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         for (const ExchangeKind& kind : exchange_kinds()) fmt::print("{}\t{}\n", kind.name, kind.summary);
         return 0;
     }
+    if (!link.empty()) result.link = link == "epoll_tcp" ? LinkKind::epoll_tcp : LinkKind::uring_tcp;
+    if (!protect.empty()) result.protect = protect == "none" ? Protect::none : protect == "encrypt" ? Protect::encrypt : Protect::auth;
     if (Status status = sizes_parse(sizes, &result.sizes); !status.ok()) return wrong(status);
     for (auto [name, text, bits] : {std::tuple{"--rate", &rate, &result.rate}, std::tuple{"--pace", &pace, &result.pace}})
         if (Status status = text->empty() ? Status{} : rate_parse(*text, bits); !status.ok())

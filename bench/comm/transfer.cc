@@ -310,7 +310,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
                          {"wire_sent_bytes", if_known(!bench.alone, each["wire_sent"].get<double>() / repeat)},
                          {"wire_received_bytes", if_known(!bench.alone, each["wire_received"].get<double>() / repeat)}});
         if (there_and_back) continue;
-        ranks.back()["goodput_bytes_per_s"] = bytes_in / std::max(typical, 1.0) * 1e6;
+        ranks.back()["goodput_bytes_per_s"] = if_known(typical > 0, bytes_in / std::max(typical, 1.0) * 1e6);   // not of who only sends
         ranks.back()["lost_percent"] = if_known(lost + came > 0, 100 * lost / (lost + came));
         ranks.back()["packets_mended"] = each["mended"];
         ranks.back()["repairs_sent"] = each["repairs"];

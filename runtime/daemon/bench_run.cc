@@ -61,6 +61,8 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
         words.insert(words.end(), {"--connect", plan.server});
     }
     words.insert(words.end(), {"--key", config.key, "--wait", "30"});
+    if (plan.datagram_bytes == 0 && plan.text.starts_with("multicast\n"))
+        return fail(Code::invalid, "multicast needs datagrams: set interface in gradcastd.toml of every node, and restart gradcastd");
     if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
     if (self == 0 && config.pace > 0) words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});
     if (self == 0) {

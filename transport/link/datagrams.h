@@ -61,8 +61,12 @@ private:
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
         // Of its trains.
         uint32_t round = 0, heard[stages] = {}, reports = 0;   // reports: bits of the stages to tell about
-        uint64_t first_us = 0, last_us = 0, later_bytes = 0;
     };
+    /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
+    struct Arriving {
+        uint64_t first_bytes = 0, later_bytes = 0, from_us = 0;
+    };
+    static constexpr uint64_t burst_bytes = 64 * 1024, pause_us = 10'000;
     struct Queued {
         Send send;
         uint32_t ticket;
@@ -113,7 +117,10 @@ private:
     void tend(uint64_t now);
     void train(uint32_t stage, Rank rank);   // ranks: the group
     bool reached(const Mate& mate, uint32_t stage) const { return mate.had[stage] >= train_datagrams(stage) * 3 / 4; }
-    static uint32_t train_datagrams(uint32_t stage) { return stage == 0 ? 2 * burst_max : stage == 1 ? burst_max : 4; }
+    uint32_t train_datagrams(uint32_t stage) const {   // of few ranks longer ones, so that a rate shows
+        const auto others = static_cast<uint32_t>(mates_.size() - 1);
+        return stage == 0 ? std::max(2 * burst_max, 128 / std::max(others, 1u)) : stage == 1 ? burst_max : 4;
+    }
     bool concerns(Rank rank) const { return rank != config_.rank && !mates_[rank].lost; }
     bool all_reached(uint32_t stage) const;
     std::string missing(uint32_t stage) const;
@@ -145,6 +152,8 @@ private:
     bool multicast_ = false, said_ = false;
     uint32_t round_ = 0, sizes_[stages] = {};   // payload by stage, 0: no such stage
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
+    Arriving arriving_;
+    uint64_t arrived_us_ = 0;
     std::vector<std::byte> blank_;   // what probes carry
     mutable std::mutex text_mutex_;
     std::string text_;

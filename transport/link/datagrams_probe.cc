@@ -152,7 +152,8 @@ uint64_t Datagrams::due_us() const {
         case Phase::settled: break;
         case Phase::waiting:
             for (Rank rank = 0; rank < mates_.size(); ++rank)
-                if (const Mate& mate = mates_[rank]; concerns(rank) && mate.up && !mate.ready) due = std::min(due, mate.up_us + verdict_us);
+                if (const Mate& mate = mates_[rank]; concerns(rank) && mate.up && !mate.ready && mate.up_us + verdict_us > now_us_)
+                    due = std::min(due, mate.up_us + verdict_us);   // once: another peer may be missing for long
             break;
         case Phase::multicast: due = std::min(next_try_us_, deadline_us_); break;
         case Phase::narrow: due = std::min({next_try_us_, said_ ? due : deadline_us_, give_up_us_}); break;
@@ -192,7 +193,7 @@ void Datagrams::settle(bool multicast) {
     }
     std::string text = fmt::format("{} on {} reaches {} of {} at {} bytes", multicast ? "multicast " + config_.datagrams.group : "unicast",
                                    sockets_.interface, reach, live, config_.datagrams.segment_bytes);
-    if (multicast && rate != ~0u) text += fmt::format(", {} Mbit/s", rate);
+    if (multicast && rate != ~0u) text += fmt::format(", about {} Mbit/s", rate);
     text += sockets_.segments ? ", GSO" : ", no GSO";
     text += sockets_.joins ? ", GRO" : ", no GRO";
     if (!multicast) text += fmt::format("; multicast {} does not reach {}", config_.datagrams.group, missing(0));
