@@ -216,8 +216,9 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
                     std::vector<uint64_t> sorted(us.begin() + 1, us.end());   // the first warms caches up
                     std::sort(sorted.begin(), sorted.end());
                     const uint64_t median = sorted[sorted.size() / 2];
-                    // 50 ms: what a machine with fewer cores than daemons keeps a thread waiting for.
-                    stalled |= sorted.back() >= 2 * median + 50'000;
+                    // 50 ms: what a machine with fewer cores than daemons keeps a thread waiting for; a busier one shows that before.
+                    const uint64_t before = *std::max_element(us.begin() + 1, us.begin() + 14);
+                    stalled |= sorted.back() >= std::max(2 * median + 50'000, before);
                     RecordProperty(std::string(exchange) + std::to_string(dead) + cluster[i].name,
                                    std::to_string(median) + " us, longest " + std::to_string(sorted.back()));
                 }
