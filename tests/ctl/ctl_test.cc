@@ -56,13 +56,12 @@ struct Ctl : testing::Test {
     }
     /// Starts `gradcastctl arguments` with folder as its working, state and temporary folder.
     pid_t start(const std::string& arguments) const {
+        // Nothing is allocated between fork and exec: another thread may hold the allocator's lock.
+        const std::string command = "cd '" + folder + "' && XDG_STATE_HOME='" + folder + "/state' TMPDIR='" + folder + "' exec '" +
+                                    program + "' " + arguments + " >out 2>err </dev/null";
         pid_t pid = ::fork();
         if (pid != 0) return pid;
-        if (::chdir(folder.c_str()) != 0) ::_exit(126);
         ::signal(SIGPIPE, SIG_DFL);
-        ::setenv("XDG_STATE_HOME", (folder + "/state").c_str(), 1);
-        ::setenv("TMPDIR", folder.c_str(), 1);
-        std::string command = "exec '" + program + "' " + arguments + " >out 2>err </dev/null";
         ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
         ::_exit(126);
     }
