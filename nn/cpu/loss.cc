@@ -1,0 +1,65 @@
+// The losses.  Sums over the block, not means.
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "nn/cpu/build.h"
+
+namespace gradcast::cpu {
+namespace {
+
+/// sample(row, drow, label, best, loss) adds one sample's loss to `loss` and, where drow is not null, writes its gradient; best: the place
+/// of the largest output, which is what is predicted.
+template <typename Sample>
+Status loss(Build& b, Sample sample) {
+    uint32_t classes = b.layer->in.C;
+    dnnl_memory_desc_t plain = Build::plain({b.samples, classes, 1, 1});
+    Activation x = b.activation;
+    GC_TRY(b.consume({b.activation.value}, plain, b.operations->forward, &x.value));
+    if (x.learns) GC_TRY(b.produce(b.activation.gradient, plain, b.operations->data, &x.gradient));
+    b.operations->forward.emplace_back([x, classes, sample](Frame& frame) {
+        const float* row = frame.at(x.value);
+        float* drow = x.learns ? frame.at(x.gradient) : nullptr;
+        for (uint32_t n = 0; n < frame.samples->count; ++n, row += classes) {
+            auto label = static_cast<uint32_t>(frame.samples->labels[n]);
+            auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
+            sample(std::span(row, classes), drow, label, best, frame.loss);
+            frame.right += best == label;
+            if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
+            if (drow) drow += classes;
+        }
+        return Status{};
+    });
+    return {};
+}
+
+}   // namespace
+
+// loss = sum over n of -log(softmax(x[n])[label[n]]);  dx[n,k] = softmax(x[n])[k] - (k == label[n]).
+Status softmax_cross_entropy(Build& b) {
+    return loss(b, [](std::span<const float> row, float* drow, uint32_t label, uint32_t best, double& total) {
+        float sum = 0;
+        for (size_t k = 0; k < row.size(); ++k) {
+            float e = std::exp(row[k] - row[best]);
+            sum += e;
+            if (drow) drow[k] = e;
+        }
+        total += std::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - static_cast<double>(row[label]);
+        if (!drow) return;
+        for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
+        drow[label] -= 1;
+    });
+}
+
+// loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere;  dx = 2 (x - t).
+Status squared_loss(Build& b) {
+    return loss(b, [](std::span<const float> row, float* drow, uint32_t label, uint32_t, double& total) {
+        for (size_t k = 0; k < row.size(); ++k) {
+            float off = row[k] - (k == label ? 1.0f : 0.0f);
+            total += static_cast<double>(off) * static_cast<double>(off);
+            if (drow) drow[k] = 2 * off;
+        }
+    });
+}
+
+}   // namespace gradcast::cpu
