@@ -71,117 +71,106 @@ std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
 constexpr double u32_max = 4294967295.0;
 
-template <auto member>
-void set_u32(Target target, const Value& value) {
-    target.job->*member = static_cast<uint32_t>(value.integer);
+void put(bool& to, const Value& value) { to = value.integer != 0; }
+void put(uint32_t& to, const Value& value) { to = static_cast<uint32_t>(value.integer); }
+void put(uint64_t& to, const Value& value) { to = static_cast<uint64_t>(value.integer); }
+void put(double& to, const Value& value) { to = value.number; }
+void put(std::string& to, const Value& value) { to = value.text; }
+template <typename T>
+T& at(Target target, T JobConfig::*member) {
+    return target.job->*member;
+}
+template <typename T>
+T& at(Target target, T OptimiserConfig::*member) {
+    return target.job->optimiser.*member;
+}
+template <typename T>
+T& at(Target target, T LayerSpec::*member) {
+    return target.layer->*member;
 }
 template <auto member>
-void set_text(Target target, const Value& value) {
-    target.job->*member = value.text;
-}
-template <auto member>
-void set_rate(Target target, const Value& value) {
-    target.job->optimiser.*member = value.number;
-}
-template <auto member>
-void set_steps(Target target, const Value& value) {
-    target.job->optimiser.*member = static_cast<uint32_t>(value.integer);
-}
-template <auto member>
-void set_layer(Target target, const Value& value) {
-    target.layer->*member = static_cast<uint32_t>(value.integer);
+void set(Target target, const Value& value) {
+    put(at(target, member), value);
 }
 
 constexpr Option options[] = {
-    {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr, "at most 64 letters, digits, '.', '_' and '-'",
-     set_text<&JobConfig::name>},
-    {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr, "of weights and of the order of samples",
-     [](Target target, const Value& value) { target.job->seed = static_cast<uint64_t>(value.integer); }},
-    {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr, "how often all samples are seen; or", set_u32<&JobConfig::epochs>},
-    {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr, "how many mini-batches", set_u32<&JobConfig::steps>},
+    {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr, "at most 64 letters, digits, '.', '_' and '-'", set<&JobConfig::name>},
+    {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr, "of weights and of the order of samples", set<&JobConfig::seed>},
+    {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr, "how often all samples are seen; or", set<&JobConfig::epochs>},
+    {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr, "how many mini-batches", set<&JobConfig::steps>},
     {"job", "evaluate", Kind::integer, "0", 0, u32_max, false, nullptr, "steps between two evaluations; 0: after each epoch",
-     set_u32<&JobConfig::evaluate>},
+     set<&JobConfig::evaluate>},
     {"job", "stop_at", Kind::number, "0", 0, 1, false, nullptr, "end as soon as an evaluation has this accuracy; 0: never",
-     [](Target target, const Value& value) { target.job->stop_at = value.number; }},
-    {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", set_u32<&JobConfig::batch>},
+     set<&JobConfig::stop_at>},
+    {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", set<&JobConfig::batch>},
     {"job", "blocks", Kind::integer, "8", 1, blocks_max, false, nullptr,
-     "parts of a mini-batch, at most its samples; fixes the result, whatever the number of nodes", set_u32<&JobConfig::blocks>},
+     "parts of a mini-batch, at most its samples; fixes the result, whatever the number of nodes", set<&JobConfig::blocks>},
     {"job", "deadline", Kind::duration, "\"30s\"", 4, 86400, false, nullptr,
      "the longest tolerable stall; every time-out is derived from it",
      [](Target target, const Value& value) { target.job->deadline_us = static_cast<uint64_t>(std::llrint(value.number * 1e6)); }},
     {"data", "train", Kind::text, "", 0, 0, false, nullptr,
-     "pattern of the shards to learn from; relative paths are against this file's folder", set_text<&JobConfig::train>},
+     "pattern of the shards to learn from; relative paths are against this file's folder", set<&JobConfig::train>},
     {"data", "test", Kind::text, "\"\"", 0, 0, false, nullptr, "pattern of the shards to measure accuracy on; empty: none",
-     set_text<&JobConfig::test>},
+     set<&JobConfig::test>},
     {"data", "classes", Kind::integer, "0", 0, 65536, false, nullptr,
-     "samples with labels below this are the whole data, and the net has as many outputs; 0: all", set_u32<&JobConfig::classes>},
+     "samples with labels below this are the whole data, and the net has as many outputs; 0: all", set<&JobConfig::classes>},
     {"data", "crop", Kind::integer, "0", 0, 1024, false, nullptr,
-     "zeros added on each side of a sample to learn from, before a random part of its own size is cut out", set_u32<&JobConfig::crop>},
+     "zeros added on each side of a sample to learn from, before a random part of its own size is cut out", set<&JobConfig::crop>},
     {"data", "flip", Kind::flag, "false", 0, 1, false, nullptr,
-     "half of the samples to learn from, drawn anew each epoch, are mirrored left to right",
-     [](Target target, const Value& value) { target.job->flip = value.integer != 0; }},
-    {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set_text<&JobConfig::preset>},
+     "half of the samples to learn from, drawn anew each epoch, are mirrored left to right", set<&JobConfig::flip>},
+    {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set<&JobConfig::preset>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
-     set_u32<&JobConfig::net_pad>},
-    {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "what the layer is",
-     [](Target target, const Value& value) { target.layer->kind = value.text; }},
-    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "for messages; empty: kind and number",
-     [](Target target, const Value& value) { target.layer->name = value.text; }},
+     set<&JobConfig::net_pad>},
+    {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "what the layer is", set<&LayerSpec::kind>},
+    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "for messages; empty: kind and number", set<&LayerSpec::name>},
     {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)",
-     set_layer<&LayerSpec::outputs>},
+     set<&LayerSpec::outputs>},
     {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool, average_pool)",
-     set_layer<&LayerSpec::kernel>},
+     set<&LayerSpec::kernel>},
     {"net.layers", "stride", Kind::integer, "1", 0, 1024, false, nullptr, "step of the window; 0 in pooling: its kernel",
-     set_layer<&LayerSpec::stride>},
-    {"net.layers", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side", set_layer<&LayerSpec::pad>},
+     set<&LayerSpec::stride>},
+    {"net.layers", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side", set<&LayerSpec::pad>},
     {"net.layers", "ceil", Kind::flag, "false", 0, 0, false, nullptr, "pooling: a last window that is partly outside counts too",
-     [](Target target, const Value& value) { target.layer->ceil = value.integer != 0; }},
-    {"net.layers", "bias", Kind::flag, "true", 0, 0, false, nullptr, "conv, inner_product: with a bias",
-     [](Target target, const Value& value) { target.layer->bias = value.integer != 0; }},
-    {"net.layers", "rate", Kind::number, "0", 0, 1, false, nullptr, "dropout: the share that becomes 0, below 1",
-     [](Target target, const Value& value) { target.layer->rate = value.number; }},
+     set<&LayerSpec::ceil>},
+    {"net.layers", "bias", Kind::flag, "true", 0, 0, false, nullptr, "conv, inner_product: with a bias", set<&LayerSpec::bias>},
+    {"net.layers", "rate", Kind::number, "0", 0, 1, false, nullptr, "dropout: the share that becomes 0, below 1", set<&LayerSpec::rate>},
     {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
-     "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before",
-     [](Target target, const Value& value) { target.layer->from = value.text; }},
+     "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "how parameters follow the gradient",
-     [](Target target, const Value& value) { target.job->optimiser.kind = value.text; }},
-    {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", set_rate<&OptimiserConfig::lr>},
+     set<&OptimiserConfig::kind>},
+    {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", set<&OptimiserConfig::lr>},
     {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr, "how much of the last update is kept",
-     set_rate<&OptimiserConfig::momentum>},
+     set<&OptimiserConfig::momentum>},
     {"optimiser", "nesterov", Kind::flag, "false", 0, 0, false, nullptr, "sgd: the gradient ahead, as Nesterov; needs a momentum",
-     [](Target target, const Value& value) { target.job->optimiser.nesterov = value.integer != 0; }},
+     set<&OptimiserConfig::nesterov>},
     {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr, "pull of weights towards 0",
-     set_rate<&OptimiserConfig::weight_decay>},
-    {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr, "adam: how much of the mean is kept",
-     set_rate<&OptimiserConfig::beta1>},
+     set<&OptimiserConfig::weight_decay>},
+    {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr, "adam: how much of the mean is kept", set<&OptimiserConfig::beta1>},
     {"optimiser", "beta2", Kind::number, "0.999", 0, 1, false, nullptr, "adam: how much of the second moment is kept",
-     set_rate<&OptimiserConfig::beta2>},
+     set<&OptimiserConfig::beta2>},
     {"optimiser", "epsilon", Kind::number, "1e-8", 0, 1e30, true, nullptr, "adam: added to the root of the second moment",
-     set_rate<&OptimiserConfig::epsilon>},
+     set<&OptimiserConfig::epsilon>},
     {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names, "how lr changes over the job",
-     [](Target target, const Value& value) { target.job->optimiser.schedule = value.text; }},
+     set<&OptimiserConfig::schedule>},
     {"optimiser", "warm_up", Kind::integer, "0", 0, u32_max, false, nullptr, "steps in which lr grows from near 0, with every schedule",
-     set_steps<&OptimiserConfig::warm_up>},
+     set<&OptimiserConfig::warm_up>},
     {"optimiser", "decay_every", Kind::integer, "0", 0, u32_max, false, nullptr, "step: steps after which lr is multiplied by decay again",
-     set_steps<&OptimiserConfig::decay_every>},
-    {"optimiser", "decay", Kind::number, "0.1", 0, 1e30, true, nullptr, "step: see decay_every", set_rate<&OptimiserConfig::decay>},
-    {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr, "cosine: lr after the last step",
-     set_rate<&OptimiserConfig::lr_end>},
-    {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "how nodes learn together",
-     set_text<&JobConfig::algorithm>},
+     set<&OptimiserConfig::decay_every>},
+    {"optimiser", "decay", Kind::number, "0.1", 0, 1e30, true, nullptr, "step: see decay_every", set<&OptimiserConfig::decay>},
+    {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr, "cosine: lr after the last step", set<&OptimiserConfig::lr_end>},
+    {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "how nodes learn together", set<&JobConfig::algorithm>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
-     "how gradients are summed; auto: as is predicted to be fastest, once the first 6 steps are measured", set_text<&JobConfig::exchange>},
+     "how gradients are summed; auto: as is predicted to be fastest, once the first 6 steps are measured", set<&JobConfig::exchange>},
     {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "of coded exchanges: by what factor packets are shorter",
-     set_u32<&JobConfig::m>},
+     set<&JobConfig::m>},
     {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead",
-     set_u32<&JobConfig::s>},
-    {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr, "of cssgd: how many nodes share a block", set_u32<&JobConfig::r>},
-    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "of ps: how many nodes sum up",
-     set_u32<&JobConfig::servers>},
+     set<&JobConfig::s>},
+    {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr, "of cssgd: how many nodes share a block", set<&JobConfig::r>},
+    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "of ps: how many nodes sum up", set<&JobConfig::servers>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
-     "what carries packets; tcp: no datagrams, so what is multicast is sent to each node", set_text<&JobConfig::transport>},
+     "what carries packets; tcp: no datagrams, so what is multicast is sent to each node", set<&JobConfig::transport>},
     {"transport", "protect", Kind::name, "\"auth\"", 0, 0, false, protect_names, "packets are tagged, tagged and encrypted, or bare",
      [](Target target, const Value& value) {
          target.job->protect = value.text == "auth" ? Protect::auth : value.text == "encrypt" ? Protect::encrypt : Protect::none;
