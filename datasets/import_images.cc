@@ -1,6 +1,5 @@
 #include <dirent.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +7,7 @@
 
 #include "datasets/image.h"
 #include "datasets/import.h"
+#include "runtime/core/arena.h"
 
 namespace gradcast {
 namespace {
@@ -99,7 +99,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
             C = std::max(C, image.C);
         }
     const uint64_t sample = uint64_t{C} * H * W, count = found[0].paths.size() + found[1].paths.size();
-    const uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    const uint64_t memory = machine_memory();
     if (sample > memory / count)
         return fail(Code::data, "{}: {} images of {} x {} x {} are more than the memory of this machine, {} MiB: import parts of them",
                     from, count, C, H, W, memory >> 20);

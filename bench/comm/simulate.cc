@@ -4,7 +4,6 @@
 // travel and every sum is compared.  `grouped` runs at any number of nodes (bench/comm/grouped.h).  For what is larger, or does not fit in
 // half of this machine's memory, only the prediction is shown.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -89,7 +88,7 @@ Status run_real(const ExchangeKind& kind, const Options& options, ExchangeConfig
         const Cost cost = cost_of_rank(kind.name, config, n, {});   // words of one slot are written
         bytes += cost.words_sent + cost.words_received + (node.exchange->targets() + 1.0) * static_cast<double>(count) * 8;
     }
-    if (bytes > static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE)) / 2) return {};
+    if (bytes > static_cast<double>(machine_memory()) / 2) return {};
     std::vector<int64_t> expected(count);
     for (uint32_t block = 0; block < config.blocks; ++block)
         for (uint64_t i = 0; i < count; ++i) expected[i] += word_of(block, i);

@@ -1,6 +1,7 @@
 #include "runtime/core/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -41,5 +42,7 @@ std::string Arena::budget() const {
     for (auto [purpose, bytes] : sums) text += fmt::format("{} {:.1f} MiB, ", purpose, static_cast<double>(bytes) / 0x1p20);
     return text + fmt::format("{:.1f} MiB in all", static_cast<double>(bytes_) / 0x1p20);
 }
+
+uint64_t machine_memory() { return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
 }   // namespace gradcast

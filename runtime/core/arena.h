@@ -10,6 +10,9 @@
 
 namespace gradcast {
 
+/// Bytes of this machine's memory.
+uint64_t machine_memory();
+
 class Arena {
 public:
     Arena() = default;

@@ -16,7 +16,6 @@ constexpr uint32_t piece_segments = block_segments * piece_blocks;
 constexpr uint32_t count_max = 1 << 22;   // segments of a transfer
 constexpr uint32_t parity_rows = 127;     // row i has the coefficients 1 / ((128 + i) ^ j)
 constexpr uint64_t sequence_mask = (uint64_t{1} << 48) - 1;
-constexpr uint32_t wire_bytes = datagram_overhead_bytes + 42;   // of a datagram beside its payload, UDP, IP and Ethernet included
 
 enum class Feedback : uint8_t {
     credit,   // no payload
@@ -64,7 +63,7 @@ static_assert(sizeof(ReportHeader) == 1 && sizeof(PieceItem) == 6 && sizeof(Bloc
 /// Windows before anybody knows how fast datagrams arrive, and the least of all, in bytes.
 constexpr uint32_t window_least = 3, window_good = 8, window_most_first = 16;   // packets
 inline uint64_t window_first(const BulkConfig& config) {
-    const uint64_t packet = config.segment_bytes + wire_bytes;
+    const uint64_t packet = config.segment_bytes + datagram_wire_bytes;
     return std::clamp<uint64_t>(config.window_bytes / std::max(config.ranks - 1, 1u), window_least * packet, window_most_first * packet);
 }
 

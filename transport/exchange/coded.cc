@@ -39,9 +39,7 @@ Status Coded::plan_memory(Arena& arena) {
         return fail(Code::invalid, "{} servers of {} ranks: 1 to {} are possible", config_.servers, n(), n());
     sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
 
-    std::vector<uint32_t> bounds(n() + 1);
-    for (uint32_t k = 0; k <= n(); ++k) bounds[k] = static_cast<uint32_t>(uint64_t{k} * config_.blocks / n());
-    plan_records(std::move(bounds), arena);
+    plan_records(ExchangeBase::place(view_, std::vector<uint32_t>(config_.blocks)).bounds, arena);
     losses_ = 0, usual_us_ = 0;
     uint32_t widest = 0;
     for (Rank r = 0; r < n(); ++r) widest = std::max(widest, width(r));

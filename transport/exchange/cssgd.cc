@@ -14,8 +14,6 @@
 // C(n-1,r) G/r for what is sent.  C(n-1,r-1) G of that is in the nature of it, the gradients are not added up before they travel.
 //
 // r = 1 is what the algorithm makes of it, the unicast of n-1 times G; with r = n only records travel.
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -148,8 +146,6 @@ private:
     Status plan_memory(Arena& arena) override {
         GC_ASSERT(config_.segment_bytes % 8 == 0);
         GC_TRY(check(n(), config_.blocks));
-        if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
-            return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
         bounds_ = bounds(n(), config_.blocks);
         word_ = sum_word_ = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
         if (config_.quantiser == Quantiser::fixed) {
@@ -170,7 +166,7 @@ private:
         }
         const uint64_t super_blocks = bounds_.size() - 1, others = super_blocks - targets_;
         const uint64_t bytes = step_slots * ((super_blocks * next.at + next.coded_at) * width() + next.at * word_bytes(sum_word_));
-        const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+        const uint64_t memory = machine_memory();
         if (bytes > memory)
             return fail(
                 Code::node_memory,

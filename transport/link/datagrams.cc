@@ -300,9 +300,9 @@ void Datagrams::packet(const Packet& packet) {
         std::fill(std::begin(mate.heard), std::end(mate.heard), 0);
     }
     if (stage == 0) {
-        if (now_us_ > arrived_us_ + pause_us) arriving_ = {};
-        arrived_us_ = now_us_;
-        const uint64_t bytes = packet.payload.bytes + datagram_overhead_bytes + 42;   // UDP, IP and Ethernet included
+        if (now_us_ > arriving_.last_us + pause_us) arriving_ = {};
+        arriving_.last_us = now_us_;
+        const uint64_t bytes = packet.payload.bytes + datagram_wire_bytes;
         if (arriving_.first_bytes < burst_bytes) arriving_.first_bytes += bytes, arriving_.from_us = now_us_;
         else arriving_.later_bytes += bytes;
     }
@@ -318,8 +318,8 @@ void Datagrams::report() {
             ProbeBody body{};
             body.round.set(mate.round), body.stage.set(static_cast<uint16_t>(stage));
             body.count.set(static_cast<uint16_t>(std::min(mate.heard[stage], train_datagrams(stage))));
-            if (stage == 0 && arriving_.later_bytes && arrived_us_ > arriving_.from_us)
-                body.rate_mbit.set(static_cast<uint32_t>(arriving_.later_bytes * 8 / (arrived_us_ - arriving_.from_us)));
+            if (stage == 0 && arriving_.later_bytes && arriving_.last_us > arriving_.from_us)
+                body.rate_mbit.set(static_cast<uint32_t>(arriving_.later_bytes * 8 / (arriving_.last_us - arriving_.from_us)));
             Send send;
             send.to.rank = rank, send.type = PacketType::probe, send.body = body_bytes(body);
             owner_.tell(rank, send);

@@ -64,7 +64,7 @@ private:
     };
     /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
     struct Arriving {
-        uint64_t first_bytes = 0, later_bytes = 0, from_us = 0;
+        uint64_t first_bytes = 0, later_bytes = 0, from_us = 0, last_us = 0;
     };
     static constexpr uint64_t burst_bytes = 64 * 1024, pause_us = 10'000;
     struct Queued {
@@ -153,7 +153,6 @@ private:
     uint32_t round_ = 0, sizes_[stages] = {};   // payload by stage, 0: no such stage
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
     Arriving arriving_;
-    uint64_t arrived_us_ = 0;
     std::vector<std::byte> blank_;   // what probes carry
     mutable std::mutex text_mutex_;
     std::string text_;

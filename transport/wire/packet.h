@@ -37,6 +37,7 @@ struct DatagramHeader {
 static_assert(sizeof(DatagramHeader) == 32 && alignof(DatagramHeader) == 1);
 constexpr uint8_t datagram_magic = 0xC1;                                    // 0xC0 and the version
 constexpr uint32_t datagram_overhead_bytes = sizeof(DatagramHeader) + 16;   // and tag
+constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 42;      // UDP, IP and Ethernet included
 /// `job` as in PacketHeader.  Different for every view of a job.
 constexpr uint32_t datagram_route(uint32_t job, uint32_t view) { return job ^ view * 0x9E3779B1u; }
 
