@@ -26,6 +26,18 @@ TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
     EXPECT_EQ(crowd.total(&BulkCounters::packets_sent), 4u * (703 + 211 + 1));
 }
 
+// Rank 2 has had a record of the name, in the slot that the words then have, which are not for it.
+TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
+    Crowd crowd;
+    crowd.config.ranks = 3, crowd.config.end_us = 10'000'000;
+    crowd.transfers.push_back({0, 0, 0b110, PacketType::record, Phase::reduce, 100, 0, 0});
+    crowd.transfers.push_back({0, 0, 0b010, PacketType::words, Phase::reduce, 100, 1, 0});
+    crowd.transfers.push_back({0, 0, 0b110, PacketType::words, Phase::reduce, 100, 2, 1});
+    crowd.build();
+    crowd.run();
+    EXPECT_EQ(crowd.total(&BulkCounters::duplicates), 0u);
+}
+
 /// A crowd drawn from a seed.
 void random_crowd(uint64_t seed, Crowd* crowd) {
     Random random{seed};
@@ -57,9 +69,15 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
         transfer.after = random.below(3) ? 0 : random.below(3);
         crowd->transfers.push_back(transfer);
     }
-    // A transfer may wait for those before it alone.
+    // A transfer may wait for those before it alone.  A record shares the name of words.
     std::vector<uint64_t> before(n);
-    for (Crowd::Transfer& t : crowd->transfers) t.after = std::min(t.after, before[t.from]), ++before[t.from];
+    std::vector<uint32_t> words(n, Crowd::none);
+    for (uint32_t i = 0; Crowd::Transfer & t : crowd->transfers) {
+        t.after = std::min(t.after, before[t.from]), ++before[t.from];
+        if (t.type == PacketType::words) words[t.from] = i;
+        else t.name = std::exchange(words[t.from], Crowd::none);
+        ++i;
+    }
 }
 
 TEST(Bulk, EverythingArrivesExactlyOnce) {

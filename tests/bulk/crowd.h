@@ -24,8 +24,10 @@ struct Crowd {
         PacketType type;
         Phase phase;
         uint64_t bytes;
-        uint64_t after = 0;   // it is sent when that many of its sender's have completed
+        uint64_t after = 0;     // it is sent when that many of its sender's have completed
+        uint32_t name = none;   // its step; default: its number.  A record's may be that of words of the same sender
     };
+    static constexpr uint32_t none = ~uint32_t{0};
     enum class Manner : uint8_t {
         takes,     // every segment has a place
         leases,    // small ones come as leases
@@ -36,9 +38,9 @@ struct Crowd {
     SimConfig config;
     uint32_t segment_bytes = 1424;
     uint64_t window_bytes = 896 * 1024, stall_us = 20'000, rate_bytes_per_s = 0;
-    std::vector<Transfer> transfers;   // named by their number, as step
-    std::vector<Manner> manners;       // by rank; default takes
-    std::vector<bool> dead;            // by rank: expects and is owed nothing
+    std::vector<Transfer> transfers;
+    std::vector<Manner> manners;   // by rank; default takes
+    std::vector<bool> dead;        // by rank: expects and is owed nothing
     uint64_t wait_until_us = 0;
     bool contents = true;   // fill and check bytes
 
@@ -65,14 +67,13 @@ struct Crowd {
         Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
             DataBody body = body_of<DataBody>(packet);
             EXPECT_EQ(body.reserved, 0);
-            const uint32_t step = body.step.get();
-            if (step >= crowd->transfers.size()) return Landing::drop;
-            const Transfer& t = crowd->transfers[step];
-            Inbox& box = in[step];
+            const size_t number = crowd->find(packet);
+            if (number == crowd->transfers.size()) return Landing::drop;
+            const Transfer& t = crowd->transfers[number];
+            Inbox& box = in[number];
             const uint32_t index = body.index.get();
             if (!crowd->receives(self, t)) return Landing::foreign;
-            if (t.from != packet.sender || t.type != packet.type || body.count.get() != box.count || index >= box.count)
-                return Landing::drop;
+            if (body.count.get() != box.count || index >= box.count) return Landing::drop;
             const uint64_t at = uint64_t{index} * crowd->segment_bytes;
             if (bytes != std::min<uint64_t>(crowd->segment_bytes, t.bytes - at)) return Landing::drop;
             if (box.got[index] || box.unwanted) return Landing::drop;
@@ -109,7 +110,7 @@ struct Crowd {
                 send.to = {t.to, t.bits ? &sets[next] : nullptr};
                 send.type = t.type, send.ticket = next + 1;
                 DataBody body{};
-                body.step.set(static_cast<uint32_t>(next)), body.phase = static_cast<uint8_t>(t.phase);
+                body.step.set(t.name), body.phase = static_cast<uint8_t>(t.phase);
                 send.body = body_bytes(body);
                 out[next].resize(t.bytes);
                 if (crowd->contents)
@@ -120,23 +121,24 @@ struct Crowd {
         }
         void packet(const Packet& packet) {
             DataBody body = body_of<DataBody>(packet);
-            const uint32_t step = body.step.get(), index = body.index.get();
-            ASSERT_LT(step, crowd->transfers.size());
+            const uint32_t index = body.index.get();
+            const size_t number = crowd->find(packet);
+            ASSERT_LT(number, crowd->transfers.size());
             EXPECT_EQ(body.reserved, 0);
-            Inbox& box = in[step];
+            Inbox& box = in[number];
             ASSERT_LT(index, box.count);
-            EXPECT_FALSE(box.got[index]) << "segment " << index << " of transfer " << step << " came twice to rank " << self;
+            EXPECT_FALSE(box.got[index]) << "segment " << index << " of transfer " << number << " came twice to rank " << self;
             box.got[index] = true, ++delivered;
             const uint64_t at = uint64_t{index} * crowd->segment_bytes;
             if (packet.payload.bytes && packet.payload.host != box.bytes.data() + at)   // a lease
                 std::memcpy(box.bytes.data() + at, packet.payload.host, packet.payload.bytes);
             if (crowd->contents) {
                 uint64_t wrong = 0;
-                for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += box.bytes[at + i] != crowd->content(step, at + i);
-                EXPECT_EQ(wrong, 0u) << "segment " << index << " of transfer " << step << " at rank " << self;
+                for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += box.bytes[at + i] != crowd->content(number, at + i);
+                EXPECT_EQ(wrong, 0u) << "segment " << index << " of transfer " << number << " at rank " << self;
             }
             --box.left;
-            if (manner() == Manner::forgoes && crowd->transfers[step].type == PacketType::words && box.left <= box.count / 2)
+            if (manner() == Manner::forgoes && crowd->transfers[number].type == PacketType::words && box.left <= box.count / 2)
                 box.unwanted = true;
         }
     };
@@ -145,6 +147,12 @@ struct Crowd {
 
     std::byte content(uint64_t transfer, uint64_t at) const {
         return static_cast<std::byte>((config.seed + transfer * 101 + at * 7 + (at >> 9) * 13) & 0xff);
+    }
+    /// The packet's transfer; how many there are if it is of none.
+    size_t find(const Packet& packet) const {
+        const uint32_t name = body_of<DataBody>(packet).step.get();
+        auto is = [&](const Transfer& t) { return t.name == name && t.type == packet.type && t.from == packet.sender; };
+        return static_cast<size_t>(std::find_if(transfers.begin(), transfers.end(), is) - transfers.begin());
     }
     bool receives(Rank r, const Transfer& t) const { return t.from != r && (t.bits ? t.bits >> r & 1 : t.to == r); }
     bool is_dead(Rank r) const { return !dead.empty() && dead[r]; }
@@ -158,6 +166,8 @@ struct Crowd {
     /// Builds everything; the caller may then kill, part and slow.
     void build() {
         sim = Simulator::create(config);
+        for (uint32_t i = 0; i < transfers.size(); ++i)
+            if (transfers[i].name == none) transfers[i].name = i;
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
             node.crowd = this, node.self = r;

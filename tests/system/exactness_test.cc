@@ -28,9 +28,9 @@ struct Way {
     std::string exchange = "ring", quantiser = "auto32", protect = "auth", train = "train.h5";
     uint32_t m = 2, s = 0, steps = 4, batch = 32, r = 2;
 };
-const char* const exchanges[] = {"ring", "unicast", "multicast", "ps", "coded", "coded-rs"};
+const char* const exchanges[] = {"ring", "unicast", "multicast", "ps", "cssgd", "coded", "coded-rs"};
 
-// 4 steps of 32 samples go through the 64 of the data set, so every one of them counts.
+// 4 steps of 32 samples go through the 64 of the data set, so every one of them counts.  28 blocks: as many as cssgd needs for r = 2 of 8.
 std::string job_text(const Way& way) {
     return "[job]\nseed = 3\nsteps = " + std::to_string(way.steps) + "\nbatch = " + std::to_string(way.batch) +
            "\nblocks = 28\ndeadline = \"20s\"\n[data]\ntrain = \"" + way.train +
@@ -110,7 +110,7 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     const JobStatus wanted = simulated({}, cluster.folder, 1), fixed = simulated({"unicast", "fixed"}, cluster.folder, 1);
     for (uint32_t n : {1, 2, 3, 4, 8}) {
         for (const char* exchange : exchanges) expect_same({.exchange = exchange, .r = std::min(n, 2u)}, n, wanted);
-        for (const char* exchange : {"unicast", "multicast", "ps"})
+        for (const char* exchange : {"unicast", "multicast", "ps", "cssgd"})
             expect_same({.exchange = exchange, .quantiser = "fixed", .r = std::min(n, 2u)}, n, fixed);
     }
     EXPECT_NE(fixed.digest, wanted.digest);
@@ -136,7 +136,7 @@ TEST_F(SystemExactness, AutoChoosesWhileTheJobRunsAndChangesNoBit) {
 TEST_F(SystemExactness, NeitherLossNorASlowNodeChangesABit) {
     for (const char* quantiser : {"auto32", "auto16"}) {
         const JobStatus wanted = simulated({.quantiser = quantiser, .steps = 2}, cluster.folder, 1);
-        for (const char* exchange : {"multicast", "ps", "coded", "coded-rs"})
+        for (const char* exchange : {"multicast", "ps", "cssgd", "coded", "coded-rs"})
             for (uint32_t n : {2, 4, 8})
                 for (uint32_t s : {0, 1}) {
                     const Way way{.exchange = exchange, .quantiser = quantiser, .m = n == 2 ? 1u : 2u, .s = s, .steps = 2};

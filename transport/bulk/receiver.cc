@@ -4,11 +4,6 @@
 #include <utility>
 
 namespace gradcast::bulk {
-namespace {
-
-bool same(const DataBody& a, const DataBody& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
-}   // namespace
 
 Receiver::Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters)
     : config_(config), user_(user), counters_(counters), peers_(config.ranks), parity_(config.segment_bytes, arena) {
@@ -59,7 +54,7 @@ Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType
     const uint32_t slot = name.reserved, first = name.index.get() / piece_segments * piece_segments;
     name.reserved = 0, name.index.set(first);
     Piece& piece = peer.pieces[slot];
-    if (piece.state != Piece::State::none && same(piece.name, name) && piece.type == type) {
+    if (piece.is(type, name)) {
         piece.newest = std::max(piece.newest, packet.sequence);
         return &piece;
     }
@@ -154,7 +149,7 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
         Packet asked = packet;
         asked.type = body_of<ParityBody>(packet).row & 0x80 ? PacketType::record : PacketType::words;
         name.reserved = 0, name.index.set(name.index.get() / piece_segments * piece_segments);
-        if (packet.sequence < piece.newest || (piece.state != Piece::State::none && same(piece.name, name))) return Landing::lease;
+        if (packet.sequence < piece.newest || piece.is(asked.type, name)) return Landing::lease;
         asked.body = body_bytes(name);
         return user_.land(asked, bytes, place) == Landing::foreign ? Landing::drop : Landing::lease;
     }
@@ -169,7 +164,7 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     asked.body = body_bytes(body);
     const Piece& piece = peer.pieces[slot];
     body.index.set(index - within);
-    if (piece.state != Piece::State::none && same(piece.name, body)) {
+    if (piece.is(packet.type, body)) {
         if (piece.state == Piece::State::finished || piece.block[within / block_segments] == done) return Landing::lease;
         const Open* open = open_of(peer, piece, within / block_segments);
         if (open && bit(open->bits, within % block_segments)) return Landing::lease;

@@ -65,6 +65,10 @@ private:
         uint32_t held = 0;         // a segment + 1 that the user has no room for
         uint16_t last_bytes = 0;   // of the transfer's last segment, 0: not known
         uint8_t block[piece_blocks] = {};
+        /// `body`: as in `name`
+        bool is(PacketType of, const DataBody& body) const {
+            return state != State::none && type == of && std::memcmp(&name, &body, sizeof body) == 0;
+        }
     };
     struct Peer {
         uint64_t highest = 0, horizon = 0;
