@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -177,6 +179,7 @@ Status Cell::contribute(StepId step) {
         }
         ready.bucket = b;
         station.post(ready);
+        sched_yield();   // ranks that share cores all send their first bucket before any makes its last
     }
     return {};
 }

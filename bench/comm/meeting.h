@@ -5,6 +5,8 @@
 // the MAC's key is made of the cluster key and the random bytes, and it covers direction and number of the message.  So who lacks the key
 // can neither join nor change or repeat a message; it can read them: they hold addresses and figures.
 #pragma once
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -45,9 +47,12 @@ public:
 
     /// next_us: how long this rank may take to its next gather.  Error: a rank failed or does not come, by name.
     Status gather(const nlohmann::json& mine, std::vector<nlohmann::json>* all, uint64_t next_us = silence_us);
+    /// Then a moment's rest: where ranks share cores, the first ones through would keep the others from seeing that they are.
     Status barrier(uint64_t next_us = silence_us) {
         std::vector<nlohmann::json> all;
-        return gather(nullptr, &all, next_us);
+        GC_TRY(gather(nullptr, &all, next_us));
+        ::usleep(10'000);
+        return {};
     }
     /// Does not wait: an error that came in the meantime.
     Status check();

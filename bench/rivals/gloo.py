@@ -1,7 +1,7 @@
 """Times torch.distributed's all-reduce (sum) over Gloo: one rank.  bench/rivals/run starts all of them.
 
 usage: gloo.py RANK NODES STORE COUNT RUNS INTERFACE      STORE: a file that all ranks reach and that does not exist yet
-A run starts at a barrier and ends when the slowest rank has its sum.  Rank 0 prints one line of JSON.
+A run starts 10 ms after a barrier (ranks that share cores are all through it then) and ends when the slowest rank has its sum.  Rank 0 prints one line of JSON.
 """
 import datetime
 import json
@@ -22,6 +22,7 @@ times, wrong = [], 0
 for run in range(-2, runs):
     data.copy_(torch.arange(count, dtype=torch.float32) % 1000 + rank)
     dist.barrier()
+    time.sleep(0.01)
     start = time.perf_counter()
     dist.all_reduce(data)
     took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)

@@ -1,7 +1,10 @@
 // Times MPI_Allreduce (sum of floats): one rank.  bench/rivals/run starts all of them.
 //
-// usage: mpi COUNT RUNS NAME      A run starts at a barrier and ends when the slowest rank has its sum.  Rank 0 prints one line of JSON.
+// usage: mpi COUNT RUNS NAME
+// A run starts 10 ms after a barrier (ranks that share cores are all through it then) and ends when the slowest rank has its sum.  Rank 0
+// prints one line of JSON.
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -28,6 +31,7 @@ int main(int argc, char** argv) {
     long wrong = 0, bad = 0;
     for (int run = -2; run < runs; ++run) {
         MPI_Barrier(MPI_COMM_WORLD);
+        usleep(10'000);
         double start = MPI_Wtime(), slowest = 0;
         MPI_Allreduce(mine.data(), sum.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         double took = MPI_Wtime() - start;
