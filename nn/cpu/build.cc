@@ -69,6 +69,18 @@ Build::Attributes Build::attributes() {
     return Attributes(made);
 }
 
+dnnl_memory_desc_t Build::side_by_side(uint32_t samples, const Shape& shape) {
+    dnnl_dims_t dims = {samples, shape.C, shape.H, shape.W};
+    dnnl_memory_desc_t desc;
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, dnnl_f32, dnnl_Abcd16a) == dnnl_success);
+    return desc;
+}
+
+Isa Build::isa() {
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core ? Isa::avx512 : isa >= dnnl_cpu_isa_avx2 ? Isa::avx2 : Isa::portable);
+}
+
 Status Build::describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd) {
     dnnl_primitive_desc_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_desc_create(&made, op, attributes().get(), engine_, hint);
@@ -145,6 +157,15 @@ Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_
     copies->tensors.push_back(copy);
     *tensor = copy;
     return {};
+}
+
+Tensor Build::packed(bool backward, uint64_t floats, std::function<void(float*, Frame&)> pack) {
+    std::optional<Tensor>& copy = copies->packed[backward];
+    if (!copy) {
+        copy = allocate(Place::copies, plain({floats}), bytes[static_cast<size_t>(Place::copies)]);
+        copies->refresh.emplace_back([to = *copy, pack](Frame& frame) { return pack(frame.at(to), frame), Status{}; });
+    }
+    return *copy;
 }
 
 Status Build::consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor) {

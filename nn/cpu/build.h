@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,8 @@ struct Call {
 /// Copies of one layer's weights, shared by all sizes.
 struct WeightCopies {
     std::vector<Tensor> tensors;
-    std::vector<Operation> refresh;   // from the parameters
+    std::optional<Tensor> packed[2];   // for our own kernels: forward, backward
+    std::vector<Operation> refresh;    // from the parameters
 };
 
 class Build {
@@ -111,6 +113,10 @@ public:
     /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const;
     uint32_t input_width() const;
+    /// [N/16, C, H, W, 16]: where N is no multiple of 16, reorders fill up with zeros.
+    static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
+    /// That nn_isa() chose, or this CPU's.
+    static Isa isa();
 
     /// `what` is for the error: "forward".
     Status describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd);
@@ -130,6 +136,10 @@ public:
     Tensor bias(Place place) const { return {plain({layer->biases}), place, (layer->offset + layer->weights) * sizeof(float)}; }
     /// The layer's weights in that order: the parameters themselves, or a copy that is refreshed once a step.
     Status weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor);
+    /// The same for our own kernels: `pack` writes that many floats.
+    Tensor packed(bool backward, uint64_t floats, std::function<void(float*, Frame&)> pack);
+    /// For one operation.
+    Tensor scratch(uint64_t floats) { return allocate(Place::scratch, plain({floats}), 0); }
     /// A tensor that is there in the order of have[0] (and perhaps in others), in order `desc`: one of `have`, or a copy that `list` makes.
     Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
     /// Where a primitive writes what shall become `wanted` but comes in order `desc`: `wanted` itself, or memory that `after` reorders
@@ -150,6 +160,8 @@ private:
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.
 Status conv(Build& b);
+bool conv_few_fits(const Layer& l);
+Status conv_few(Build& b);
 Status inner_product(Build& b);
 Status max_pool(Build& b);
 Status average_pool(Build& b);

@@ -13,15 +13,18 @@ struct Pool {
     std::vector<Operation> after;   // of the backward pass
 };
 
-/// 8 or 16 channels lie together, as convolutions leave them; any other order is brought to 16.
+/// 16 samples, or 8 or 16 channels, lie together, as convolutions leave them; any other order is brought to 16 channels.
 Status begin(Build& b, Pool* pool) {
     const Layer& l = *b.layer;
-    uint32_t width = b.input_width();
     const Activation before = pool->x = b.activation;
-    GC_TRY(b.consume({before.value}, b.blocked(l.in, width), b.operations->forward, &pool->x.value));
-    pool->y = b.activation = b.flows(b.blocked(l.out, width), before.learns);
-    if (pool->y.learns) GC_TRY(b.produce(before.gradient, b.blocked(l.in, width), pool->after, &pool->x.gradient));
-    pool->shape = {.planes = b.samples * ((l.in.C + width - 1) / width),
+    const dnnl_memory_desc_t samples = Build::side_by_side(b.samples, l.in);
+    const bool few = dnnl_memory_desc_equal(&before.value.desc, &samples);
+    const uint32_t width = few ? 16 : b.input_width();
+    const dnnl_memory_desc_t in = few ? samples : b.blocked(l.in, width);
+    GC_TRY(b.consume({before.value}, in, b.operations->forward, &pool->x.value));
+    pool->y = b.activation = b.flows(few ? Build::side_by_side(b.samples, l.out) : b.blocked(l.out, width), before.learns);
+    if (pool->y.learns) GC_TRY(b.produce(before.gradient, in, pool->after, &pool->x.gradient));
+    pool->shape = {.planes = few ? (b.samples + 15) / 16 * l.in.C : b.samples * ((l.in.C + width - 1) / width),
                    .H = l.in.H,
                    .W = l.in.W,
                    .P = l.out.H,

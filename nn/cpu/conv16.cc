@@ -1,0 +1,24 @@
+#include "nn/cpu/conv16.h"
+
+namespace gradcast {
+
+namespace portable {
+extern const Conv16Kernels conv16_kernels;
+}
+namespace avx2 {
+extern const Conv16Kernels conv16_kernels;
+}
+namespace avx512 {
+extern const Conv16Kernels conv16_kernels;
+}
+
+const Conv16Kernels& conv16_kernels(Isa isa) {
+    switch (isa) {
+        case Isa::portable: return portable::conv16_kernels;
+        case Isa::avx2: return avx2::conv16_kernels;
+        case Isa::avx512: return avx512::conv16_kernels;
+    }
+    return portable::conv16_kernels;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,29 @@
+// Convolutions over 16 samples side by side: x [N/16, C, H, W, 16], y [N/16, K, P, Q, 16], stride 1, no padding, so P = H - R + 1.  A
+// vector holds one pixel of 16 samples (or of 8 or 4 of them), so that no number of channels is too small for it: oneDNN's kernels want 8
+// or 16. Three builds of one file; each is a kernel set of its own (nn_isa), with fused multiply-add where there is.
+#pragma once
+#include <cstdint>
+
+#include "runtime/core/isa.h"
+
+namespace gradcast {
+
+struct Conv16Shape {
+    uint32_t groups, C, H, W, K, R, S;   // groups of 16 samples
+    uint32_t P() const { return H - R + 1; }
+    uint32_t Q() const { return W - S + 1; }
+    uint64_t taps() const { return uint64_t{R} * S; }
+};
+struct Conv16Kernels {
+    /// The weights [K, C, R, S] in the order that forward (turned: backward_data) reads them; packed(outputs, inputs, taps) floats.
+    uint64_t (*packed)(uint32_t outputs, uint32_t inputs, uint64_t taps);
+    void (*pack)(float* packed, const float* w, const Conv16Shape& shape, bool turned);
+    void (*forward)(float* y, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
+    /// scratch: one group's dy with S-1 zeros at both ends of each row, K P (Q + 2(S-1)) 16 floats.
+    void (*backward_data)(float* dx, const float* dy, const float* packed, float* scratch, const Conv16Shape& shape);
+    /// scratch: sums by place in the group, K C R S 16 floats.  Samples that are none have dy = 0.
+    void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const Conv16Shape& shape);
+};
+const Conv16Kernels& conv16_kernels(Isa isa);
+
+}   // namespace gradcast

@@ -1,0 +1,253 @@
+#include "nn/cpu/conv16.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace gradcast {
+namespace GC_ISA {
+namespace {
+
+// A register's share of the 16 samples, and how many pixels of a row are computed at a time: what the registers hold.
+#if defined(__AVX512F__)
+constexpr uint32_t width = 16, pixels_most = 4, rows_most = 4;
+#elif defined(__AVX2__)
+constexpr uint32_t width = 8, pixels_most = 2, rows_most = 2;
+#else
+constexpr uint32_t width = 4, pixels_most = 2, rows_most = 2;
+#endif
+constexpr uint32_t channels_most = 6;    // at a time
+constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
+typedef float V __attribute__((vector_size(width * sizeof(float))));
+
+inline __attribute__((always_inline)) V load(const float* from) {
+    V v;
+    __builtin_memcpy(&v, from, sizeof v);
+    return v;
+}
+inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
+inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
+inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
+#if defined(__AVX512F__)
+    sum = static_cast<V>(_mm512_fmadd_ps(static_cast<__m512>(a), static_cast<__m512>(b), static_cast<__m512>(sum)));
+#elif defined(__AVX2__)
+    sum = static_cast<V>(_mm256_fmadd_ps(static_cast<__m256>(a), static_cast<__m256>(b), static_cast<__m256>(sum)));
+#else
+    sum += a * b;
+#endif
+}
+constexpr uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/// Output channels are computed so many at a time: as many as there are registers, and evenly.
+uint32_t tile_of(uint32_t outputs) {
+    const uint32_t tiles = (outputs + channels_most - 1) / channels_most;
+    return (outputs + tiles - 1) / tiles;
+}
+
+// ---- forward, and backward data: the same with turned weights ------------------------------------------------------------------
+
+/// Rows of planes: of what is written, of what is read, and the taps.  Weights [inputs][R][S][channels_most].
+struct Strip {
+    float* y;
+    const float *x, *w, *bias;   // bias may be null
+    uint64_t y_plane, x_plane, x_row;
+    uint32_t pixels, inputs, first_row, end_row, R, S;
+};
+
+template <uint32_t channels, uint32_t pixels>
+inline __attribute__((always_inline)) void tile(const Strip& t, uint64_t pixel) {
+    V sum[channels][pixels], x[pixels];
+    for (uint32_t k = 0; k < channels; ++k)
+        for (uint32_t q = 0; q < pixels; ++q) sum[k][q] = all(t.bias ? t.bias[k] : 0.0f);
+    for (uint32_t c = 0; c < t.inputs; ++c)
+        for (uint32_t r = t.first_row; r < t.end_row; ++r) {
+            const float* from = t.x + c * t.x_plane + r * t.x_row + pixel * 16;
+            const float* w = t.w + (uint64_t{c} * t.R + r) * t.S * channels_most;
+            for (uint32_t s = 0; s < t.S; ++s, w += channels_most, from += 16) {
+                for (uint32_t q = 0; q < pixels; ++q) x[q] = load(from + uint64_t{q} * 16);
+                for (uint32_t k = 0; k < channels; ++k) {
+                    const V weight = all(w[k]);
+                    for (uint32_t q = 0; q < pixels; ++q) multiply_add(sum[k][q], weight, x[q]);
+                }
+            }
+        }
+    for (uint32_t k = 0; k < channels; ++k)
+        for (uint32_t q = 0; q < pixels; ++q) store(t.y + k * t.y_plane + (pixel + q) * 16, sum[k][q]);
+}
+
+template <uint32_t channels>
+void strip(const Strip& t) {
+    uint32_t pixel = 0;
+    for (; pixel + pixels_most <= t.pixels; pixel += pixels_most) tile<channels, pixels_most>(t, pixel);
+    for (; pixel + 2 <= t.pixels; pixel += 2) tile<channels, 2>(t, pixel);
+    if (pixel < t.pixels) tile<channels, 1>(t, pixel);
+}
+
+void strip_of(uint32_t channels, const Strip& t) {
+    constexpr void (*strips[channels_most])(const Strip&) = {strip<1>, strip<2>, strip<3>, strip<4>, strip<5>, strip<6>};
+    strips[channels - 1](t);
+}
+
+uint64_t packed(uint32_t outputs, uint32_t inputs, uint64_t taps) {
+    return (outputs + tile_of(outputs) - 1) / tile_of(outputs) * inputs * taps * channels_most;
+}
+
+void pack(float* to, const float* w, const Conv16Shape& s, bool turned) {
+    const uint32_t outputs = turned ? s.C : s.K, inputs = turned ? s.K : s.C, step = tile_of(outputs);
+    const auto taps = static_cast<uint32_t>(s.taps());
+    for (uint32_t first = 0; first < outputs; first += step)
+        for (uint32_t in = 0; in < inputs; ++in)
+            for (uint32_t tap = 0; tap < taps; ++tap)
+                for (uint32_t i = 0; i < channels_most; ++i) {
+                    const uint64_t out = first + i, k = turned ? in : out, c = turned ? out : in;
+                    *to++ = i < step && out < outputs ? w[(k * s.C + c) * taps + (turned ? taps - 1 - tap : tap)] : 0.0f;
+                }
+}
+
+void forward(float* y, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
+    const uint32_t step = tile_of(s.K), P = s.P(), Q = s.Q();
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
+    for (uint32_t g = 0; g < s.groups; ++g)
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t k = 0; k < s.K; k += step)
+                for (uint32_t p = 0; p < P; ++p)
+                    strip_of(least(step, s.K - k), {.y = y + (uint64_t{g} * s.K + k) * y_plane + uint64_t{p} * Q * 16 + part,
+                                                    .x = x + uint64_t{g} * s.C * x_plane + uint64_t{p} * s.W * 16 + part,
+                                                    .w = w + uint64_t{k / step} * s.C * s.taps() * channels_most,
+                                                    .bias = bias + k,
+                                                    .y_plane = y_plane,
+                                                    .x_plane = x_plane,
+                                                    .x_row = uint64_t{s.W} * 16,
+                                                    .pixels = Q,
+                                                    .inputs = s.C,
+                                                    .first_row = 0,
+                                                    .end_row = s.R,
+                                                    .R = s.R,
+                                                    .S = s.S});
+}
+
+void backward_data(float* dx, const float* dy, const float* w, float* scratch, const Conv16Shape& s) {
+    const uint32_t step = tile_of(s.C), P = s.P(), Q = s.Q(), edge = s.S - 1;
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, row = (Q + 2 * uint64_t{edge}) * 16;
+    for (uint32_t g = 0; g < s.groups; ++g, dy += uint64_t{s.K} * P * Q * 16) {
+        for (uint64_t r = 0; r < uint64_t{s.K} * P; ++r) {
+            float* to = scratch + r * row;
+            __builtin_memset(to, 0, edge * 16 * sizeof(float));
+            __builtin_memcpy(to + edge * 16, dy + r * Q * 16, Q * 16 * sizeof(float));
+            __builtin_memset(to + (edge + Q) * 16, 0, edge * 16 * sizeof(float));
+        }
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t c = 0; c < s.C; c += step)
+                for (uint32_t h = 0; h < s.H; ++h)   // from dy's rows h - (R-1) .. h, as far as there are
+                    strip_of(least(step, s.C - c),
+                             {.y = dx + (uint64_t{g} * s.C + c) * x_plane + uint64_t{h} * s.W * 16 + part,
+                              .x = scratch + (static_cast<int64_t>(h) - static_cast<int64_t>(s.R - 1)) * static_cast<int64_t>(row) + part,
+                              .w = w + uint64_t{c / step} * s.K * s.taps() * channels_most,
+                              .bias = nullptr,
+                              .y_plane = x_plane,
+                              .x_plane = P * row,
+                              .x_row = row,
+                              .pixels = s.W,
+                              .inputs = s.K,
+                              .first_row = h < s.R - 1 ? s.R - 1 - h : 0,
+                              .end_row = least(s.R, P + s.R - 1 - h),
+                              .R = s.R,
+                              .S = s.S});
+    }
+}
+
+// ---- backward weights ------------------------------------------------------------------------------------------------------------
+
+/// Adds up dy of some channels times x of one, for taps of one row.
+struct Products {
+    float* sum;
+    const float *dy, *x;
+    uint64_t sum_plane, dy_plane, x_row;
+    uint32_t rows, Q;
+};
+
+template <uint32_t channels, uint32_t taps>
+void products(const Products& t) {
+    V sum[channels][taps], x[taps];
+    for (uint32_t k = 0; k < channels; ++k)
+        for (uint32_t s = 0; s < taps; ++s) sum[k][s] = load(t.sum + k * t.sum_plane + uint64_t{s} * 16);
+    for (uint32_t p = 0; p < t.rows; ++p) {
+        const float *from = t.x + p * t.x_row, *dy = t.dy + uint64_t{p} * t.Q * 16;
+        for (uint32_t q = 0; q < t.Q; ++q, from += 16, dy += 16) {
+            for (uint32_t s = 0; s < taps; ++s) x[s] = load(from + uint64_t{s} * 16);
+            for (uint32_t k = 0; k < channels; ++k) {
+                const V d = load(dy + k * t.dy_plane);
+                for (uint32_t s = 0; s < taps; ++s) multiply_add(sum[k][s], d, x[s]);
+            }
+        }
+    }
+    for (uint32_t k = 0; k < channels; ++k)
+        for (uint32_t s = 0; s < taps; ++s) store(t.sum + k * t.sum_plane + uint64_t{s} * 16, sum[k][s]);
+}
+
+template <uint32_t channels>
+void products_of_row(Products t, uint32_t S) {
+    for (; S >= 5; S -= 5, t.sum += 5 * 16, t.x += 5 * 16) products<channels, 5>(t);
+    for (; S >= 3; S -= 3, t.sum += 3 * 16, t.x += 3 * 16) products<channels, 3>(t);
+    for (; S > 0; --S, t.sum += 16, t.x += 16) products<channels, 1>(t);
+}
+
+/// In pairs eight apart, four apart …: the same in every build.
+float over_samples(const float* sums) {
+    float s[8];
+    for (uint32_t i = 0; i < 8; ++i) s[i] = sums[i] + sums[i + 8];
+    for (uint32_t i = 0; i < 4; ++i) s[i] += s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const Conv16Shape& s) {
+    const uint32_t P = s.P(), Q = s.Q();
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16, sums = s.C * s.taps() * 16;
+    const uint64_t fit = level1 / (rows_most * uint64_t{Q} * 16 * sizeof(float));
+    const uint32_t rows = fit < 1 ? 1 : fit > P ? P : static_cast<uint32_t>(fit);
+    __builtin_memset(scratch, 0, s.K * sums * sizeof(float));
+    for (uint32_t g = 0; g < s.groups; ++g)
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t p = 0; p < P; p += rows)
+                for (uint32_t k = 0, channels = 0; k < s.K; k += channels) {
+                    channels = s.K - k >= rows_most ? rows_most : s.K - k >= 2 ? 2 : 1;
+                    for (uint32_t c = 0; c < s.C; ++c)
+                        for (uint32_t r = 0; r < s.R; ++r) {
+                            const Products t{.sum = scratch + k * sums + (uint64_t{c} * s.R + r) * s.S * 16 + part,
+                                             .dy = dy + (uint64_t{g} * s.K + k) * y_plane + uint64_t{p} * Q * 16 + part,
+                                             .x = x + (uint64_t{g} * s.C + c) * x_plane + (uint64_t{p} + r) * s.W * 16 + part,
+                                             .sum_plane = sums,
+                                             .dy_plane = y_plane,
+                                             .x_row = uint64_t{s.W} * 16,
+                                             .rows = least(rows, P - p),
+                                             .Q = Q};
+                            if (channels == rows_most) products_of_row<rows_most>(t, s.S);
+                            else if (channels == 2) products_of_row<2>(t, s.S);
+                            else products_of_row<1>(t, s.S);
+                        }
+                }
+    for (uint64_t i = 0; i < s.K * sums / 16; ++i) dw[i] = over_samples(scratch + i * 16);
+    for (uint32_t k = 0; k < s.K; ++k) {
+        float sum[16];
+        for (uint32_t part = 0; part < 16; part += width) {
+            V even{}, odd{};
+            for (uint32_t g = 0; g < s.groups; ++g) {
+                const float* d = dy + (uint64_t{g} * s.K + k) * y_plane + part;
+                for (uint64_t i = 0; i < y_plane; i += 32) {
+                    even += load(d + i);
+                    if (i + 16 < y_plane) odd += load(d + i + 16);
+                }
+            }
+            store(sum + part, even + odd);
+        }
+        db[k] = over_samples(sum);
+    }
+}
+
+}   // namespace
+
+extern const Conv16Kernels conv16_kernels;
+const Conv16Kernels conv16_kernels = {packed, pack, forward, backward_data, backward_weights};
+
+}   // namespace GC_ISA
+}   // namespace gradcast

@@ -1,0 +1,50 @@
+// Convolution of few channels, on kernels of our own (nn/cpu/conv16.h): oneDNN computes lenet5's two at a third of their speed.
+#include "nn/cpu/build.h"
+#include "nn/cpu/conv16.h"
+
+namespace gradcast::cpu {
+
+bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.spec.stride == 1 && l.spec.pad == 0 && l.biases > 0; }
+
+Status conv_few(Build& b) {
+    const Layer& l = *b.layer;
+    const Activation x = b.activation;
+    Operations& list = *b.operations;
+    const Conv16Kernels& kernels = conv16_kernels(b.isa());
+    const Conv16Shape shape{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
+    const Tensor w = b.weight(Place::parameters, Build::plain({l.weights})), bias = b.bias(Place::parameters);
+    auto packed = [&](bool turned) {
+        return b.packed(turned, kernels.packed(turned ? shape.C : shape.K, turned ? shape.K : shape.C, shape.taps()),
+                        [&kernels, shape, w, turned](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, turned); });
+    };
+
+    Tensor x1;
+    GC_TRY(b.consume({x.value}, Build::side_by_side(b.samples, l.in), list.forward, &x1));
+    const Tensor w1 = packed(false);
+    const Activation y = b.activation = b.flows(Build::side_by_side(b.samples, l.out), true);
+    list.forward.emplace_back([=, &kernels](Frame& frame) {
+        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w1), frame.at(bias), shape);
+        return Status{};
+    });
+    if (!b.training) return {};
+
+    const Tensor sums = b.scratch(l.weights * 16), dw = b.weight(Place::gradient, w.desc), db = b.bias(Place::gradient);
+    list.weights.emplace_back([=, &kernels](Frame& frame) {
+        kernels.backward_weights(frame.at(dw), frame.at(db), frame.at(y.gradient), frame.at(x1), frame.at(sums), shape);
+        return Status{};
+    });
+    if (!x.learns) return {};
+
+    const Tensor w2 = packed(true), rows = b.scratch(uint64_t{shape.K} * shape.P() * (shape.Q() + 2 * (shape.S - 1)) * 16);
+    Tensor dx;
+    std::vector<Operation> after;
+    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
+    list.data.emplace_back([=, &kernels](Frame& frame) {
+        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w2), frame.at(rows), shape);
+        return Status{};
+    });
+    list.data.insert(list.data.end(), after.begin(), after.end());
+    return {};
+}
+
+}   // namespace gradcast::cpu
