@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nn/cpu/conv16.h"
-#include "runtime/core/rng.h"
+#include "runtime/core/digest.h"
 
 namespace gradcast {
 namespace {
