@@ -41,11 +41,11 @@ TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
 /// A crowd drawn from a seed.
 void random_crowd(uint64_t seed, Crowd* crowd) {
     Random random{seed};
-    const uint32_t sizes[] = {1424, 1024, 4096, 8952};
+    const uint32_t sizes[] = {1424, 1024, 2048, 4096, 8952};
     SimConfig& config = crowd->config;
     config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(random.below(random.below(8) ? 7 : 63));
     const uint32_t n = config.ranks;
-    crowd->segment_bytes = sizes[random.below(4)];
+    crowd->segment_bytes = sizes[random.below(5)];
     config.end_us = 200'000'000, config.lost_after_us = 300'000;
     config.loss = random.below(4) ? static_cast<double>(random.below(21)) / 100 : 0;
     config.loss_burst = random.below(3) ? 1 : 8, config.duplicate = random.below(2) ? 0 : 0.05;
@@ -91,7 +91,7 @@ TEST(Bulk, EverythingArrivesExactlyOnce) {
 
 /// Ranks that wait, forgo or take leases, one that dies, one that is very slow, a partition that heals.
 TEST(Bulk, RanksMayBeSlowDeadPartedOrUnwilling) {
-    for_seeds(100, [](uint64_t seed) {
+    for_seeds(200, [](uint64_t seed) {
         Crowd crowd;
         random_crowd(seed + 1'000'000, &crowd);
         Random random{seed};
