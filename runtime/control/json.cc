@@ -23,6 +23,7 @@ void to_json(Json& json, const JobStatus& status) {
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
                 {"losses", status.losses},
+                {"warnings", status.warnings},
                 {"step", status.step},
                 {"steps", status.steps},
                 {"epoch", status.epoch},
@@ -53,6 +54,7 @@ void from_json(const Json& json, JobStatus& status) {
         if (state == job_state_name(each)) status.state = each;
     take(json, "error", status.error);
     take(json, "losses", status.losses);
+    take(json, "warnings", status.warnings);
     take(json, "step", status.step);
     take(json, "steps", status.steps);
     take(json, "epoch", status.epoch);

@@ -160,6 +160,13 @@ public:
     }
 
 private:
+    /// Logged, and shown with the job.
+    void warn(const std::string& text) {
+        log_.warn("{}", text);
+        std::lock_guard lock(status_mutex_);
+        status_.warnings.push_back(text);
+    }
+
     // ---- before the first step -------------------------------------------------------------------------------------------------
 
     Status open_data() {
@@ -227,8 +234,8 @@ private:
         const bool one = alternatives_.size() == 1;
         const Alternative& first = alternatives_.front();
         if (one && std::string_view(first.kind->name).starts_with("coded") && first.config.m + first.config.s < job_.m + job_.s)
-            log_.warn("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, first.config.m,
-                      first.config.s);
+            warn(fmt::format("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, first.config.m,
+                             first.config.s));
         GC_TRY(install(first, 0, arena_, &running_));
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         GC_TRY(loader_plan(*train_, *sampler_,
@@ -310,9 +317,9 @@ private:
                                 group.layer);
         // Ranks that must agree on the kernel set are much alike, so each raises its own deadline.  Virtual time knows no slow blocks.
         if (config_.lanes > 0 && 8 * block_us > deadline_us_) {
-            log_.warn("a block takes {:.3f} s, so the deadline of {} s is raised to {:.3f} s: smaller blocks would do with less",
-                      static_cast<double>(block_us) / 1e6, static_cast<double>(deadline_us_) / 1e6,
-                      static_cast<double>(block_us) / 1e6 * 8);
+            warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is raised to {:.3f} s: smaller blocks would do with less",
+                             static_cast<double>(block_us) / 1e6, static_cast<double>(deadline_us_) / 1e6,
+                             static_cast<double>(block_us) / 1e6 * 8));
             deadline_us_ = 8 * block_us;
             timeouts_ = timeouts_of(deadline_us_);
         }

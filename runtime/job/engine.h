@@ -20,8 +20,9 @@ const char* job_state_name(JobState state);
 /// A copy of where a job stands, for the control plane.
 struct JobStatus {
     JobState state = JobState::preparing;
-    std::string error;                 // of failed: one line that names rank, phase and thing
-    std::vector<std::string> losses;   // "without rank 2 (c): …": ranks that the job goes on without, and why
+    std::string error;                   // of failed: one line that names rank, phase and thing
+    std::vector<std::string> losses;     // "without rank 2 (c): …": ranks that the job goes on without, and why
+    std::vector<std::string> warnings;   // what is otherwise than was asked for
     uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
     double loss = 0;            // of the last step, mean over the mini-batch
     double accuracy = -1;       // on the test data, 0..1; -1: not known

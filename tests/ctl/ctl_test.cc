@@ -152,7 +152,7 @@ TEST_F(Ctl, EveryMistakeOfAJobFileIsTold) {
 }
 
 TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
-    backend.add(id_a, "first");
+    backend.add(id_a, "first")->summary.status.warnings = {"2 ranks are too few", "and slow"};
     backend.members = {
         {.name = "node-1", .address = "127.0.0.1:1", .uuid = "u", .version = "0.1.0", .self = true, .alive = true, .jobs = 1, .why = ""},
         {.name = "node-2",
@@ -171,7 +171,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
 
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    for (const char* word : {id_a.c_str(), "ring", "128 in 8 blocks", "node-1, node-2", "3.00 MiB"})
+    for (const char* word : {id_a.c_str(), "ring", "128 in 8 blocks", "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n",
+                             "warning         and slow\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     EXPECT_EQ(ask("describe aaaa -o json").json()["status"]["step"], 1);
 
@@ -197,7 +198,14 @@ TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
     EXPECT_EQ(backend.submissions()[0].text, good_job);
     EXPECT_EQ(fs::weakly_canonical(backend.submissions()[0].base), fs::weakly_canonical(folder));
     EXPECT_EQ(backend.submissions()[0].nodes, (std::vector<std::string>{"a", "b"}));
-    EXPECT_EQ(ask("submit job.toml --nodes 3 -o json").json()["id"], id_a);
+    EXPECT_EQ(outcome.err, "");
+    {
+        std::lock_guard lock(backend.mutex);
+        backend.all[0].summary.status.warnings = {"2 ranks are too few"};
+    }
+    outcome = ask("submit job.toml --nodes 3 -o json");
+    EXPECT_EQ(outcome.json()["id"], id_a);
+    EXPECT_EQ(outcome.err, "warning: 2 ranks are too few\n");
     ASSERT_EQ(backend.submissions().size(), 2u);
     EXPECT_EQ(backend.submissions()[1].count, 3u);
     for (const char* nodes : {"0", "a,,b", ",", "99999"}) EXPECT_EQ(ask(std::string("submit job.toml --nodes ") + nodes).exit, 2) << nodes;

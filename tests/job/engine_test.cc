@@ -211,10 +211,25 @@ TEST_F(EngineTest, ADeadlineBelowEightBlocksIsRaised) {
         return us;
     };
     EXPECT_GT(longest(), 10 * 8u);   // the first step has 10 D
+    ASSERT_EQ(engine->status().warnings.size(), 1u);
+    EXPECT_NE(engine->status().warnings[0].find("so the deadline of 8e-06 s is raised to"), std::string::npos)
+        << engine->status().warnings[0];
     c.job.deadline_us = 20'000'000;
     c.folder += "-long";
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     EXPECT_EQ(longest(), 10 * 20'000'000u);
+    EXPECT_TRUE(engine->status().warnings.empty());
+}
+
+TEST_F(EngineTest, MAndSThatAreLoweredAreTold) {
+    for (uint32_t n : {2u, 3u, 4u}) {
+        std::unique_ptr<Engine> engine;
+        Status status = Engine::open(config(job_text("[algorithm]\nexchange = \"coded-rs\"\nm = 3\ns = 1\n"), n), Log(), &engine);
+        ASSERT_TRUE(status.ok()) << status.what;
+        const std::vector<std::string> told = engine->status().warnings;
+        if (n == 4) EXPECT_TRUE(told.empty());
+        else EXPECT_EQ(told, std::vector{fmt::format("{} ranks are too few for m = 3 and s = 1: m = {}, s = 0 instead", n, n)});
+    }
 }
 
 TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {

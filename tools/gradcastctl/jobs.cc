@@ -72,6 +72,8 @@ int command_submit(const Options& options, const std::string& path, const std::s
         fmt::print(stderr, "job {}\n", id);
         return finish(options, client, id);
     }
+    JobDetail job;
+    if (client.job(id, &job).exit == exit_done) print_warnings(job.summary.status);
     fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
     return exit_done;
 }
@@ -112,6 +114,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("state", job_state_name(status.state));
     line("error", status.error);
     for (const std::string& loss : status.losses) line("goes on", loss);
+    for (const std::string& warning : status.warnings) line("warning", warning);
     line("submitted", text_time(job.summary.submitted_unix));
     line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
     if (!job.exchange.empty())

@@ -85,9 +85,14 @@ void Progress::end() {
     if (std::exchange(open_, false)) fmt::print(stderr, "\n");
 }
 
+void print_warnings(const JobStatus& status) {
+    for (const std::string& warning : status.warnings) fmt::print(stderr, "warning: {}\n", warning);
+}
+
 int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept) {
     const JobStatus& status = job.summary.status;
     const bool done = status.state == JobState::done;
+    print_warnings(status);
     if (json) {
         Json all = job;
         Json list = Json::array();
