@@ -37,17 +37,18 @@ Status file_write(const std::string& path, std::string_view text, unsigned mode)
     std::string part = path + ".part";
     Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
     if (!fd) return fail_sys(errno, "cannot create {}", part);
+    auto failed = [&] {
+        Status status = fail_sys(errno, "cannot write {}", path);
+        ::unlink(part.c_str());
+        return status;
+    };
     while (!text.empty()) {
         ssize_t put = ::write(fd.get(), text.data(), text.size());
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) {
-            Status status = fail_sys(errno, "cannot write {}", part);
-            ::unlink(part.c_str());
-            return status;
-        }
+        if (put < 0) return failed();
         text.remove_prefix(static_cast<size_t>(put));
     }
-    if (::fsync(fd.get()) != 0 || ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot write {}", path);
+    if (::fsync(fd.get()) != 0 || ::rename(part.c_str(), path.c_str()) != 0) return failed();
     return {};
 }
 

@@ -26,4 +26,11 @@ std::string nearest(std::string_view word, std::span<const std::string> names) {
     return best;
 }
 
+std::string one_line(std::string_view text) {
+    std::string line(text.substr(0, 60));
+    for (char& c : line)
+        if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+    return line + (text.size() > 60 ? "…" : "");
+}
+
 }   // namespace gradcast

@@ -645,10 +645,9 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     Arena arena;
     std::unique_ptr<Net> net;
     GC_TRY(net_cpu_plan(spec, {.lanes = threads, .samples_max = evaluation_batch}, arena, &net));
-    if (net->layout().elements != parameters.size())
-        return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, parameters.size(), net->layout().elements);
     Evaluator evaluator(*set, model.mean, model.std);
     evaluator.plan(threads, arena);
+    evaluator.confuse();
     GC_TRY(arena.seal());
     GC_TRY(net_cpu_ready(*net));
     std::copy(parameters.begin(), parameters.end(), net->parameters().begin());
@@ -661,6 +660,8 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     Evaluation done{.count = info.count,
                     .count_of_class = evaluator.count_of_class,
                     .right_of_class = evaluator.right_of_class,
+                    .confusion = evaluator.confusion,
+                    .class_names = set->shards()[0].info.class_names,
                     .digest = model.digest};
     for (const BatchResult& result : results) done.right += result.right, done.loss += result.loss;
     done.loss /= static_cast<double>(info.count);

@@ -79,7 +79,9 @@ struct Evaluation {
     uint64_t count = 0, right = 0;
     double loss = 0;   // mean
     std::vector<uint64_t> count_of_class, right_of_class;
-    std::string digest;   // of the parameters
+    std::vector<uint64_t> confusion;   // [classes, classes]: how many of the row's class are taken for the column's; see Evaluator
+    std::string class_names;           // of the data set, as in DataInfo; empty: not known
+    std::string digest;                // of the parameters
 };
 Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation);
 

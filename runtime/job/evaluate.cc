@@ -33,6 +33,7 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
         auto label = static_cast<size_t>(labels[i]);
         ++count_of_class[label];
         right_of_class[label] += predicted[i] == labels[i];
+        if (!confusion.empty()) ++confusion[label * info.classes + static_cast<size_t>(predicted[i])];
     }
     return {};
 }

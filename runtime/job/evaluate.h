@@ -8,6 +8,7 @@
 namespace gradcast {
 
 constexpr uint32_t evaluation_batch = 100;   // samples
+constexpr uint32_t confusion_classes_max = 1024;
 
 /// What a batch or a whole data set gave.  Travels by mail as it is.
 struct BatchResult {
@@ -25,7 +26,15 @@ public:
     /// Evaluates batches first, first + stride, … into results[0], results[1], …  Trainer thread.
     Status run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress);
 
-    std::vector<uint64_t> count_of_class, right_of_class;   // of all batches so far
+    /// Fills `confusion`, too, where the classes are not too many.  Before run().
+    void confuse() {
+        const uint64_t classes = data_.info().classes;
+        if (classes <= confusion_classes_max) confusion.assign(classes * classes, 0);
+    }
+
+    // Of all batches so far.
+    std::vector<uint64_t> count_of_class, right_of_class;
+    std::vector<uint64_t> confusion;   // [classes, classes]: of the row's class, how many are taken for the column's
 
 private:
     struct Room {

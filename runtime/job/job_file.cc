@@ -179,13 +179,7 @@ constexpr Option options[] = {
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-/// A user's text in a message of one line.
-std::string shown(std::string_view text) {
-    std::string out(text.substr(0, 60));
-    for (char& c : out)
-        if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-    return '"' + out + (text.size() > 60 ? "…\"" : "\"");
-}
+std::string shown(std::string_view text) { return fmt::format("\"{}\"", one_line(text)); }
 
 constexpr char plain_rule[] = "is not 1 to 64 letters, digits, '.', '_' and '-' that begin with a letter, a digit or '_'";
 bool plain(std::string_view name) {
@@ -253,7 +247,7 @@ private:
 
     void unknown(const toml::node& node, const std::string& section, std::string_view key, const std::vector<std::string>& names) {
         std::string near = nearest(key, names), full = section.empty() ? std::string() : section + ".";
-        mistake(line_of(node), full + std::string(shown(key).substr(1, shown(key).size() - 2)),
+        mistake(line_of(node), full + one_line(key),
                 fmt::format("is not known: {}", near.empty() ? joined(names) : fmt::format("did you mean {}?", near)));
     }
 

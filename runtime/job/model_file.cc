@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "datasets/hdf5.h"
+#include "nn/layers.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 
@@ -225,6 +226,10 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
     GC_TRY(model_load(path, static_cast<uint64_t>(info.st_size), &read, &values));
     std::string digest = sha256_hex(std::as_bytes(std::span(values)));
     if (digest != read.digest) return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
+    std::vector<Layer> layers;
+    if (Status status = layers_check(read.net, &layers); !status.ok()) return fail(Code::data, "{}: damaged: {}", path, status.what);
+    if (const uint64_t elements = layers_layout(layers, 1).elements; elements != values.size())
+        return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, values.size(), elements);
     *model = std::move(read);
     *parameters = std::move(values);
     return {};

@@ -23,7 +23,7 @@ struct Model {
 /// Writes `path` itself; the caller renames.  Error: names the file.  Nothing is left behind then.
 Status model_write(const std::string& path, const Model& model, std::span<const float> parameters, std::span<const float> optimiser,
                    std::span<const int32_t> exponents);
-/// Errors name the file and the thing: not a model, damaged.
+/// Errors name the file and the thing: not a model, damaged.  The parameters are as many as the net's layers have.
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters);
 
 }   // namespace gradcast

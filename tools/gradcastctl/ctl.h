@@ -5,7 +5,7 @@
 // print.*     numbers with units, tables, the progress line, the result of a job
 // jobs.cc     submit, list, describe, watch, logs, cancel, nodes
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
-// data.cc     import, evaluate
+// data.cc     import, data inspect;  models.cc  evaluate, export
 #pragma once
 #include <fmt/format.h>
 
@@ -42,6 +42,9 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep);
 int command_import(const Options& options, const ImportConfig& config);
 int command_inspect(const Options& options, const std::string& pattern, const std::string& sheet);
-int command_evaluate(const Options& options, const std::string& model, const std::string& data);
+int command_evaluate(const Options& options, const std::string& which, const std::string& data);
+/// `format` is one of export_formats(), or empty: as `out` ends.
+int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format);
+const std::vector<std::string>& export_formats();
 
 }   // namespace gradcast

@@ -1,14 +1,12 @@
-// The commands that need no daemon: import or inspect a data set, evaluate a model.
+// The commands on data sets: import, inspect.
 #include <algorithm>
 #include <numeric>
-#include <thread>
 
 #include "datasets/image.h"
 #include "datasets/reader.h"
 #include "datasets/shard.h"
 #include "runtime/control/json.h"
 #include "runtime/core/nearest.h"
-#include "runtime/job/engine.h"
 #include "tools/gradcastctl/ctl.h"
 
 namespace gradcast {
@@ -93,29 +91,6 @@ int command_inspect(const Options& options, const std::string& pattern, const st
         fmt::print("{} classes of {} to {} samples{}\n", info.classes, *least, *most, names.empty() ? "" : ": " + names);
     }
     fmt::print("digest {}, every chunk is as it was written\n", data->digest());
-    return exit_done;
-}
-
-int command_evaluate(const Options& options, const std::string& model, const std::string& data) {
-    Evaluation evaluation;
-    Status status = model_evaluate(model, data, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
-    if (!status.ok()) return complain(exit_failed, "{}", status.what);
-    double accuracy = evaluation.count ? static_cast<double>(evaluation.right) / static_cast<double>(evaluation.count) : 0;
-    if (options.json) {
-        fmt::print("{}\n", json_text(Json{{"samples", evaluation.count},
-                                          {"right", evaluation.right},
-                                          {"loss", evaluation.loss},
-                                          {"count_of_class", evaluation.count_of_class},
-                                          {"right_of_class", evaluation.right_of_class},
-                                          {"accuracy", accuracy},
-                                          {"digest", evaluation.digest}},
-                                     2));
-        return exit_done;
-    }
-    fmt::print("{} samples, {} right, loss {:.6f}\n", evaluation.count, evaluation.right, evaluation.loss);
-    for (size_t i = 0; i < evaluation.count_of_class.size(); ++i)
-        fmt::print("class {}: {} of {} right\n", i, evaluation.right_of_class[i], evaluation.count_of_class[i]);
-    fmt::print("accuracy {:.4f}\ndigest {}\n", accuracy, evaluation.digest);
     return exit_done;
 }
 

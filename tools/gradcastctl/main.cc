@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, model, data, sheet, topic;
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic;
     uint32_t local = 0;
     bool wait = false, follow = false;
     ImportConfig import;
@@ -82,9 +82,17 @@ int run(int argc, char** argv) {
         "then a command of gradcast-bench and its options, as: allreduce --exchange ring,coded-rs --size 4M\n"
         "the daemons add key, interface and addresses; 'gradcastctl cancel bench' ends it");
 
-    command = add("evaluate", "accuracy of a model on this machine", [&] { return command_evaluate(options, model, data); });
-    command->add_option("MODEL", model, "final.h5 of a job")->required();
+    auto model_argument = [&](CLI::App* of) { of->add_option("MODEL", model, "final.h5, or the job whose model it is")->required(); };
+    command = add("evaluate", "accuracy of a model on this machine, by class, and which classes it takes for which",
+                  [&] { return command_evaluate(options, model, data); });
+    model_argument(command);
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
+
+    command = add("export", "write a model for other programs", [&] { return command_export(options, model, out, format); });
+    model_argument(command);
+    command->add_option("FILE", out, fmt::format("where to; its ending tells the format, one of {}", fmt::join(export_formats(), ", ")))
+        ->required();
+    command->add_option("--format", format, "whatever the ending")->check(CLI::IsMember(export_formats()));
 
     command = add("import", "write a data set as shards", [&] { return command_import(options, import); });
     command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();

@@ -1,0 +1,17 @@
+// safetensors, the format in which PyTorch and others exchange tensors: 8 bytes with the length of a JSON header, the header (dtype, shape
+// and place of every tensor), the data, little-endian.
+#pragma once
+#include "runtime/job/model_file.h"
+
+namespace gradcast {
+
+/// Writes the net's tensors (runtime/job/tensors.h) as float32; in __metadata__, each as JSON: net (its layers), sample [C, H, W], pad,
+/// classes, mean and std [C] of the data, digest (of final.h5's parameters), step, accuracy, kernel_set.  The file is whole or not there.
+Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters);
+
+/// Reads such a file, whoever wrote it, into the flat vector of the net.  It must hold the net's tensors, all of them, as float32 and in
+/// the net's shapes, and nothing else but PyTorch's count of batches (LAYER.num_batches_tracked).  Errors name file and tensor.
+/// *digest: SHA-256 of the file.
+Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest);
+
+}   // namespace gradcast

@@ -1,0 +1,31 @@
+// A net's parameters as named tensors, the form in which other programs take and give them: LAYER.weight, LAYER.bias and of batch norm
+// LAYER.running_mean and LAYER.running_var, as PyTorch's modules name theirs.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/layers.h"
+
+namespace gradcast {
+
+struct NetTensor {
+    std::string name;
+    std::vector<uint64_t> shape;
+    uint64_t offset = 0, count = 0;   // in the flat vector
+    bool variance = false;            // the flat vector holds the second moment there, and the means just before it
+
+    float value(std::span<const float> parameters, uint64_t i) const {
+        const double held = parameters[offset + i], mean = variance ? parameters[offset + i - count] : 0;
+        return static_cast<float>(variance ? std::max(held - mean * mean, 0.0) : held);
+    }
+    std::vector<float> values(std::span<const float> parameters) const {
+        std::vector<float> all(count);
+        for (uint64_t i = 0; i < count; ++i) all[i] = value(parameters, i);
+        return all;
+    }
+};
+/// All of them, layer after layer; only what `layers` have (a bias may be missing).
+std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers);
+
+}   // namespace gradcast

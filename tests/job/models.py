@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+# Loads the models that models_test.cc has exported into PyTorch (Debian: python3-torch) and compares the logits.
+# usage: models.py FOLDER      which has NAME.safetensors and NAME.onnx, NAME.input (float32, normalised samples), NAME.shape, NAME.logits
+import glob
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def read_safetensors(path):
+    data = open(path, "rb").read()
+    length = struct.unpack("<Q", data[:8])[0]
+    header, rest = json.loads(data[8 : 8 + length]), data[8 + length :]
+    meta = {key: json.loads(value) if value[:1] in "[{0123456789-" and key not in ("digest", "kernel_set") else value
+            for key, value in header.pop("__metadata__").items()}
+    assert length % 8 == 0
+    tensors = {}
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32"
+        begin, end = entry["data_offsets"]
+        tensors[name] = torch.from_numpy(np.frombuffer(rest[begin:end], "<f4").copy()).reshape(entry["shape"])
+    return meta, tensors
+
+
+class Net(nn.Module):
+    """The layers of the metadata as PyTorch's own modules, so that load_state_dict() proves names and shapes."""
+
+    def __init__(self, meta, tensors):
+        super().__init__()
+        self.layers, self.pad = meta["net"], meta["pad"]
+        for layer in self.layers:
+            name, kind = layer["name"], layer["kind"]
+            if kind == "conv":
+                K, C = tensors[name + ".weight"].shape[:2]
+                self.add_module(name, nn.Conv2d(C, K, layer["kernel"], layer["stride"], layer["pad"], bias=layer["bias"]))
+            elif kind == "inner_product":
+                K, C = tensors[name + ".weight"].shape
+                self.add_module(name, nn.Linear(C, K, bias=layer["bias"]))
+            elif kind == "batch_norm":
+                self.add_module(name, nn.BatchNorm2d(tensors[name + ".weight"].shape[0]))
+
+    def forward(self, x):
+        x, outputs = F.pad(x, [self.pad] * 4), {}
+        for layer in self.layers:
+            name, kind, o = layer["name"], layer["kind"], layer
+            if o["from"] and kind != "add":
+                x = outputs[o["from"]]
+            if kind in ("conv", "batch_norm"):
+                x = getattr(self, name)(x)
+            elif kind == "inner_product":
+                x = getattr(self, name)(x.flatten(1))[:, :, None, None]
+            elif kind == "max_pool":
+                x = F.max_pool2d(x, o["kernel"], o["stride"], o["pad"], ceil_mode=o["ceil"])
+            elif kind == "average_pool":
+                x = F.avg_pool2d(x, o["kernel"], o["stride"], o["pad"], ceil_mode=o["ceil"], count_include_pad=False)
+            elif kind == "global_average_pool":
+                x = x.mean((2, 3), keepdim=True)
+            elif kind == "relu":
+                x = F.relu(x)
+            elif kind == "add":
+                x = x + outputs[o["from"]]
+            else:
+                assert kind in ("dropout", "softmax_cross_entropy", "squared_loss"), kind
+            outputs[name] = x
+        return x.flatten(1)
+
+
+def of_safetensors(path, x):
+    meta, tensors = read_safetensors(path)
+    net = Net(meta, tensors)
+    net.load_state_dict(tensors)   # strict: every name and shape
+    assert meta["sample"] == list(x.shape[1:])
+    return net.eval()(x)
+
+
+def fields(data):
+    """A protobuf message as {field: [values]}: integers, 4 or 8 bytes, or bytes."""
+    found, at = {}, 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value - (1 << 64) if value >> 63 else value
+
+    while at < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            value = varint()
+        else:
+            size = {1: 8, 5: 4}.get(kind) or (varint() if kind == 2 else None)
+            value, at = data[at : at + size], at + size
+        found.setdefault(key >> 3, []).append(value)
+    assert at == len(data)
+    return found
+
+
+def of_onnx(path, x):
+    """Decoded here, by onnx.proto's field numbers, and computed by PyTorch."""
+    model = fields(open(path, "rb").read())
+    assert model[1] == [7] and fields(model[8][0]) == {1: [b""], 2: [13]}
+    meta = {fields(each)[1][0].decode(): fields(each)[2][0].decode() for each in model[14]}
+    assert json.loads(meta["mean"]) and json.loads(meta["std"]) and len(meta["digest"]) == 64
+    graph = fields(model[7][0])
+    values = {b"image": x}
+    for each in graph[5]:
+        tensor = fields(each)
+        kind = {1: "<f4", 7: "<i8"}[tensor[2][0]]
+        values[tensor[8][0]] = torch.from_numpy(np.frombuffer(tensor[9][0], kind).copy()).reshape(tensor.get(1, []))
+    ends = []
+    for each, sides in ((graph[11][0], x.shape[1:]), (graph[12][0], None)):
+        end = fields(each)
+        tensor = fields(fields(end[2][0])[1][0])
+        dims = [fields(dim) for dim in fields(tensor[2][0])[1]]
+        assert tensor[1] == [1] and dims[0] == {2: [b"N"]}
+        if sides:
+            assert end[1][0] == b"image" and [dim[1][0] for dim in dims[1:]] == list(sides)
+        ends.append(end[1][0])
+    for each in graph[1]:
+        node = fields(each)
+        inputs = [values[name] for name in node[1]]   # only what has been made before
+        a = {}
+        for attribute in map(fields, node.get(5, [])):
+            kind = attribute[20][0]
+            a[attribute[1][0].decode()] = {1: lambda: struct.unpack("<f", attribute[2][0])[0], 2: lambda: attribute[3][0], 7: lambda: attribute[8]}[kind]()
+        kind, one = node[4][0].decode(), inputs[0]
+        if "pads" in a:
+            top, left, bottom, right = a["pads"]
+            around = lambda fill: F.pad(one, [left, right, top, bottom], value=fill)
+        if kind == "Conv":
+            y = F.conv2d(around(0), *inputs[1:], stride=a["strides"])
+        elif kind == "MaxPool":
+            y = F.max_pool2d(around(-float("inf")), a["kernel_shape"], a["strides"])
+        elif kind == "AveragePool":
+            inside = F.pad(torch.ones_like(one), [left, right, top, bottom])
+            assert a["count_include_pad"] == 0
+            y = F.avg_pool2d(around(0), a["kernel_shape"], a["strides"]) / F.avg_pool2d(inside, a["kernel_shape"], a["strides"])
+        elif kind == "Gemm":
+            y = one @ inputs[1].T + (inputs[2] if len(inputs) > 2 else 0)
+            assert a == {"transB": 1} and one.dim() == 2
+        elif kind == "BatchNormalization":
+            weight, bias, mean, var = inputs[1:]
+            y = F.batch_norm(one, mean, var, weight, bias, eps=a["epsilon"])
+        elif kind == "Pad":
+            n = inputs[1].tolist()
+            assert n[:2] == n[4:6] == [0, 0]
+            y = F.pad(one, [n[3], n[7], n[2], n[6]])
+        elif kind == "Reshape":
+            y = one.reshape([one.shape[i] if side == 0 else side for i, side in enumerate(inputs[1].tolist())])
+        else:
+            y = {"Relu": F.relu, "Add": lambda one, *other: one + other[0], "Flatten": lambda one: one.flatten(a["axis"]),
+                 "GlobalAveragePool": lambda one: one.mean((2, 3), keepdim=True)}[kind](*inputs)
+            assert kind != "Add" or inputs[0].shape == inputs[1].shape
+        values[node[2][0]] = y
+    return values[ends[1]]
+
+
+def main():
+    folder = sys.argv[1]
+    torch.set_num_threads(1)
+    paths = sorted(glob.glob(os.path.join(folder, "*.safetensors")) + glob.glob(os.path.join(folder, "*.onnx")))
+    for path in paths:
+        base, form = os.path.splitext(path)
+        x = torch.from_numpy(np.fromfile(base + ".input", "<f4").reshape(np.fromfile(base + ".shape", "<u4")))
+        with torch.no_grad():
+            found = {".safetensors": of_safetensors, ".onnx": of_onnx}[form](path, x).numpy()
+        logits = np.fromfile(base + ".logits", "<f4").reshape(found.shape)
+        worst, size = np.abs(found - logits).max(), np.abs(logits).max()
+        print(f"{os.path.basename(path)}: logits up to {size:.3f}, differ by {worst:.2e} at most", flush=True)
+        assert np.isfinite(worst) and worst <= 1e-4 * max(1, size)
+        assert np.ptp(logits, axis=0).max() > 0, "all samples have the same logits"
+    print(f"{len(paths)} files agree")
+
+
+main()

@@ -1,0 +1,266 @@
+// Models out and in: files for other programs, checked by PyTorch where it is installed, and files from them, good and bad.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/rng.h"
+#include "runtime/job/onnx.h"
+#include "runtime/job/safetensors.h"
+#include "runtime/job/tensors.h"
+#include "tests/datasets/support.h"
+#include "tests/nn/rig.h"
+
+namespace gradcast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+NetSpec preset(const char* name, uint32_t C, uint32_t side) {
+    NetSpec spec;
+    Status status = preset_find(name, C, side, side, 10, &spec);
+    EXPECT_TRUE(status.ok()) << status.what;
+    return spec;
+}
+
+struct Trained {
+    Model model;
+    std::vector<Layer> layers;
+    std::vector<float> parameters;
+    /// As if trained: nothing is 0 or 1 any more.
+    explicit Trained(const NetSpec& spec, uint64_t seed = 1) {
+        model.net = spec, model.mean.assign(spec.C, 0.4f), model.std.assign(spec.C, 0.3f);
+        model.digest = std::string(64, 'd'), model.kernel_set = std::string(16, 'c'), model.step = 7, model.accuracy = 0.5;
+        EXPECT_TRUE(layers_check(spec, &layers).ok());
+        const Layout layout = layers_layout(layers, 1);
+        parameters.resize(layout.elements);
+        weights_initial(spec, layout, seed, parameters);
+        auto random = [&](uint64_t i) { return uniform(random4(Purpose::test, seed, 1, static_cast<uint32_t>(i))[0]); };
+        for (const NetTensor& tensor : net_tensors(layers)) {
+            float* value = parameters.data() + tensor.offset;
+            for (uint64_t i = 0; i < tensor.count; ++i) {
+                const float draw = random(tensor.offset + i);
+                if (tensor.variance) value[i] = 0.5f + draw + value[i - tensor.count] * value[i - tensor.count];
+                else if (tensor.name.ends_with("running_mean") || tensor.name.ends_with("bias")) value[i] = draw - 0.5f;
+                else if (tensor.shape.size() == 1) value[i] = 0.5f + draw;
+            }
+        }
+    }
+};
+
+/// The net's own logits [n, classes]: a last layer adds a class whose logit is 0, and the losses of the same sample as each class tell the
+/// differences.
+std::vector<float> logits_of(const Trained& trained, const Samples& samples) {
+    NetSpec spec = trained.model.net;
+    const uint32_t classes = spec.classes++;
+    spec.layers.back().kind = "softmax_cross_entropy";
+    spec.layers.insert(spec.layers.end() - 1, {.kind = "inner_product", .name = "logits", .outputs = spec.classes, .bias = false});
+    Rig rig(spec, sizes({1}));
+    const uint64_t learnt = trained.layers.back().offset + trained.layers.back().parameters(), own = uint64_t{classes} * spec.classes;
+    std::span<float> parameters = rig.net->parameters();
+    EXPECT_EQ(parameters.size(), trained.parameters.size() + own);
+    std::copy_n(trained.parameters.begin(), learnt, parameters.begin());
+    std::copy(trained.parameters.begin() + static_cast<ptrdiff_t>(learnt), trained.parameters.end(),
+              parameters.begin() + static_cast<ptrdiff_t>(learnt + own));
+    std::fill_n(parameters.begin() + static_cast<ptrdiff_t>(learnt), own, 0.0f);
+    for (uint32_t k = 0; k < classes; ++k) parameters[learnt + uint64_t{k} * classes + k] = 1;
+    rig.net->refresh();
+    std::vector<float> logits;
+    for (uint32_t n = 0; n < samples.count; ++n) {
+        auto loss = [&](uint32_t as) {
+            const auto label = static_cast<int32_t>(as);
+            Samples one = samples;
+            one.images += uint64_t{n} * one.C * one.H * one.W, one.labels = &label, one.count = 1;
+            return rig.loss(one);
+        };
+        const double zero = loss(classes);
+        for (uint32_t k = 0; k < classes; ++k) logits.push_back(static_cast<float>(zero - loss(k)));
+    }
+    return logits;
+}
+
+template <typename T>
+void write_values(const std::string& path, const std::vector<T>& values) {
+    write_file(path, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
+}
+
+TEST(SlowModels, GiveTheSameLogitsElsewhere) {
+    if (std::system("/usr/bin/python3 -c 'import torch' >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3-torch is missing";
+    // A net whose values go from features to planes and back, which only ONNX tells apart.
+    const NetSpec mixed{.C = 2,
+                        .H = 6,
+                        .W = 5,
+                        .pad = 1,
+                        .classes = 10,
+                        .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
+                                   relu(), max_pool(1), fc(8), add("flat"), average_pool(1), fc(10), squared_loss()}};
+    const std::pair<const char*, NetSpec> nets[] = {{"lenet5", preset("lenet5", 1, 28)},
+                                                    {"nin", preset("nin", 3, 32)},
+                                                    {"resnet9", preset("resnet9", 3, 32)},
+                                                    {"everything", everything()},
+                                                    {"mixed", mixed}};
+    TestFolder folder;
+    for (const auto& [name, spec] : nets) {
+        auto file = [&, which = name](const char* end) { return folder.file(fmt::format("{}.{}", which, end)); };
+        Trained trained(spec);
+        Data data(spec, 3);
+        ASSERT_TRUE(safetensors_write(file("safetensors"), trained.model, trained.parameters).ok());
+        ASSERT_TRUE(onnx_write(file("onnx"), trained.model, trained.parameters).ok());
+        std::vector<float> input;
+        const uint64_t plane = uint64_t{spec.H} * spec.W;
+        for (size_t i = 0; i < data.images.size(); ++i) {
+            const uint64_t c = i / plane % spec.C;
+            input.push_back((static_cast<float>(data.images[i]) / 255 - data.mean[c]) / data.std[c]);
+        }
+        write_values(file("input"), input);
+        write_values(file("shape"), std::vector<uint32_t>{data.samples.count, spec.C, spec.H, spec.W});
+        write_values(file("logits"), logits_of(trained, data.samples));
+    }
+    const std::string here = __FILE__, said = folder.file("said");
+    const std::string command = "/usr/bin/python3 " + here.substr(0, here.rfind('/')) + "/models.py " + folder.path.string();
+    EXPECT_EQ(std::system((command + " >" + said + " 2>&1").c_str()), 0);
+    EXPECT_NE(read_file(said).find(fmt::format("{} files agree", 2 * std::size(nets))), std::string::npos) << read_file(said);
+}
+
+TEST(Safetensors, ComesBackAsItWas) {
+    TestFolder folder;
+    const std::string path = folder.file("model.safetensors");
+    for (const NetSpec& spec : {preset("lenet5", 1, 28), preset("cnn-norm", 3, 32), everything()}) {
+        Trained trained(spec);
+        ASSERT_TRUE(safetensors_write(path, trained.model, trained.parameters).ok());
+        EXPECT_EQ(folder.names(), std::vector<std::string>{"model.safetensors"});
+        std::vector<float> read(trained.parameters.size(), NAN);
+        std::string digest, again;
+        Status status = safetensors_read(path, spec, read, &digest);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(digest.size(), 64u);
+        for (const NetTensor& tensor : net_tensors(trained.layers))
+            for (uint64_t i = tensor.offset; i < tensor.offset + tensor.count; ++i) {
+                if (!tensor.variance) ASSERT_EQ(read[i], trained.parameters[i]) << tensor.name;
+                else ASSERT_NEAR(read[i], trained.parameters[i], 1e-6f * trained.parameters[i]) << tensor.name;
+            }
+        ASSERT_TRUE(safetensors_read(path, spec, read, &again).ok());
+        EXPECT_EQ(again, digest);
+    }
+    EXPECT_FALSE(
+        safetensors_write(folder.file("absent/model.safetensors"), Trained(everything()).model, Trained(everything()).parameters).ok());
+    std::filesystem::create_directory(folder.file("taken"));
+    EXPECT_FALSE(safetensors_write(folder.file("taken"), Trained(everything()).model, Trained(everything()).parameters).ok());
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"model.safetensors", "taken"}));
+}
+
+/// A file of that header and so many bytes of data.
+std::string file_of(const std::string& header, size_t data_bytes, uint64_t length = ~uint64_t{0}) {
+    if (length == ~uint64_t{0}) length = header.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + std::string(data_bytes, '\0');
+}
+
+struct SafetensorsFrom : testing::Test {
+    TestFolder folder;
+    const std::string path = folder.file("model.safetensors");
+    const NetSpec spec{.C = 1, .H = 2, .W = 3, .classes = 2, .layers = {fc(2), norm(), loss()}};
+    // fc1.weight [2,6], fc1.bias [2], norm1.weight, .bias, .running_mean, .running_var [2]
+    static constexpr size_t data_bytes = (12 + 2 + 4 * 2) * 4;
+
+    static Json header() {
+        Json json;
+        uint64_t at = 0;
+        auto tensor = [&](const char* name, std::vector<uint64_t> shape) {
+            uint64_t bytes = 4;
+            for (uint64_t side : shape) bytes *= side;
+            json[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+            at += bytes;
+        };
+        tensor("fc1.weight", {2, 6}), tensor("fc1.bias", {2});
+        for (const char* name : {"norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var"}) tensor(name, {2});
+        return json;
+    }
+    Status read(const std::string& bytes) {
+        write_file(path, bytes);
+        std::vector<float> parameters(data_bytes / 4);
+        std::string digest;
+        return safetensors_read(path, spec, parameters, &digest);
+    }
+    void expect_refused(const std::string& bytes, std::initializer_list<std::string> parts) {
+        Status status = read(bytes);
+        expect_error(status, parts);
+        expect_error(status, {path});
+    }
+    /// The header with one thing changed.
+    static std::string changed(const std::function<void(Json&)>& change, size_t more = 0) {
+        Json json = header();
+        change(json);
+        return file_of(json.dump(), data_bytes + more);
+    }
+};
+
+TEST_F(SafetensorsFrom, TakesWhatPyTorchWrites) {
+    EXPECT_TRUE(read(file_of(header().dump(), data_bytes)).ok());
+    EXPECT_TRUE(read(file_of(header().dump() + "   ", data_bytes)).ok());
+    // Any order, and the count of batches beside them.
+    auto more = [](Json& json) {
+        Json last = json["fc1.weight"];
+        json.erase("fc1.weight");
+        json["fc1.weight"] = last;
+        json["norm1.num_batches_tracked"] = {{"dtype", "I64"}, {"shape", Json::array()}, {"data_offsets", {data_bytes, data_bytes + 8}}};
+        json["__metadata__"] = {{"format", "pt"}};
+    };
+    Status status = read(changed(more, 8));
+    EXPECT_TRUE(status.ok()) << status.what;
+}
+
+TEST_F(SafetensorsFrom, NamesWhatIsWrongWithAFile) {
+    std::vector<float> none(data_bytes / 4);
+    std::string digest;
+    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest), {"cannot open", "absent"});
+    expect_error(safetensors_read(folder.path.string(), spec, none, &digest), {"is not a file"});
+    expect_refused("", {"0 bytes are too few"});
+    expect_refused("1234567", {"7 bytes are too few"});
+    const std::string good = file_of(header().dump(), data_bytes);
+    for (size_t size = 0; size < good.size(); ++size) expect_refused(good.substr(0, size), {});
+    expect_refused(good.substr(0, good.size() - 1), {"norm1.running_var", "cut short"});
+    expect_refused(file_of("{}", 0, ~uint64_t{0} - 1), {"its header would have 18446744073709551614 bytes", "cut short"});
+    expect_refused(file_of(std::string((16 << 20) + 1, ' '), 0), {"header of 16777217 bytes is longer than 16777216"});
+    expect_refused(file_of("[1, 2]", 0), {"not a JSON object"});
+    expect_refused(file_of("{\"a\": {\"dtype\"", 0), {"not a JSON object"});
+    expect_refused(file_of(std::string(1 << 20, '['), 0), {"not a JSON object"});
+    expect_refused(file_of("{\"\xff\": 1}", 0), {"not a JSON object"});
+    expect_refused(good + "x", {fmt::format("bytes {} to {} of its data belong to no tensor", data_bytes, data_bytes + 1)});
+}
+
+TEST_F(SafetensorsFrom, NamesTheTensorThatDoesNotFit) {
+    auto expect = [&](const std::function<void(Json&)>& change, std::initializer_list<std::string> parts) {
+        expect_refused(changed(change), parts);
+    };
+    expect([](Json& json) { json["fc1.weight"]["shape"] = {6, 2}; }, {"fc1.weight", "[6,2]", "[2,6]"});
+    expect([](Json& json) { json["fc1.weight"]["shape"] = {-2, 6}; }, {"fc1.weight", "[-2,6]", "[2,6]"});
+    expect([](Json& json) { json["fc1.weight"]["shape"] = {2, 6, 1}; }, {"fc1.weight", "[2,6,1]"});
+    expect([](Json& json) { json["fc1.weight"]["shape"] = "12"; }, {"fc1.weight", "\"12\""});
+    expect([](Json& json) { json["fc1.weight"]["dtype"] = "F16"; }, {"fc1.weight", "F16", "not F32"});
+    expect([](Json& json) { json["fc1.weight"]["dtype"] = 7; }, {"fc1.weight", "7", "not F32"});
+    expect([](Json& json) { json["fc1.weight"] = 7; }, {"fc1.weight", "lacks dtype"});
+    expect([](Json& json) { json["fc1.weight"].erase("shape"); }, {"fc1.weight", "lacks dtype"});
+    expect([](Json& json) { json.erase("fc1.bias"); }, {"has no tensor fc1.bias of shape [2]"});
+    expect([](Json& json) { json["fc1.weights"] = json["fc1.weight"]; }, {"fc1.weights", "did you mean fc1.weight?"});
+    expect([](Json& json) { json["module\n.layer"] = json["fc1.weight"]; }, {"module?.layer", "named by"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {40, 48}; }, {"fc1.weight", "fc1.bias", "overlap"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {48, 60}; }, {"fc1.bias", "12 bytes instead of 8"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {56, 48}; }, {"fc1.bias", "begins at byte 56 and ends at 48"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {-8, 0}; }, {"fc1.bias", "data_offsets"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {48}; }, {"fc1.bias", "data_offsets"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {48, 1e300}; }, {"fc1.bias", "data_offsets"});
+    expect([](Json& json) { json["fc1.bias"]["data_offsets"] = {~uint64_t{0} - 7, ~uint64_t{0}}; }, {"fc1.bias", "cut short"});
+    // Numbers that no training can go on from.
+    auto with = [&](size_t at, float value) {
+        std::string bytes = file_of(header().dump(), data_bytes);
+        std::memcpy(bytes.data() + bytes.size() - data_bytes + at * 4, &value, 4);
+        return bytes;
+    };
+    expect_refused(with(13, NAN), {"fc1.bias", "NaN or Inf"});
+    expect_refused(with(data_bytes / 4 - 1, -0.5f), {"norm1.running_var", "-0.5", "below 0"});
+}
+
+}   // namespace
+}   // namespace gradcast

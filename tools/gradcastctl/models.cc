@@ -1,0 +1,138 @@
+// The commands on models: evaluate, export.  They need a daemon only where a job is named instead of a file.
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/core/nearest.h"
+#include "runtime/job/engine.h"
+#include "runtime/job/onnx.h"
+#include "runtime/job/safetensors.h"
+#include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t matrix_classes_max = 20;   // what fits a terminal
+
+/// The file `which`, or final.h5 of the job of that name.
+int find_model(const Options& options, const std::string& which, std::string* path) {
+    *path = which;
+    if (which.find('/') != std::string::npos || which.ends_with(".h5") || ::access(which.c_str(), F_OK) == 0) return exit_done;
+    JobDetail job;
+    Reply reply = Client(options.socket).job(which, &job);
+    if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no file, and as a job: {}", which, reply.error);
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    *path = job.folder + "/final.h5";
+    if (::access(path->c_str(), R_OK) == 0) return exit_done;
+    const JobState state = job.summary.status.state;
+    if (state != JobState::done) return complain(exit_failed, "job {} has no model: it is {}", which, job_state_name(state));
+    return complain(exit_failed, "the model of job {} cannot be read here as {}: {} keeps it, if it lived to the end", which, *path,
+                    job.summary.nodes.empty() ? "its first node" : job.summary.nodes.front());
+}
+
+double share(uint64_t part, uint64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+
+/// A class by its name, or its number.
+std::vector<std::string> labels_of(const Evaluation& evaluation) {
+    std::vector<std::string> labels;
+    for (size_t at = 0; at <= evaluation.class_names.size() && !evaluation.class_names.empty();) {
+        size_t end = std::min(evaluation.class_names.find(',', at), evaluation.class_names.size());
+        labels.push_back(one_line(evaluation.class_names.substr(at, end - at)));
+        at = end + 1;
+    }
+    const size_t classes = evaluation.count_of_class.size();
+    if (labels.size() >= classes) {
+        labels.resize(classes);   // a job may have learnt the first ones only
+        return labels;
+    }
+    labels.clear();
+    for (size_t i = 0; i < classes; ++i) labels.push_back(std::to_string(i));
+    return labels;
+}
+
+/// Ends with .safetensors: "safetensors".
+std::string format_of(const std::string& path) { return path.substr(std::min(path.rfind('.'), path.size() - 1) + 1); }
+
+struct Format {
+    const char* name;
+    Status (*write)(const std::string& path, const Model& model, std::span<const float> parameters);
+};
+constexpr Format formats[] = {{"safetensors", safetensors_write}, {"onnx", onnx_write}};
+
+}   // namespace
+
+const std::vector<std::string>& export_formats() {
+    static const std::vector<std::string> names = [] {
+        std::vector<std::string> all;
+        for (const Format& format : formats) all.emplace_back(format.name);
+        return all;
+    }();
+    return names;
+}
+
+int command_evaluate(const Options& options, const std::string& which, const std::string& data) {
+    std::string path;
+    if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
+    Evaluation evaluation;
+    Status status = model_evaluate(path, data, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    const size_t classes = evaluation.count_of_class.size();
+    const std::vector<std::string> labels = labels_of(evaluation);
+    const double accuracy = share(evaluation.right, evaluation.count);
+    if (options.json) {
+        Json json{{"samples", evaluation.count},
+                  {"right", evaluation.right},
+                  {"loss", evaluation.loss},
+                  {"classes", labels},
+                  {"count_of_class", evaluation.count_of_class},
+                  {"right_of_class", evaluation.right_of_class}};
+        json["accuracy_of_class"] = Json::array();
+        for (size_t i = 0; i < classes; ++i)
+            json["accuracy_of_class"].push_back(
+                evaluation.count_of_class[i] ? Json(share(evaluation.right_of_class[i], evaluation.count_of_class[i])) : Json(nullptr));
+        if (!evaluation.confusion.empty()) json["confusion"] = Json::array();
+        for (auto row = evaluation.confusion.begin(); row != evaluation.confusion.end(); row += static_cast<ptrdiff_t>(classes))
+            json["confusion"].push_back(std::vector<uint64_t>(row, row + static_cast<ptrdiff_t>(classes)));
+        json["accuracy"] = accuracy, json["digest"] = evaluation.digest;
+        fmt::print("{}\n", json_text(json, 2));
+        return exit_done;
+    }
+    fmt::print("{} samples, {} right, loss {:.6f}\n", evaluation.count, evaluation.right, evaluation.loss);
+    std::vector<std::vector<std::string>> rows = {{"class", "samples", "right", "accuracy"}};
+    const bool matrix = classes <= matrix_classes_max;
+    for (size_t k = 0; k < classes && matrix; ++k) rows[0].push_back(fmt::format("as {}", k));
+    for (size_t i = 0; i < classes; ++i) {
+        const uint64_t count = evaluation.count_of_class[i], right = evaluation.right_of_class[i];
+        rows.push_back({labels[i] == std::to_string(i) ? labels[i] : fmt::format("{} {}", i, labels[i]), std::to_string(count),
+                        std::to_string(right), count ? fmt::format("{:.4f}", share(right, count)) : "-"});
+        for (size_t k = 0; k < classes && matrix; ++k) rows.back().push_back(std::to_string(evaluation.confusion[i * classes + k]));
+    }
+    print_table(rows);
+    if (!matrix && !evaluation.confusion.empty()) fmt::print("which of them are taken for which: -o json\n");
+    fmt::print("accuracy {:.4f}\ndigest {}\n", accuracy, evaluation.digest);
+    return exit_done;
+}
+
+int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format) {
+    const std::string name = format.empty() ? format_of(out) : format;
+    auto found = std::find_if(std::begin(formats), std::end(formats), [&](const Format& each) { return each.name == name; });
+    if (found == std::end(formats))
+        return complain(exit_usage, "{} ends with none of {}: name it so, or say --format", out, fmt::join(export_formats(), ", "));
+    std::string path;
+    if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
+    Model model;
+    std::vector<float> parameters;
+    Status status = model_read(path, &model, &parameters);
+    if (status.ok()) status = found->write(out, model, parameters);
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    if (options.json) {
+        fmt::print("{}\n", json_text(Json{{"path", out}, {"format", name}, {"digest", model.digest}}, 2));
+        return exit_done;
+    }
+    fmt::print("{}\n{} parameters, digest {}\n", out, parameters.size(), model.digest);
+    return exit_done;
+}
+
+}   // namespace gradcast
