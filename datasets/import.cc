@@ -197,6 +197,7 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
         if (::access(kind->from, F_OK) != 0)
             return fail(Code::data, "{} is missing: apt-get install {}, or say where the files are (--from)", read.from, kind->package);
     }
+    if (config.compress > 9) return fail(Code::invalid, "{} is no level of compression: 1 (fast) to 9 (small)", config.compress);
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
     std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
     for (const std::string& path : paths)
@@ -223,13 +224,13 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
 
     GC_TRY(make_directories(config.out));
     info.count = train.count;
-    GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data()));
+    GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data(), config.compress));
     if (test.count == 0) {
         ::unlink(paths[1].c_str());   // of another data set, with --force
         paths.pop_back();
     } else {
         info.count = test.count;
-        if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data()); !status.ok()) {
+        if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data(), config.compress); !status.ok()) {
             ::unlink(paths[0].c_str());   // half a data set is none
             return status;
         }

@@ -51,7 +51,7 @@ public:
     Status start() {
         GC_ASSERT(images_.host && !thread_.joinable());
         if (!config_.threaded) return {};
-        if (config_.uring) ring_start();
+        if (config_.uring && !data_.chunked()) ring_start();   // chunks have to be inflated here anyway
         thread_ = std::thread([this] {
             pthread_setname_np(pthread_self(), "gradcast-loader");
             ring_open_ ? fill_by_ring() : fill_by_pread();

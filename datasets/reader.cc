@@ -6,22 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
 namespace {
-
-/// Reads it all, through short reads and signals.
-Status run_read(const DataSet& data, const Run& run, uint8_t* to) {
-    for (uint64_t at = 0; at < run.bytes;) {
-        ssize_t got = ::pread(data.fd(run.shard), to + at, run.bytes - at, static_cast<off_t>(run.offset + at));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return shard_read_error(data.shards()[run.shard], "images", run.sample + at / data.sample_bytes(), got < 0 ? errno : 0);
-        at += static_cast<uint64_t>(got);
-    }
-    return {};
-}
 
 Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
     std::vector<uint8_t> bytes(shard.info.count * shard.label_bytes);
@@ -54,7 +43,7 @@ void digest_add(const Shard& shard, Sha256& sha) {
 
 }   // namespace
 
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes) {
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes, uint64_t inflated_max) {
     std::vector<std::string> paths;
     GC_TRY(file_glob(pattern, &paths));
     auto result = std::make_unique<DataSet>();
@@ -89,6 +78,7 @@ Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uin
         if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", pattern, classes);
     }
     result->digest_ = sha.hex();
+    GC_TRY(result->chunks_.open(result->shards_, inflated_max ? inflated_max : machine_memory() / 8));
     *data = std::move(result);
     return {};
 }
@@ -117,6 +107,19 @@ Run DataSet::run(std::span<const uint64_t> indices) const {
     return {shard, count, sample, shards_[shard].images_offset + sample * bytes, count * bytes};
 }
 
+/// Reads it all, through short reads and signals.
+Status DataSet::run_read(const Run& run, uint8_t* to) const {
+    const Shard& shard = shards_[run.shard];
+    if (shard.chunk_samples > 0) return chunks_.read(shard, run.shard, fd(run.shard), run.sample, run.count, to);
+    for (uint64_t at = 0; at < run.bytes;) {
+        ssize_t got = ::pread(fd(run.shard), to + at, run.bytes - at, static_cast<off_t>(run.offset + at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return shard_read_error(shard, "images", run.sample + at / sample_bytes(), got < 0 ? errno : 0);
+        at += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
 void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
     for (size_t i = 0; i < indices.size(); ++i) labels[i] = labels_[indices[i]];
 }
@@ -124,7 +127,7 @@ void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
 Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out) const {
     for (size_t at = 0; at < indices.size();) {
         Run next = run(indices.subspan(at));
-        GC_TRY(run_read(*this, next, images + at * sample_bytes()));
+        GC_TRY(run_read(next, images + at * sample_bytes()));
         at += next.count;
     }
     labels(indices, labels_out);

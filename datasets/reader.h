@@ -5,6 +5,7 @@
 #include <string>
 
 #include "datasets/augment.h"
+#include "datasets/chunks.h"
 #include "datasets/sampler.h"
 #include "datasets/shard.h"
 #include "runtime/core/arena.h"
@@ -18,7 +19,7 @@ namespace gradcast {
 struct Run {
     uint32_t shard = 0, count = 0;
     uint64_t sample = 0;   // within the shard
-    uint64_t offset = 0;   // of its image in the shard's file
+    uint64_t offset = 0;   // of its image in the shard's file, where that is contiguous
     uint64_t bytes = 0;
 };
 
@@ -40,9 +41,12 @@ public:
     Run run(std::span<const uint64_t> indices) const;
     void labels(std::span<const uint64_t> indices, int32_t* labels) const;
     int fd(uint32_t shard) const { return fds_[shard].get(); }
+    /// Some images are in chunks: read() alone gives them.
+    bool chunked() const { return chunks_.used(); }
 
 private:
-    friend Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes);
+    friend Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes, uint64_t inflated_max);
+    Status run_read(const Run& run, uint8_t* to) const;
     uint64_t place(uint64_t index) const { return kept_.empty() ? index : kept_[index]; }
     void keep(uint32_t classes);
     DataInfo info_;
@@ -52,10 +56,12 @@ private:
     std::vector<uint64_t> first_;   // sample of each shard within all of them
     std::vector<uint64_t> kept_;    // which of all samples are ours; empty: they are
     std::vector<uint16_t> labels_;
+    mutable ChunkCache chunks_;
 };
 /// Reads and checks all labels.  Errors name file, data set and chunk; a label out of range too.  `classes`: samples with other labels than
 /// 0 .. classes - 1 are left out, as if the shards did not have them (8 bytes of memory for each that stays); 0: all are taken.
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0);
+/// `inflated_max`: bytes of memory for chunks that have been inflated; 0: an eighth of the machine's.
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0, uint64_t inflated_max = 0);
 /// shard_verify() of every shard: about 0.6 s a GB from the page cache.  A job does it once before it starts.
 Status data_verify(const DataSet& data);
 

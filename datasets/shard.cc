@@ -1,5 +1,6 @@
 // In a shard everything hangs on the root group:
-//   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk")
+//   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk");
+//                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or as they are
 //   labels   uint8 or uint16 [N]           attribute sha256: the same
 //   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
 //            class_names where they are known, target_scale of a regression
@@ -7,6 +8,7 @@
 #include "datasets/shard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <span>
 
+#include "datasets/chunks.h"
 #include "datasets/hdf5.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
@@ -32,6 +35,9 @@ constexpr uint64_t digest_digits = 64;
 constexpr uint64_t source_bytes_max = 4096;
 constexpr uint64_t side_max = 65536;   // C, H, W, classes
 constexpr uint64_t sample_bytes_max = 256 << 20;
+// Chunks: large enough for deflate to find what repeats, small enough to be inflated for one sample; few, because HDF5 1.10 looks for each
+// from the first one on (2048: 0.2 s, 8192: 4 s).
+constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
 
 Status broken(const std::string& path, const char* attribute, std::string_view what) {
     return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; write it with `gradcastctl import`", path, attribute, what);
@@ -100,9 +106,56 @@ Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std
     return {};
 }
 
-/// A data set of ours: its dimensions, its bytes an element (1, or up to `element_bytes_max`), and where its first byte is.
+/// Where the chunks of the images are.
+Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* dims, uint64_t file_bytes, Shard* shard) {
+    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set images {}", shard->path, what); };
+    hsize_t sides[4];
+    if (H5Pget_chunk(creation, 4, sides) != 4) return wrong("cannot be read: " + hdf5_reason());
+    if (sides[0] == 0 || !std::equal(sides + 1, sides + 4, dims + 1))
+        return wrong(fmt::format("is in chunks of {}, not of whole samples; use h5repack -l images:CHUNK=100x{}", fmt::join(sides, " x "),
+                                 fmt::join(dims + 1, dims + 4, "x")));
+    uint64_t bytes = 1, count = (dims[0] - 1) / sides[0] + 1;
+    for (hsize_t side : sides)
+        if (__builtin_mul_overflow(bytes, side, &bytes) || bytes > sample_bytes_max)
+            return wrong(fmt::format("has chunks of more than {} MiB; use h5repack -l with fewer samples in each", sample_bytes_max >> 20));
+    if (count > stored_read_max)
+        return wrong(
+            fmt::format("has {} chunks, more than {}: write larger ones (h5repack -l), or several shards", count, stored_read_max));
+    int filters = H5Pget_nfilters(creation);
+    size_t none = 0;
+    if (filters > 1 || (filters == 1 && H5Pget_filter2(creation, 0, nullptr, &none, nullptr, 0, nullptr, nullptr) != H5Z_FILTER_DEFLATE))
+        return wrong("is stored through another filter than deflate; use h5repack -f images:GZIP=6");
+    hsize_t has = 0;
+    if (H5Dget_num_chunks(data_set, space, &has) < 0) return wrong("cannot be read: " + hdf5_reason());
+    if (has != count) return wrong(fmt::format("has {} of its {} chunks: it was not written to its end", has, count));
+    shard->chunk_samples = sides[0], shard->chunks.assign(count, {});
+    for (hsize_t i = 0; i < count; ++i) {
+        hsize_t first[4], size = 0;
+        unsigned unfiltered = 0;   // bit 0: deflate would have made it larger
+        haddr_t address = HADDR_UNDEF;
+        if (H5Dget_chunk_info(data_set, space, i, first, &unfiltered, &address, &size) < 0)
+            return wrong("cannot be read: " + hdf5_reason());
+        const uint64_t chunk = first[0] / sides[0];
+        const bool deflated = filters == 1 && (unfiltered & 1) == 0;
+        // Deflate adds at most 5 bytes to each 16 KiB, so what is beyond it by far is not from there.
+        if (chunk >= count || size == 0 || (deflated ? size > bytes + bytes / 8 + 1024 : size != bytes))
+            return wrong(fmt::format("is damaged: stored chunk {} has {} bytes for {} of samples; import it again", chunk, size, bytes));
+        if (address > file_bytes || size > file_bytes - address)
+            return wrong(
+                fmt::format("is truncated: stored chunk {} (samples from {} on) begins at byte {} and goes beyond the end of the file "
+                            "({} bytes): import it again",
+                            chunk, first[0], address, file_bytes));
+        shard->chunks[chunk] = {address, static_cast<uint32_t>(size), deflated};
+    }
+    for (uint64_t i = 0; i < count; ++i)
+        if (shard->chunks[i].bytes == 0) return wrong(fmt::format("has no stored chunk {}; import it again", i));
+    return {};
+}
+
+/// A data set of ours: its dimensions, its bytes an element (1, or up to `element_bytes_max`), and where its first byte is, or, where a
+/// shard is given and the data set is in chunks, where these are.
 Status data_set_open(hid_t file, const std::string& path, const char* name, int rank, uint64_t element_bytes_max, uint64_t file_bytes,
-                     Hid* data_set, hsize_t* dims, uint32_t* element_bytes, uint64_t* offset) {
+                     Shard* shard, Hid* data_set, hsize_t* dims, uint32_t* element_bytes, uint64_t* offset) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, name, what); };
     // A hard link only: a soft or an external one could lead to another file, whose offsets mean nothing in this one.
     H5L_info_t link;
@@ -117,12 +170,15 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
     if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != rank)
         return wrong(fmt::format("has {} dimensions instead of {}", H5Sget_simple_extent_ndims(space.get()), rank));
     H5Sget_simple_extent_dims(space.get(), dims, nullptr);
-    H5D_layout_t layout = H5Pget_layout(creation.get());
-    if (layout == H5D_CHUNKED)
-        return wrong("is chunked, which is not supported yet by this version; write it contiguous (h5repack -l CONTI)");
-    if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
-        return wrong("is not stored contiguously in this file; use h5repack -l CONTI");
     if (std::find(dims, dims + rank, 0) != dims + rank) return wrong("is empty");
+    H5D_layout_t layout = H5Pget_layout(creation.get());
+    if (layout == H5D_CHUNKED && shard) {
+        GC_TRY(chunks_read(found.get(), space.get(), creation.get(), dims, file_bytes, shard));
+        *data_set = std::move(found), *offset = 0;
+        return {};
+    }
+    if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
+        return wrong(fmt::format("is not stored contiguously in this file; use h5repack -f {0}:NONE -l {0}:CONTI", name));
     haddr_t address = H5Dget_offset(found.get());
     if (address == HADDR_UNDEF) return wrong("has no data: it was never written");
     uint64_t left = address > file_bytes ? 0 : file_bytes - address;
@@ -152,8 +208,9 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     Hid images, labels;
     hsize_t dims[4], label_count;
     uint32_t image_bytes;
-    GC_TRY(data_set_open(file, path, "images", 4, 1, file_bytes, &images, dims, &image_bytes, &shard->images_offset));
-    GC_TRY(data_set_open(file, path, "labels", 1, 2, file_bytes, &labels, &label_count, &shard->label_bytes, &shard->labels_offset));
+    GC_TRY(data_set_open(file, path, "images", 4, 1, file_bytes, shard, &images, dims, &image_bytes, &shard->images_offset));
+    GC_TRY(
+        data_set_open(file, path, "labels", 1, 2, file_bytes, nullptr, &labels, &label_count, &shard->label_bytes, &shard->labels_offset));
     if (label_count != dims[0]) return fail(Code::data, "{}: data set labels has {} entries for {} images", path, label_count, dims[0]);
     if (dims[1] > side_max || dims[2] > side_max || dims[3] > side_max || dims[1] * dims[2] * dims[3] > sample_bytes_max)
         return fail(Code::data, "{}: data set images has samples of {} x {} x {}, above {} MiB each", path, dims[1], dims[2], dims[3],
@@ -197,25 +254,36 @@ bool attribute_write(hid_t object, const char* name, const std::string& text) {
            attribute_write(object, name, type.get(), {}, padded.data());
 }
 
+/// `digest_bytes_each` of it under a digest; compress > 0: deflated, `stored_samples` in a chunk.
 bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
-                    uint64_t chunk_bytes) {
+                    uint64_t digest_bytes_each, uint32_t compress = 0, uint64_t stored_samples = 0) {
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     // No times: the same data give the same file, byte for byte.
-    if (H5Pset_layout(creation.get(), H5D_CONTIGUOUS) < 0 || H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    if (compress > 0) {
+        std::vector<hsize_t> sides = dims;
+        sides[0] = stored_samples;
+        if (H5Pset_chunk(creation.get(), static_cast<int>(sides.size()), sides.data()) < 0 || H5Pset_deflate(creation.get(), compress) < 0)
+            return false;
+    }
     Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
     if (!data_set || H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) return false;
     std::string digests;
-    for (uint64_t at = 0; at < bytes.size(); at += chunk_bytes)
-        digests += sha256_hex(bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at)));
+    for (uint64_t at = 0; at < bytes.size(); at += digest_bytes_each)
+        digests += sha256_hex(bytes.subspan(at, std::min(digest_bytes_each, bytes.size() - at)));
     Hid text(H5Tcopy(H5T_C_S1));
     return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
            attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
 }
 
 Status part_write(const std::string& part, const DataInfo& info, const uint8_t* images, std::span<const std::byte> labels,
-                  uint32_t label_bytes) {
+                  uint32_t label_bytes, uint32_t compress) {
     uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
-    uint64_t digest_samples = std::max({digest_bytes / sample_bytes, (info.count + digests_max - 1) / digests_max, uint64_t{1}});
+    auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
+        return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
+    };
+    uint64_t digest_samples = samples_each(digest_bytes, digests_max);
+    uint64_t stored_samples = std::min(samples_each(stored_bytes, stored_written_max), info.count);
     uint32_t version = format_version;
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
@@ -232,7 +300,8 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
                 (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
                 data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
-                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes) &&
+                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
+                               stored_samples) &&
                 data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
                                digest_samples * label_bytes) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
@@ -247,19 +316,50 @@ Status part_finish(const std::string& part, const std::string& path) {
     return {};
 }
 
+/// The next bytes of a data set, from byte `at` of it on and at most `most`, as a reader of it likes to give them.
+using Bytes = std::span<const std::byte>;
+
+struct ContiguousReader {
+    const Shard& shard;
+    int fd;
+    const char* name;
+    uint64_t offset, sample_bytes;
+    std::vector<std::byte> buffer = std::vector<std::byte>(digest_bytes);
+    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
+        for (;;) {
+            ssize_t got = ::pread(fd, buffer.data(), std::min<uint64_t>(buffer.size(), most), static_cast<off_t>(offset + at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return shard_read_error(shard, name, at / sample_bytes, got < 0 ? errno : 0);
+            *bytes = Bytes(buffer.data(), static_cast<size_t>(got));
+            return {};
+        }
+    }
+};
+
+struct ChunkReader {
+    const Shard& shard;
+    int fd;
+    std::vector<uint8_t> inflated = std::vector<uint8_t>(shard.chunk_bytes());
+    uint64_t held = UINT64_MAX;
+    Inflater inflater = {};
+    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
+        const uint64_t chunk = at / inflated.size(), within = at % inflated.size();
+        if (chunk != held) GC_TRY(inflater.read(shard, fd, chunk, inflated.data()));
+        held = chunk;
+        *bytes = std::as_bytes(std::span(inflated)).subspan(within, std::min<uint64_t>(most, inflated.size() - within));
+        return {};
+    }
+};
+
 /// Compares the digests of one data set; `each` sees its bytes in order.
-template <typename Each>
-Status verify(const Shard& shard, int fd, const char* name, uint64_t offset, uint64_t sample_bytes, const std::vector<std::string>& digests,
-              Each each) {
-    std::vector<std::byte> buffer(digest_bytes);
+template <typename Read, typename Each>
+Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read, Each each) {
     for (uint64_t chunk = 0; chunk < digests.size(); ++chunk) {
         uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
         Sha256 sha;
         for (uint64_t at = first * sample_bytes; at < last * sample_bytes;) {
-            ssize_t got = ::pread(fd, buffer.data(), std::min(buffer.size(), last * sample_bytes - at), static_cast<off_t>(offset + at));
-            if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) return shard_read_error(shard, name, at / sample_bytes, got < 0 ? errno : 0);
-            std::span<const std::byte> bytes(buffer.data(), static_cast<size_t>(got));
+            Bytes bytes;
+            GC_TRY(read(at, last * sample_bytes - at, &bytes));
             sha.add(bytes);
             GC_TRY(each(at, bytes));
             at += bytes.size();
@@ -311,8 +411,14 @@ Status truncated(const std::string& path, uint64_t file_bytes, const std::string
     struct {
         const char* name;
         uint64_t offset, sample_bytes;
-    } sets[] = {{"images", read.images_offset, uint64_t{info.C} * info.H * info.W}, {"labels", read.labels_offset, read.label_bytes}};
+    } sets[] = {{"images", read.images_offset, read.sample_bytes()}, {"labels", read.labels_offset, read.label_bytes}};
+    for (const StoredChunk& chunk : read.chunks)
+        if (chunk.offset + chunk.bytes > file_bytes)
+            return fail(Code::data,
+                        "{}: data set images, stored chunk {}: truncated: the file ends at byte {}, the chunk at {}: import it again", path,
+                        &chunk - read.chunks.data(), file_bytes, chunk.offset + chunk.bytes);
     for (const auto& each : sets) {
+        if (each.offset == 0) continue;   // in chunks
         uint64_t end = each.offset + info.count * each.sample_bytes;
         if (end <= file_bytes) continue;
         uint64_t sample = (std::max(file_bytes, each.offset) - each.offset) / each.sample_bytes;
@@ -348,13 +454,16 @@ Status shard_open(const std::string& path, Shard* shard) {
 Status shard_verify(const Shard& shard) {
     Fd fd(::open(shard.path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd) return fail_sys(errno, "cannot open the shard {}", shard.path);
-    uint64_t sample_bytes = uint64_t{shard.info.C} * shard.info.H * shard.info.W;
-    GC_TRY(
-        verify(shard, fd.get(), "images", shard.images_offset, sample_bytes, shard.image_digests, [](uint64_t, auto) { return Status(); }));
+    const uint64_t sample_bytes = shard.sample_bytes();
+    auto images = [&](auto read) {
+        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), [](uint64_t, Bytes) { return Status(); });
+    };
+    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd.get()})
+                                   : images(ContiguousReader{shard, fd.get(), "images", shard.images_offset, sample_bytes}));
     // The labels of a chunk are looked at before its digest: one out of range is told as such, whoever wrote it.
     uint32_t low = 0;
-    return verify(shard, fd.get(), "labels", shard.labels_offset, shard.label_bytes, shard.label_digests,
-                  [&](uint64_t at, std::span<const std::byte> bytes) {
+    return verify(shard, "labels", shard.label_bytes, shard.label_digests,
+                  ContiguousReader{shard, fd.get(), "labels", shard.labels_offset, shard.label_bytes}, [&](uint64_t at, Bytes bytes) {
                       if (shard.label_bytes == 1) {
                           for (size_t i = 0; i < bytes.size(); ++i)
                               if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
@@ -371,8 +480,9 @@ Status shard_verify(const Shard& shard) {
                   });
 }
 
-Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels) {
-    GC_ASSERT(info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C && info.std.size() == info.C);
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+    GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
+              info.std.size() == info.C);
     if (info.classes == 0 || info.classes > side_max)
         return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, side_max);
     uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
@@ -384,7 +494,7 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
         if (label_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
     }
     std::string part = path + ".part";
-    Status status = part_write(part, info, images, packed, label_bytes);
+    Status status = part_write(part, info, images, packed, label_bytes, compress);
     if (status.ok()) status = part_finish(part, path);
     if (!status.ok()) ::unlink(part.c_str());
     return status;

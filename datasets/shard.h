@@ -1,6 +1,6 @@
-// Shards: HDF5 files with `images` uint8 [N,C,H,W], `labels` uint8 or uint16 [N] and attributes (format, classes, mean, std, source,
-// digests, class_names where they are known), readable by any HDF5 tool. The HDF5 library opens them and tells where the bytes are; the
-// bytes are read by datasets/reader.h.
+// Shards: HDF5 files with `images` uint8 [N,C,H,W], contiguous or in deflated chunks, `labels` uint8 or uint16 [N] and attributes (format,
+// classes, mean, std, source, digests, class_names where they are known), readable by any HDF5 tool. The HDF5 library opens them and tells
+// where the bytes are; the bytes are read by datasets/reader.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,14 +21,25 @@ struct DataInfo {
     float target_scale = 0;         // above 0: a regression, whose target is (label - classes / 2) * target_scale
 };
 
+/// A chunk of samples as it lies in the file.
+struct StoredChunk {
+    uint64_t offset = 0;
+    uint32_t bytes = 0;      // in the file; 0: there is none
+    bool deflated = false;   // a zlib stream
+};
+
 /// A shard as it lies on disk.
 struct Shard {
     std::string path;
     DataInfo info;
     uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
+    uint64_t chunk_samples = 0;                      // above 0: the images are in chunks of so many samples, and images_offset is 0
+    std::vector<StoredChunk> chunks = {};            // inflated, each has chunk_bytes(), the last one as well
     uint32_t label_bytes = 1;
     uint64_t digest_samples = 0;                             // samples a digest covers ("chunk" in messages)
     std::vector<std::string> image_digests, label_digests;   // SHA-256, hex
+    uint64_t sample_bytes() const { return uint64_t{info.C} * info.H * info.W; }
+    uint64_t chunk_bytes() const { return chunk_samples * sample_bytes(); }
 };
 /// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
 Status shard_open(const std::string& path, Shard* shard);
@@ -40,12 +51,14 @@ Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sampl
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
 
 /// Writes <path>.part and renames it; the same data give the same file, byte for byte.  images [count, C, H, W], labels [count].
-Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels);
+/// compress 1 .. 9: in chunks, deflated at this level; the digests are the same as of the contiguous shard.
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress = 0);
 
 struct ImportConfig {
     std::string kind;   // one of import_kinds()
     std::string from, out;
     bool force = false;                  // replace what is there
+    uint32_t compress = 0;               // deflate level, 1 .. 9; 0: contiguous
     uint64_t samples = 6000, seed = 1;   // of ridge
 };
 struct ImportResult {

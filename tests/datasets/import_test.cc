@@ -162,11 +162,26 @@ TEST_F(ImportIdx, OverwritesOnlyByForce) {
     expect_error(import(), {"out/test.h5", "--force"});
 }
 
+TEST_F(ImportIdx, CompressedIsTheSameDataSet) {
+    ImportResult result;
+    std::unique_ptr<DataSet> plain, small;
+    ASSERT_TRUE(data_import({.kind = "mnist", .from = from, .out = out}, &result).ok());
+    ASSERT_TRUE(data_import({.kind = "mnist", .from = from, .out = folder.file("small"), .compress = 6}, &result).ok());
+    for (const char* half : {"/train.h5", "/test.h5"}) {
+        ASSERT_TRUE(data_open(out + half, &plain).ok());
+        ASSERT_TRUE(data_open(folder.file("small") + half, &small).ok());
+        EXPECT_TRUE(small->chunked());
+        EXPECT_EQ(plain->digest(), small->digest());
+        EXPECT_TRUE(data_verify(*small).ok());
+    }
+}
+
 TEST_F(ImportIdx, WrongFlags) {
     expect_error(import(false, "cifar"), {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx, images, ridge"});
     ImportResult result;
     expect_error(data_import({.kind = "mnist", .from = "", .out = out}, &result), {"mnist", "--from"});
     expect_error(data_import({.kind = "mnist", .from = from, .out = ""}, &result), {"--out"});
+    expect_error(data_import({.kind = "mnist", .from = from, .out = out, .compress = 10}, &result), {"10 is no level", "1 (fast) to 9"});
     expect_error(data_import({.kind = "mnist", .from = folder.file("none"), .out = out}, &result),
                  {"none/train-labels-idx1-ubyte[.gz, .xz] is missing"});
     write_file(folder.file("file"), "x");

@@ -285,11 +285,6 @@ TEST_F(BrokenShard, WrongShapesAndTypes) {
     expect_error(open(), {"bad.h5", "images", "empty"});
     data_set("images", H5T_NATIVE_UINT8, {2000, 3, 20, 20}, {}, false);
     expect_error(open(), {"bad.h5", "images", "never written"});
-    data_set("images", H5T_NATIVE_UINT8, {2000, 3, 20, 20}, [](hid_t creation) {
-        hsize_t chunk[4] = {100, 3, 20, 20};
-        H5Pset_chunk(creation, 4, chunk);
-    });
-    expect_error(open(), {"bad.h5", "images", "chunked", "not supported yet", "contiguous"});
     data_set("images", H5T_NATIVE_UINT8, {1, 1, 1, 1}, [](hid_t creation) { H5Pset_layout(creation, H5D_COMPACT); });
     expect_error(open(), {"bad.h5", "images", "contiguously"});
     data_set("images", H5T_NATIVE_UINT8, {1, 70000, 1, 1});

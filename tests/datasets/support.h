@@ -41,7 +41,7 @@ inline DataInfo info_of(uint64_t count, uint32_t C, uint32_t H, uint32_t W, uint
 }
 
 /// Samples first .. first + info.count - 1 of an endless series.
-inline Status write_shard(const std::string& path, const DataInfo& info, uint64_t first = 0) {
+inline Status write_shard(const std::string& path, const DataInfo& info, uint64_t first = 0, uint32_t compress = 0) {
     uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
     std::vector<uint8_t> images(info.count * sample_bytes);
     std::vector<int32_t> labels(info.count);
@@ -49,7 +49,7 @@ inline Status write_shard(const std::string& path, const DataInfo& info, uint64_
         for (uint64_t i = 0; i < sample_bytes; ++i) images[n * sample_bytes + i] = pixel_of(first + n, i);
         labels[n] = label_of(first + n, info.classes);
     }
-    return shard_write(path, info, images.data(), labels.data());
+    return shard_write(path, info, images.data(), labels.data(), compress);
 }
 
 inline void expect_sample(uint64_t sample, const uint8_t* image, uint64_t sample_bytes, int32_t label, uint32_t classes) {

@@ -92,7 +92,7 @@ protected:
     void TearDown() override { std::filesystem::remove_all(folder_); }
 
     /// Four classes that can be told by which quarter of the picture is bright.
-    void write(const std::string& name, uint32_t count, uint32_t first, uint32_t side = 8, uint32_t classes = 4) {
+    void write(const std::string& name, uint32_t count, uint32_t first, uint32_t side = 8, uint32_t classes = 4, uint32_t compress = 0) {
         std::vector<uint8_t> images(count * side * side);
         std::vector<int32_t> labels(count);
         for (uint32_t i = 0; i < count; ++i) {
@@ -105,7 +105,7 @@ protected:
                 }
         }
         DataInfo info{.count = count, .C = 1, .H = side, .W = side, .classes = classes, .mean = {0.3f}, .std = {0.2f}, .source = "test"};
-        Status status = shard_write(folder_ + "/" + name, info, images.data(), labels.data());
+        Status status = shard_write(folder_ + "/" + name, info, images.data(), labels.data(), compress);
         ASSERT_TRUE(status.ok()) << status.what;
     }
 
@@ -309,6 +309,21 @@ std::vector<std::pair<uint64_t, double>> evaluations(const std::string& final_pa
         if (at != std::string::npos) found.emplace_back(std::stoull(line.substr(8)), std::stod(line.substr(at + 11)));
     }
     return found;
+}
+
+TEST_F(EngineTest, CompressedShardsTrainTheSameModel) {
+    JobStatus plain, compressed;
+    ASSERT_TRUE(run_one(job_text(), 2, &plain).ok());
+    write("train.h5", 600, 0, 8, 4, 6);
+    write("test.h5", 250, 600, 8, 4, 6);
+    Status status = run_one(job_text(), 2, &compressed);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(compressed.digest, plain.digest);
+    EXPECT_EQ(compressed.accuracy, plain.accuracy);
+    std::vector<JobStatus> many;
+    status = run_many(job_text(), 2, &many);
+    ASSERT_TRUE(status.ok()) << status.what;
+    for (const JobStatus& each : many) EXPECT_EQ(each.digest, plain.digest);
 }
 
 TEST_F(EngineTest, EvaluatesWhenTold) {

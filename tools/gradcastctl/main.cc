@@ -99,6 +99,7 @@ int run(int argc, char** argv) {
     command->add_option("--from", import.from,
                         "folder of the original files, or CIFAR's archive (default: where Debian's package puts them)");
     command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
+    command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest (1 .. 9)");
     command->add_option("--samples", import.samples, "of ridge: how many to train on")->capture_default_str();
     command->add_option("--seed", import.seed, "of ridge: which random numbers")->capture_default_str();
     command->add_flag("--force", import.force, "replace shards that are there");
