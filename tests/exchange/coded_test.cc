@@ -133,7 +133,7 @@ WorldConfig timed(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t 
     WorldConfig config = world_of(seed, exchange, ranks, m, s);
     config.sim.rate_bytes_per_s = 1e6, config.sim.break_per_packet = 0, config.sim.lost_after_us = 200'000, config.sim.trace = true;
     config.sim.compute_ns_per_word = 1, config.sim.latency_us = 50, config.sim.jitter_us = 20;
-    config.segment_bytes = 256, config.piece_words = 500, config.buckets = {1000, 2000}, config.steps = 12, config.spend_us = 10'000,
+    config.segment_bytes = 384, config.piece_words = 500, config.buckets = {1000, 2000}, config.steps = 12, config.spend_us = 10'000,
     config.stall_us = 5'000;
     return config;
 }
@@ -196,22 +196,24 @@ TEST(Coded, MoreLossesThanTheCodeBearsAreNamed) {
 
 TEST(Coded, ASlowRankHoldsNobodyUp) {
     for (const char* exchange : {"coded", "coded-rs"})
-        for (bool abandons : {false, true}) {
-            uint64_t took[2];
-            for (uint32_t slow : {0u, 1u}) {
-                WorldConfig config = timed(5, exchange, 4, 2, 1);
-                config.abandons = abandons;
-                World world(config);
-                if (slow) world.simulator().slow(2, 4);
-                Status status = world.run();
-                ASSERT_TRUE(status.ok()) << status.what;
-                EXPECT_EQ(world.wrong(), 0u);
-                EXPECT_TRUE(world.agree());
-                EXPECT_EQ(world.abandoned(2) > 0, abandons && slow);
-                took[slow] = completed(world, 1, config.steps).back();
+        for (bool abandons : {false, true})
+            for (uint32_t segment : {128u, 384u, 1000u}) {
+                SCOPED_TRACE(std::string(exchange) + (abandons ? " abandons " : " ") + std::to_string(segment));
+                uint64_t took[2];
+                for (uint32_t slow : {0u, 1u}) {
+                    WorldConfig config = timed(5, exchange, 4, 2, 1);
+                    config.abandons = abandons, config.segment_bytes = segment;
+                    World world(config);
+                    if (slow) world.simulator().slow(2, 4);
+                    Status status = world.run();
+                    ASSERT_TRUE(status.ok()) << status.what;
+                    EXPECT_EQ(world.wrong(), 0u);
+                    EXPECT_TRUE(world.agree());
+                    EXPECT_EQ(world.abandoned(2) > 0, abandons && slow);
+                    took[slow] = completed(world, 1, config.steps).back();
+                }
+                EXPECT_LT(took[1], took[0] * (abandons ? 3 : 12) / 2);
             }
-            EXPECT_LT(took[1], took[0] * (abandons ? 3 : 12) / 2);
-        }
 }
 
 TEST(Coded, ALateReducerIsReplacedAndComesBack) {
@@ -276,7 +278,7 @@ TEST(Coded, AnOutvotedRankSpoilsNoSum) {
         config.bulk = pick(seed, 55, 3) == 0;
         // What the wrong rank has sent to some, and these have abandoned for it, the others can have from a new view only.
         config.abandons &= !config.bulk;
-        if (config.bulk) config.sim.break_per_packet = 0, config.segment_bytes = 256, config.sim.loss = pick(seed, 56, 2) * 0.05;
+        if (config.bulk) config.sim.break_per_packet = 0, config.segment_bytes = 384, config.sim.loss = pick(seed, 56, 2) * 0.05;
         if (config.bulk) config.buckets = {6000, 700, 1}, config.piece_words = 600;
         SCOPED_TRACE(text_of(config) + fmt::format(" faulty {}", config.faulty));
         World world(config);
@@ -304,7 +306,7 @@ TEST(Coded, SumsAreExactOverLossyDatagrams) {
         const uint32_t s = codes ? pick(seed, 41, std::min(n, 3u)) : 0, m = codes ? 1 + pick(seed, 42, n - s) : 1;
         WorldConfig config = world_of(seed, exchange, n, m, s);
         config.bulk = true, config.sim.break_per_packet = 0, config.servers = 1 + pick(seed, 43, n);
-        config.segment_bytes = 256, config.buckets = {6000, 700, 1}, config.piece_words = 600;
+        config.segment_bytes = 384, config.buckets = {6000, 700, 1}, config.piece_words = 600;
         const double losses[] = {0, 0.01, 0.1, 0.2};
         config.sim.loss = losses[pick(seed, 44, 4)], config.sim.duplicate = 0.02;
         expect_exact(config);
@@ -321,7 +323,7 @@ TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
                 std::set<std::pair<Rank, Rank>> lost, later;   // receiver, sender
                 WorldConfig config;
                 config.exchange = exchange, config.m = m, config.s = s, config.blocks = n, config.steps = 3;
-                config.sim.ranks = n, config.bulk = true, config.segment_bytes = 256, config.buckets = {6000};
+                config.sim.ranks = n, config.bulk = true, config.segment_bytes = 384, config.buckets = {6000};
                 config.loses = [&](Rank self, const Packet& packet) {
                     const uint32_t after = (packet.sender + n - self) % n;   // 1 .. s + 1 are not heard
                     if (after > s + 1 || (self != 0 && !everywhere)) return false;

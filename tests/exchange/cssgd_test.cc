@@ -102,7 +102,7 @@ TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
         const Quantiser quantisers[] = {Quantiser::fixed, Quantiser::auto32, Quantiser::auto16};
         WorldConfig config = world_of(seed + 2000, n, r, quantisers[pick(seed, 42, 3)]);
         config.bulk = true, config.sim.break_per_packet = 0;
-        config.segment_bytes = 256, config.buckets = {3000, 700, 1};
+        config.segment_bytes = 384, config.buckets = {3000, 700, 1};
         const double losses[] = {0, 0.01, 0.1, 0.2};
         config.sim.loss = losses[pick(seed, 43, 4)], config.sim.duplicate = 0.02;
         expect_exact(config);

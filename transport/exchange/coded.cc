@@ -152,7 +152,8 @@ bool Coded::valid(Arrival* a) const {
         return false;
     } else if (a->phase == Phase::gather) {
         if (scatters() && !reduces(a->part) && a->sender == reducer_of(a->part)) bytes = cut.words * sum_width();
-    } else if (a->phase == Phase::reduce ? reduces(a->part) : a->phase == Phase::again && spare()) {
+    } else if (reduces(a->part) ? a->phase == Phase::reduce : a->phase == Phase::again && spare()) {
+        // Each rank takes a part in one phase alone: of the other the same words might be on their way into the place that it decodes.
         if (contributes(a->sender)) bytes = cut.coded_words * width(a->sender);
     }
     const uint64_t at = uint64_t{a->index} * config_.segment_bytes;
