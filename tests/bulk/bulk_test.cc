@@ -48,7 +48,8 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
     crowd->segment_bytes = sizes[random.below(5)];
     config.end_us = 200'000'000, config.lost_after_us = 300'000;
     config.loss = random.below(4) ? static_cast<double>(random.below(21)) / 100 : 0;
-    config.loss_burst = random.below(3) ? 1 : 8, config.duplicate = random.below(2) ? 0 : 0.05;
+    config.loss_sent = random.below(5) ? 0 : 0.05;
+    config.loss_burst = random.below(3) ? 1 : random.below(4) ? 8 : 200, config.duplicate = random.below(2) ? 0 : 0.05;
     config.jitter_us = random.below(3) ? 20 : random.below(400), config.batch_us = random.below(100);
     config.latency_us = 20 + random.below(200);
     config.rate_bytes_per_s = random.below(2) ? 125e6 : 12.5e6;
@@ -86,6 +87,24 @@ TEST(Bulk, EverythingArrivesExactlyOnce) {
         random_crowd(seed, &crowd);
         crowd.build();
         crowd.run();
+    });
+}
+
+// Nothing of the sender gets out for a few ms, so all receivers lack the same whole blocks and say so at the same time.
+TEST(Bulk, WholeBlocksThatNobodyGotComeSoon) {
+    for_seeds(12, [](uint64_t seed) {
+        Random random{seed};
+        Crowd crowd;
+        crowd.config.ranks = 4, crowd.config.jitter_us = 0, crowd.config.seed = seed, crowd.config.end_us = 60'000'000;
+        crowd.contents = false;
+        crowd.transfers.push_back({0, 0, 0b1110, PacketType::words, Phase::gather, 3000 * 1424});
+        crowd.build();
+        for (uint64_t at_us = 0; at_us < 100'000; at_us += 10'000) {
+            const uint64_t from_us = at_us + random.below(8000);
+            crowd.sim->partition({0}, from_us, from_us + 2000);
+        }
+        crowd.run();
+        EXPECT_LT(crowd.nodes[0].done_us, 200'000u) << "of 35 ms without";
     });
 }
 

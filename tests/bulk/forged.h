@@ -11,7 +11,7 @@ namespace gradcast {
 
 class Forged final : Protocol {
 public:
-    static constexpr uint32_t segment = 256, ranks = 3, segments = 2300;
+    static constexpr uint32_t segment = 384, ranks = 3, segments = 2300;
 
     explicit Forged(std::span<const uint8_t> bytes) : bytes_(bytes) {
         places_.resize(2 * segments * segment);

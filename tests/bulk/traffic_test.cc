@@ -95,7 +95,7 @@ double plain_repairs(const std::vector<uint64_t>& lacking, double p, uint64_t se
 TEST(SlowBulkTraffic, RepairsAreFewerThanPlainRetransmissionNeeds) {
     for (uint32_t n : {8u, 64u})
         for (double p : {0.2, 0.05}) {
-            constexpr uint32_t blocks = 100, segment = 256;
+            constexpr uint32_t blocks = 100, segment = 384;
             Crowd crowd;
             crowd.config.ranks = n, crowd.config.loss = p, crowd.config.end_us = 60'000'000, crowd.config.seed = n;
             crowd.segment_bytes = segment, crowd.contents = false;
@@ -122,6 +122,7 @@ TEST(SlowBulkTraffic, RepairsAreFewerThanPlainRetransmissionNeeds) {
                    n, p * 100, repairs / packets, repairs / bound, bound / packets, plain_repairs(lacking, p, n) / packets,
                    busy(crowd) * 100);
             EXPECT_LE(repairs, 1.15 * bound);
+            EXPECT_LT(repairs, plain_repairs(lacking, p, n) * 0.5);
         }
 }
 

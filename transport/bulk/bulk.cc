@@ -103,7 +103,7 @@ private:
 }   // namespace bulk
 
 std::unique_ptr<Protocol> bulk_create(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters) {
-    GC_ASSERT(config.self < config.ranks && config.ranks <= ranks_max && config.segment_bytes >= 256 && config.segment_bytes < 32768 &&
+    GC_ASSERT(config.self < config.ranks && config.ranks <= ranks_max && config.segment_bytes >= 384 && config.segment_bytes < 32768 &&
               config.segment_bytes % 8 == 0 && counters);
     return std::make_unique<bulk::Bulk>(config, user, arena, counters);
 }

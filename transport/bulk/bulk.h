@@ -34,7 +34,7 @@ namespace gradcast {
 struct BulkConfig {
     Rank self = 0;
     uint32_t ranks = 0;
-    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 256 .. 32760: 1424 on Ethernet, 1024 to 4096 on InfiniBand
+    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 384 .. 32760: 1424 on Ethernet, 1024 to 4096 on InfiniBand
     uint64_t window_bytes =
         896 * 1024;                  // what may be on its way to this rank from all senders: the queue before it (a switch port's buffer)
     uint64_t rate_bytes_per_s = 0;   // never send faster; 0: as the link takes it

@@ -30,7 +30,7 @@ void Parity::encode(std::span<std::byte*> segments, uint32_t row, std::span<std:
     const int k = static_cast<int>(segments.size()), count = static_cast<int>(out.size());
     uint8_t* c = rows_.as<uint8_t>();
     for (uint32_t r = 0; r < out.size(); ++r)
-        for (uint32_t s = 0; s < segments.size(); ++s) *c++ = coefficient((row + r) % parity_rows, s);
+        for (uint32_t s = 0; s < segments.size(); ++s) *c++ = coefficient(row + r, s);
     ec_init_tables(k, count, rows_.as<uint8_t>(), tables_.as<uint8_t>());
     ec_encode_data(static_cast<int>(segment_bytes_), k, count, tables_.as<uint8_t>(), bytes_of(segments.data()), bytes_of(out.data()));
 }

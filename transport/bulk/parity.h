@@ -16,7 +16,7 @@ public:
 
     /// A source shorter than a segment stands for one with zeros behind it; at most one of a call may be.
     std::byte* padded(const Buffer& segment);
-    /// Parity of rows row, row + 1, … (modulo parity_rows) of all `segments` into out; at most rows_at_once.
+    /// Parity of rows row, row + 1, … (all below parity_rows) of all `segments` into out; at most rows_at_once.
     void encode(std::span<std::byte*> segments, uint32_t row, std::span<std::byte*> out);
     /// `there` and `missing` are numbers of segments, `rows` of the parity packets, as many as are missing.
     /// sources: the segments that are there, then the parity packets.  out: the missing segments, null where not wanted.

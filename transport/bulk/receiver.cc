@@ -363,8 +363,15 @@ void Receiver::unhold(Rank rank, Peer& peer, std::vector<Packet>* given) {
             continue;
         }
         hole(peer);
-        Open* open = open_of(peer, piece, within / block_segments);
-        if (open && open->have >= open->segments) decode(rank, peer, *open, given);
+        for (uint32_t b = 0; b < piece.blocks && piece.held == 0; ++b) {
+            Open* open = open_of(peer, piece, b);
+            if (!open || open->have < open->segments) continue;
+            if (given->capacity() < given->size() + given_max) {
+                piece.held = within + 1;
+                return void(peer.held_us = now_us_);
+            }
+            decode(rank, peer, *open, given);
+        }
     }
 }
 
@@ -433,7 +440,7 @@ Buffer Receiver::report(Peer& peer) {
             BlockItem* block = peer.out.part(at, 0).as<BlockItem>();
             at += sizeof(BlockItem);
             const uint32_t newer = peer.hole_us != never && open->epoch == peer.epoch ? open->newer : 0;
-            block->lacks = static_cast<uint8_t>(open->segments - (open->have - newer));
+            block->lacks = static_cast<uint8_t>(open->segments - std::min<uint32_t>(open->have - newer, open->segments));
             block->plain = open->plain;
             for (uint32_t w = 0; w < 2; ++w) block->have[w].set(open->bits[w]);
         }
@@ -458,7 +465,8 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
         else if (peer.hole_us != never) peer.hole_us = std::max(peer.hole_us, now_us_ + 1);
         if (now_us_ >= peer.hole_us) peer.report = true, peer.horizon = std::max(peer.horizon, peer.snapshot);
         if (peer.report) forgo(r, peer);
-        if (peer.report || peer.credit) tell(r, peer, sender, actions);
+        if (peer.report && peer.reported_us == now_us_) due_us_ = now_us_;   // the last report may not have left its memory
+        else if (peer.report || peer.credit) tell(r, peer, sender, actions);
         if (now_us_ >= peer.hole_us) {
             peer.hole_us = never;
             if (peer.again) hole(peer);
@@ -478,6 +486,7 @@ void Receiver::tell(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
         if (peer.hole_us == never) peer.horizon = std::max(peer.horizon, peer.sure);
         body.behind.set(static_cast<uint32_t>(std::min<uint64_t>(peer.highest - peer.horizon, UINT32_MAX)));
         payload = report(peer);
+        peer.reported_us = now_us_;
     }
     body.highest.set(peer.highest | static_cast<uint64_t>(kind) << 48);
     sender.send_feedback(rank, body, payload, actions);

@@ -77,7 +77,7 @@ private:
         uint32_t epoch = 0;
         bool again = false, report = false, credit = false, lost = false;
         uint64_t owed = 0, told = 0;   // bytes since the last feedback; the window it was told
-        uint64_t held_us = never;
+        uint64_t held_us = never, reported_us = never;
         uint64_t heard_us = 0;   // the last packet
         uint32_t slots = 0;      // those ever used
         uint64_t finished[slots_max / 64] = {}, known[slots_max / 64] = {};

@@ -259,7 +259,7 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
         transfer.last_burst = burst_;
         for (uint32_t i = 0; i < count; ++i) {
             body.row = static_cast<uint8_t>(block.next_row | (transfer.send.type == PacketType::record ? 0x80 : 0));
-            block.next_row = static_cast<uint8_t>((block.next_row + 1) % parity_rows);
+            ++block.next_row;
             push(transfer.send.to, PacketType::parity, body_bytes(body), {out[i], nullptr, config_.segment_bytes, parity_out_.region},
                  Logged::What::parity, static_cast<uint8_t>(slot), b * block_segments, actions);
         }
@@ -360,11 +360,12 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
         for (uint64_t slots = active_[w]; slots; slots &= slots - 1) {
             const uint32_t slot = w * 64 + static_cast<uint32_t>(std::countr_zero(slots));
             Piece& piece = pieces_[slot];
-            if (!bit(remaining(slot), from) || piece.begin == 0 || piece.begin > horizon) continue;
-            if (bit(finished, slot) == bit(expected(slot), from)) {
+            if (!bit(remaining(slot), from) || piece.begin == 0) continue;
+            if (bit(finished, slot) == bit(expected(slot), from)) {   // true whatever the horizon
                 settle(slot, from);
                 continue;
             }
+            if (piece.begin > horizon) continue;
             const PieceItem* item = items[slot] ? payload.part(items[slot], sizeof(PieceItem)).as<PieceItem>() : nullptr;
             if (bit(known, slot) && (!item || item->held)) continue;
             const BlockItem* next = item ? reinterpret_cast<const BlockItem*>(item + 1) : nullptr;
@@ -413,7 +414,8 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
     Peer& peer = peers_[from];
     if (count > asked && peer.allowance < count - asked) return;
     if (count > asked) peer.allowance -= count - asked;
-    const bool plain = segments == 1 || (item && item->plain);
+    const uint32_t parity = std::max<uint32_t>(waits ? block.parity : 0, count);
+    const bool plain = segments == 1 || (item && item->plain) || block.next_row + parity > parity_rows;   // no row is sent twice
     if (!waits) {
         piece.repair |= static_cast<uint16_t>(1u << b);
         set_bit(repairing_, slot);

@@ -38,6 +38,7 @@ struct SimConfig {
     uint32_t group_ranks = 0;         // datagrams: a multicast reaches the sender's block of so many consecutive ranks; 0: all
     double loss = 0, duplicate = 0;   // datagrams: per packet and receiver
     double loss_burst = 1;            // mean length of a run of lost packets at one receiver (Gilbert-Elliott); 1: independent losses
+    double loss_sent = 0;             // datagrams: lost on the sender's side, for all receivers alike, in runs as loss_burst says
     PacketType loss_type{};           // only packets of this type are lost; default: all
     double break_per_packet = 0;      // streams: the connection breaks; what was in flight is sent again after reconnect_us
     uint64_t reconnect_us = 2000;

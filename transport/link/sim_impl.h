@@ -112,7 +112,7 @@ class SimulatorImpl final : public Simulator {
 public:
     explicit SimulatorImpl(const SimConfig& config) : config_(config), random_(splitmix64(config.seed)), nodes_(config.ranks) {
         GC_ASSERT(config.ranks >= 1 && config.ranks <= ranks_max && config.rate_bytes_per_s > 0 && config.loss < 1 &&
-                  config.loss_burst >= 1);
+                  config.loss_sent < 1 && config.loss_burst >= 1);
         for (Rank r = 0; r < config.ranks; ++r) {
             nodes_[r].host.sim = this, nodes_[r].host.rank = r;
         }
@@ -180,8 +180,9 @@ private:
         std::deque<Rank> active;                                    // receivers with packets to transmit, by turns
         std::deque<uint32_t> datagrams;
         std::deque<Arrived> arrived;
-        uint64_t queued_bytes = 0, wake_ns = never;                                                       // queued: datagrams in `arrived`
-        bool datagram_turn = false, transmitting = false, receiving = false, dead = false, bad = false;   // bad: in a burst of losses
+        uint64_t queued_bytes = 0, wake_ns = never;   // queued: datagrams in `arrived`
+        bool datagram_turn = false, transmitting = false, receiving = false, dead = false;
+        bool bad = false, bad_sending = false;   // in a burst of losses
         double slow = 1;
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
@@ -282,7 +283,7 @@ private:
     void datagram_arrive(Rank to, uint32_t index);
     void left(uint32_t index);
     bool separated(Rank a, Rank b) const;
-    bool unlucky(Rank to, PacketType type);
+    bool unlucky(double loss, bool* bad);
 
     // trainers: whoever has the turn runs, and passes it on
     void resume(Rank rank);

@@ -256,9 +256,12 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     uint64_t end_ns = now_ns_ + pass_ns(m.bytes());
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
+    const bool lossy = config_.loss_type == PacketType{} || config_.loss_type == m.send.type;
+    if (lossy && unlucky(config_.loss_sent, &node.bad_sending)) return;
     auto deliver = [&](Rank to) {
         if (nodes_[to].dead || separated(from, to)) return;
-        uint32_t copies = (unlucky(to, m.send.type) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
+        uint32_t copies =
+            (lossy && unlucky(config_.loss, &nodes_[to].bad) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
         m.waiting += copies;
         while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
     };
@@ -277,12 +280,11 @@ bool SimulatorImpl::separated(Rank a, Rank b) const {
 }
 
 /// Gilbert-Elliott with a bad state that loses everything, entered so often that `loss` is the mean; loss_burst 1 is independent loss.
-bool SimulatorImpl::unlucky(Rank to, PacketType type) {
-    if (config_.loss <= 0 || (config_.loss_type != PacketType{} && config_.loss_type != type)) return false;
-    if (config_.loss_burst <= 1) return chance() < config_.loss;
-    bool& bad = nodes_[to].bad;
-    bad = bad ? chance() >= 1 / config_.loss_burst : chance() < config_.loss / (config_.loss_burst * (1 - config_.loss));
-    return bad;
+bool SimulatorImpl::unlucky(double loss, bool* bad) {
+    if (loss <= 0) return false;
+    if (config_.loss_burst <= 1) return chance() < loss;
+    *bad = *bad ? chance() >= 1 / config_.loss_burst : chance() < loss / (config_.loss_burst * (1 - loss));
+    return *bad;
 }
 
 /// The last byte has left: the payload is free again.
