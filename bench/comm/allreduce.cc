@@ -179,7 +179,7 @@ Status Cell::contribute(StepId step) {
         }
         ready.bucket = b;
         station.post(ready);
-        sched_yield();   // ranks that share cores all send their first bucket before any makes its last
+        sched_yield();   // as training does
     }
     return {};
 }
