@@ -29,7 +29,7 @@ Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
 }
 
 /// All that the samples of a shard depend on, once: the digests stand for the bytes.
-void digest_add(const Shard& shard, Sha256& sha) {
+std::string digest_text(const Shard& shard) {
     const DataInfo& info = shard.info;
     std::string text = fmt::format("{} {} {} {} {} {}", info.count, info.C, info.H, info.W, info.classes, shard.digest_samples);
     for (float mean : info.mean) text += fmt::format(" {:a}", mean);
@@ -37,19 +37,31 @@ void digest_add(const Shard& shard, Sha256& sha) {
     if (info.target_scale > 0) text += fmt::format(" {:a}", info.target_scale);
     for (const std::string& digest : shard.image_digests) text += " " + digest;
     for (const std::string& digest : shard.label_digests) text += " " + digest;
-    text += "\n";
-    sha.add(std::as_bytes(std::span(text)));
+    return text + "\n";
 }
+std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
 }   // namespace
 
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes, uint64_t inflated_max) {
-    std::vector<std::string> paths;
-    GC_TRY(file_glob(pattern, &paths));
+    Manifest manifest;
+    if (is_manifest(pattern)) GC_TRY(manifest_read(pattern, &manifest));
+    else {
+        std::vector<std::string> paths;
+        GC_TRY(file_glob(pattern, &paths));
+        for (std::string& path : paths) manifest.shards.push_back({std::move(path)});
+    }
+    return data_open(manifest, pattern, data, classes, inflated_max);
+}
+
+Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes,
+                 uint64_t inflated_max) {
+    GC_ASSERT(!manifest.shards.empty());
+    const std::string& first = manifest.shards[0].path;
     auto result = std::make_unique<DataSet>();
-    result->pattern_ = pattern;
-    Sha256 sha;
-    for (const std::string& path : paths) {
+    result->pattern_ = name;
+    std::string digests;
+    for (const auto& [path, samples, line] : manifest.shards) {
         Shard shard;
         GC_TRY(shard_open(path, &shard));
         Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -59,25 +71,29 @@ Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uin
         else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)
             return fail(Code::data,
                         "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
-                        its.C, its.H, its.W, its.classes, paths[0], ours.C, ours.H, ours.W, ours.classes);
+                        its.C, its.H, its.W, its.classes, first, ours.C, ours.H, ours.W, ours.classes);
         else if (its.mean != ours.mean || its.std != ours.std)
-            return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, paths[0]);
+            return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, first);
+        if (samples > 0 && samples != its.count)
+            return fail(Code::data, "{}: line {}: {} has {} samples instead of {}", name, line, path, its.count, samples);
         GC_TRY(labels_read(shard, fd.get(), &result->labels_));
-        digest_add(shard, sha);
+        digests += digest_text(shard);
         result->first_.push_back(result->info_.count);
         result->info_.count += its.count;
         result->shards_.push_back(std::move(shard));
         result->fds_.push_back(std::move(fd));
     }
+    if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
+        return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those that it was made for", name,
+                    sha256_of(digests), manifest.digest);
     if (uint32_t has = result->info_.classes; classes > has)
-        return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, pattern);
+        return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, name);
     else if (classes > 0 && classes < has) {
-        std::string text = fmt::format("below {}\n", classes);
-        sha.add(std::as_bytes(std::span(text)));
+        digests += fmt::format("below {}\n", classes);
         result->keep(classes);
-        if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", pattern, classes);
+        if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", name, classes);
     }
-    result->digest_ = sha.hex();
+    result->digest_ = sha256_of(digests);
     GC_TRY(result->chunks_.open(result->shards_, inflated_max ? inflated_max : machine_memory() / 8));
     *data = std::move(result);
     return {};

@@ -6,6 +6,7 @@
 
 #include "datasets/augment.h"
 #include "datasets/chunks.h"
+#include "datasets/manifest.h"
 #include "datasets/sampler.h"
 #include "datasets/shard.h"
 #include "runtime/core/arena.h"
@@ -23,8 +24,8 @@ struct Run {
     uint64_t bytes = 0;
 };
 
-/// The samples of all shards that match a pattern, in the order of the sorted paths, or those of the first classes alone.  Labels are held
-/// in memory (2 bytes a sample), images stay on disk.
+/// The samples of all shards that match a pattern, in the order of the sorted paths, or that a manifest lists (datasets/manifest.h), or
+/// those of the first classes alone.  Labels are held in memory (2 bytes a sample), images stay on disk.
 class DataSet {
 public:
     const DataInfo& info() const { return info_; }   // of the whole; shards that differ in shape or classes are refused by open
@@ -45,7 +46,8 @@ public:
     bool chunked() const { return chunks_.used(); }
 
 private:
-    friend Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes, uint64_t inflated_max);
+    friend Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes,
+                            uint64_t inflated_max);
     Status run_read(const Run& run, uint8_t* to) const;
     uint64_t place(uint64_t index) const { return kept_.empty() ? index : kept_[index]; }
     void keep(uint32_t classes);
@@ -62,6 +64,9 @@ private:
 /// 0 .. classes - 1 are left out, as if the shards did not have them (8 bytes of memory for each that stays); 0: all are taken.
 /// `inflated_max`: bytes of memory for chunks that have been inflated; 0: an eighth of the machine's.
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0, uint64_t inflated_max = 0);
+/// The same of these shards; `name` is for messages.
+Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes = 0,
+                 uint64_t inflated_max = 0);
 /// shard_verify() of every shard: about 0.6 s a GB from the page cache.  A job does it once before it starts.
 Status data_verify(const DataSet& data);
 

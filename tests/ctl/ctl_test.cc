@@ -365,6 +365,21 @@ TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
     EXPECT_EQ(run("data").exit, 2);
 }
 
+TEST_F(CtlData, ManifestMakesOneDataSet) {
+    import();
+    fs::create_directory(folder + "/lists");
+    Outcome outcome = run("data manifest lists/all.toml train.h5 test.h5 -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["samples"], 400);
+    std::string digest = outcome.json()["digest"];
+    outcome = run("data inspect lists/all.toml -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["digest"], digest);
+    EXPECT_EQ(run("data manifest lists/all.h5 train.h5").exit, 2);
+    EXPECT_EQ(run("data manifest lists/other.toml 'absent*.h5'").exit, 1);
+    EXPECT_FALSE(fs::exists(folder + "/lists/other.toml"));
+}
+
 TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
     import();
     Outcome outcome = run("evaluate absent.h5 --data test.h5");

@@ -1,11 +1,13 @@
 // The commands on data sets: import, inspect.
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "datasets/image.h"
 #include "datasets/reader.h"
 #include "datasets/shard.h"
 #include "runtime/control/json.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "tools/gradcastctl/ctl.h"
 
@@ -91,6 +93,33 @@ int command_inspect(const Options& options, const std::string& pattern, const st
         fmt::print("{} classes of {} to {} samples{}\n", info.classes, *least, *most, names.empty() ? "" : ": " + names);
     }
     fmt::print("digest {}, every chunk is as it was written\n", data->digest());
+    return exit_done;
+}
+
+int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns) {
+    if (!is_manifest(path)) return complain(exit_usage, "{}: the name of a manifest ends in .toml", path);
+    Manifest manifest;
+    for (const std::string& pattern : patterns) {
+        std::vector<std::string> files;
+        if (Status status = file_glob(pattern, &files); !status.ok()) return complain(exit_failed, "{}", status.what);
+        for (std::string& file : files) manifest.shards.push_back({.path = std::move(file)});
+    }
+    std::unique_ptr<DataSet> data;
+    Status status = data_open(manifest, path, &data);
+    if (status.ok()) status = data_verify(*data);
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    const std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal().parent_path();
+    std::string text = fmt::format("digest = \"{}\"\nshards = [\n", data->digest());
+    for (const Shard& shard : data->shards()) {
+        std::filesystem::path relative = std::filesystem::absolute(shard.path).lexically_normal().lexically_relative(folder);
+        text += fmt::format("    {{ path = {}, samples = {} }},\n", json_text(Json(relative.string())), shard.info.count);
+    }
+    status = file_write(path, text + "]\n");
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    const uint64_t samples = data->info().count, shards = data->shards().size();
+    if (options.json)
+        fmt::print("{}\n", json_text(Json{{"path", path}, {"samples", samples}, {"shards", shards}, {"digest", data->digest()}}, 2));
+    else fmt::print("{}\n{} samples in {} shards\ndigest {}\n", path, samples, shards, data->digest());
     return exit_done;
 }
 

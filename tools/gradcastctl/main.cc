@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
     std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic;
     uint32_t local = 0;
     bool wait = false, follow = false;
+    std::vector<std::string> shards;
     ImportConfig import;
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
         ->check(CLI::IsMember({"text", "json"}))
@@ -108,8 +109,12 @@ int run(int argc, char** argv) {
     on_data->require_subcommand(1);
     command = on_data->add_subcommand("inspect", "what shards hold; compares every digest");
     commands.emplace_back(command, [&] { return command_inspect(options, data, sheet); });
-    command->add_option("SHARDS", data, "a path or a pattern in quotes")->required();
+    command->add_option("SHARDS", data, "a path, a pattern in quotes or a manifest")->required();
     command->add_option("--sheet", sheet, "write a contact sheet to this PNG");
+    command = on_data->add_subcommand("manifest", "make shards one data set: their paths, samples and digest in a TOML file");
+    commands.emplace_back(command, [&] { return command_manifest(options, out, shards); });
+    command->add_option("OUT", out, "the manifest, a name that ends in .toml")->required();
+    command->add_option("SHARDS", shards, "paths or patterns, in the order that the samples shall have")->required();
 
     command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
     command->add_option("TOPIC", topic, "a command, or job");
