@@ -57,7 +57,7 @@ void JobRun::cancel(const std::string& why) {
     if (cancelled_.empty()) cancelled_ = why;
     if (phase_ == Phase::running) bench_ ? bench_->cancel() : engine_->cancel(why);
     // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
-    if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "");
+    if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
 bool JobRun::adopt(std::unique_ptr<AcceptedStream> stream) {
@@ -166,7 +166,8 @@ Status JobRun::prepare() {
 
 void JobRun::work() {
     Status status = prepare();
-    host_.membership.opened(plan_->id, status, engine_ ? engine_->kernel_set() : "", engine_ ? engine_->data_digest() : "");
+    host_.membership.opened(plan_->id, status, engine_ ? engine_->kernel_set() : "", engine_ ? engine_->data_digest() : "",
+                            engine_ ? engine_->start_digest() : "");
     {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });

@@ -19,6 +19,7 @@
 #include "runtime/job/evaluate.h"
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/safetensors.h"
 #include "runtime/job/step_log.h"
 #include "runtime/job/vacancy.h"
 #include "transport/bulk/bulk.h"
@@ -74,11 +75,13 @@ public:
         GC_TRY(plan());
         GC_TRY(arena_.seal());
         GC_TRY(net_cpu_ready(*net_));
+        GC_TRY(start());
         GC_TRY(loader_start(*loader_));
         lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
-        job_protocol_ = job_protocol(
-            {config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, &progress_, running_.exchange->losses_tolerated()}, log_);
+        job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, start_digest_, &progress_,
+                                      running_.exchange->losses_tolerated()},
+                                     log_);
         log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
                   net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
         return {};
@@ -86,6 +89,7 @@ public:
 
     const std::string& kernel_set() const override { return kernel_set_; }
     const std::string& data_digest() const override { return data_digest_; }
+    const std::string& start_digest() const override { return start_digest_; }
     Buffer memory() const override { return arena_.whole(); }
     void counters(const LinkCounters* counters) override { counters_ = counters; }
 
@@ -290,6 +294,15 @@ private:
         exchange_name_ = alternative.kind->name;
         std::lock_guard lock(status_mutex_);
         status_.bytes_bound = static_cast<uint64_t>(cost_of_rank(exchange_name_, config, config_.view.n(), {}).words_sent);
+        return {};
+    }
+
+    /// Parameters of another training in place of the seed's.
+    Status start() {
+        if (job_.start.empty()) return {};
+        GC_TRY(safetensors_read(job_.start, net_->spec(), net_->parameters(), &start_digest_));
+        net_->refresh();
+        log_.info("begins with the parameters of {}, digest {}", job_.start, start_digest_);
         return {};
     }
 
@@ -593,7 +606,7 @@ private:
     uint32_t adders_ = 1;                        // lowest ranks that add up an evaluation
     Buffer results_, totals_;                    // BatchResult by rank and batch; of the whole test set
     uint64_t steps_ = 0, begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
-    std::string kernel_set_, data_digest_, digest_;
+    std::string kernel_set_, data_digest_, start_digest_, digest_;
     fmt::memory_buffer line_;
     bool ended_ = false;   // all ranks have agreed that the job is done
     const LinkCounters* counters_ = nullptr;

@@ -121,6 +121,9 @@ constexpr Option options[] = {
     {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set<&JobConfig::preset>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
      set<&JobConfig::net_pad>},
+    {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "safetensors with the parameters to begin with, as gradcastctl export or PyTorch writes them; empty: drawn by the seed",
+     set<&JobConfig::start>},
     {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "what the layer is", set<&LayerSpec::kind>},
     {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "for messages; empty: kind and number", set<&LayerSpec::name>},
     {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)",
@@ -357,8 +360,8 @@ private:
         for (const char* key : {"job.evaluate", "job.stop_at"})
             if (has(key) && job_.test.empty() && (job_.evaluate > 0 || job_.stop_at > 0))
                 mistake(line(key), key, "there is nothing to evaluate on: data.test is missing");
-        for (std::string* pattern : {&job_.train, &job_.test})
-            if (!pattern->empty() && pattern->front() != '/') *pattern = base_ + '/' + *pattern;
+        for (std::string* path : {&job_.train, &job_.test, &job_.start})
+            if (!path->empty() && path->front() != '/') *path = base_ + '/' + *path;
 
         if (has("net.preset") && has("net.layers")) mistake(line("net.layers"), "net.layers", "either a preset or layers, not both");
         if (!has("net.preset") && !has("net.layers"))

@@ -36,6 +36,8 @@ public:
         GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
         std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
+        GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
+        std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
         for (Rank rank = 0; rank < peers_.size(); ++rank)
             if (rank != config.self) others_[rank / 64] |= uint64_t{1} << rank % 64;
     }
@@ -186,9 +188,11 @@ private:
             abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
         };
         std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
-        // Data first: on other data the probe block has another gradient.
+        // Data and parameters first: with others the probe block has another gradient.
         if (text_of(peer.news.data) != config_.data_digest)
             differs("has data with the digest", text_of(peer.news.data), config_.data_digest, ": import the same data on all nodes");
+        else if (text_of(peer.news.start) != text_of(own_.start))
+            differs("starts from a file with the digest", text_of(peer.news.start), text_of(own_.start), ": copy the same to all nodes");
         else if (kernels != config_.kernel_set)
             differs("computes with kernel set", kernels, config_.kernel_set, ": set the same isa in gradcastd.toml of all nodes");
         else if (peer.news.state.get() != own_.state.get())

@@ -4,10 +4,10 @@
 // There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
 // something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
 //
-//   preparing  -> started   command begin; with kernel set, data and parameters, which must be equal everywhere.  Complete when all have
-//   started. started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere ended      -> done all
-//   have ended, or somebody knows that all have.  Complete. any but done -> aborted the first cause: command abort, a peer lost, silent or
-//   stuck for D/2, a mismatch, or the news that somebody else has aborted.
+//   preparing  -> started   command begin; with kernel set, data, the file that is started from and parameters, which must be equal
+//   everywhere.  Complete when all have started. started    -> ended     command end, with the SHA-256 of the parameters, which must be
+//   equal everywhere ended      -> done all have ended, or somebody knows that all have.  Complete. any but done -> aborted the first
+//   cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody else has aborted.
 //
 // Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
 // more.
@@ -49,8 +49,9 @@ struct JobProtocolConfig {
     View view;
     Rank self = 0;
     uint64_t deadline_us = 30'000'000;
-    std::string kernel_set;    // 16 hex digits
-    std::string data_digest;   // 64 hex digits
+    std::string kernel_set;     // 16 hex digits
+    std::string data_digest;    // 64 hex digits
+    std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
     const Progress* progress = nullptr;
     uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
 };
@@ -61,8 +62,8 @@ struct JobNews {
     uint8_t phase, waiting, code, alone;   // alone: the receiver computes wrongly, as the text says, and ends alone
     Le32 origin;                           // aborted: the rank that found the cause
     Le64 step, done, state;
-    char kernel_set[16], data[64], digest[64];
+    char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
 };
-static_assert(sizeof(JobNews) == 176 && alignof(JobNews) == 1);
+static_assert(sizeof(JobNews) == 240 && alignof(JobNews) == 1);
 
 }   // namespace gradcast

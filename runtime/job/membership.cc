@@ -125,12 +125,18 @@ void Membership::command(Command command) {
 
 void Membership::submit(std::shared_ptr<const JobPlan> plan) {
     JobId id = plan->id;
-    command({.kind = Command::Kind::submit, .id = id, .plan = std::move(plan), .status = {}, .kernel_set = {}, .data_digest = {}});
+    command({.kind = Command::Kind::submit,
+             .id = id,
+             .plan = std::move(plan),
+             .status = {},
+             .kernel_set = {},
+             .data_digest = {},
+             .start_digest = {}});
 }
-void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest) {
-    command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest)});
+void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest) {
+    command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)});
 }
-void Membership::ended(const JobId& id) { command({Command::Kind::ended, id, nullptr, {}, {}, {}}); }
+void Membership::ended(const JobId& id) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}}); }
 
 std::vector<Notice> Membership::notices() {
     std::lock_guard lock(mutex_);
@@ -232,7 +238,9 @@ void Membership::run(Command& command, Actions& actions) {
             if (!command.status.ok() && at->second.self == 0)
                 give_up(at, fail(command.status.code, "node {}: {}", config_.identity.name, command.status.what), actions);
             else if (!command.status.ok()) give_up(at, command.status, actions);
-            else ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), actions);
+            else
+                ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), std::move(command.start_digest),
+                      actions);
             break;
         case Command::Kind::ended:
             if (at == sessions_.end() || at->second.state != State::running) break;
@@ -275,7 +283,8 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
     for (const Member& member : plan->members) {
         auto peer = std::find(config_.names.begin(), config_.names.end(), member.name);
-        session.parts.push_back({.peer = static_cast<Rank>(peer - config_.names.begin()), .kernel_set = {}, .data_digest = {}});
+        session.parts.push_back(
+            {.peer = static_cast<Rank>(peer - config_.names.begin()), .kernel_set = {}, .data_digest = {}, .start_digest = {}});
     }
     session.plan = plan;
     notice({Notice::Kind::open, plan->id, plan, self, {}});
@@ -311,8 +320,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     const std::string& name = session.plan->members[rank].name;
     bool preparing = session.state == State::opening || session.state == State::ready;
     if (kind == Kind::ready && session.self == 0 && preparing) {
-        std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max);
-        if (reader.whole()) ready(at, rank, std::move(kernel_set), std::move(data_digest), actions);
+        std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
+        if (reader.whole()) ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), actions);
     } else if (kind == Kind::refused && session.self == 0 && preparing) {
         std::string why = reader.text(reason_max);
         if (reader.whole()) give_up(at, fail(Code::peer_refused, "node {}: {}", name, why), actions);
@@ -369,15 +378,17 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
 }
 
 /// A rank's engine is open; here or, at the coordinator, anywhere.
-void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, Actions& actions) {
+void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
+                       Actions& actions) {
     Session& session = at->second;
     if (rank == session.self) session.state = State::ready;
     if (session.self != 0) {
-        send(session.parts[0].peer, Kind::ready, id_write(at->first, {kernel_set, data_digest}), actions);
+        send(session.parts[0].peer, Kind::ready, id_write(at->first, {kernel_set, data_digest, start_digest}), actions);
         return;
     }
     Part& part = session.parts[rank];
     part.ready = true, part.kernel_set = std::move(kernel_set), part.data_digest = std::move(data_digest);
+    part.start_digest = std::move(start_digest);
     if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
 }
 
@@ -393,6 +404,13 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
                 fail(Code::conflict, "node {} has other data than node {} under the same names (digest {} and {}): copy the shards again",
                      members[rank].name, members[0].name, part.data_digest, first.data_digest),
                 actions);
+            return;
+        }
+        if (part.start_digest != first.start_digest) {
+            give_up(at,
+                    fail(Code::conflict, "node {} starts from another file than node {} (net.start, digest {} and {}): copy it again",
+                         members[rank].name, members[0].name, part.start_digest, first.start_digest),
+                    actions);
             return;
         }
         if (part.kernel_set != first.kernel_set) {

@@ -80,7 +80,7 @@ public:
 
     void submit(std::shared_ptr<const JobPlan> plan);   // answered by the notice `submitted`
     /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
-    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest);
+    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest);
     void ended(const JobId& id);   // run() has returned here
     std::vector<Notice> notices();
     std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
@@ -94,7 +94,7 @@ private:
     struct Part {   // of a job, by rank
         Rank peer = 0;
         bool ready = false, ended = false;
-        std::string kernel_set, data_digest;
+        std::string kernel_set, data_digest, start_digest;
     };
     struct Session {
         std::shared_ptr<const JobPlan> plan;
@@ -115,7 +115,7 @@ private:
         JobId id{};
         std::shared_ptr<const JobPlan> plan;
         Status status;
-        std::string kernel_set, data_digest;
+        std::string kernel_set, data_digest, start_digest;
     };
     void wake();
     void command(Command command);
@@ -127,7 +127,8 @@ private:
     void tick(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
-    void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, Actions& actions);
+    void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
+               Actions& actions);
     void finish_preparing(Sessions::iterator at, Actions& actions);
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
     Sessions::iterator close_if_over(Sessions::iterator at);

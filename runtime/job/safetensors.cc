@@ -65,7 +65,7 @@ public:
         // Not to wait for whoever writes into a pipe.
         fd_ = Fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
         struct stat info;
-        if (!fd_ || ::fstat(fd_.get(), &info) != 0) return fail_sys(errno, "cannot open {}", path_);
+        if (!fd_ || ::fstat(fd_.get(), &info) != 0) return fail_sys(errno, "cannot start from {}", path_);
         if (!S_ISREG(info.st_mode)) return wrong("it is not a file");
         const auto size = static_cast<uint64_t>(info.st_size);
         Le64 length;
@@ -85,6 +85,7 @@ public:
                 float &held = parameters_[tensor.offset + i], mean = parameters_[tensor.offset + i - tensor.count];
                 if (held < 0) return wrong(fmt::format("tensor {}: its variance {} is below 0", tensor.name, held));
                 held = static_cast<float>(double{held} + double{mean} * double{mean});
+                if (!std::isfinite(held)) return wrong(fmt::format("tensor {}: it is too large with its mean {}", tensor.name, mean));
             }
         *digest = sha_.hex();
         return {};
@@ -111,16 +112,22 @@ private:
         const Json root = Json::parse(header, nullptr, false);
         if (!root.is_object()) return wrong("its header is not a JSON object");
         for (const auto& [name, value] : root.items())
-            if (name != "__metadata__") GC_TRY(tensor(name, value, data_bytes));
-        for (const NetTensor& tensor : tensors_)
-            if (std::none_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.tensor == &tensor; }))
+            if (name != "__metadata__") GC_TRY(known(name));
+        for (const NetTensor& tensor : tensors_) {
+            auto found = root.find(tensor.name);
+            if (found == root.end())
                 return wrong(fmt::format("it has no tensor {} of shape {}, which the net needs", tensor.name, text(tensor.shape)));
+            GC_TRY(entry(tensor.name, *found, &tensor, data_bytes));
+            if (auto counts = root.find(batches_of(tensor)); counts != root.end())
+                GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
+        }
         // Every byte of the data belongs to one tensor.
-        std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.begin < b.begin; });
+        std::sort(entries_.begin(), entries_.end(),
+                  [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
         uint64_t at = 0;
         const std::string* before = nullptr;
         for (const Entry& entry : entries_) {
-            if (entry.begin < at) return wrong(fmt::format("the tensors {} and {} overlap", one_line(*before), one_line(entry.name)));
+            if (entry.begin < at) return wrong(fmt::format("the tensors {} and {} overlap", *before, entry.name));
             if (entry.begin > at) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, entry.begin));
             at = entry.end, before = &entry.name;
         }
@@ -128,42 +135,46 @@ private:
         return {};
     }
 
-    Status tensor(const std::string& name, const Json& value, uint64_t data_bytes) {
-        auto bad = [&](std::string_view what) { return wrong(fmt::format("tensor {}: {}", one_line(name), what)); };
-        auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const NetTensor& each) { return each.name == name; });
-        const std::string_view batches = ".num_batches_tracked";
-        const bool counts = name.ends_with(batches) && std::any_of(tensors_.begin(), tensors_.end(), [&](const NetTensor& each) {
-                                return each.variance && each.name == name.substr(0, name.size() - batches.size()) + ".running_var";
-                            });
-        if (found == tensors_.end() && !counts) {
-            std::vector<std::string> names;
-            for (const NetTensor& each : tensors_) names.push_back(each.name);
-            const std::string near = nearest(std::string_view(name).substr(0, 256), names);
-            return bad(near.empty() ? "the net has none of this name: a tensor is named by its layer, as " + names.front()
-                                    : "the net has none of this name: did you mean " + near + "?");
+    /// What PyTorch keeps beside a variance; "" beside anything else.
+    static std::string batches_of(const NetTensor& tensor) {
+        return tensor.variance ? tensor.name.substr(0, tensor.name.rfind('.')) + ".num_batches_tracked" : "";
+    }
+
+    Status known(const std::string& name) const {
+        std::vector<std::string> names;
+        for (const NetTensor& each : tensors_) {
+            if (name == each.name || (each.variance && name == batches_of(each))) return {};
+            names.push_back(each.name);
         }
+        const std::string near = nearest(std::string_view(name).substr(0, 256), names);
+        return wrong(fmt::format("tensor {}: the net has none of this name: {}", one_line(name),
+                                 near.empty() ? "a tensor is named by its layer, as " + names.front() : "did you mean " + near + "?"));
+    }
+
+    /// Where the header says that a tensor is; null: one that we do not need.
+    Status entry(const std::string& name, const Json& value, const NetTensor* tensor, uint64_t data_bytes) {
+        auto bad = [&](std::string_view what) { return wrong(fmt::format("tensor {}: {}", name, what)); };
         if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets"))
             return bad("it lacks dtype, shape or data_offsets");
         const Json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
-        Entry entry{.name = name};
+        Entry entry{.name = name, .tensor = tensor};
         if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
             return bad("its data_offsets are not two whole numbers");
         entry.begin = offsets[0].get<uint64_t>(), entry.end = offsets[1].get<uint64_t>();
         if (entry.end > data_bytes)
             return bad(fmt::format("it ends at byte {} of {} bytes of data: the file is cut short", entry.end, data_bytes));
         if (entry.begin > entry.end) return bad(fmt::format("it begins at byte {} and ends at {}", entry.begin, entry.end));
-        if (!counts) {
+        if (tensor) {
             if (!dtype.is_string() || dtype.get_ref<const std::string&>() != "F32")
                 return bad(fmt::format("its dtype is {}, not F32: convert it before", one_line(dump(dtype))));
-            const std::vector<uint64_t>& wanted = found->shape;
+            const std::vector<uint64_t>& wanted = tensor->shape;
             const bool same = shape.is_array() &&
                               std::equal(shape.begin(), shape.end(), wanted.begin(), wanted.end(), [](const Json& side, uint64_t want) {
                                   return side.is_number_unsigned() && side.get<uint64_t>() == want;
                               });
             if (!same) return bad(fmt::format("its shape is {}, the net's is {}", one_line(dump(shape)), text(wanted)));
-            if (entry.end - entry.begin != found->count * sizeof(float))
-                return bad(fmt::format("it has {} bytes instead of {}", entry.end - entry.begin, found->count * sizeof(float)));
-            entry.tensor = &*found;
+            if (entry.end - entry.begin != tensor->count * sizeof(float))
+                return bad(fmt::format("it has {} bytes instead of {}", entry.end - entry.begin, tensor->count * sizeof(float)));
         }
         entries_.push_back(std::move(entry));
         return {};

@@ -531,6 +531,23 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(outcome.json()["status"]["digest"], digest);
     EXPECT_TRUE(outcome.json()["kept"].get<std::string>().starts_with(folder + "/state/gradcast/tiny-"));
     EXPECT_TRUE(fs::exists(outcome.json()["kept"].get<std::string>() + "/final.h5"));
+
+    // A job that goes on from there.
+    EXPECT_EQ(run("export kept/final.h5 start.safetensors").exit, 0);
+    std::string on = good_job;
+    on.replace(on.find("preset"), 0, "start = \"start.safetensors\"\n");
+    write("on.toml", on);
+    outcome = run("run on.toml --local 2 --keep on");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(read("on/log").find("begins with the parameters of " + fs::canonical(folder).string() + "/start.safetensors, digest "),
+              std::string::npos)
+        << read("on/log");
+    on.replace(on.find("lenet5"), 6, "lenet3");
+    write("on.toml", on);
+    outcome = run("run on.toml --local 2 --keep none");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("tensor fc2.bias: the net has none of this name: did you mean fc1.bias?")) << outcome.err;
+    EXPECT_FALSE(fs::exists(folder + "/none/final.h5"));
 }
 
 TEST_F(SystemLocal, CtrlCLeavesNothing) {

@@ -42,7 +42,7 @@ struct Node {
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
     Status open_status;
-    std::string kernel_set = "k", data_digest = "d";
+    std::string kernel_set = "k", data_digest = "d", start_digest;
     std::multimap<uint64_t, std::function<void()>> agenda;
     std::map<JobId, Seen> seen;
     Host* host = nullptr;
@@ -64,7 +64,8 @@ struct Node {
         switch (notice.kind) {
             case Kind::open:
                 ++job.open, job.self = notice.self;
-                agenda.emplace(now + open_us, [this, id = notice.id] { membership.opened(id, open_status, kernel_set, data_digest); });
+                agenda.emplace(now + open_us,
+                               [this, id = notice.id] { membership.opened(id, open_status, kernel_set, data_digest, start_digest); });
                 break;
             case Kind::start:
                 ++job.start;
@@ -197,7 +198,10 @@ TEST(Membership, UnlikeBitsAreRefusedByName) {
     cluster[0].submit_at(2 * second, {1}, all(4));
     cluster[0].agenda.emplace(10 * second, [&] { cluster[2].kernel_set = "k", cluster[3].data_digest = "other"; });
     cluster[0].submit_at(11 * second, {2}, all(4));
+    cluster[0].agenda.emplace(20 * second, [&] { cluster[3].data_digest = "d", cluster[1].start_digest = cluster[1].kernel_set = "s"; });
+    cluster[0].submit_at(21 * second, {3}, all(4));
     cluster.run();
+    EXPECT_EQ(std::string(cluster[0].seen[{3}].submitted_status.what).find("node b starts from another file than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{1}].submitted_status.what).find("node c computes other bits than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
 }
@@ -300,7 +304,7 @@ TEST(Membership, CancelledWhileItPrepares) {
         for (uint32_t i = 0; i < 3; ++i) cluster[i].open_us = i == 1 ? 5 * second : second;
         for (uint64_t at : {2'500'000, 4'000'000})   // while its engine opens, and while it waits for another's
             cluster[who].agenda.emplace(
-                at, [&, who] { cluster[who].membership.opened({1}, fail(Code::cancelled, "cancelled at node z"), "", ""); });
+                at, [&, who] { cluster[who].membership.opened({1}, fail(Code::cancelled, "cancelled at node z"), "", "", ""); });
         cluster[0].submit_at(2 * second, {1}, all(3));
         cluster.run();
         EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": cancelled at node z");

@@ -19,6 +19,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/safetensors.h"
 #include "transport/code/kernels.h"
 #include "transport/link/sim.h"
 
@@ -383,6 +384,48 @@ TEST_F(EngineTest, FirstClassesAreAWholeProblem) {
     result = run_one(replaced(job_text(), "[net]", "classes = 5\n[net]"), 1, &status);
     EXPECT_NE(std::string_view(result.what).find("classes = 5 is more than the 4 of"), std::string_view::npos) << result.what;
     EXPECT_NE(std::string_view(result.what).find("train.h5"), std::string_view::npos) << result.what;
+}
+
+TEST_F(EngineTest, StartsFromSavedParameters) {
+    JobStatus first, status;
+    std::string path;
+    ASSERT_TRUE(run_one(job_text(), 1, &first, &path).ok());
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    const std::string start = folder_ + "/start.safetensors";
+    ASSERT_TRUE(safetensors_write(start, model, parameters).ok());
+
+    // Steps of next to nothing lead nowhere, so what comes out is what went in.
+    auto from = [&](std::string text, const std::string& file) { return replaced(text, "[net]\n", "[net]\nstart = \"" + file + "\"\n"); };
+    const std::string still =
+        replaced(replaced(from(job_text(), "start.safetensors"), "lr = 0.05", "lr = 1e-30"), "epochs = 2", "steps = 2");
+    ASSERT_TRUE(run_one(still, 1, &status).ok());
+    EXPECT_EQ(status.digest, first.digest);
+    EXPECT_EQ(status.accuracy, first.accuracy);
+    ASSERT_TRUE(run_one(replaced(still, "[job]", "[job]\nseed = 9"), 2, &status).ok());
+    EXPECT_EQ(status.digest, first.digest);
+
+    // From there on one digest whatever the ranks; with batch norm, dropout and a shortcut too.
+    std::string all = folder_ + "/all.safetensors";
+    ASSERT_TRUE(run_one(job_text_of_all(), 1, &status, &path).ok());
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    ASSERT_TRUE(safetensors_write(all, model, parameters).ok());
+    for (const std::string& text : {from(job_text(), start), from(job_text_of_all(), all)}) {
+        JobStatus one;
+        ASSERT_TRUE(run_one(text, 1, &one).ok());
+        EXPECT_GE(one.accuracy, 0.9);
+        for (uint32_t n : {2u, 3u}) {
+            std::vector<JobStatus> statuses;
+            ASSERT_TRUE(run_many(text, n, &statuses).ok());
+            for (const JobStatus& each : statuses) EXPECT_EQ(each.digest, one.digest);
+        }
+    }
+
+    Status result = run_one(replaced(from(job_text(), start), "outputs = 16", "outputs = 17"), 1, &status);
+    EXPECT_EQ(std::string(result.what), "cannot start from " + start + ": tensor fc1.weight: its shape is [16,64], the net's is [17,64]");
+    result = run_one(from(job_text(), "none.safetensors"), 1, &status);
+    EXPECT_EQ(std::string(result.what), "cannot start from " + folder_ + "/none.safetensors: No such file or directory");
 }
 
 TEST_F(EngineTest, BrokenModelsAreNamed) {

@@ -81,6 +81,7 @@ TEST(JobFile, ExampleOfTheDesign) {
 TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     JobConfig job, defaults;
     ASSERT_EQ(mistakes_of("[job]\nsteps = 3\n[data]\ntrain = \"/a/*.h5\"\n[net]\npreset = \"mlp\"\n", &job), std::vector<std::string>{});
+    EXPECT_EQ(job.start, "");
     EXPECT_EQ(job.train, "/a/*.h5");
     EXPECT_EQ(job.steps, 3u);
     EXPECT_TRUE(job.test.empty());

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t deadline_us = 4'000'000;
 
 struct Script {   // what one rank does
-    std::string kernel_set = std::string(16, 'a'), data = std::string(64, 'b'), digest = std::string(64, 'c');
+    std::string kernel_set = std::string(16, 'a'), data = std::string(64, 'b'), start, digest = std::string(64, 'c');
     uint64_t state = 7;
     uint32_t steps = 20;
     uint64_t step_us = 100'000;
@@ -36,8 +36,8 @@ struct World {
         View view;
         for (Rank rank = 0; rank < ranks.size(); ++rank) view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
-            protocols.push_back(
-                job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, &progress[rank], tolerated}, Log()));
+            protocols.push_back(job_protocol(
+                {view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start, &progress[rank], tolerated}, Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
             simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
@@ -153,18 +153,22 @@ TEST(JobProtocol, NoSinglePacketMatters) {
 
 TEST(JobProtocol, MembersThatDifferAreNamed) {
     for (Rank odd : {0u, 2u}) {
-        World kernels(4), data(4), state(4), end(4);
+        World kernels(4), data(4), start(4), state(4), end(4);
+        for (auto& rank : start.ranks) rank.start = std::string(64, '5');
+        start.ranks[odd].start[0] = '6', start.ranks[odd].kernel_set[0] = 'f';   // a consequence, not what is told
         kernels.ranks[odd].kernel_set = "0123456789abcdef";
         data.ranks[odd].data[3] = 'x';
         state.ranks[odd].state = 8;
         end.ranks[odd].digest[0] = '0';
         const std::string name = fmt::format("rank {} (node-{})", odd, static_cast<char>('a' + odd));
-        for (World* world : {&kernels, &data, &state, &end}) {
+        for (World* world : {&kernels, &data, &start, &state, &end}) {
             world->run();
             EXPECT_NE(world->one_line(Code::conflict).find(name), std::string::npos) << world->one_line(Code::conflict);
         }
         EXPECT_NE(kernels.one_line(Code::conflict).find("set the same isa in gradcastd.toml"), std::string::npos);
         EXPECT_NE(data.one_line(Code::conflict).find("data"), std::string::npos);
+        EXPECT_NE(start.one_line(Code::conflict).find("starts from a file with the digest"), std::string::npos);
+        EXPECT_NE(start.one_line(Code::conflict).find(" 65555"), std::string::npos) << start.one_line(Code::conflict);
         EXPECT_NE(end.one_line(Code::conflict).find(" 0cccc"), std::string::npos) << end.one_line(Code::conflict);
     }
 }
@@ -242,7 +246,7 @@ TEST(JobProtocol, ForgedNewsIsDropped) {
     Progress progress;
     View view;
     view.members = {{"node-a"}, {"node-b"}};
-    auto protocol = job_protocol({view, 0, deadline_us, std::string(16, 'a'), std::string(64, 'b'), &progress}, Log());
+    auto protocol = job_protocol({view, 0, deadline_us, std::string(16, 'a'), std::string(64, 'b'), "", &progress}, Log());
     std::array<std::byte, inline_bytes_max> bytes{};
     for (uint32_t length = 0; length < sizeof(JobNews); length += 25)
         for (uint8_t phase : {0, 4, 200}) {
