@@ -1,4 +1,6 @@
 // gradcastd as real processes: how it starts or says why not, who sees whom, jobs with deaths and restarts in between.
+#include <sched.h>
+
 #include "tests/daemon/processes.h"
 
 #include "datasets/shard.h"
@@ -303,6 +305,32 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     }));
     cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
     EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
+}
+
+TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
+    std::string skip;
+    std::thread([&] {   // with a network of its own, which the daemons inherit
+        auto mtu = [](const char* bytes) { return std::system((std::string("ip link set lo up mtu ") + bytes).c_str()) == 0; };
+        if (::unshare(CLONE_NEWNET) != 0) return (void)(skip = fmt::format("no network namespace: {} (needs root)", std::strerror(errno)));
+        if (!mtu("1500")) return (void)(skip = "ip link set lo fails");
+        Cluster cluster(2);
+        std::string data = make_data(cluster.folder + "/data.h5"), text = job_text(data, 5);
+        text.replace(text.find("ring"), 4, "multicast");
+        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"lo\"\n");
+        ASSERT_NO_FATAL_FAILURE(cluster.up());
+        ASSERT_TRUE(mtu("1300"));
+        const std::string error = cluster[0].submit(text).value("error", "");
+        EXPECT_TRUE(has(error,
+                        "interface lo has an MTU of 1300 now, too small for datagrams of 1424 bytes, which it took when gradcastd "
+                        "started: set it back, or restart gradcastd"))
+            << error;
+        ASSERT_TRUE(mtu("1500"));
+        const JobStatus status = cluster[0].ended(cluster[0].submit(text).value("id", ""));
+        EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+        EXPECT_TRUE(has(status.datagrams, "on lo reaches 1 of 1 at 1424 bytes")) << status.datagrams;
+    })
+        .join();
+    if (!skip.empty()) GTEST_SKIP() << skip;
 }
 
 TEST(SystemDaemon, ADataSetThatOneNodeLacks) {
