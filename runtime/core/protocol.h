@@ -89,6 +89,7 @@ struct Send {
     uint64_t ticket = 0;     // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
     uint16_t channel = 0;    // filled in by the driver
     uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48, never used twice by a sender on a channel of a view (it makes the nonce)
+    bool copies = false;     // datagrams to several: each gets its own, since multicast does not reach all of them
 };
 
 struct Timer {

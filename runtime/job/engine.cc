@@ -463,6 +463,12 @@ private:
     /// Leaves the step's line open for what an evaluation adds.
     void record(Context& context) {
         const StepRecord& step = context.record;
+        const uint32_t deaf = bulk_counters_.deaf.load(std::memory_order_relaxed);
+        if (deaf > 0 && !std::exchange(deaf_told_, true))
+            warn(fmt::format(
+                "multicast from {} does not reach {} any more, datagrams to it alone do: each rank gets its own copy from now on "
+                "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
+                config_.view.members[config_.self].name, config_.view.members[deaf - 1].name));
         if (step.step >= measured_first && step.step < measured_end) {
             computes_us_[step.step - measured_first] = step.compute_us;
             waits_us_[step.step - measured_first] = step.wait_us;
@@ -584,6 +590,7 @@ private:
     std::unique_ptr<Optimiser> optimiser_;
     std::unique_ptr<Codec> codec_;
     BulkCounters bulk_counters_;
+    bool deaf_told_ = false;
     Installed running_;
     std::unique_ptr<Vacancy> vacancy_;   // `auto`: where chosen_ will go
     Arena chosen_arena_;

@@ -133,5 +133,32 @@ TEST(Bulk, RanksMayBeSlowDeadPartedOrUnwilling) {
     });
 }
 
+/// Multicast stops in the middle: for some ranks, or for all.
+TEST(Bulk, WhereMulticastStopsEachRankGetsItsCopy) {
+    for_seeds(15, [](uint64_t seed) {
+        Random random{seed};
+        const uint32_t n = 3 + static_cast<uint32_t>(random.below(6));
+        Crowd crowd;
+        crowd.config.seed = seed, crowd.config.ranks = n, crowd.config.end_us = 30'000'000;
+        crowd.config.loss = random.below(2) ? 0.05 : 0;
+        const uint64_t bytes = random.below(2) ? 100'000 : 1000;
+        for (uint64_t t = 0; t < 2'000'000 / bytes / n; ++t)
+            for (Rank from = 0; from < n; ++from)
+                crowd.transfers.push_back({from, 0, ((1u << n) - 1) & ~(1u << from), PacketType::words, Phase::gather, bytes, t});
+        crowd.build();
+        crowd.deafened = true;
+        uint64_t deaf = random.below(3) ? 1 + random.below((1u << n) - 1) : (1u << n) - 1;
+        for (Rank r = 0; r < n; ++r)
+            if (deaf >> r & 1) crowd.sim->deafen(r, random.below(4) * 5000);
+        crowd.run();
+        for (const auto& node : crowd.nodes) {
+            const uint32_t found = node.counters.deaf.load();
+            const bool others = deaf & ~(uint64_t{1} << node.self);   // of 100 kB there are too few to find them all
+            EXPECT_TRUE(found ? deaf >> (found - 1) & 1 : !others || bytes > 1000) << "rank " << node.self << " found " << found;
+            EXPECT_LT(node.done_us, bytes > 1000 ? 2'000'000u : 8'000'000u);   // without copies it takes ten times as long
+        }
+    });
+}
+
 }   // namespace
 }   // namespace gradcast

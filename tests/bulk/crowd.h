@@ -43,6 +43,7 @@ struct Crowd {
     std::vector<bool> dead;        // by rank: expects and is owed nothing
     uint64_t wait_until_us = 0;
     bool contents = true;   // fill and check bytes
+    bool deafened = false;
 
     struct Node final : Protocol {
         Crowd* crowd = nullptr;
@@ -207,6 +208,7 @@ struct Crowd {
             }
             EXPECT_EQ(node.mine, mine) << "rank " << node.self << " has not sent all";
             EXPECT_EQ(node.sent, mine) << "rank " << node.self << " was not told `sent` of all";
+            EXPECT_TRUE(deafened || node.counters.deaf.load() == 0) << "rank " << node.self << " thinks that multicast fails";
         }
     }
     uint64_t total(std::atomic<uint64_t> BulkCounters::*counter) const {

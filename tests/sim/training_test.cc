@@ -218,6 +218,23 @@ TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
     }
 }
 
+TEST(SlowTraining, AMulticastThatStopsIsTold) {
+    Cluster alone, cluster;
+    alone.config.ranks = 1, alone.job_steps = cluster.job_steps = 60;
+    ASSERT_TRUE(alone.run().ok());
+    cluster.config.ranks = 3, cluster.exchange = "coded-rs", cluster.options = "m = 2\n", cluster.datagrams = true;
+    cluster.before = [](Simulator& sim) { sim.deafen(2, 5'000); };
+    Status status = cluster.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(cluster.digest(), alone.digest());
+    for (Rank r : {0u, 1u}) {
+        const std::vector<std::string> told = cluster.engines[r]->status().warnings;
+        ASSERT_EQ(told.size(), 1u);
+        EXPECT_TRUE(told[0].starts_with(fmt::format("multicast from node{} does not reach node2 any more", r))) << told[0];
+    }
+    EXPECT_TRUE(cluster.engines[2]->status().warnings.empty());
+}
+
 TEST(SlowTraining, RanksThatDisagreeEndInAConflict) {
     for (const ExchangeKind& kind : exchange_kinds()) {
         for (StepId step : {StepId{0}, StepId{2}, StepId{steps - 1}}) {

@@ -18,6 +18,7 @@
 // Blocks of at most 128 packets are repaired by Cauchy parity over GF(2^8).  A receiver tells a sender at once what it lacks (one deficit a
 // block, with the highest sequence seen) and how much it may send: the receiver's window is divided among the senders that are active.
 // A rank that does not answer for stall_us while others do is *lagging*: nobody waits for its credit until it answers again.
+// Where multicast stops reaching a rank in mid-job that datagrams to it alone do reach, everybody gets a copy from then on (Send::copies).
 // Bulk never gives up by itself: peer_lost ends a rank's part in all transfers.
 //
 // Memory does not depend on the transfers: for each sender 256 slots (pieces of 2048 segments under way) and up to 32 blocks of which
@@ -45,6 +46,7 @@ struct BulkConfig {
 struct BulkCounters {
     std::atomic<uint64_t> packets_sent{0}, repairs_sent{0}, feedback_sent{0};
     std::atomic<uint64_t> packets_received{0}, duplicates{0}, repaired{0}, lost{0};   // lost: of the first transmission, as seen here
+    std::atomic<uint32_t> deaf{0};   // 1 + the first rank that our multicasts did not reach any more: they are copies to each since then
 };
 
 /// The user outlives it.  Memory is planned in `arena`, which is sealed before the first event.

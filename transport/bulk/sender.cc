@@ -77,6 +77,7 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
                   uint8_t slot, uint32_t index, Actions& actions) {
     Send send;
     send.to = to, send.type = type, send.body = body, send.payload = payload, send.sequence = next_;
+    send.copies = copies_;
     actions.sends.push_back(send);
     const uint64_t bytes = what == Logged::What::other ? 0 : payload.bytes + datagram_wire_bytes;
     log_[next_ % log_entries] = {
@@ -84,6 +85,7 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
     ++next_;
     if (bytes == 0) return;
     const bool again = what != Logged::What::data;
+    pieces_[slot].mended |= again;
     each_rank(to, [&](Rank r) {
         peers_[r].flight += bytes;
         if (!again) peers_[r].allowance = std::min<uint64_t>(peers_[r].allowance + repairs_a_packet, repairs_max);
@@ -317,6 +319,7 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
         };
         if (peer.highest + 1 >= oldest) peer.flight -= bytes(peer.highest + 1, highest + 1);
         else peer.flight = bytes(std::max(highest + 1, oldest), next_);
+        if (highest >= oldest) hears(packet.sender, std::max(peer.highest + 1, oldest), highest);
         peer.highest = highest;
         if (highest >= oldest) {
             const uint64_t rtt = std::max<uint32_t>(static_cast<uint32_t>(now_us) - log_[highest % log_entries].at_us, 1);
@@ -329,6 +332,23 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     const uint64_t behind = body.behind.get();
     if (static_cast<Feedback>(body.highest.get() >> 48) == Feedback::report && behind <= highest)
         report(packet.sender, highest - behind, packet.payload);
+}
+
+/// Of first .. highest it has seen the last.  Some were multicasts, but what it sees last is always to it alone: none reaches it any more.
+void Sender::hears(Rank from, uint64_t first, uint64_t highest) {
+    Peer& peer = peers_[from];
+    if (log_[highest % log_entries].bits) {
+        peer.in_vain = 0;
+        return;
+    }
+    for (uint64_t s = first; s < highest; ++s) {
+        const Logged& entry = log_[s % log_entries];
+        if (!entry.bits || !bit(entry.bits, from)) continue;
+        if (++peer.in_vain < deaf_feedbacks || copies_) return;
+        copies_ = true;
+        counters_->deaf.store(from + 1, std::memory_order_relaxed);
+        return;
+    }
 }
 
 void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
@@ -362,6 +382,7 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
             Piece& piece = pieces_[slot];
             if (!bit(remaining(slot), from) || piece.begin == 0) continue;
             if (bit(finished, slot) == bit(expected(slot), from)) {   // true whatever the horizon
+                if (!piece.mended && transfers_[piece.transfer].send.to.bits) peers_[from].in_vain = 0;
                 settle(slot, from);
                 continue;
             }

@@ -34,6 +34,7 @@ private:
     static constexpr uint32_t burst_max = 16, link_max = 32;   // packets in a burst, and on their way into the link
     static constexpr uint32_t repairs_first = 4096, repairs_a_packet = 4, repairs_max = 1 << 20;
     static constexpr uint64_t repair_us = 100;   // one more after that time
+    static constexpr uint32_t deaf_feedbacks = 32;
     static constexpr uint32_t none = ~uint32_t{0};
     static constexpr uint64_t never = ~uint64_t{0};
 
@@ -65,6 +66,7 @@ private:
         uint64_t begin;                    // the first of its transmissions, 0: none yet
         uint32_t next;                     // among those with unsent segments
         uint16_t repair;                   // bit b: block b has something to be sent again
+        bool mended;                       // something was
         Block blocks[piece_blocks];
     };
     struct Logged {
@@ -83,6 +85,7 @@ private:
         uint64_t rtt_us = 0, rtt_spread_us = 0;
         uint32_t open = 0;                                    // pieces that have begun and are not finished there
         uint32_t polls = 0;                                   // without an answer
+        uint32_t in_vain = 0;                                 // feedbacks since it was known to hear multicasts
         uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for, so that a liar does not take the network
         bool lost = false, lagging = false;
     };
@@ -112,6 +115,7 @@ private:
     void polls(Actions& actions);
     bool full() const { return burst_count_ >= burst_max || in_link_ + burst_count_ >= link_max || now_us_ < pace_us_; }
 
+    void hears(Rank from, uint64_t first, uint64_t highest);
     void report(Rank from, uint64_t horizon, Buffer payload);
     void report_block(Rank from, uint32_t slot, uint32_t block, const BlockItem* item, uint64_t horizon);
     void settle(uint32_t slot, Rank rank);
@@ -141,6 +145,7 @@ private:
     uint32_t mark_ = 0;
     uint64_t burst_ = 1, burst_done_ = 0;
     uint32_t burst_count_ = 0, in_link_ = 0;
+    bool copies_ = false;
     std::array<uint8_t, link_max> burst_sizes_{};   // by burst number
     uint64_t now_us_ = 0, pace_us_ = 0, due_us_ = never, heard_any_us_ = 0;
     std::vector<Event> done_;

@@ -118,7 +118,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     Burst& burst = *bursts_free_.back();
     bursts_free_.pop_back();
     burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1, burst.aimed = false;
-    burst.to = queue.front().send.to, burst.to_group = queue.front().to_group;
+    burst.to = queue.front().send.to, burst.to_group = queue.front().to_group, burst.copies = queue.front().send.copies;
     burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
     const uint32_t count_max = sockets_.segments ? burst_max : 1;
     for (uint32_t bytes = burst.segment_bytes; !queue.empty() && burst.count < count_max && bytes == burst.segment_bytes; queue.pop()) {
@@ -126,7 +126,7 @@ Datagrams::Burst* Datagrams::next_burst() {
         const Send& send = queued.send;
         bytes = static_cast<uint32_t>(send.payload.bytes) + frame_bytes;
         if (bytes > burst.segment_bytes || burst.bytes + bytes > burst_bytes_max || queued.to_group != burst.to_group ||
-            send.to.bits != burst.to.bits || (!send.to.bits && send.to.rank != burst.to.rank))
+            send.to.bits != burst.to.bits || send.copies != burst.copies || (!send.to.bits && send.to.rank != burst.to.rank))
             break;
         std::byte* header = burst.frames.get() + burst.count * frame_bytes;
         std::byte* tag = header + sizeof(DatagramHeader);
@@ -138,7 +138,7 @@ Datagrams::Burst* Datagrams::next_burst() {
         burst.inlined[burst.count++] = queued.inlined ? send.payload.host : nullptr;
         burst.bytes += bytes;
     }
-    if (burst.to.bits && multicast_ && !burst.to_group) {
+    if (burst.to.bits && multicast_ && !burst.to_group && !burst.copies) {
         uint32_t receivers = 0;
         for (size_t word = 0; word < (mates_.size() + 63) / 64; ++word)
             receivers += static_cast<uint32_t>(std::popcount(burst.to.bits[word]));

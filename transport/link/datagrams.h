@@ -91,9 +91,9 @@ private:
         uint32_t tickets[burst_max];
         std::byte* inlined[burst_max];
         RankSet to;
-        bool to_group, aimed;   // aimed: at somebody
-        Rank next;              // receiver, where each gets its own
-        uint32_t open;          // shots under way, and one while there are receivers to come
+        bool to_group, copies, aimed;   // aimed: at somebody
+        Rank next;                      // receiver, where each gets its own
+        uint32_t open;                  // shots under way, and one while there are receivers to come
     };
     struct Shot {   // a burst on its way to one address
         Op op;

@@ -73,9 +73,10 @@ public:
     virtual void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) = 0;
     /// trainer(host) runs on the rank's own thread, one thread of all at a time.
     virtual void trainer(Rank rank, std::function<Status(Host&)> trainer) = 0;
-    virtual Host& host(Rank rank) = 0;                  // to post from outside before run()
-    virtual void kill(Rank rank, uint64_t at_us) = 0;   // the rank stops for good
-    virtual void slow(Rank rank, double factor) = 0;    // its spend() and computes take that much longer
+    virtual Host& host(Rank rank) = 0;                    // to post from outside before run()
+    virtual void kill(Rank rank, uint64_t at_us) = 0;     // the rank stops for good
+    virtual void slow(Rank rank, double factor) = 0;      // its spend() and computes take that much longer
+    virtual void deafen(Rank rank, uint64_t at_us) = 0;   // multicasts do not reach it any more
     virtual void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) = 0;
     /// Until every trainer has returned (a killed one counts) or, without trainers, nothing is left to happen.  The first trainer's error,
     /// or Code::deadline at end_us.

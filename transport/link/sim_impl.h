@@ -130,6 +130,7 @@ public:
     Host& host(Rank rank) override { return nodes_[rank].host; }
     void kill(Rank rank, uint64_t at_us) override { happen(at_us * 1000, Do::kill, rank); }
     void slow(Rank rank, double factor) override { nodes_[rank].slow = factor; }
+    void deafen(Rank rank, uint64_t at_us) override { nodes_[rank].deaf_us = at_us; }
     void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) override {
         Partition partition{std::vector<bool>(config_.ranks), from_us, to_us};
         for (Rank r : side) partition.side[r] = true;
@@ -184,6 +185,7 @@ private:
         bool datagram_turn = false, transmitting = false, receiving = false, dead = false;
         bool bad = false, bad_sending = false;   // in a burst of losses
         double slow = 1;
+        uint64_t deaf_us = never;
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
         std::thread thread;

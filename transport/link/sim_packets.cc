@@ -251,9 +251,13 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     uint32_t index = node.datagrams.front();
     node.datagrams.pop_front();
     Message& m = messages_[index];
-    node.bytes_sent += m.bytes();
     node.transmitting = true;
-    uint64_t end_ns = now_ns_ + pass_ns(m.bytes());
+    auto addressed = [&](Rank to) { return m.send.to.bits[to / 64] >> to % 64 & 1; };
+    uint64_t bytes = m.bytes();
+    for (Rank to = 0, first = 1; m.send.copies && to < nodes_.size(); ++to)
+        if (m.send.to.bits && addressed(to) && !std::exchange(first, 0)) bytes += m.bytes();
+    node.bytes_sent += bytes;
+    const uint64_t end_ns = now_ns_ + pass_ns(bytes), last_ns = end_ns - pass_ns(m.bytes());   // when the last copy begins
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
     const bool lossy = config_.loss_type == PacketType{} || config_.loss_type == m.send.type;
@@ -263,14 +267,14 @@ void SimulatorImpl::transmit_datagram(Rank from) {
         uint32_t copies =
             (lossy && unlucky(config_.loss, &nodes_[to].bad) ? 0 : 1) + (config_.duplicate > 0 && chance() < config_.duplicate ? 1 : 0);
         m.waiting += copies;
-        while (copies--) happen(now_ns_ + delay_ns(), Do::datagram_arrive, to, index);
+        while (copies--) happen(last_ns + delay_ns(), Do::datagram_arrive, to, index);
     };
     if (!m.send.to.bits) return deliver(m.send.to.rank);   // not looked for: there may be thousands of ranks
     // All of a group hear what is for some of it.
     const Rank count = static_cast<Rank>(nodes_.size()), group = config_.group_ranks == 0 ? count : config_.group_ranks;
     const Rank first = from / group * group;
     for (Rank to = first; to < std::min(first + group, count); ++to)
-        if (to != from) deliver(to);
+        if (to != from && (m.send.copies ? addressed(to) : now_us() < nodes_[to].deaf_us)) deliver(to);
 }
 
 bool SimulatorImpl::separated(Rank a, Rank b) const {
