@@ -19,7 +19,7 @@ PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev 
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
 # gradcast-lab and its test; what bench/rivals compares with.
 PACKAGES_LAB    := iproute2 nftables iperf3 python3
-PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev
+PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
@@ -133,6 +133,8 @@ rivals: deps-rivals
 	@$(MAKE) --no-print-directory $(BUILD)/bench/rivals/mpi
 $(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(LIBRARY)
 	$(call program,-lbenchmark)
+$(BUILD)/bench/data/read: $(call objects,bench/data) $(LIBRARY)
+	$(call program)
 
 .SECONDEXPANSION:
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
@@ -148,7 +150,7 @@ test: deps
 	@$(MAKE) --no-print-directory test-built
 
 .PHONY: test-built tests
-tests: all $(TESTS) $(BUILD)/bench/micro/micro
+tests: all $(TESTS) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
 test-built: tests
 	@tests/run $(BUILD)
 

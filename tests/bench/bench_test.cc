@@ -339,6 +339,19 @@ void rival_runs(const std::string& rival) {
     EXPECT_EQ(report["wrong_elements"], 0);
     EXPECT_LE(report["median_us"].get<double>(), report["max_us"].get<double>());
 }
+TEST(SystemBench, DataIsReadBesideItsRivals) {
+    if (shell("test -x bench/data/run && test -d /usr/share/datasets/fashion-mnist && /usr/bin/python3 -c 0 2>/dev/null").code != 0)
+        GTEST_SKIP() << "bench/data/run, dataset-fashion-mnist or python3 is missing: run it in the folder of the sources";
+    // Which ratio it finds is no matter of a test; without h5py its columns are left out.
+    Result table =
+        shell("GRADCAST_BUILD=" + build_folder() + " timeout 100 bench/data/run --samples 6000 --repeat 1 --batches 10 2>/dev/null");
+    EXPECT_LE(table.code, 1) << table.out;
+    for (const char* name : {"order, cache", "order, disk", "order, compressed", "shuffled ", "shuffled, compressed"})
+        EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
+    EXPECT_EQ(run("bench/data/read order absent.h5 4096 2>/dev/null").code, 1);
+    EXPECT_EQ(run("bench/data/read sideways absent.h5 4096 2>/dev/null").code, 2);
+}
+
 TEST(SystemBench, GlooRuns) {
     if (shell("/usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0) GTEST_SKIP() << "python3-torch is missing (make deps-rivals)";
     rival_runs("gloo");
