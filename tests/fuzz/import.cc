@@ -1,0 +1,70 @@
+// Importers on files that say anything: IDX, tar archives (plain, gz, xz) of CIFAR's records, folders of PNG and JPEG.  The first byte of
+// the input says which; after it comes for each file its length (2 bytes, little-endian) and its bytes, the last one has all that is left.
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "datasets/image.h"
+#include "datasets/reader.h"
+
+namespace gradcast {
+namespace {
+
+struct Case {
+    const char* kind;
+    const char* from;   // within the folder
+    std::vector<const char*> files;
+};
+const Case cases[] = {
+    {"idx",
+     "in",
+     {"in/train-labels-idx1-ubyte", "in/train-images-idx3-ubyte", "in/t10k-labels-idx1-ubyte", "in/t10k-images-idx3-ubyte.gz"}},
+    {"cifar10", "in/archive", {"in/archive"}},
+    {"cifar100", "in", {"in/train.bin", "in/test.bin.xz"}},
+    {"images", "in", {"in/a/1", "in/b/2"}},
+};
+constexpr uint64_t pixels_max = 1 << 22;   // libFuzzer has a bound on memory of its own
+
+}   // namespace
+}   // namespace gradcast
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    using namespace gradcast;
+    namespace fs = std::filesystem;
+    if (size == 0) return 0;
+    const Case& chosen = cases[data[0] % std::size(cases)];
+    ++data, --size;
+    static const fs::path folder = fs::temp_directory_path() / fmt::format("gradcast-fuzz-import-{}", ::getpid());
+    fs::remove_all(folder);
+    bool large = false;
+    for (const char* name : chosen.files) {
+        size_t bytes = size;
+        if (name != chosen.files.back()) {
+            if (size < 2) break;
+            bytes = std::min<size_t>(data[0] | data[1] << 8, size - 2);
+            data += 2, size -= 2;
+        }
+        const fs::path path = folder / name;
+        fs::create_directories(path.parent_path());
+        std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+        data += bytes, size -= bytes;
+        ImageFile image;
+        if (!std::strcmp(chosen.kind, "images") && image_open(path, &image).ok()) large |= uint64_t{image.H} * image.W > pixels_max;
+    }
+    ImportResult result;
+    const std::string out = folder / "out";
+    Status status = large ? Status() : data_import({.kind = chosen.kind, .from = folder / chosen.from, .out = out, .compress = 1}, &result);
+    if (!status.ok()) {
+        GC_ASSERT(std::strlen(status.what) > 0 && !std::strchr(status.what, '\n'));
+        GC_ASSERT(!fs::exists(out) || fs::is_empty(out));
+    } else if (!large) {
+        for (const std::string& path : result.paths) {
+            std::unique_ptr<DataSet> all;
+            GC_ASSERT(data_open(path, &all).ok() && data_verify(*all).ok());
+        }
+    }
+    fs::remove_all(folder);
+    return 0;
+}
