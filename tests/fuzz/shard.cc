@@ -83,6 +83,12 @@ void data_set(Input& input, hid_t file, const char* name, std::vector<hsize_t> d
         std::vector<hsize_t> chunk(dims.size(), 1);
         H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
     }
+    if (how == 11 || how == 12) {   // whole samples, deflated
+        std::vector<hsize_t> chunk = dims;
+        chunk[0] = std::min<hsize_t>(1 + input.byte() % 4, dims[0]);
+        H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
+        H5Pset_deflate(creation.get(), 1 + input.byte() % 9);
+    }
     Hid space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     Hid data_set(H5Dcreate2(file, name, type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
     if (!data_set) return;
@@ -94,6 +100,12 @@ void data_set(Input& input, hid_t file, const char* name, std::vector<hsize_t> d
         std::vector<uint8_t> values(elements * 4);
         input.fill(values.data(), std::min<size_t>(values.size(), 32));
         H5Dwrite(data_set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+    }
+    if (how == 12) {   // one of the chunks holds anything
+        std::vector<hsize_t> first(dims.size());
+        std::vector<uint8_t> stored(1 + input.byte());
+        input.fill(stored.data(), stored.size());
+        H5Dwrite_chunk(data_set.get(), H5P_DEFAULT, input.byte() & 1, first.data(), stored.size(), stored.data());
     }
     Hid digits(H5Tcopy(H5T_C_S1));
     H5Tset_size(digits.get(), 64);
@@ -151,7 +163,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (Status status = shard_open(path, &shard); status.ok()) {
         GC_ASSERT(shard.info.count > 0 && shard.info.C > 0 && shard.info.mean.size() == shard.info.C &&
                   shard.info.std.size() == shard.info.C);
-        GC_ASSERT(shard.images_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
+        for (const StoredChunk& chunk : shard.chunks) GC_ASSERT(chunk.offset + chunk.bytes <= image.size());
+        GC_ASSERT(shard.chunk_samples > 0 ||
+                  shard.images_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
         GC_ASSERT(shard.labels_offset + shard.info.count * shard.label_bytes <= image.size());
         (void)shard_verify(shard).ok();
         std::unique_ptr<DataSet> all;
@@ -159,7 +173,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             uint64_t last = all->info().count - 1;
             std::vector<uint8_t> pixels(all->sample_bytes());
             int32_t label = -1;
-            GC_ASSERT(all->read({&last, 1}, pixels.data(), &label).ok() && label >= 0 && label < static_cast<int32_t>(all->info().classes));
+            const bool read = all->read({&last, 1}, pixels.data(), &label).ok();   // a chunk may be broken
+            GC_ASSERT(read ? label >= 0 && label < static_cast<int32_t>(all->info().classes) : all->chunked());
         }
     } else {
         GC_ASSERT(std::strlen(status.what) > 0 && !std::strchr(status.what, '\n'));
