@@ -232,6 +232,7 @@ private:
                                   .m = job_.m,
                                   .s = job_.s,
                                   .r = job_.r,
+                                  .weights = job_.weights,
                                   .servers = job_.servers,
                                   .deadline_us = deadline_us_},
                                  n, config_.datagram_bytes, &alternatives_));

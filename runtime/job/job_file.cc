@@ -19,12 +19,13 @@ namespace {
 
 constexpr uint64_t job_bytes_max = 1 << 20;
 
-enum class Kind : uint8_t { text, name, integer, number, duration, flag };   // name: one of Option::names()
+enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers };   // name: one of Option::names()
 
 struct Value {
     std::string text;
     int64_t integer = 0;
     double number = 0;   // of a duration: seconds
+    std::vector<double> numbers = {};
 };
 
 /// Where values go: a layer is filled in and then appended to the job's.
@@ -76,6 +77,7 @@ void put(uint32_t& to, const Value& value) { to = static_cast<uint32_t>(value.in
 void put(uint64_t& to, const Value& value) { to = static_cast<uint64_t>(value.integer); }
 void put(double& to, const Value& value) { to = value.number; }
 void put(std::string& to, const Value& value) { to = value.text; }
+void put(std::vector<double>& to, const Value& value) { to = value.numbers; }
 template <typename T>
 T& at(Target target, T JobConfig::*member) {
     return target.job->*member;
@@ -169,6 +171,9 @@ constexpr Option options[] = {
     {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "of coded exchanges: how many nodes may be late or dead",
      set<&JobConfig::s>},
     {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr, "of cssgd: how many nodes share a block", set<&JobConfig::r>},
+    {"algorithm", "weights", Kind::numbers, "[]", 0, 1e30, true, nullptr,
+     "of cssgd: how much of the blocks each node computes, in the order of the nodes, as [1, 2, 1]; none: all alike",
+     set<&JobConfig::weights>},
     {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "of ps: how many nodes sum up", set<&JobConfig::servers>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
@@ -308,6 +313,17 @@ private:
                 if (!node.is_boolean()) return wrong(fmt::format("is {}, not true or false", type_name(node)));
                 value.integer = **node.as_boolean();
                 break;
+            case Kind::numbers: {
+                const toml::array* array = node.as_array();
+                if (!array) return wrong(fmt::format("is {}, not a list of numbers, as [1, 2, 1]", type_name(node)));
+                for (const toml::node& each : *array) {
+                    if (!each.is_number()) return wrong(fmt::format("holds {}, not numbers alone", type_name(each)));
+                    value.numbers.push_back(*each.value<double>());
+                    if (!(value.numbers.back() > option.min && value.numbers.back() <= option.max))
+                        return wrong(fmt::format("{} is not above {}", value.numbers.back(), bound(option, option.min)));
+                }
+                break;
+            }
             case Kind::number:
                 if (!node.is_number()) return wrong(fmt::format("is {}, not a number", type_name(node)));
                 value.number = *node.value<double>();

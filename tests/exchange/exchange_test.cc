@@ -317,6 +317,8 @@ TEST(Malformed, NoiseDoesNoHarm) {
                 one.on(event);
             }
         }
+        EXPECT_GT(one.placed, 0u);
+        EXPECT_LT(one.placed, 1000u);   // each place is given once in a step, and nobody releases a step
     }
 }
 

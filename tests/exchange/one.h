@@ -15,6 +15,7 @@ struct One {
     Arena arena;
     std::unique_ptr<Exchange> exchange;
     Actions actions;
+    uint64_t placed = 0;
     explicit One(const char* name, Rank self = 1, uint32_t n = 3, uint32_t blocks = 3, uint32_t m = 1, uint32_t s = 0) {
         for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
         const ExchangeKind* kind = nullptr;
@@ -38,6 +39,9 @@ struct One {
         Landing landing = exchange->land(packet, bytes, &packet.payload);
         if (landing != Landing::place) return landing;
         EXPECT_EQ(packet.payload.bytes, bytes);
+        EXPECT_GE(packet.payload.host, arena.whole().host);
+        EXPECT_LE(packet.payload.host + bytes, arena.whole().host + arena.whole().bytes);
+        ++placed;
         std::memset(packet.payload.host, fill, bytes);
         Event event;
         event.kind = Event::Kind::packet, event.packet = &packet;
