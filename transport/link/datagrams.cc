@@ -297,7 +297,7 @@ void Datagrams::packet(const Packet& packet) {
     if (stage >= stages) return;
     if (body.round.get() != mate.round) {
         mate.round = body.round.get();
-        std::fill(std::begin(mate.heard), std::end(mate.heard), 0);
+        std::fill(std::begin(mate.heard), std::end(mate.heard), 0), std::fill(std::begin(mate.train), std::end(mate.train), 0);
     }
     if (stage == 0) {
         if (now_us_ > arriving_.last_us + pause_us) arriving_ = {};
@@ -306,6 +306,8 @@ void Datagrams::packet(const Packet& packet) {
         if (arriving_.first_bytes < burst_bytes) arriving_.first_bytes += bytes, arriving_.from_us = now_us_;
         else arriving_.later_bytes += bytes;
     }
+    if (body.train.get() < mate.train[stage]) return;   // the verdict is on one train
+    if (std::exchange(mate.train[stage], body.train.get()) != body.train.get()) mate.heard[stage] = 0;
     ++mate.heard[stage];
     mate.reports |= 1u << stage, reporting_ = true;
 }

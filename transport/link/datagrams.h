@@ -60,7 +60,8 @@ private:
         uint64_t up_us = 0;
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
         // Of its trains.
-        uint32_t round = 0, heard[stages] = {}, reports = 0;   // reports: bits of the stages to tell about
+        uint32_t round = 0, heard[stages] = {}, train[stages] = {},
+                 reports = 0;   // heard: of the newest train; reports: stages to tell about
     };
     /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
     struct Arriving {
@@ -152,6 +153,7 @@ private:
     bool multicast_ = false, said_ = false;
     uint32_t round_ = 0, sizes_[stages] = {};   // payload by stage, 0: no such stage
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
+    uint32_t trains_sent_ = 0;
     Arriving arriving_;
     std::vector<std::byte> blank_;   // what probes carry
     mutable std::mutex text_mutex_;

@@ -40,7 +40,7 @@ void Datagrams::told(const Packet& packet) {
         const ProbeBody body = body_of<ProbeBody>(packet);
         const uint32_t stage = body.stage.get();
         if (body.round.get() != round_ || stage >= stages) return;
-        mate.had[stage] = body.count.get();
+        mate.had[stage] = std::max<uint32_t>(mate.had[stage], body.count.get());
         if (body.rate_mbit.get()) mate.rate_mbit = body.rate_mbit.get();
         return;
     }
@@ -75,7 +75,8 @@ void Datagrams::told(const Packet& packet) {
 void Datagrams::train(uint32_t stage, Rank rank) {
     const uint32_t count = train_datagrams(stage);
     ProbeBody body{};
-    body.round.set(round_), body.stage.set(static_cast<uint16_t>(stage)), body.count.set(static_cast<uint16_t>(count));
+    body.round.set(round_), body.stage.set(static_cast<uint16_t>(stage)), body.count.set(static_cast<uint16_t>(count)),
+        body.train.set(++trains_sent_);
     Queued queued{{}, ticket_none, false, rank == mates_.size()};
     queued.send.to.rank = rank, queued.send.type = PacketType::probe, queued.send.body = body_bytes(body);
     queued.send.payload = {blank_.data(), nullptr, sizes_[stage], 0}, queued.send.channel = datagram_channel_probe;

@@ -98,7 +98,7 @@ struct KeyPayload {
 struct ProbeBody {
     Le32 round;
     Le16 stage, count;
-    Le32 rate_mbit, reserved;
+    Le32 rate_mbit, train;   // train: their number, the same in all of one
 };
 static_assert(sizeof(ProbeBody) == 16);
 
