@@ -34,7 +34,7 @@ struct JobConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;   // of exchanges, see ExchangeConfig
     std::vector<double> weights;
-    std::string transport = "auto";              // "auto", "ip", "tcp"
+    std::string transport = "auto";   // "auto", "ip", "tcp"
     Protect protect = Protect::auth;
 };
 
