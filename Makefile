@@ -123,7 +123,7 @@ $(BUILD)/gradcastd: $(BUILD)/obj/runtime/daemon/main.o $(LIBRARY)
 	$(call program)
 $(BUILD)/gradcastctl: $(call objects,tools/gradcastctl) $(LIBRARY)
 	$(call program)
-$(BUILD)/gradcast-bench: $(call objects,bench/comm) $(LIBRARY)
+$(BUILD)/gradcast-bench: $(call objects,bench/comm) $(call objects,bench/net) $(LIBRARY)
 	$(call program)
 # Bindings for C++ that MPI itself has dropped warn, so they stay out.
 $(BUILD)/bench/rivals/mpi: bench/rivals/mpi.cc
@@ -131,7 +131,7 @@ $(BUILD)/bench/rivals/mpi: bench/rivals/mpi.cc
 	$(Q)mkdir -p $(@D) && mpicxx -std=c++20 -O2 -Wall -Wextra -Wshadow -DOMPI_SKIP_MPICXX -o $@ $<
 rivals: deps-rivals
 	@$(MAKE) --no-print-directory $(BUILD)/bench/rivals/mpi
-$(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(LIBRARY)
+$(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(BUILD)/obj/bench/net/rig.o $(LIBRARY)
 	$(call program,-lbenchmark)
 $(BUILD)/bench/data/read: $(call objects,bench/data) $(LIBRARY)
 	$(call program)

@@ -43,6 +43,16 @@ struct GradientSink {
     virtual void loss(uint32_t lane, BlockId block, double sum) = 0;   // over the block's samples; before the first bucket
 };
 
+/// Gets how long each layer's passes take: on the lane, after each.  `input` is what is done to the samples before layer 0; a layer that
+/// was computed together with another has no passes of its own.
+struct Layer;   // nn/layers.h; it lives as long as the net
+enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
+struct NetTrace {
+    virtual ~NetTrace() = default;
+    virtual uint64_t now_ns() = 0;
+    virtual void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) = 0;
+};
+
 struct Optimiser;   // nn/optimiser.h
 
 struct NetConfig {
@@ -68,6 +78,8 @@ struct Net {
     /// Any thread.
     virtual void cancel(StepId step) = 0;
     static constexpr StepId no_step = ~StepId{0};
+    /// Of all blocks from now on; null, as it begins: no clock is read.  Between blocks only; it must live as long as they are computed.
+    virtual void trace(NetTrace* trace) = 0;
     /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
     /// Applies one bucket's sum: value = (float)((double)S * unit of its group), then the optimiser.  Trainer thread, no block running.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/comm/bench.h"
+#include "bench/net/net.h"
 #include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
@@ -91,6 +92,10 @@ int run(const Options& options) {
     if (options.command == "allreduce" || options.command == "ps")
         if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     if (options.check) return 0;
+    if (options.command == "layers" || options.command == "step") {
+        const Status status = options.command == "step" ? step_run(options) : layers_run(options);
+        return status.ok() ? 0 : failed(status);
+    }
     if (options.command == "simulate") {
         bool wrong = false;
         if (Status status = simulate_run(options, &wrong); !status.ok()) return failed(status);

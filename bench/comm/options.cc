@@ -135,6 +135,24 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     simulate->add_flag("--json", result.json, "print JSON instead of the table");
     add_sum(simulate);
     add_code(simulate);
+    auto add_net = [&](const char* name, const char* what) {
+        CLI::App* command = app.add_subcommand(name, what);
+        command->add_option("--net", result.net, "a preset")->capture_default_str();
+        command->add_option("--isa", result.isa, "portable, avx2, avx512 or auto: what this CPU has")->capture_default_str();
+        command->add_option("--batch", result.batch, "samples of a step")->check(CLI::Range(1, 65536))->capture_default_str();
+        command->add_option("--blocks", result.blocks, "that the batch is cut in; `step` takes several, with commas")
+            ->delimiter(',')
+            ->check(CLI::Range(1, 4096))
+            ->capture_default_str();
+        command->add_option("--threads", result.threads, "lanes, each of which computes a block at a time")
+            ->check(CLI::Range(1, 64))
+            ->capture_default_str();
+        command->add_option("--repeat", result.repeat, "timed steps")->check(CLI::Range(1, 10000))->capture_default_str();
+        command->add_option("--warmup", result.warmup, "untimed ones before them")->check(CLI::Range(0, 1000))->capture_default_str();
+        command->add_flag("--json", result.json, "print JSON instead of the table");
+    };
+    add_net("layers", "time of each layer and pass of a net, and its share of what this CPU could do");
+    add_net("step", "images/s of whole training steps of one node, without loading and exchange");
     app.add_subcommand("exchanges", "list the exchanges");
 
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -154,6 +172,10 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         if (simulate->count("--size") == 0) sizes = "256K";
         if (rate.empty()) rate = "1gbit";
     }
+    for (uint32_t blocks : result.blocks)
+        if (blocks > result.batch) return wrong(fail(Code::invalid, "--blocks {}: a batch of {} has no more blocks", blocks, result.batch));
+    if (result.command == "layers" && result.blocks.size() > 1)
+        return wrong(fail(Code::invalid, "layers takes one number of --blocks, not {}", result.blocks.size()));
     if (result.command == "exchanges") {
         for (const ExchangeKind& kind : exchange_kinds()) fmt::print("{}\t{}\n", kind.name, kind.summary);
         return 0;

@@ -10,7 +10,7 @@
 namespace gradcast {
 
 struct Options {
-    std::string command;   // allreduce, ps, simulate, multicast, p2p; "" with --connect
+    std::string command;   // allreduce, ps, simulate, multicast, p2p, layers, step; "" with --connect
     std::vector<std::string> exchanges{"ring"};
     uint32_t nodes = 4, repeat = 20, warmup = 3;
     std::vector<uint64_t> sizes;   // bytes
@@ -28,6 +28,10 @@ struct Options {
     uint32_t group = 16;                  // grouped: nodes of one
     uint64_t latency_us = 50;             // one way
     double block_us = 0;                  // computing one super-block
+    std::string net = "lenet5";           // layers, step
+    std::string isa = "auto";
+    uint32_t batch = 100, threads = 1;
+    std::vector<uint32_t> blocks{1};
     // Where, which is each node's own matter.
     std::string server, connect, key, interface;
     uint32_t wait_s = 60;

@@ -63,6 +63,7 @@ public:
     void refresh() override;
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
+    void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
     Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
 
@@ -72,6 +73,8 @@ private:
     Status check(const Samples& samples) const;
     /// Fills the input and runs all layers forward.
     Status forward(const Program& program, Frame& frame, StepId step);
+    void input(const Program& program, Frame& frame);
+    Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(size_t layer);
 
@@ -90,6 +93,7 @@ private:
     Buffer parameters_, copies_memory_, apply_memory_;
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};
+    NetTrace* trace_ = nullptr;
     const FloatKernels& kernels_ = float_kernels(isa_best());
 };
 
@@ -227,7 +231,7 @@ std::string CpuNet::block_sizes() const {
     return text;
 }
 
-Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
+void CpuNet::input(const Program& program, Frame& frame) {
     const Samples& samples = *frame.samples;
     Shape padded = layers_[0].in;
     float* image = frame.at(program.input);
@@ -242,10 +246,25 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
             for (uint64_t h = 0; h < rows_of_image; ++h, pixels += row)
                 kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale, shift);
         }
+}
+
+Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass) {
+    const bool traced = trace_ && frame.training && !list.empty();
+    const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
+    for (const Operation& operation : list) GC_TRY(operation(frame));
+    if (traced) trace_->pass(frame.lane, layers_[layer], pass, begin_ns, trace_->now_ns());
+    return {};
+}
+
+Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
+    const bool traced = trace_ && frame.training;
+    const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
+    input(program, frame);
+    if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
     frame.loss = 0, frame.right = 0;
-    for (const Operations& layer : program.layers) {
+    for (size_t i = 0; i < layers_.size(); ++i) {
         if (cancelled(step)) return step_cancelled;
-        for (const Operation& operation : layer.forward) GC_TRY(operation(frame));
+        GC_TRY(run(program.layers[i].forward, frame, i, Pass::forward));
     }
     return {};
 }
@@ -270,9 +289,9 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     if (statistics_) GC_TRY(complete(0));   // the forward pass has made them
     for (size_t i = layers_.size(); i-- > 0;) {
         if (cancelled(id.step)) return step_cancelled;
-        for (const Operation& operation : program->layers[i].weights) GC_TRY(operation(frame));
+        GC_TRY(run(program->layers[i].weights, frame, i, Pass::backward_weights));
         if (bucket_of_layer_[i] != ~0u) GC_TRY(complete(bucket_of_layer_[i]));
-        for (const Operation& operation : program->layers[i].data) GC_TRY(operation(frame));
+        GC_TRY(run(program->layers[i].data, frame, i, Pass::backward_data));
     }
     return {};
 }

@@ -352,6 +352,44 @@ TEST(SystemBench, DataIsReadBesideItsRivals) {
     EXPECT_EQ(run("bench/data/read sideways absent.h5 4096 2>/dev/null").code, 2);
 }
 
+TEST(SystemBench, LayersAndStepsHaveTimes) {
+    nlohmann::json layers = report_of("layers --net lenet5 --batch 20 --blocks 3 --threads 2", 0);
+    ASSERT_FALSE(layers.is_discarded());
+    EXPECT_GT(layers["peak_gflops"].get<double>(), 0);
+    std::string passes;
+    for (const auto& row : layers["rows"]) {
+        EXPECT_GT(row["us"].get<double>(), 0) << row.dump();
+        passes += row["layer"].get<std::string>() + " " + row["pass"].get<std::string>() + ", ";
+    }
+    for (const char* pass : {"conv1 input", "conv1 forward", "conv2 backward data", "conv2 backward weights", "fc3 forward", "quantise"})
+        EXPECT_NE(passes.find(pass), std::string::npos) << pass << " is not among " << passes;
+    EXPECT_EQ(passes.find("conv1 backward data"), std::string::npos);
+    nlohmann::json steps = report_of("step --net mlp --batch 8 --blocks 1,3 --isa portable", 0);
+    ASSERT_FALSE(steps.is_discarded());
+    EXPECT_EQ(steps["isa"], "portable");
+    ASSERT_EQ(steps["rows"].size(), 2u);
+    for (const auto& row : steps["rows"]) EXPECT_GT(row["images_per_s"].get<double>(), 0);
+    EXPECT_EQ(run("gradcast-bench step --batch 4 --blocks 5 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench layers --net lenet6 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench layers --isa sse9 2>/dev/null").code, 2);
+}
+
+TEST(SystemBench, NetsRunBesideTorch) {
+    if (shell("test -x bench/nets && /usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0)
+        GTEST_SKIP() << "bench/nets (run it in the folder of the sources) or python3-torch is missing (make deps-rivals)";
+    // Which ratio it finds is no matter of a test.
+    Result table = shell("GRADCAST_BUILD=" + build_folder() +
+                         " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
+    EXPECT_LE(table.code, 1) << table.out;
+    for (const char* name : {"ours, 1 blocks", "torch as installed", "torch at its best", "blocks of 16"})
+        EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
+    // The same nets, which their numbers of parameters say.
+    for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}}) {
+        Result result = shell(fmt::format("/usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", net));
+        EXPECT_EQ(nlohmann::json::parse(result.out, nullptr, false)["parameters"], parameters);
+    }
+}
+
 TEST(SystemBench, GlooRuns) {
     if (shell("/usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0) GTEST_SKIP() << "python3-torch is missing (make deps-rivals)";
     rival_runs("gloo");

@@ -23,12 +23,14 @@ using Vector = __m512i;
 #define GC_LOAD(from) _mm512_loadu_si512(from)
 #define GC_STORE(to, value) _mm512_storeu_si512(to, value)
 #define GC_SET64(value) _mm512_set1_epi64(value)
+#define GC_BITS(floats) _mm512_castps_si512(floats)
 #elif defined(__AVX2__)
 using Vector = __m256i;
 #define GC_V(name) _mm256_##name
 #define GC_LOAD(from) _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
 #define GC_STORE(to, value) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value)
 #define GC_SET64(value) _mm256_set1_epi64x(value)
+#define GC_BITS(floats) _mm256_castps_si256(floats)
 #endif
 
 void add_i16(int16_t* __restrict dst, const int16_t* __restrict src, uint64_t count) {
@@ -98,6 +100,54 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
                           : quantise<Signed, Unsigned, false, false>(dst, x, count, scale);
     return accumulate ? quantise<Signed, Unsigned, true, true>(dst, x, count, scale)
                       : quantise<Signed, Unsigned, false, true>(dst, x, count, scale);
+}
+
+#if defined(GC_V)
+// Where the factor is a power of two and the limit below 2^30 the same words come from floats, in a quarter of the time: the product is
+// exact (or so small that it becomes 0, or so large that it is beyond the limit), and so is +-2^30, to which it is cut before it becomes an
+// integer.
+template <bool accumulate>
+QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, float factor, int32_t limit) {
+    constexpr uint64_t lanes = sizeof(Vector) / sizeof(float);
+    const Vector magnitude = GC_V(set1_epi32)(0x7FFFFFFF), most = GC_V(set1_epi32)(limit), least = GC_V(set1_epi32)(-limit);
+    const auto scale = GC_V(set1_ps)(factor), top = GC_V(set1_ps)(0x1p30f), bottom = GC_V(set1_ps)(-0x1p30f);
+    Vector maximum{};
+    uint64_t clipped = 0;
+    for (uint64_t i = 0; i < count; i += lanes) {
+        const auto value = GC_V(loadu_ps)(x + i);
+        maximum = GC_V(max_epu32)(maximum, GC_BITS(value) & magnitude);
+        const auto cut = GC_V(max_ps)(GC_V(min_ps)(GC_V(mul_ps)(value, scale), top), bottom);   // NaN becomes 2^30
+        const Vector word = GC_V(cvtps_epi32)(cut), q = GC_V(max_epi32)(GC_V(min_epi32)(word, most), least);
+#if defined(__AVX512BW__)
+        clipped += static_cast<uint64_t>(__builtin_popcount(_mm512_cmpneq_epi32_mask(word, q)));
+#else
+        clipped += static_cast<uint64_t>(
+            8 - __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(word, q))))));
+#endif
+        GC_STORE(dst + i, accumulate ? GC_V(add_epi32)(GC_LOAD(dst + i), q) : q);
+    }
+    uint32_t all[lanes], greatest = 0;
+    GC_STORE(all, maximum);
+    for (uint32_t each : all) greatest = each > greatest ? each : greatest;
+    return {__builtin_bit_cast(float, greatest), clipped};
+}
+#endif
+
+QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate) {
+#if defined(GC_V)
+    const auto factor = static_cast<float>(scale.factor);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, factor), exponent = bits >> 23;
+    const bool power = factor == scale.factor && (bits & 0x7FFFFF) == 0 && exponent > 0 && exponent < 255;
+    if (power && scale.divisor == 1.0 && scale.limit < 1 << 30) {
+        const uint64_t whole = count / 16 * 16;
+        const QuantiseResult most = accumulate ? quantise_float<true>(dst, x, whole, factor, scale.limit)
+                                               : quantise_float<false>(dst, x, whole, factor, scale.limit);
+        const QuantiseResult rest = quantise_any<int32_t, uint32_t>(dst + whole, x + whole, count - whole, scale, accumulate);
+        const uint32_t a = __builtin_bit_cast(uint32_t, most.maximum), b = __builtin_bit_cast(uint32_t, rest.maximum);
+        return {a > b ? most.maximum : rest.maximum, most.clipped + rest.clipped};
+    }
+#endif
+    return quantise_any<int32_t, uint32_t>(dst, x, count, scale, accumulate);
 }
 
 // Elements 64 g .. 64 g + 63 draw from the 16 counters 16 g .. 16 g + 15, 16 elements in a row from one word of each: that way the
@@ -395,7 +445,7 @@ const WordKernels GC_NAME(GC_ISA) = {add_i16,
                                      sub<int16_t, uint16_t>,
                                      sub<int32_t, uint32_t>,
                                      sub<int64_t, uint64_t>,
-                                     quantise_any<int32_t, uint32_t>,
+                                     quantise_i32,
                                      quantise_any<int64_t, uint64_t>,
                                      quantise_i16,
                                      combine_any,

@@ -1,0 +1,165 @@
+#include "bench/net/net.h"
+
+#include <algorithm>
+#include <map>
+
+#include "bench/comm/report.h"
+#include "bench/net/rig.h"
+#include "nn/layers.h"
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+/// Multiply-adds of a layer's pass over one sample, each counted as two.
+double flops(const Layer& layer) {
+    if (layer.kind != Kind::conv && layer.kind != Kind::inner_product) return 0;
+    return 2.0 * static_cast<double>(layer.weights) * layer.out.H * layer.out.W;
+}
+
+constexpr const char* pass_names[] = {"input", "forward", "backward weights", "backward data"};
+
+/// Nanoseconds of one step by layer and pass, all lanes together.
+struct Times final : NetTrace {
+    struct Lane {
+        std::map<std::pair<const Layer*, Pass>, uint64_t> ns;
+        char pad[64];   // lanes do not share a cache line
+    };
+    std::vector<Lane> lanes;
+    std::vector<std::pair<const Layer*, Pass>> order;   // as lane 0 meets them
+    uint64_t now_ns() override { return clock_ns(); }
+    void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) override {
+        lanes[lane].ns[{&layer, pass}] += end_ns - begin_ns;
+        const std::pair key{&layer, pass};
+        if (lane == 0 && std::find(order.begin(), order.end(), key) == order.end()) order.push_back(key);
+    }
+};
+
+double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+}
+
+Status begin(const Options& options, Isa* isa) {
+    GC_TRY(isa_parse(options.isa, isa));
+    return nn_isa(*isa);
+}
+
+nlohmann::json head(const Options& options, Isa isa, double peak) {
+    return {{"bench", options.command}, {"version", version_text},    {"net", options.net},  {"batch", options.batch},
+            {"isa", isa_name(isa)},     {"threads", options.threads}, {"peak_gflops", peak}, {"repeat", options.repeat}};
+}
+
+void head_print(const Options& options, Isa isa, double peak) {
+    fmt::print("# {}, batch {}, {} thread{}, kernels {}; peak {:.1f} GFLOP/s measured by multiply-adds alone; medians of {}\n", options.net,
+               options.batch, options.threads, options.threads == 1 ? "" : "s", isa_name(isa), peak, options.repeat);
+}
+
+double step_flops(const Net& net, uint32_t batch) {
+    std::vector<Layer> layers;
+    if (!layers_check(net.spec(), &layers).ok()) return 0;   // it has been checked
+    double sum = 0;
+    for (const Layer& layer : layers) sum += flops(layer) * batch * (&layer == layers.data() ? 2 : 3);   // the first has no backward data
+    return sum;
+}
+
+}   // namespace
+
+Status layers_run(const Options& options) {
+    Isa isa;
+    GC_TRY(begin(options, &isa));
+    NetRig rig;
+    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads));
+    Times times;
+    times.lanes.resize(options.threads);
+    for (uint32_t step = 0; step < options.warmup; ++step) GC_TRY(rig.step());
+    rig.net().trace(&times);
+    std::map<std::pair<const Layer*, Pass>, std::vector<double>> found;
+    std::vector<double> quantise, apply, whole;
+    for (uint32_t step = 0; step < options.repeat; ++step) {
+        for (Times::Lane& lane : times.lanes) lane.ns.clear();
+        rig.quantise_ns.assign(options.threads, 0), rig.apply_ns = 0;
+        const uint64_t begin_ns = clock_ns();
+        GC_TRY(rig.step());
+        whole.push_back(static_cast<double>(clock_ns() - begin_ns));
+        uint64_t quantise_ns = 0;
+        for (uint64_t ns : rig.quantise_ns) quantise_ns += ns;
+        quantise.push_back(static_cast<double>(quantise_ns)), apply.push_back(static_cast<double>(rig.apply_ns));
+        std::map<std::pair<const Layer*, Pass>, double> sums;
+        for (const Times::Lane& lane : times.lanes)
+            for (const auto& [key, ns] : lane.ns) sums[key] += static_cast<double>(ns);
+        for (const auto& [key, ns] : sums) found[key].push_back(ns);
+    }
+    const double peak = peak_gflops(isa, options.threads), each = peak / options.threads;
+
+    nlohmann::json rows = nlohmann::json::array();
+    auto row = [&](const std::string& layer, const char* pass, double ns, double flop, double most) {
+        nlohmann::json made{{"layer", layer},   {"pass", pass},      {"us", ns / 1e3},
+                            {"gflop", nullptr}, {"gflops", nullptr}, {"percent_of_peak", nullptr}};
+        if (flop > 0) made["gflop"] = flop / 1e9, made["gflops"] = flop / ns, made["percent_of_peak"] = 100 * flop / ns / most;
+        rows.push_back(std::move(made));
+    };
+    for (const auto& key : times.order) {
+        const auto [layer, pass] = key;
+        row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),
+            pass == Pass::input ? 0 : flops(*layer) * options.batch, each);
+    }
+    row("", "quantise", median(quantise), 0, each);
+    row("", "apply", median(apply), 0, each);
+    row("", "whole step", median(whole), step_flops(rig.net(), options.batch), peak);
+
+    if (options.json) {
+        nlohmann::json report = head(options, isa, peak);
+        report["blocks"] = options.blocks[0], report["rows"] = rows;
+        fmt::print("{}\n", report.dump());
+        return {};
+    }
+    head_print(options, isa, peak);
+    fmt::print("# {} block{}; a layer's time is that of all threads together, its share of one thread's peak\n", options.blocks[0],
+               options.blocks[0] == 1 ? "" : "s");
+    const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
+                              {"gflop", "GFLOP", 1, 4, 8},  {"gflops", "GFLOP/s", 1, 1, 8}, {"percent_of_peak", "% of peak", 1, 1, 9}};
+    columns_print(columns);
+    for (const auto& each_row : rows) row_print(columns, each_row);
+    return {};
+}
+
+Status step_run(const Options& options) {
+    Isa isa;
+    GC_TRY(begin(options, &isa));
+    const double peak = peak_gflops(isa, options.threads);
+    nlohmann::json rows = nlohmann::json::array();
+    for (uint32_t blocks : options.blocks) {
+        NetRig rig;
+        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads));
+        std::vector<double> whole;
+        for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
+            const uint64_t begin_ns = clock_ns();
+            GC_TRY(rig.step());
+            if (step >= options.warmup) whole.push_back(static_cast<double>(clock_ns() - begin_ns));
+        }
+        const double ns = median(whole), flop = step_flops(rig.net(), options.batch);
+        rows.push_back({{"blocks", blocks},
+                        {"median_us", ns / 1e3},
+                        {"images_per_s", options.batch * 1e9 / ns},
+                        {"gflops", flop / ns},
+                        {"percent_of_peak", 100 * flop / ns / peak}});
+    }
+    if (options.json) {
+        nlohmann::json report = head(options, isa, peak);
+        report["rows"] = rows;
+        fmt::print("{}\n", report.dump());
+        return {};
+    }
+    head_print(options, isa, peak);
+    const Column columns[] = {{"blocks", "blocks", 1, 0, 6},
+                              {"median_us", "step us", 1, 1, 9},
+                              {"images_per_s", "images/s", 1, 0, 9},
+                              {"gflops", "GFLOP/s", 1, 1, 8},
+                              {"percent_of_peak", "% of peak", 1, 1, 9}};
+    columns_print(columns);
+    for (const auto& row : rows) row_print(columns, row);
+    return {};
+}
+
+}   // namespace gradcast

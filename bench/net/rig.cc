@@ -1,0 +1,89 @@
+#include "bench/net/rig.h"
+
+#include "bench/net/net.h"
+
+namespace gradcast {
+namespace {
+
+struct NoSink final : GradientSink {
+    Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {}; }
+    void loss(uint32_t, BlockId, double) override {}
+};
+
+}   // namespace
+
+Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads) {
+    const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
+    const uint32_t C = small ? 1 : 3, H = small ? 28 : 32;
+    GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
+    NetConfig config;
+    config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
+    OptimiserConfig sgd;
+    sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work
+    GC_TRY(net_cpu_plan(spec_, config, arena_, &net_));
+    GC_TRY(optimiser_plan(sgd, net_->layout().elements, arena_, &optimiser_));
+    arena_.plan("words", net_->layout().elements * sizeof(int32_t), &words_);
+    GC_TRY(arena_.seal());
+    GC_TRY(net_cpu_ready(*net_));
+    batch_ = batch, blocks_ = blocks;
+    images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
+    for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
+    for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
+    mean_.assign(C, 0.3f), std_.assign(C, 0.35f);
+    const Layout& layout = net_->layout();
+    codec_ = codec_cpu(layout, {Quantiser::auto32, batch, blocks});
+    maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
+    for (size_t b = 0; b < records_.size(); ++b)
+        records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
+    failed_.resize(blocks), quantise_ns.resize(threads);
+    lanes_.open(threads > 1 ? threads : 0);
+    return {};
+}
+
+Samples NetRig::samples(uint32_t block) const {
+    const uint32_t first = batch_ * block / blocks_, end = batch_ * (block + 1) / blocks_;
+    const uint64_t bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
+    return {images_.data() + first * bytes, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
+}
+
+Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) {
+    Fence fence;
+    const uint64_t begin_ns = clock_ns();
+    const Status status = codec_->add(lane, id, bucket, gradient, {Word::i32, sum(bucket).words, &records_[bucket]}, &fence);
+    quantise_ns[lane] += clock_ns() - begin_ns;
+    return status;
+}
+
+Sum NetRig::sum(uint32_t bucket) {
+    const Bucket& range = net_->layout().buckets[bucket];
+    Sum sum;
+    sum.bucket = bucket, sum.maxima = records_[bucket].maxima;
+    sum.words = words_.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
+    return sum;
+}
+
+Status NetRig::block(uint32_t number) {
+    NoSink none;
+    return net_->block(0, {step_++, number}, samples(number), none);
+}
+
+Status NetRig::step() {
+    for (Record& record : records_) record.blocks = 0;
+    lanes_.run(blocks_, [this](uint32_t lane, uint32_t block) {
+        failed_[block] = net_->block(lane, {step_, block}, samples(block), *this);
+    });
+    for (const Status& status : failed_) GC_TRY(status);
+    const uint64_t begin_ns = clock_ns();
+    GC_TRY(apply());
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) codec_->commit(sum(bucket));
+    apply_ns += clock_ns() - begin_ns;
+    return {};
+}
+
+Status NetRig::apply() {
+    optimiser_->step(step_++);
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) GC_TRY(net_->apply(*optimiser_, sum(bucket), codec_->units(bucket)));
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,50 @@
+// A net that trains on made-up samples: one batch in a number of blocks, on a number of threads.  A step is all that a node does without
+// loading and exchange: forward, backward, quantise, words to float, SGD with momentum, copies of the weights, scales.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/net.h"
+#include "nn/optimiser.h"
+#include "runtime/core/lanes.h"
+#include "transport/code/codec.h"
+
+namespace gradcast {
+
+class NetRig final : GradientSink {
+public:
+    /// Samples of 3x32x32 for nets that are made for CIFAR-10 (nin, resnet9 and those of that paper), else of 1x28x28.
+    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads);
+    Status step();
+    /// One block and nothing else: its gradient goes nowhere.
+    Status block(uint32_t number);
+    /// What follows the exchange.
+    Status apply();
+    Net& net() { return *net_; }
+    std::vector<uint64_t> quantise_ns;   // by lane, of all steps so far
+    uint64_t apply_ns = 0;
+
+private:
+    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override;
+    void loss(uint32_t, BlockId, double) override {}
+    Sum sum(uint32_t bucket);
+    Samples samples(uint32_t block) const;
+
+    NetSpec spec_;
+    Arena arena_;
+    Buffer words_;   // int32
+    std::unique_ptr<Net> net_;
+    std::unique_ptr<Optimiser> optimiser_;
+    std::unique_ptr<Codec> codec_;
+    Lanes lanes_;
+    uint32_t batch_ = 0, blocks_ = 0;
+    std::vector<uint8_t> images_;
+    std::vector<int32_t> labels_;
+    std::vector<float> mean_, std_, maxima_;
+    std::vector<Record> records_;
+    std::vector<Status> failed_;   // by block
+    StepId step_ = 0;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,70 @@
+"""Times a whole training step of PyTorch: zero_grad, forward, loss, backward, SGD with momentum.
+
+usage: torch_step.py NET BATCH THREADS SECONDS [--best]     NET: lenet5, mlp or nin as in nn/presets.cc
+Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  --best: for nin and lenet5 the order of dimensions
+(channels_last or not) that is faster here, and for all of them the optimiser's foreach path if that is.
+"""
+import json
+import os
+import statistics
+import sys
+import time
+
+net, batch, threads, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+best = sys.argv[5:] == ["--best"]
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+import torch  # noqa: E402  (reads them)
+from torch import nn  # noqa: E402
+
+torch.set_num_threads(threads)
+torch.manual_seed(1)
+
+
+def model():
+    if net == "lenet5":
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    if net == "mlp":
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
+    if net == "nin":
+        layers, inputs = [], 3
+        for kernel, outputs, after in [
+            (5, 192, None), (1, 160, None), (1, 96, nn.MaxPool2d(3, 2, ceil_mode=True)),
+            (5, 192, None), (1, 192, None), (1, 192, nn.AvgPool2d(3, 2, ceil_mode=True)),
+            (3, 192, None), (1, 192, None), (1, 10, None)]:  # fmt: skip
+            layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.ReLU()] + ([after, nn.Dropout(0.5)] if after else [])
+            inputs = outputs
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    sys.exit(f"torch_step.py: no net '{net}': lenet5, mlp or nin")
+
+
+def measure(channels_last, foreach, limit_s):
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    made = model().to(memory_format=order)
+    C, H = (3, 32) if net == "nin" else (1, 28)
+    images, labels = torch.randn(batch, C, H, H).to(memory_format=order), torch.arange(batch) % 10
+    optimiser = torch.optim.SGD(made.parameters(), lr=1e-6, momentum=0.9, foreach=foreach)
+    loss_of = nn.CrossEntropyLoss()
+    times, until = [], 0
+    while until == 0 or len(times) < 3 or time.perf_counter() < until:
+        start = time.perf_counter()
+        optimiser.zero_grad()
+        loss_of(made(images), labels).backward()
+        optimiser.step()
+        times.append(time.perf_counter() - start)
+        if until == 0 and (len(times) >= 3 or times[-1] > limit_s):
+            times, until = [], time.perf_counter() + limit_s
+    return statistics.median(times), len(times), sum(p.numel() for p in made.parameters())
+
+
+if best:
+    ways = [(last, foreach) for last in ((False,) if net == "mlp" else (False, True)) for foreach in (False, True)]
+    way = min(ways, key=lambda each: measure(*each, seconds / 5)[0])
+else:
+    way = (False, False)
+median, steps, parameters = measure(*way, seconds)
+print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": net, "parameters": parameters, "batch": batch,
+                  "threads": threads, "openblas": os.environ.get("OPENBLAS_CORETYPE", "as it chooses"), "channels_last": way[0], "foreach": way[1],
+                  "steps": steps, "median_us": round(median * 1e6, 1), "images_per_s": round(batch / median, 1)}), flush=True)
