@@ -86,6 +86,8 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
         return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those that it was made for", name,
                     sha256_of(digests), manifest.digest);
+    if (classes > 0 && result->info_.target_scale > 0)
+        return fail(Code::invalid, "classes = {}: {} is a regression, which has none", classes, name);
     if (uint32_t has = result->info_.classes; classes > has)
         return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, name);
     else if (classes > 0 && classes < has) {

@@ -89,8 +89,16 @@ Status batch_norm_shape(const NetSpec&, Layer& layer) {
 }
 
 Status loss_shape(const NetSpec& spec, Layer& layer) {
-    layer.out = {spec.classes, 1, 1};
+    const bool regression = spec.target_scale > 0;
+    if (regression && layer.kind != Kind::squared_loss)
+        return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression (target_scale): take squared_loss",
+                    layer.spec.name, layer.spec.kind);
+    layer.out = {regression ? 1 : spec.classes, 1, 1};
+    layer.target_scale = spec.target_scale, layer.target_zero = static_cast<float>(spec.classes / 2);
     if (layer.in == layer.out) return {};
+    if (regression)
+        return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has one output ({})", layer.spec.name,
+                    text(layer.in), text(layer.out));
     return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, text(layer.in), spec.classes,
                 text(layer.out));
 }

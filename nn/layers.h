@@ -34,8 +34,9 @@ struct Layer {
     LayerSpec spec;   // name, kernel and stride filled in
     Kind kind{};
     Shape in{}, out{};
-    uint64_t offset = 0;                // of its weight in the flat vector; the bias follows
-    uint64_t weights = 0, biases = 0;   // elements
+    float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
+    uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows
+    uint64_t weights = 0, biases = 0;          // elements
     // Running mean [C] and second moment [C] of batch norm.  They are at the end of the flat vector, behind all that is learnt, in a bucket
     // of their own: a block's "gradient" of them is the sum over its samples of what it finds, so the mini-batch's mean comes out of the
     // exact sum as a gradient does, and every node moves its statistics by the same bits.

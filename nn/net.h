@@ -27,6 +27,7 @@ struct NetSpec {
     uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
     uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)
     uint32_t classes = 10;
+    float target_scale = 0;   // above 0: a regression; a sample's target is (label - classes / 2) * it, and the net has one output
     std::vector<LayerSpec> layers = {};
 };
 /// One of preset_names() for samples of that shape.  Error: the nearest, and all of them.

@@ -116,13 +116,20 @@ Status mlp(NetSpec& spec) {
     return {};
 }
 
+// Least squares over all features, without a bias; its L2 term is the job's optimiser.weight_decay (twice the factor of ||w||^2).
+Status ridge(NetSpec& spec) {
+    spec.layers = {fc(1), {.kind = "squared_loss"}};
+    spec.layers[0].bias = false;
+    return {};
+}
+
 struct Row {
     const char* name;
     Status (*make)(NetSpec& spec);
 };
 constexpr std::array rows = {
-    Row{"lenet5", lenet5},           Row{"cnn", cnn},           Row{"mlp", mlp}, Row{"lenet3", lenet3},  Row{"lenet3-wide", lenet3_wide},
-    Row{"lenet5-wide", lenet5_wide}, Row{"cnn-norm", cnn_norm}, Row{"nin", nin}, Row{"resnet9", resnet9}};
+    Row{"lenet5", lenet5},           Row{"cnn", cnn},           Row{"mlp", mlp}, Row{"lenet3", lenet3},   Row{"lenet3-wide", lenet3_wide},
+    Row{"lenet5-wide", lenet5_wide}, Row{"cnn-norm", cnn_norm}, Row{"nin", nin}, Row{"resnet9", resnet9}, Row{"ridge", ridge}};
 constexpr auto names = [] {
     std::array<const char*, rows.size()> result{};
     std::transform(rows.begin(), rows.end(), result.begin(), [](const Row& row) { return row.name; });

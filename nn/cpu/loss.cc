@@ -24,7 +24,7 @@ Status loss(Build& b, Sample sample) {
             auto label = static_cast<uint32_t>(frame.samples->labels[n]);
             auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
             sample(std::span(row, classes), drow, label, best, frame.loss);
-            frame.right += best == label;
+            frame.right += classes > 1 && best == label;   // one output: a regression, where nothing is right
             if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
             if (drow) drow += classes;
         }
@@ -51,8 +51,15 @@ Status softmax_cross_entropy(Build& b) {
     });
 }
 
-// loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere;  dx = 2 (x - t).
+// loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's target;  dx = 2 (x - t).
 Status squared_loss(Build& b) {
+    if (const float scale = b.layer->target_scale, zero = b.layer->target_zero; scale > 0) {
+        return loss(b, [scale, zero](std::span<const float> row, float* drow, uint32_t label, uint32_t, double& total) {
+            float off = row[0] - (static_cast<float>(label) - zero) * scale;
+            total += static_cast<double>(off) * static_cast<double>(off);
+            if (drow) drow[0] = 2 * off;
+        });
+    }
     return loss(b, [](std::span<const float> row, float* drow, uint32_t label, uint32_t, double& total) {
         for (size_t k = 0; k < row.size(); ++k) {
             float off = row[k] - (k == label ? 1.0f : 0.0f);

@@ -30,6 +30,7 @@ void to_json(Json& json, const JobStatus& status) {
                 {"epochs", status.epochs},
                 {"loss", number_or_null(status.loss, status.step > 0)},
                 {"accuracy", number_or_null(status.accuracy, status.accuracy >= 0)},
+                {"test_loss", number_or_null(status.test_loss, status.test_loss >= 0)},
                 {"digest", status.digest},
                 {"step_digest", fmt::format("{:016x}", status.step_digest)},
                 {"seconds", status.seconds},
@@ -61,6 +62,7 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "epochs", status.epochs);
     take(json, "loss", status.loss);
     take(json, "accuracy", status.accuracy);
+    take(json, "test_loss", status.test_loss);
     take(json, "digest", status.digest);
     take(json, "step_digest", digest);
     status.step_digest = std::strtoull(digest.c_str(), nullptr, 16);

@@ -56,8 +56,9 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
 }
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
-    if (!job.preset.empty()) return preset_find(job.preset, info.C, info.H, info.W, info.classes, spec);
-    *spec = {info.C, info.H, info.W, job.net_pad, info.classes, job.layers};
+    if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, info.classes, spec));
+    else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
+    spec->target_scale = info.target_scale;
     return {};
 }
 
@@ -175,6 +176,8 @@ private:
 
     Status open_data() {
         GC_TRY(data_open(job_.train, &train_, job_.classes));
+        if (job_.stop_at > 0 && train_->info().target_scale > 0)
+            return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job_.train);
         GC_TRY(data_verify(*train_));
         data_digest_ = train_->digest();
         if (job_.test.empty()) return {};
@@ -184,6 +187,9 @@ private:
         if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
             return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job_.test, b.C,
                         b.H, b.W, b.classes, job_.train, a.C, a.H, a.W, a.classes);
+        if (a.target_scale != b.target_scale)
+            return fail(Code::data, "{} has the target_scale {}, {} has {} (0: classes): they must be alike", job_.test, b.target_scale,
+                        job_.train, a.target_scale);
         std::string both = train_->digest() + test_->digest();
         data_digest_ = sha256_hex(std::as_bytes(std::span(both)));
         return {};
@@ -552,14 +558,20 @@ private:
         while (adder + 1 < adders_ && context.mailed[totals + adder] == Context::Mailed::lost) ++adder;
         const BatchResult sum = *total(adder).as<BatchResult>();
         const auto samples = static_cast<double>(test_->info().count);
-        *accuracy = static_cast<double>(sum.right) / samples;
-        fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f},\"test_loss\":{:.6f}", *accuracy, sum.loss / samples);
+        const double loss = sum.loss / samples;
+        std::string shown;
+        if (test_->info().target_scale == 0) {   // of a regression nothing is right or wrong
+            *accuracy = static_cast<double>(sum.right) / samples;
+            shown = fmt::format(" accuracy {:.4f}", *accuracy);
+            fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f}", *accuracy);
+        }
+        fmt::format_to(std::back_inserter(line_), ",\"test_loss\":{:.6f}", loss);
         {
             std::lock_guard lock(status_mutex_);
             status_.accuracy = *accuracy;
+            status_.test_loss = loss;
         }
-        log_.info("epoch {} step {} loss {:.4f} test loss {:.4f} accuracy {:.4f}", epoch, context.step, context.record.loss,
-                  sum.loss / samples, *accuracy);
+        log_.info("epoch {} step {} loss {:.4f} test loss {:.4f}{}", epoch, context.step, context.record.loss, loss, shown);
         return {};
     }
 
@@ -661,6 +673,9 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)
         return fail(Code::data, "the model {} takes samples of {}x{}x{} in {} classes, {} has {}x{}x{} in {}", path, spec.C, spec.H, spec.W,
                     spec.classes, data, info.C, info.H, info.W, info.classes);
+    if (info.target_scale != spec.target_scale)
+        return fail(Code::data, "the model {} has the target_scale {}, {} has {} (0: classes)", path, spec.target_scale, data,
+                    info.target_scale);
     threads = std::max(threads, 1u);
     omp_set_num_threads(1);
     Arena arena;
@@ -668,7 +683,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     GC_TRY(net_cpu_plan(spec, {.lanes = threads, .samples_max = evaluation_batch}, arena, &net));
     Evaluator evaluator(*set, model.mean, model.std);
     evaluator.plan(threads, arena);
-    evaluator.confuse();
+    if (info.target_scale == 0) evaluator.confuse();
     GC_TRY(arena.seal());
     GC_TRY(net_cpu_ready(*net));
     std::copy(parameters.begin(), parameters.end(), net->parameters().begin());
@@ -679,6 +694,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     Progress progress;
     GC_TRY(evaluator.run(*net, lanes, 0, 1, results, progress));
     Evaluation done{.count = info.count,
+                    .regression = info.target_scale > 0,
                     .count_of_class = evaluator.count_of_class,
                     .right_of_class = evaluator.right_of_class,
                     .confusion = evaluator.confusion,

@@ -25,7 +25,8 @@ struct JobStatus {
     std::vector<std::string> warnings;   // what is otherwise than was asked for
     uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
     double loss = 0;            // of the last step, mean over the mini-batch
-    double accuracy = -1;       // on the test data, 0..1; -1: not known
+    double accuracy = -1;       // on the test data, 0..1; -1: not known, or a regression
+    double test_loss = -1;      // mean; of a regression its mean squared error; -1: not known
     std::string digest;         // 64 hex digits at the end
     uint64_t step_digest = 0;   // of the last step
     double seconds = 0;         // since the first step
@@ -75,10 +76,11 @@ public:
     virtual void counters(const LinkCounters* counters) = 0;   // of the driver, for bytes in status; before run()
 };
 
-/// Accuracy of a saved model on a data set, on this machine.
+/// Accuracy (of a regression: the error) of a saved model on a data set, on this machine.
 struct Evaluation {
     uint64_t count = 0, right = 0;
-    double loss = 0;   // mean
+    bool regression = false;   // loss is the mean squared error, and there are no classes
+    double loss = 0;           // mean
     std::vector<uint64_t> count_of_class, right_of_class;
     std::vector<uint64_t> confusion;   // [classes, classes]: how many of the row's class are taken for the column's; see Evaluator
     std::string class_names;           // of the data set, as in DataInfo; empty: not known

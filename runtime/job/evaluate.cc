@@ -11,7 +11,7 @@ void Evaluator::plan(uint32_t lanes, Arena& arena) {
         arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.labels);
         arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.predicted);
     }
-    count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
+    if (data_.info().target_scale == 0) count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
 }
 
 Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result) {
@@ -28,6 +28,7 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     GC_TRY(
         net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()}, &right, &result->loss, predicted));
     result->right = right;
+    if (info.target_scale > 0) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
         auto label = static_cast<size_t>(labels[i]);

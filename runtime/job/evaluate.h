@@ -32,7 +32,7 @@ public:
         if (classes <= confusion_classes_max) confusion.assign(classes * classes, 0);
     }
 
-    // Of all batches so far.
+    // Of all batches so far; of a regression empty.
     std::vector<uint64_t> count_of_class, right_of_class;
     std::vector<uint64_t> confusion;   // [classes, classes]: of the row's class, how many are taken for the column's
 

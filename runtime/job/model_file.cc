@@ -170,8 +170,16 @@ Status model_load(const std::string& path, uint64_t file_bytes, Model* model, st
     GC_TRY(reader.number("pad", 0, side_max, &pad));
     GC_TRY(reader.number("classes", 1, side_max, &classes));
     GC_TRY(reader.number("step", 0, UINT32_MAX, &model->step));
-    model->net = {static_cast<uint32_t>(sample[0]), static_cast<uint32_t>(sample[1]), static_cast<uint32_t>(sample[2]),
-                  static_cast<uint32_t>(pad),       static_cast<uint32_t>(classes),   {}};
+    model->net = {.C = static_cast<uint32_t>(sample[0]),
+                  .H = static_cast<uint32_t>(sample[1]),
+                  .W = static_cast<uint32_t>(sample[2]),
+                  .pad = static_cast<uint32_t>(pad),
+                  .classes = static_cast<uint32_t>(classes)};
+    if (H5Aexists(file.get(), "target_scale") > 0) {
+        GC_TRY(reader.numbers("target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&model->net.target_scale, 1)));
+        if (!(model->net.target_scale > 0) || !std::isfinite(model->net.target_scale))
+            return reader.broken("target_scale", "is not above 0");
+    }
     model->mean.resize(sample[0]), model->std.resize(sample[0]);
     GC_TRY(reader.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->mean)));
     GC_TRY(reader.numbers("std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model->std)));
@@ -197,19 +205,20 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
         const hid_t h = file.get();
         const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
                        classes = model.net.classes;
-        bool good = file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
-                    put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
-                    put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
-                    put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
-                    put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
-                    put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", model.digest) &&
-                    put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
-                    put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) &&
-                    put_text(h, "kernel_set", model.kernel_set) && put_long_text(h, "job", model.job) &&
-                    put_long_text(h, "layers", layers_text(model.net)) &&
-                    put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
-                    (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
-                    put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());
+        bool good =
+            file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
+            put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
+            put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
+            put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
+            (model.net.target_scale == 0 || put_numbers(h, "target_scale", H5T_NATIVE_FLOAT, std::span(&model.net.target_scale, 1))) &&
+            put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
+            put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", model.digest) &&
+            put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
+            put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
+            put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
+            put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
+            (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
+            put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());
         // Not hdf5_reason(): whatever is closed on the way here has wiped it.
         if (!good || !file.close()) status = fail_sys(errno, "cannot write {}", path);
     }

@@ -2,7 +2,7 @@
 //   parameters float32 [elements]   flat: layer after layer, weight then bias      optimiser float32 []   exponents int32 [groups]
 //   layers text, one a line: kind name outputs kernel stride pad ceil bias rate from                   job        text, the job file
 //   attributes of the root: format "gradcast model", version 1, sample [C, H, W], pad, classes, mean [C], std [C],
-//                           digest (SHA-256 of the parameters), step, accuracy (-1: not known), kernel_set
+//                           digest (SHA-256 of the parameters), step, accuracy (-1: not known), kernel_set; target_scale of a regression
 #pragma once
 #include <string>
 #include <vector>

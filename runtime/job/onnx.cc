@@ -74,7 +74,7 @@ public:
             values_.push_back(value(layer, x));
         }
         node("Flatten", {values_.back().name}, "logits", {number("axis", 1)});
-        input("logits", {net_.classes}, 12);
+        input("logits", {layers_.back().out.C}, 12);
         graph_.text(2, "gradcast");
         for (const NetTensor& tensor : net_tensors(layers_))
             graph_.message(5, tensor_of<float>(tensor.name, type_float, tensor.shape, tensor.values(parameters_)));

@@ -219,7 +219,8 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
                               {"digest", model.digest},
                               {"step", fmt::format("{}", model.step)},
                               {"accuracy", model.accuracy < 0 ? "null" : fmt::format("{}", model.accuracy)},
-                              {"kernel_set", model.kernel_set}};
+                              {"kernel_set", model.kernel_set},
+                              {"target_scale", fmt::format("{}", net.target_scale)}};
     std::string data;
     for (const NetTensor& tensor : net_tensors(layers)) {
         const uint64_t begin = data.size();

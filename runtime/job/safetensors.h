@@ -6,7 +6,8 @@
 namespace gradcast {
 
 /// Writes the net's tensors (runtime/job/tensors.h) as float32; in __metadata__, each as JSON: net (its layers), sample [C, H, W], pad,
-/// classes, mean and std [C] of the data, digest (of final.h5's parameters), step, accuracy, kernel_set.  The file is whole or not there.
+/// classes, mean and std [C] of the data, digest (of final.h5's parameters), step, accuracy, kernel_set, target_scale (0: classes).
+/// The file is whole or not there.
 Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters);
 
 /// Reads such a file, whoever wrote it, into the flat vector of the net.  It must hold the net's tensors, all of them, as float32 and in

@@ -88,7 +88,7 @@ TEST_P(Differences, MatchTheGradient) {
         }
 }
 NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) {
-    return {C, H, W, pad, classes, std::move(layers)};
+    return {.C = C, .H = H, .W = W, .pad = pad, .classes = classes, .layers = std::move(layers)};
 }
 INSTANTIATE_TEST_SUITE_P(
     Layers, Differences,

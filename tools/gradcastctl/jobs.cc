@@ -126,6 +126,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
+    line("test loss", status.test_loss >= 0 ? fmt::format("{:.6f}", status.test_loss) : "");
     line("time", fmt::format("{}, {:.0f} samples/s", text_seconds(status.seconds), status.samples_per_second));
     line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
                                   text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),

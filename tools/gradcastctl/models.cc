@@ -78,6 +78,12 @@ int command_evaluate(const Options& options, const std::string& which, const std
     Evaluation evaluation;
     Status status = model_evaluate(path, data, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    if (evaluation.regression) {
+        Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}};
+        if (options.json) fmt::print("{}\n", json_text(json, 2));
+        else fmt::print("{} samples\nmse {:.6f}\ndigest {}\n", evaluation.count, evaluation.loss, evaluation.digest);
+        return exit_done;
+    }
     const size_t classes = evaluation.count_of_class.size();
     const std::vector<std::string> labels = labels_of(evaluation);
     const double accuracy = share(evaluation.right, evaluation.count);

@@ -65,6 +65,7 @@ void Progress::show(const JobDetail& job) {
     std::string text = fmt::format("step {}/{}  epoch {}/{}  loss {:.4f}", status.step, status.steps,
                                    std::min(status.epoch + 1, status.epochs), status.epochs, status.loss);
     if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
+    else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
     text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
                         text_bytes(status.bytes_received));
     if (!terminal_) {
@@ -122,6 +123,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                    status.samples_per_second);
         if (!kept.empty()) fmt::print("kept in {}\n", kept);
         if (done && status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
+        else if (done && status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
         if (done) fmt::print("digest {}\n", status.digest);
     }
     std::fflush(stdout);

@@ -35,8 +35,8 @@ struct NodeResult {
 };
 /// On stderr.
 void print_warnings(const JobStatus& status);
-/// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` and `digest …`; or the error on
-/// stderr. `kept`: where the model and the records are, "" if nowhere.  Returns the exit code.
+/// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` (of a regression `mse …`) and `digest
+/// …`; or the error on stderr. `kept`: where the model and the records are, "" if nowhere.  Returns the exit code.
 int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept);
 
 }   // namespace gradcast
