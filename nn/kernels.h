@@ -35,6 +35,8 @@ struct AdamStep {
 struct FloatKernels {
     /// dst = src * scale + shift, src in 0..255.
     void (*normalise)(float* dst, const uint8_t* src, uint64_t count, float scale, float shift);
+    /// The same of up to 16 samples, `stride` bytes apart, side by side: dst [count, 16], 0 where there is no sample.
+    void (*normalise16)(float* dst, const uint8_t* src, uint64_t stride, uint32_t samples, uint64_t count, float scale, float shift);
     /// x = max(x, 0), NaN stays NaN.
     void (*relu)(float* x, uint64_t count);
     /// dx = y > 0 ? dx : 0.

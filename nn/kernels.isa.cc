@@ -10,6 +10,34 @@ void normalise(float* __restrict dst, const uint8_t* __restrict src, uint64_t co
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(src[i]) * scale + shift;
 }
 
+// 16 bytes of 16 samples at a time, transposed by four rounds of interleaving the first half of the rows with the second.
+void normalise16(float* dst, const uint8_t* src, uint64_t stride, uint32_t samples, uint64_t count, float scale, float shift) {
+    typedef uint8_t Bytes __attribute__((vector_size(16)));
+    for (uint64_t i = 0; i < count; i += 16) {
+        const uint64_t some = count - i < 16 ? count - i : 16;
+        Bytes rows[16] = {}, mixed[16];
+        for (uint32_t n = 0; n < samples; ++n) {
+            if (some == 16) __builtin_memcpy(&rows[n], src + n * stride + i, 16);
+            else __builtin_memcpy(&rows[n], src + n * stride + i, some);
+        }
+        for (uint32_t round = 0; round < 4; ++round) {
+            for (uint32_t n = 0; n < 8; ++n) {
+                mixed[2 * n] = __builtin_shuffle(rows[n], rows[n + 8], (Bytes){0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+                mixed[2 * n + 1] =
+                    __builtin_shuffle(rows[n], rows[n + 8], (Bytes){8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+            }
+            __builtin_memcpy(rows, mixed, sizeof rows);
+        }
+        const auto* bytes = reinterpret_cast<const uint8_t*>(rows);
+        if (samples == 16) {
+            normalise(dst + i * 16, bytes, some * 16, scale, shift);
+        } else {
+            for (uint64_t j = 0; j < some * 16; ++j)
+                dst[i * 16 + j] = j % 16 < samples ? static_cast<float>(bytes[j]) * scale + shift : 0.0f;
+        }
+    }
+}
+
 void relu(float* x, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) x[i] = x[i] < 0 ? 0.0f : x[i];
 }
@@ -329,6 +357,7 @@ __attribute__((optimize("no-math-errno"))) void adam(float* __restrict w, float*
 
 }   // namespace
 extern const FloatKernels float_kernels = {normalise,
+                                           normalise16,
                                            relu,
                                            relu_backward,
                                            max_pool,

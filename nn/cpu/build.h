@@ -106,6 +106,7 @@ public:
     uint32_t number = 0;   // in the list of layers
     Operations* operations = nullptr;
     WeightCopies* copies = nullptr;
+    const Layer* pool = nullptr;   // of a convolution (conv_few): the max pooling that is computed with it, and the ReLU behind that
 
     /// Descriptors: float32, canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims);
@@ -161,6 +162,7 @@ private:
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.
 Status conv(Build& b);
 bool conv_few_fits(const Layer& l);
+bool conv_few_pools(const Layer& l, const Layer& pool);
 Status conv_few(Build& b);
 Status inner_product(Build& b);
 Status max_pool(Build& b);

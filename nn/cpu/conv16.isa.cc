@@ -10,16 +10,23 @@ namespace {
 
 // A register's share of the 16 samples, and how many pixels of a row are computed at a time: what the registers hold.
 #if defined(__AVX512F__)
-constexpr uint32_t width = 16, pixels_most = 4, rows_most = 4;
+constexpr uint32_t width = 16, pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5;
 #elif defined(__AVX2__)
-constexpr uint32_t width = 8, pixels_most = 2, rows_most = 2;
+constexpr uint32_t width = 8, pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
 #else
-constexpr uint32_t width = 4, pixels_most = 2, rows_most = 2;
+constexpr uint32_t width = 4, pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
 #endif
 constexpr uint32_t channels_most = 6;    // at a time
 constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
 typedef float V __attribute__((vector_size(width * sizeof(float))));
+typedef int32_t I __attribute__((vector_size(width * sizeof(int32_t))));
 
+inline __attribute__((always_inline)) I load(const int32_t* from) {
+    I v;
+    __builtin_memcpy(&v, from, sizeof v);
+    return v;
+}
+inline __attribute__((always_inline)) void store(int32_t* to, const I& v) { __builtin_memcpy(to, &v, sizeof v); }
 inline __attribute__((always_inline)) V load(const float* from) {
     V v;
     __builtin_memcpy(&v, from, sizeof v);
@@ -52,6 +59,7 @@ struct Strip {
     const float *x, *w, *bias;   // bias may be null
     uint64_t y_plane, x_plane, x_row;
     uint32_t pixels, inputs, first_row, end_row, R, S;
+    uint32_t zeros;   // so many pixels at both ends of each row read are 0
 };
 
 template <uint32_t channels, uint32_t pixels>
@@ -59,11 +67,14 @@ inline __attribute__((always_inline)) void tile(const Strip& t, uint64_t pixel) 
     V sum[channels][pixels], x[pixels];
     for (uint32_t k = 0; k < channels; ++k)
         for (uint32_t q = 0; q < pixels; ++q) sum[k][q] = all(t.bias ? t.bias[k] : 0.0f);
+    // Taps that meet zeros alone are left out.
+    const uint32_t row = t.pixels + t.S - 1, last = static_cast<uint32_t>(pixel) + pixels - 1;
+    const uint32_t first = t.zeros > last ? t.zeros - last : 0, end = least(t.S, row - t.zeros - static_cast<uint32_t>(pixel));
     for (uint32_t c = 0; c < t.inputs; ++c)
         for (uint32_t r = t.first_row; r < t.end_row; ++r) {
-            const float* from = t.x + c * t.x_plane + r * t.x_row + pixel * 16;
-            const float* w = t.w + (uint64_t{c} * t.R + r) * t.S * channels_most;
-            for (uint32_t s = 0; s < t.S; ++s, w += channels_most, from += 16) {
+            const float* from = t.x + c * t.x_plane + r * t.x_row + (pixel + first) * 16;
+            const float* w = t.w + ((uint64_t{c} * t.R + r) * t.S + first) * channels_most;
+            for (uint32_t s = first; s < end; ++s, w += channels_most, from += 16) {
                 for (uint32_t q = 0; q < pixels; ++q) x[q] = load(from + uint64_t{q} * 16);
                 for (uint32_t k = 0; k < channels; ++k) {
                     const V weight = all(w[k]);
@@ -123,17 +134,109 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
                                                     .first_row = 0,
                                                     .end_row = s.R,
                                                     .R = s.R,
-                                                    .S = s.S});
+                                                    .S = s.S,
+                                                    .zeros = 0});
 }
 
-void backward_data(float* dx, const float* dy, const float* w, float* scratch, const Conv16Shape& s) {
+/// Four accumulators for each channel: the places of one window.
+struct Window {
+    float* y;
+    int32_t* winners;
+    const float *x, *w, *bias;
+    uint64_t y_plane, x_plane, x_row;
+    uint32_t inputs, R, S;
+};
+
+template <uint32_t channels>
+inline __attribute__((always_inline)) void window(const Window& t, uint64_t q) {
+    V sum[channels][4];
+    for (uint32_t k = 0; k < channels; ++k)
+        for (V& each : sum[k]) each = all(t.bias[k]);
+    for (uint32_t c = 0; c < t.inputs; ++c)
+        for (uint32_t r = 0; r < t.R; ++r) {
+            const float* from = t.x + c * t.x_plane + r * t.x_row + q * 32;
+            const float* w = t.w + (uint64_t{c} * t.R + r) * t.S * channels_most;
+            for (uint32_t s = 0; s < t.S; ++s, w += channels_most, from += 16) {
+                const V x[4] = {load(from), load(from + 16), load(from + t.x_row), load(from + t.x_row + 16)};
+                for (uint32_t k = 0; k < channels; ++k) {
+                    const V weight = all(w[k]);
+                    for (uint32_t place = 0; place < 4; ++place) multiply_add(sum[k][place], weight, x[place]);
+                }
+            }
+        }
+    for (uint32_t k = 0; k < channels; ++k) {
+        V best = sum[k][0];
+        I winner{};
+        for (int32_t place = 1; place < 4; ++place) {
+            const V value = sum[k][place];
+            const I takes = (value > best) | (value != value);   // NOLINT(misc-redundant-expression)
+            best = takes ? value : best;
+            winner = takes ? I{} + place : winner;
+        }
+        store(t.y + k * t.y_plane + q * 16, best < 0 ? V{} : best);
+        store(t.winners + k * t.y_plane + q * 16, winner);
+    }
+}
+
+template <uint32_t channels>
+void windows(const Window& t, uint32_t count) {
+    for (uint32_t q = 0; q < count; ++q) window<channels>(t, q);
+}
+
+void windows_of(uint32_t channels, const Window& t, uint32_t count) {
+    constexpr void (*each[channels_most])(const Window&, uint32_t) = {windows<1>, windows<2>, windows<3>,
+                                                                      windows<4>, windows<5>, windows<6>};
+    each[channels - 1](t, count);
+}
+
+void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
+    const uint32_t step = tile_of(s.K), P = s.P() / 2, Q = s.Q() / 2;
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
+    for (uint32_t g = 0; g < s.groups; ++g)
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t k = 0, channels = 0; k < s.K; k += channels) {
+                channels = least(least(pooled_most, step - k % step), s.K - k);
+                for (uint32_t p = 0; p < P; ++p) {
+                    const uint64_t to = (uint64_t{g} * s.K + k) * y_plane + uint64_t{p} * Q * 16 + part;
+                    windows_of(channels,
+                               {.y = y + to,
+                                .winners = winners + to,
+                                .x = x + uint64_t{g} * s.C * x_plane + uint64_t{p} * s.W * 32 + part,
+                                .w = w + uint64_t{k / step} * s.C * s.taps() * channels_most + k % step,
+                                .bias = bias + k,
+                                .y_plane = y_plane,
+                                .x_plane = x_plane,
+                                .x_row = uint64_t{s.W} * 16,
+                                .inputs = s.C,
+                                .R = s.R,
+                                .S = s.S},
+                               Q);
+                }
+            }
+}
+
+/// One row of dy as it was before pooling, from the pooled one: 0 but where a place has won.
+void unpool(float* to, const float* dy, const int32_t* winners, uint32_t Q, int32_t odd_row) {
+    for (uint32_t q = 0; q < Q; ++q, to += 32)
+        for (uint32_t part = 0; part < 16; part += width, dy += width, winners += width) {
+            const V d = load(dy);
+            const I winner = load(winners);
+            store(to + part, winner == 2 * odd_row ? d : V{});
+            store(to + part + 16, winner == 2 * odd_row + 1 ? d : V{});
+        }
+}
+
+void backward_data(float* dx, const float* dy, const int32_t* winners, const float* w, float* scratch, const Conv16Shape& s) {
     const uint32_t step = tile_of(s.C), P = s.P(), Q = s.Q(), edge = s.S - 1;
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, row = (Q + 2 * uint64_t{edge}) * 16;
-    for (uint32_t g = 0; g < s.groups; ++g, dy += uint64_t{s.K} * P * Q * 16) {
+    const uint64_t pooled = uint64_t{Q} / 2 * 16;
+    for (uint32_t g = 0; g < s.groups; ++g) {
         for (uint64_t r = 0; r < uint64_t{s.K} * P; ++r) {
             float* to = scratch + r * row;
+            const uint64_t all_rows = uint64_t{g} * s.K * P + r;
             __builtin_memset(to, 0, edge * 16 * sizeof(float));
-            __builtin_memcpy(to + edge * 16, dy + r * Q * 16, Q * 16 * sizeof(float));
+            if (!winners) __builtin_memcpy(to + edge * 16, dy + all_rows * Q * 16, Q * 16 * sizeof(float));
+            else unpool(to + edge * 16, dy + all_rows / 2 * pooled, winners + all_rows / 2 * pooled, Q / 2, static_cast<int32_t>(r % 2));
             __builtin_memset(to + (edge + Q) * 16, 0, edge * 16 * sizeof(float));
         }
         for (uint32_t part = 0; part < 16; part += width)
@@ -152,7 +255,8 @@ void backward_data(float* dx, const float* dy, const float* w, float* scratch, c
                               .first_row = h < s.R - 1 ? s.R - 1 - h : 0,
                               .end_row = least(s.R, P + s.R - 1 - h),
                               .R = s.R,
-                              .S = s.S});
+                              .S = s.S,
+                              .zeros = edge});
     }
 }
 
@@ -200,6 +304,26 @@ float over_samples(const float* sums) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/// db, and dw from sums by place in the group.
+void weights_finish(float* dw, float* db, const float* dy, const float* scratch, uint64_t y_plane, const Conv16Shape& s) {
+    for (uint64_t i = 0; i < s.K * s.C * s.taps(); ++i) dw[i] = over_samples(scratch + i * 16);
+    for (uint32_t k = 0; k < s.K; ++k) {
+        float sum[16];
+        for (uint32_t part = 0; part < 16; part += width) {
+            V even{}, odd{};
+            for (uint32_t g = 0; g < s.groups; ++g) {
+                const float* d = dy + (uint64_t{g} * s.K + k) * y_plane + part;
+                for (uint64_t i = 0; i < y_plane; i += 32) {
+                    even += load(d + i);
+                    if (i + 16 < y_plane) odd += load(d + i + 16);
+                }
+            }
+            store(sum + part, even + odd);
+        }
+        db[k] = over_samples(sum);
+    }
+}
+
 void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const Conv16Shape& s) {
     const uint32_t P = s.P(), Q = s.Q();
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16, sums = s.C * s.taps() * 16;
@@ -226,28 +350,80 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, flo
                             else products_of_row<1>(t, s.S);
                         }
                 }
-    for (uint64_t i = 0; i < s.K * sums / 16; ++i) dw[i] = over_samples(scratch + i * 16);
-    for (uint32_t k = 0; k < s.K; ++k) {
-        float sum[16];
-        for (uint32_t part = 0; part < 16; part += width) {
-            V even{}, odd{};
-            for (uint32_t g = 0; g < s.groups; ++g) {
-                const float* d = dy + (uint64_t{g} * s.K + k) * y_plane + part;
-                for (uint64_t i = 0; i < y_plane; i += 32) {
-                    even += load(d + i);
-                    if (i + 16 < y_plane) odd += load(d + i + 16);
+    weights_finish(dw, db, dy, scratch, y_plane, s);
+}
+
+/// The same with pooling: of each window's places x is taken where this sample's has won, so one product is left of four.
+struct PooledProducts {
+    float* sum;   // of some taps of some rows
+    const float *dy, *x;
+    const int32_t* winners;
+    uint64_t sum_row, x_row;
+    uint32_t P, Q;
+};
+
+template <uint32_t rows, uint32_t taps>
+void pooled_products(const PooledProducts& t) {
+    V sum[rows][taps];
+    for (uint32_t r = 0; r < rows; ++r)
+        for (uint32_t s = 0; s < taps; ++s) sum[r][s] = load(t.sum + r * t.sum_row + uint64_t{s} * 16);
+    const float* dy = t.dy;
+    const int32_t* winners = t.winners;
+    for (uint32_t p = 0; p < t.P; ++p)
+        for (uint32_t q = 0; q < t.Q; ++q, dy += 16, winners += 16) {
+            const I winner = load(winners), low = winner >= 2, right = (winner & 1) != 0;
+            const V d = load(dy);
+            const float* from = t.x + 2 * p * t.x_row + uint64_t{q} * 32;
+            for (uint32_t r = 0; r < rows; ++r, from += t.x_row) {
+                V x = low ? load(from + t.x_row) : load(from);
+                for (uint32_t s = 0; s < taps; ++s) {
+                    const float* next = from + (s + 1) * 16;
+                    const V beside = low ? load(next + t.x_row) : load(next);
+                    multiply_add(sum[r][s], d, right ? beside : x);
+                    x = beside;
                 }
             }
-            store(sum + part, even + odd);
         }
-        db[k] = over_samples(sum);
-    }
+    for (uint32_t r = 0; r < rows; ++r)
+        for (uint32_t s = 0; s < taps; ++s) store(t.sum + r * t.sum_row + uint64_t{s} * 16, sum[r][s]);
+}
+
+template <uint32_t rows>
+void pooled_products_of_rows(PooledProducts t, uint32_t S) {
+    for (; S >= 5; S -= 5, t.sum += 5 * 16, t.x += 5 * 16) pooled_products<rows, 5>(t);
+    for (; S >= 3; S -= 3, t.sum += 3 * 16, t.x += 3 * 16) pooled_products<rows, 3>(t);
+    for (; S > 0; --S, t.sum += 16, t.x += 16) pooled_products<rows, 1>(t);
+}
+
+void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_t* winners, const float* x, float* scratch,
+                             const Conv16Shape& s) {
+    const uint32_t P = s.P() / 2, Q = s.Q() / 2;
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16, sums = s.C * s.taps() * 16;
+    __builtin_memset(scratch, 0, s.K * sums * sizeof(float));
+    for (uint32_t g = 0; g < s.groups; ++g)
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t c = 0; c < s.C; ++c)
+                for (uint32_t k = 0; k < s.K; ++k)
+                    for (uint32_t r = 0, rows = 0; r < s.R; r += rows) {
+                        rows = s.R - r >= pooled_rows_most ? pooled_rows_most : 1;
+                        const PooledProducts t{.sum = scratch + k * sums + (uint64_t{c} * s.R + r) * s.S * 16 + part,
+                                               .dy = dy + (uint64_t{g} * s.K + k) * y_plane + part,
+                                               .x = x + (uint64_t{g} * s.C + c) * x_plane + uint64_t{r} * s.W * 16 + part,
+                                               .winners = winners + (uint64_t{g} * s.K + k) * y_plane + part,
+                                               .sum_row = uint64_t{s.S} * 16,
+                                               .x_row = uint64_t{s.W} * 16,
+                                               .P = P,
+                                               .Q = Q};
+                        if (rows == 1) pooled_products_of_rows<1>(t, s.S);
+                        else pooled_products_of_rows<pooled_rows_most>(t, s.S);
+                    }
+    weights_finish(dw, db, dy, scratch, y_plane, s);
 }
 
 }   // namespace
 
 extern const Conv16Kernels conv16_kernels;
-const Conv16Kernels conv16_kernels = {packed, pack, forward, backward_data, backward_weights};
+const Conv16Kernels conv16_kernels = {packed, pack, forward, forward_pooled, backward_data, backward_weights, backward_weights_pooled};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -82,6 +82,8 @@ private:
     NetConfig config_;
     Layout layout_;
     std::vector<Layer> layers_;
+    std::vector<bool> merged_;                // by layer: computed with the one before it
+    bool input_beside_ = false;               // the first layer wants 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;        // by layer
@@ -103,7 +105,8 @@ constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"}
 
 Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training);
-    program.input = build.kept(Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
+    program.input = build.kept(input_beside_ ? Build::side_by_side(program.samples, layers_[0].in)
+                                             : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
     program.layers.resize(layers_.size());
     std::vector<Activation> outputs;
     std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs that several layers take
@@ -115,6 +118,11 @@ Status CpuNet::make(Build& build, Program& program) {
         return given;
     };
     for (uint32_t i = 0; i < layers_.size(); ++i) {
+        if (merged_[i]) {   // computed with the layer before it, whose output is already its own
+            outputs.push_back(outputs.back());
+            continue;
+        }
+        build.pool = i + 1 < layers_.size() && merged_[i + 1] ? &layers_[i + 1] : nullptr;
         build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i], build.copies = &copies_[i];
         build.activation = take(layers_[i].input);
         if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
@@ -149,6 +157,14 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
         second.takers = std::exchange(first.takers, 1);
         second.in = second.out = first.out;
     }
+    merged_.assign(layers_.size(), false);
+    for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
+        const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
+        if (first.kind != Kind::conv || !conv_few_pools(first, pool) || relu.kind != Kind::relu) continue;
+        merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
+    }
+    const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
+    input_beside_ = layers_[0].kind == Kind::conv && conv_few_fits(layers_[0]) && takers == 1;
     for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
     bucket_of_layer_.assign(layers_.size(), ~0u);
     for (size_t i = 0; i < layers_.size(); ++i)
@@ -235,17 +251,28 @@ void CpuNet::input(const Program& program, Frame& frame) {
     const Samples& samples = *frame.samples;
     Shape padded = layers_[0].in;
     float* image = frame.at(program.input);
+    const uint64_t plane = uint64_t{padded.H} * padded.W, lines = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / lines;
+    const uint8_t* pixels = samples.images;
+    auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
+    auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
     // The padding is written every time: nothing in a lane's memory outlives its block.
+    if (input_beside_) {
+        if (spec_.pad) std::fill_n(image, padded.elements() * ((program.samples + 15) / 16 * 16), 0.0f);
+        const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W;
+        for (uint32_t first = 0; first < program.samples; first += 16)
+            for (uint32_t c = 0; c < spec_.C; ++c, image += plane * 16)
+                for (uint64_t h = 0; h < lines; ++h)
+                    kernels_.normalise16(image + ((h + spec_.pad) * padded.W + spec_.pad) * 16,
+                                         pixels + first * stride + (uint64_t{c} * lines + h) * row, stride,
+                                         std::min(16u, samples.count - std::min(first, samples.count)), row, scale(c), shift(c));
+        return;
+    }
     std::fill_n(image, padded.elements() * (spec_.pad ? program.samples : 0), 0.0f);
     std::fill_n(image + padded.elements() * samples.count, padded.elements() * (program.samples - samples.count), 0.0f);
-    const uint8_t* pixels = samples.images;
     for (uint32_t n = 0; n < samples.count; ++n)
-        for (uint32_t c = 0; c < spec_.C; ++c, image += uint64_t{padded.H} * padded.W) {
-            float scale = 1 / (255 * samples.std[c]), shift = -samples.mean[c] / samples.std[c];
-            uint64_t rows_of_image = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / rows_of_image;
-            for (uint64_t h = 0; h < rows_of_image; ++h, pixels += row)
-                kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale, shift);
-        }
+        for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
+            for (uint64_t h = 0; h < lines; ++h, pixels += row)
+                kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale(c), shift(c));
 }
 
 Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass) {

@@ -70,9 +70,55 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(w.size() * 16, nan);
             kernels.pack(ahead.data(), w.data(), s, false), kernels.pack(turned.data(), w.data(), s, true);
             kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), s);
-            kernels.backward_data(dx.data(), dy.data(), turned.data(), rows.data(), s);
+            kernels.backward_data(dx.data(), dy.data(), nullptr, turned.data(), rows.data(), s);
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), sums.data(), s);
             expect_near("y", y, wanted.y, wanted.y_size);
+            expect_near("dx", dx, wanted.dx, wanted.dx_size);
+            expect_near("dw", dw, wanted.dw, wanted.dw_size);
+            expect_near("db", db, wanted.db, wanted.db_size);
+        }
+    }
+}
+
+// With pooling and ReLU: what comes of them is what the convolution alone gives, pooled here.
+TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
+    const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3}, {1, 2, 6, 6, 5, 1, 1},
+                                  {1, 4, 9, 10, 13, 2, 7}, {2, 2, 8, 10, 3, 7, 3},   {1, 2, 5, 9, 9, 4, 4}};
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        const Conv16Kernels& kernels = conv16_kernels(isa);
+        for (const Conv16Shape& s : shapes) {
+            SCOPED_TRACE(std::string(isa_name(isa)) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
+            ASSERT_TRUE(s.P() % 2 == 0 && s.Q() % 2 == 0);
+            const uint64_t count = uint64_t{s.groups} * s.K * s.P() * s.Q() * 16;
+            std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), bias = numbers(s.K, 3);
+            const std::vector<float> w = numbers(s.K * s.C * s.taps(), 2), dy = numbers(count / 4, 4);
+            for (uint64_t i = 0; i < 16; ++i) x[(s.W + 1 + i) * 16 + i] = i == 3 ? std::nanf("") : 0;
+            const float nan = std::nanf("");   // what is not written shows
+            std::vector<float> whole(count, nan), y(count / 4, nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
+            std::vector<int32_t> winners(count / 4, -1);
+            std::vector<float> ahead(kernels.packed(s.K, s.C, s.taps()), nan), turned(kernels.packed(s.C, s.K, s.taps()), nan);
+            std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(w.size() * 16, nan);
+            kernels.pack(ahead.data(), w.data(), s, false), kernels.pack(turned.data(), w.data(), s, true);
+            kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), s);
+            kernels.forward_pooled(y.data(), winners.data(), x.data(), ahead.data(), bias.data(), s);
+            std::vector<float> dense(count, 0.0f);   // the gradient before pooling
+            for (uint64_t i = 0; i < count / 4; ++i) {
+                const uint64_t n = i % 16, q = i / 16 % (s.Q() / 2), row = i / 16 / (s.Q() / 2);   // row: of all planes
+                uint64_t best = 0, winner = 0;
+                for (uint64_t place = 0; place < 4; ++place) {
+                    const uint64_t at = ((row * 2 + place / 2) * s.Q() + q * 2 + place % 2) * 16 + n;
+                    if (place == 0 || whole[at] > whole[best] || std::isnan(whole[at])) best = at, winner = place;
+                }
+                ASSERT_EQ(winners[i], winner) << i;
+                if (std::isnan(whole[best])) ASSERT_TRUE(std::isnan(y[i])) << i;
+                else ASSERT_EQ(y[i], std::max(whole[best], 0.0f)) << i;
+                dense[best] = dy[i];
+            }
+            for (float& each : x) each = std::isnan(each) ? 0.5f : each;
+            const Exact wanted = exact(s, x, w, bias, dense);
+            kernels.backward_data(dx.data(), dy.data(), winners.data(), turned.data(), rows.data(), s);
+            kernels.backward_weights_pooled(dw.data(), db.data(), dy.data(), winners.data(), x.data(), sums.data(), s);
             expect_near("dx", dx, wanted.dx, wanted.dx_size);
             expect_near("dw", dw, wanted.dw, wanted.dw_size);
             expect_near("db", db, wanted.db, wanted.db_size);
