@@ -16,7 +16,9 @@ const FloatKernels& float_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::float_kernels;
         case Isa::avx2: return avx2::float_kernels;
-        case Isa::avx512: return avx512::float_kernels;
+        case Isa::avx512:
+        case Isa::avx512_bf16:
+        case Isa::amx: return avx512::float_kernels;
     }
     return portable::float_kernels;
 }

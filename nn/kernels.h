@@ -41,6 +41,9 @@ struct FloatKernels {
     void (*relu)(float* x, uint64_t count);
     /// dx = y > 0 ? dx : 0.
     void (*relu_backward)(float* dx, const float* y, uint64_t count);
+    /// The same of bf16, the upper half of a float.
+    void (*relu_bf16)(uint16_t* x, uint64_t count);
+    void (*relu_backward_bf16)(uint16_t* dx, const uint16_t* y, uint64_t count);
     /// y = the greatest of each window, winners [planes, P, Q, width] = its place in the window; the first of equals, NaN before all.
     void (*max_pool)(float* y, uint8_t* winners, const float* x, const PoolShape& shape);
     /// dx = dy at the winners, 0 elsewhere (summed where windows overlap).  All of dx is written.

@@ -46,6 +46,15 @@ void relu_backward(float* __restrict dx, const float* __restrict y, uint64_t cou
     for (uint64_t i = 0; i < count; ++i) dx[i] = y[i] > 0 ? dx[i] : 0.0f;
 }
 
+// A bf16 is negative where its upper bit is set, and NaN where the rest is above infinity's.
+void relu_bf16(uint16_t* x, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) x[i] = x[i] > 0x8000 && x[i] <= 0xff80 ? 0 : x[i];
+}
+
+void relu_backward_bf16(uint16_t* __restrict dx, const uint16_t* __restrict y, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) dx[i] = static_cast<uint16_t>(y[i] - 1) < 0x7f80 ? dx[i] : 0;
+}
+
 // Vectors of the compiler's own kind, `width` channels each: one register, or as many as this instruction set needs.
 template <uint32_t width>
 struct Vector {
@@ -360,6 +369,8 @@ extern const FloatKernels float_kernels = {normalise,
                                            normalise16,
                                            relu,
                                            relu_backward,
+                                           relu_bf16,
+                                           relu_backward_bf16,
                                            max_pool,
                                            max_pool_backward,
                                            average_pool,

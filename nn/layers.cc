@@ -137,6 +137,11 @@ std::string joined(std::span<const char* const> words) {
 
 }   // namespace
 
+std::span<const char* const> precision_names() {
+    static constexpr std::array names = {"f32", "bf16"};
+    return names;
+}
+
 std::span<const char* const> layer_kinds() { return names; }
 
 namespace {

@@ -56,6 +56,11 @@ struct NetTrace {
 
 struct Optimiser;   // nn/optimiser.h
 
+/// What convolutions and inner products multiply.  They add up in float; parameters, gradients and all other layers are float.
+enum class Precision : uint8_t { f32, bf16 };
+/// In the order of Precision, for job files.
+std::span<const char* const> precision_names();
+
 struct NetConfig {
     uint32_t lanes = 1;
     uint32_t samples_max = 0;   // of one evaluation batch (any size up to it will do), and of a block when block_sizes is empty
@@ -64,12 +69,14 @@ struct NetConfig {
     std::vector<uint32_t> block_sizes = {};
     uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float32
     uint64_t seed = 1;
+    Precision precision = Precision::f32;   // bf16 needs Isa::avx512_bf16 or Isa::amx
 };
 
 struct Net {
     virtual ~Net() = default;
     virtual const Layout& layout() const = 0;
     virtual const NetSpec& spec() const = 0;
+    virtual const char* kernels() const = 0;     // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
     virtual std::span<float> parameters() = 0;   // [layout.elements]; after writing call refresh()
     virtual void refresh() = 0;                  // parameters changed from outside: rebuild what kernels keep of them
     /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the
@@ -91,8 +98,9 @@ struct Net {
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
 Status net_cpu_ready(Net& net);
 
-/// Fixes the instruction set of this process's float kernels (oneDNN), once and before the first net is planned: bits differ between
-/// levels. Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
+/// Fixes the instruction set of this process's kernels (oneDNN), once and before the first net is planned: bits differ between levels.
+/// Beyond avx512 the float kernels are the same, so avx512_bf16 and amx matter to Precision::bf16 alone.  Error: this CPU lacks it, or it
+/// comes too late.  Not called: whatever this CPU has.
 Status nn_isa(Isa isa);
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)

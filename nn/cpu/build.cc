@@ -32,21 +32,31 @@ void Build::begin(uint32_t size, bool backward) {
     activation = other = {};
 }
 
-dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes) {
+dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes, dnnl_data_type_t type) {
     dnnl_dims_t dims{}, strides{};
     int count = 0;
     for (uint64_t size : sizes) dims[count++] = static_cast<dnnl_dim_t>(size);
     dnnl_dim_t stride = 1;
     for (int i = count - 1; i >= 0; --i) strides[i] = stride, stride *= dims[i];
     dnnl_memory_desc_t desc;
-    GC_ASSERT(dnnl_memory_desc_init_by_strides(&desc, count, dims, dnnl_f32, strides) == dnnl_success);
+    GC_ASSERT(dnnl_memory_desc_init_by_strides(&desc, count, dims, type, strides) == dnnl_success);
     return desc;
 }
 
-dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like) {
+dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like, dnnl_data_type_t type) {
     dnnl_memory_desc_t desc;
-    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, like.ndims, like.dims, dnnl_f32, dnnl_format_tag_any) == dnnl_success);
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, like.ndims, like.dims, type, dnnl_format_tag_any) == dnnl_success);
     return desc;
+}
+
+dnnl_data_type_t Build::output_type() const {
+    for (uint32_t at = number; type == dnnl_bf16 && layers[at].takers == 1;) {
+        auto taker = std::find_if(layers.begin(), layers.end(), [at](const Layer& l) { return l.input == at || l.other == at; });
+        if (taker->kind == Kind::conv && !conv_few_fits(*taker)) return dnnl_bf16;
+        if (taker->kind != Kind::relu) break;
+        at = static_cast<uint32_t>(taker - layers.begin());
+    }
+    return dnnl_f32;
 }
 
 dnnl_memory_desc_t Build::blocked(const Shape& shape, uint32_t width) const {
@@ -78,7 +88,11 @@ dnnl_memory_desc_t Build::side_by_side(uint32_t samples, const Shape& shape) {
 
 Isa Build::isa() {
     const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core ? Isa::avx512 : isa >= dnnl_cpu_isa_avx2 ? Isa::avx2 : Isa::portable);
+    return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core_amx    ? Isa::amx
+                                : isa >= dnnl_cpu_isa_avx512_core_bf16 ? Isa::avx512_bf16
+                                : isa >= dnnl_cpu_isa_avx512_core      ? Isa::avx512
+                                : isa >= dnnl_cpu_isa_avx2             ? Isa::avx2
+                                                                       : Isa::portable);
 }
 
 Status Build::describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct Frame {
     uint32_t right = 0;
 
     float* at(const Tensor& tensor) const { return reinterpret_cast<float*>(base[static_cast<size_t>(tensor.place)] + tensor.offset); }
+    uint16_t* bf16_at(const Tensor& tensor) const { return reinterpret_cast<uint16_t*>(at(tensor)); }
 };
 using Operation = std::function<Status(Frame&)>;
 
@@ -91,8 +93,11 @@ struct WeightCopies {
 
 class Build {
 public:
-    Build(dnnl_engine_t engine, uint64_t job_seed) : seed(job_seed), engine_(engine) {}
+    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all)
+        : seed(config.seed), type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32), layers(all), engine_(engine) {}
     const uint64_t seed;
+    const dnnl_data_type_t type;   // what convolutions and inner products multiply
+    const std::span<const Layer> layers;
 
     // Of the size under construction
     uint32_t samples = 0;
@@ -108,9 +113,11 @@ public:
     WeightCopies* copies = nullptr;
     const Layer* pool = nullptr;   // of a convolution (conv_few): the max pooling that is computed with it, and the ReLU behind that
 
-    /// Descriptors: float32, canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
-    static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims);
-    static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like);
+    /// Descriptors: canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
+    static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
+    static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
+    /// Of this layer's output, which stays bf16 only on its way to another convolution: all other layers take float.
+    dnnl_data_type_t output_type() const;
     /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const;
     uint32_t input_width() const;

@@ -13,9 +13,9 @@ Status conv(Build& b) {
     const Activation x = b.activation;
     Operations& list = *b.operations;
     dnnl_memory_desc_t canonical = Build::plain({l.out.C, l.in.C, l.spec.kernel, l.spec.kernel}), bias = Build::plain({l.out.C});
-    dnnl_memory_desc_t any_w = Build::any(canonical);
-    dnnl_memory_desc_t any_x = Build::any(Build::plain({b.samples, l.in.C, l.in.H, l.in.W}));
-    dnnl_memory_desc_t any_y = Build::any(Build::plain({b.samples, l.out.C, l.out.H, l.out.W}));
+    const dnnl_memory_desc_t in = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}),
+                             out = Build::plain({b.samples, l.out.C, l.out.H, l.out.W});
+    dnnl_memory_desc_t any_x = Build::any(in, b.type), any_w = Build::any(canonical, b.type), any_y = Build::any(out, b.output_type());
     dnnl_dims_t strides = {l.spec.stride, l.spec.stride}, pad = {l.spec.pad, l.spec.pad};
 
     dnnl_convolution_desc_t op;
@@ -34,7 +34,8 @@ Status conv(Build& b) {
     if (!b.training) return {};
 
     Pd backward;
-    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, with_bias, &any_y, strides, pad,
+    dnnl_memory_desc_t any_dy = Build::any(out, b.type), any_dw = Build::any(canonical, dnnl_f32);
+    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_dw, with_bias, &any_dy, strides, pad,
                                                           pad) == dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     Tensor x2, dy2, dw;
@@ -48,7 +49,8 @@ Status conv(Build& b) {
     list.weights.insert(list.weights.end(), after.begin(), after.end());
     if (!x.learns) return {};
 
-    GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_x, &any_w, &any_y, strides, pad, pad) ==
+    dnnl_memory_desc_t any_dx = Build::any(in, x.gradient.desc.data_type);
+    GC_ASSERT(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &any_dx, &any_w, &any_dy, strides, pad, pad) ==
               dnnl_success);
     GC_TRY(b.describe("backward data", &op, forward.get(), &backward));
     Tensor dy3, w3, dx;

@@ -16,7 +16,9 @@ const Conv16Kernels& conv16_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::conv16_kernels;
         case Isa::avx2: return avx2::conv16_kernels;
-        case Isa::avx512: return avx512::conv16_kernels;
+        case Isa::avx512:
+        case Isa::avx512_bf16:
+        case Isa::amx: return avx512::conv16_kernels;
     }
     return portable::conv16_kernels;
 }

@@ -10,9 +10,10 @@ Status inner_product(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    dnnl_memory_desc_t spatial = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), flat = Build::plain({b.samples, l.in.elements()});
-    dnnl_memory_desc_t dst = Build::plain({b.samples, l.out.C}), weights = Build::plain({l.out.C, l.in.elements()}),
-                       bias = Build::plain({l.out.C});
+    dnnl_memory_desc_t spatial = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}, b.type),
+                       flat = Build::plain({b.samples, l.in.elements()}, b.type), dst = Build::plain({b.samples, l.out.C}),
+                       weights = Build::plain({l.out.C, l.in.elements()}, b.type), bias = Build::plain({l.out.C}),
+                       canonical = Build::plain({l.out.C, l.in.elements()});
     const dnnl_memory_desc_t* with_bias = l.biases ? &bias : nullptr;
 
     dnnl_inner_product_desc_t op;
@@ -20,7 +21,8 @@ Status inner_product(Build& b) {
     GC_ASSERT(dnnl_inner_product_forward_desc_init(&op, b.training ? dnnl_forward_training : dnnl_forward_inference, &flat, &weights,
                                                    with_bias, &dst) == dnnl_success);
     GC_TRY(b.describe("forward", &op, nullptr, &forward));
-    Tensor x1, w = b.weight(Place::parameters, weights);
+    Tensor x1, w;
+    GC_TRY(b.weights_as(canonical, weights, &w));
     GC_TRY(b.consume({x.value}, spatial, list.forward, &x1));
     x1.desc = flat;
     const Activation y = b.flows(dst, true);
@@ -32,20 +34,25 @@ Status inner_product(Build& b) {
     if (!b.training) return {};
 
     Pd backward;
-    GC_ASSERT(dnnl_inner_product_backward_weights_desc_init(&op, &flat, &weights, with_bias, &dst) == dnnl_success);
+    dnnl_memory_desc_t ddst = Build::plain({b.samples, l.out.C}, b.type);
+    Tensor dy;
+    GC_TRY(b.consume({y.gradient}, ddst, list.weights, &dy));
+    GC_ASSERT(dnnl_inner_product_backward_weights_desc_init(&op, &flat, &canonical, with_bias, &ddst) == dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
-    tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_DIFF_DST, y.gradient}, {DNNL_ARG_DIFF_WEIGHTS, b.weight(Place::gradient, weights)}};
+    tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, b.weight(Place::gradient, canonical)}};
     if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
     GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
     if (!x.learns) return {};
 
-    GC_ASSERT(dnnl_inner_product_backward_data_desc_init(&op, &flat, &weights, &dst) == dnnl_success);
+    const dnnl_memory_desc_t dspatial = Build::plain({b.samples, l.in.C, l.in.H, l.in.W});
+    dnnl_memory_desc_t dflat = Build::plain({b.samples, l.in.elements()});
+    GC_ASSERT(dnnl_inner_product_backward_data_desc_init(&op, &dflat, &weights, &ddst) == dnnl_success);
     GC_TRY(b.describe("backward data", &op, forward.get(), &backward));
     Tensor dx;
     std::vector<Operation> after;
-    GC_TRY(b.produce(x.gradient, spatial, after, &dx));
-    dx.desc = flat;
-    GC_TRY(b.primitive(backward, {{DNNL_ARG_DIFF_DST, y.gradient}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}}, list.data));
+    GC_TRY(b.produce(x.gradient, dspatial, after, &dx));
+    dx.desc = dflat;
+    GC_TRY(b.primitive(backward, {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}}, list.data));
     list.data.insert(list.data.end(), after.begin(), after.end());
     return {};
 }

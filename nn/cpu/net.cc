@@ -59,6 +59,7 @@ public:
 
     const Layout& layout() const override { return layout_; }
     const NetSpec& spec() const override { return spec_; }
+    const char* kernels() const override { return kernels_name_; }
     std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
     void refresh() override;
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
@@ -96,8 +97,24 @@ private:
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
+    const char* kernels_name_ = nullptr;
     const FloatKernels& kernels_ = float_kernels(isa_best());
 };
+
+Status kernels_name(Precision precision, const char** name) {
+    const Isa isa = Build::isa();
+    if (precision == Precision::f32) *name = isa_name(std::min(isa, Isa::avx512));
+    else if (isa == Isa::amx) *name = "bf16-amx";
+    else if (isa == Isa::avx512_bf16) *name = "bf16-avx512";
+    else if (isa_best() >= Isa::avx512_bf16)
+        return fail(Code::unsupported,
+                    "precision bf16 needs AVX512-BF16 or AMX, which this CPU has and isa {} leaves out: take isa {}, or f32", isa_name(isa),
+                    isa_name(isa_best()));
+    else
+        return fail(Code::unsupported,
+                    "precision bf16 needs AVX512-BF16 or AMX, and this CPU has neither: take f32, or nodes that have it");
+    return {};
+}
 
 constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
 constexpr uint64_t apply_chunk = 4096;     // elements turned to float at a time: they stay in the first-level cache
@@ -180,7 +197,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     std::set<uint32_t> sizes = training;
     sizes.insert(config.samples_max);
     copies_.resize(layers_.size());
-    Build build(engine, config.seed);
+    GC_TRY(kernels_name(config.precision, &kernels_name_));
+    Build build(engine, config, layers_);
     for (uint32_t size : sizes) {
         GC_ASSERT(size >= 1);
         programs_.push_back({size, training.contains(size), {}, {}});
@@ -380,8 +398,15 @@ Status net_cpu_ready(Net& net) { return static_cast<cpu::CpuNet&>(net).ready(); 
 
 Status nn_isa(Isa isa) {
     if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));
-    // avx512 is the plain core level: with VNNI or AMX oneDNN might choose other float kernels, and two machines would differ.
-    dnnl_cpu_isa_t wanted = isa == Isa::portable ? dnnl_cpu_isa_sse41 : isa == Isa::avx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_avx512_core;
+    // By name, not whatever there is: two machines would differ.
+    dnnl_cpu_isa_t wanted = dnnl_cpu_isa_sse41;
+    switch (isa) {
+        case Isa::portable: break;
+        case Isa::avx2: wanted = dnnl_cpu_isa_avx2; break;
+        case Isa::avx512: wanted = dnnl_cpu_isa_avx512_core; break;
+        case Isa::avx512_bf16: wanted = dnnl_cpu_isa_avx512_core_bf16; break;
+        case Isa::amx: wanted = dnnl_cpu_isa_avx512_core_amx; break;
+    }
     if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted) return {};
     return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa),
                 dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));

@@ -10,14 +10,16 @@ Status relu(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.in_place(b.activation.value.desc, after, &x));
     b.activation = x;
-    uint64_t count = x.value.bytes() / sizeof(float);   // padding of blocked orders included: it is zero and stays so
-    b.operations->forward.emplace_back([&kernels, x, count](Frame& frame) {
-        kernels.relu(frame.at(x.value), count);
+    const bool narrow = x.value.desc.data_type == dnnl_bf16;
+    const uint64_t count = x.value.bytes() / (narrow ? 2 : 4);   // padding of blocked orders included: it is zero and stays so
+    b.operations->forward.emplace_back([&kernels, x, count, narrow](Frame& frame) {
+        narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
         return Status{};
     });
     if (!x.learns) return {};
-    b.operations->data.emplace_back([&kernels, x, count](Frame& frame) {
-        kernels.relu_backward(frame.at(x.gradient), frame.at(x.value), count);
+    b.operations->data.emplace_back([&kernels, x, count, narrow](Frame& frame) {
+        if (narrow) kernels.relu_backward_bf16(frame.bf16_at(x.gradient), frame.bf16_at(x.value), count);
+        else kernels.relu_backward(frame.at(x.gradient), frame.at(x.value), count);
         return Status{};
     });
     b.operations->data.insert(b.operations->data.end(), after.begin(), after.end());

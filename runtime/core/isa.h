@@ -8,9 +8,9 @@
 
 namespace gradcast {
 
-enum class Isa : uint8_t { portable, avx2, avx512 };
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
-const char* isa_name(Isa isa);                       // "portable", "avx2", "avx512"
+const char* isa_name(Isa isa);                       // "portable", "avx2", "avx512", "avx512-bf16", "amx"
 Isa isa_best();                                      // what this CPU has
 Status isa_parse(std::string_view name, Isa* isa);   // also "auto"; refuses what this CPU lacks
 

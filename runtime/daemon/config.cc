@@ -195,7 +195,8 @@ constexpr Option options[] = {
     {"state", "/var/lib/gradcast", "folder of our identity and of all jobs", read_state},
     {"socket", "/run/gradcast/control.sock", "where gradcastctl reaches us", read_socket},
     {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
-    {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512; members of a job must agree", read_isa},
+    {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
+     read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
 };
 

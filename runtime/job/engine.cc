@@ -220,7 +220,8 @@ private:
         NetConfig net{.lanes = lanes,
                       .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(),
                       .block_sizes = {distinct.begin(), distinct.end()},
-                      .seed = job_.seed};
+                      .seed = job_.seed,
+                      .precision = job_.precision};
         omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
         GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
         const Layout& layout = net_->layout();
@@ -487,12 +488,13 @@ private:
         }
         const uint64_t epoch = sampler_->epoch_of(step.step);
         line_.clear();
-        fmt::format_to(std::back_inserter(line_),
-                       "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
-                       "\"apply_us\":{},"
-                       "\"bytes_sent\":{},\"bytes_received\":{},\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
-                       step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
-                       received - received_, kernel_set_, exchange_name_, quantiser_name(job_.quantiser));
+        fmt::format_to(
+            std::back_inserter(line_),
+            "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
+            "\"apply_us\":{},"
+            "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
+            step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
+            received - received_, net_->kernels(), kernel_set_, exchange_name_, quantiser_name(job_.quantiser));
         sent_ = sent, received_ = received;
 
         std::unique_lock lock(status_mutex_);

@@ -64,6 +64,7 @@ std::vector<std::string> quantiser_names() {
     return {quantiser_name(Quantiser::auto32), quantiser_name(Quantiser::auto16), quantiser_name(Quantiser::fixed)};
 }
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
+std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
@@ -123,6 +124,11 @@ constexpr Option options[] = {
     {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set<&JobConfig::preset>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
      set<&JobConfig::net_pad>},
+    {"net", "precision", Kind::name, "\"f32\"", 0, 0, false, precisions,
+     "what conv and inner_product multiply; bf16 needs CPUs with AVX512-BF16 or AMX",
+     [](Target target, const Value& value) {
+         target.job->precision = value.text == precision_names()[0] ? Precision::f32 : Precision::bf16;
+     }},
     {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
      "safetensors with the parameters to begin with, as gradcastctl export or PyTorch writes them; empty: drawn by the seed",
      set<&JobConfig::start>},

@@ -28,6 +28,7 @@ struct JobConfig {
     std::string preset;     // or, when empty, `layers`
     uint32_t net_pad = 0;   // of [net] with layers of its own
     std::vector<LayerSpec> layers;
+    Precision precision = Precision::f32;
     std::string start;   // absolute path of the parameters to begin with; empty: the seed's
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";

@@ -112,7 +112,7 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"cpus = [\"0\"]", "d.toml:1: cpus: a CPU is a number"},
         {"cpus = [100000]", "d.toml:1: cpus: 100000 cannot be used here"},
         {"cpus = [0, 0]", "d.toml:1: cpus: 0 stands there twice"},
-        {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, avx2, avx512"},
+        {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, avx2, avx512, avx512-bf16, amx"},
         {"link = \"rdma\"", "d.toml:1: link = \"rdma\": one of auto, uring_tcp, epoll_tcp"},
         {"key = false", "d.toml:1: key: a text in quotes is wanted"},
         {"state = 1", "d.toml:1: state: a text"},

@@ -261,6 +261,7 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
         EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)),
                   std::string::npos)
             << last;
+        EXPECT_NE(last.find(fmt::format("\"kernels\":\"{}\"", isa_name(std::min(isa_best(), Isa::avx512)))), std::string::npos) << last;
         EXPECT_NE(last.find(fmt::format("\"kernel_set\":\"{}\"", status.kernel_set)), std::string::npos) << last;
     }
     // What must change the digest does.
@@ -697,6 +698,39 @@ TEST_F(EngineTest, RegressionAndClassesDoNotMix) {
     Evaluation unused;
     EXPECT_EQ(std::string(model_evaluate(model, folder_ + "/ridge/classes.h5", 1, &unused).what),
               "the model " + model + " has the target_scale 0.00390625, " + folder_ + "/ridge/classes.h5 has 0 (0: classes)");
+}
+
+TEST_F(EngineTest, Bf16GivesOneDigestWhateverTheRanks) {
+    const std::string text = replaced(job_text_of_all(""), "[net]\n", "[net]\nprecision = \"bf16\"\n");
+    JobStatus one, again, exact;
+    std::string path;
+    if (isa_best() < Isa::avx512_bf16) {
+        EXPECT_STREQ(run_one(text, 1, &one).what,
+                     "precision bf16 needs AVX512-BF16 or AMX, and this CPU has neither: take f32, or nodes that have it");
+        GTEST_SKIP() << "this CPU has neither AVX512-BF16 nor AMX";
+    }
+    Status status = run_one(text, 2, &one, &path);
+    ASSERT_TRUE(status.ok()) << status.what;
+    ASSERT_TRUE(run_one(text, 1, &again).ok());
+    ASSERT_TRUE(run_one(job_text_of_all(""), 1, &exact).ok());
+    EXPECT_EQ(one.digest, again.digest);
+    EXPECT_NE(one.digest, exact.digest);
+    EXPECT_NE(one.kernel_set, exact.kernel_set);
+    EXPECT_GT(one.accuracy, 0.9);
+    for (uint32_t n : {2u, 3u}) {
+        std::vector<JobStatus> many;
+        status = run_many(text, n, &many);
+        ASSERT_TRUE(status.ok()) << status.what;
+        for (const JobStatus& each : many) EXPECT_EQ(each.digest, one.digest) << n;
+    }
+    std::string steps;
+    ASSERT_TRUE(file_read(path.substr(0, path.rfind('/')) + "/steps.jsonl", &steps).ok());
+    EXPECT_NE(steps.find("\"kernels\":\"bf16-"), std::string::npos) << steps;
+    // What is saved is float, and float kernels measure nearly the same of it.
+    Evaluation evaluation;
+    status = model_evaluate(path, folder_ + "/test.h5", 2, &evaluation);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_NEAR(static_cast<double>(evaluation.right) / 250, one.accuracy, 0.03);
 }
 
 using SlowEngineTest = EngineTest;

@@ -82,6 +82,7 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     JobConfig job, defaults;
     ASSERT_EQ(mistakes_of("[job]\nsteps = 3\n[data]\ntrain = \"/a/*.h5\"\n[net]\npreset = \"mlp\"\n", &job), std::vector<std::string>{});
     EXPECT_EQ(job.start, "");
+    EXPECT_EQ(job.precision, Precision::f32);
     EXPECT_EQ(job.train, "/a/*.h5");
     EXPECT_EQ(job.steps, 3u);
     EXPECT_TRUE(job.test.empty());
@@ -109,6 +110,7 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     EXPECT_EQ(spelled.stop_at, job.stop_at);
     EXPECT_EQ(spelled.classes, job.classes);
     EXPECT_EQ(spelled.crop, job.crop);
+    EXPECT_EQ(spelled.precision, job.precision);
     EXPECT_EQ(spelled.flip, job.flip);
     EXPECT_EQ(spelled.blocks, job.blocks);
     EXPECT_EQ(spelled.deadline_us, job.deadline_us);
@@ -166,6 +168,10 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"train = \"fashion-mnist/train*.h5\"", "train = \"\"", "job.toml:10: data.train: is empty"},
              {"test = \"fashion-mnist/test*.h5\"", "test = \"a\\u0000b\"", "job.toml:11: data.test: holds a zero byte"},
              {"preset = \"lenet5\"", "preset = \"lenet6\"", "(did you mean lenet5?)"},
+             {"[net]", "[net]\nprecision = \"fb16\"", "net.precision: \"fb16\" is not one of f32, bf16 (did you mean bf16?)"},
+             {"[net]", "[net]\nprecision = \"f16\"", "net.precision: \"f16\" is not one of f32, bf16 (did you mean "},
+             {"[net]", "[net]\nprecision = 16", "net.precision: is a whole number, not text"},
+             {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",
               "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, or "
               "[[net.layers]]"},

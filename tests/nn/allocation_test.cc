@@ -12,12 +12,20 @@ struct Forget : GradientSink {
 
 TEST(Allocation, NoneInAStep) {
     if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
-    for (const char* name : {"lenet5", "cnn", "mlp", "everything"}) {
+    for (auto [name, precision] : {std::pair{"lenet5", Precision::f32},
+                                   {"cnn", Precision::f32},
+                                   {"mlp", Precision::f32},
+                                   {"everything", Precision::f32},
+                                   {"cnn", Precision::bf16},
+                                   {"everything", Precision::bf16}}) {
+        if (precision == Precision::bf16 && isa_best() < Isa::avx512_bf16) continue;
         NetSpec spec = everything();
         if (name != std::string("everything")) {
             ASSERT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
         }
-        Rig rig(spec, sizes({12, 13}), {.momentum = 0.9});
+        NetConfig config = sizes({12, 13});
+        config.precision = precision;
+        Rig rig(spec, config, {.momentum = 0.9});
         Data a(spec, 12), b(spec, 13);
         std::vector<int32_t> words(rig.net->layout().elements, 1);
         const std::vector<double> units(rig.net->layout().groups.size(), 0x1p-40);

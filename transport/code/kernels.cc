@@ -13,7 +13,9 @@ const WordKernels& word_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return kernels_portable;
         case Isa::avx2: return kernels_avx2;
-        case Isa::avx512: return kernels_avx512;
+        case Isa::avx512:
+        case Isa::avx512_bf16:
+        case Isa::amx: return kernels_avx512;
     }
     GC_ASSERT(false && "isa");
 }
