@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "runtime/core/digest.h"
 
@@ -20,7 +21,11 @@ public:
         if (failed_.load(std::memory_order_relaxed)) return;
         BlockId id{step_, number};
         Samples samples;
-        Status status = context_.loader.get(id, context_.deadline_us, &samples);
+        Status status;
+        {
+            const Span span(context_.profile, lane, "load");
+            status = context_.loader.get(id, context_.deadline_us, &samples);
+        }
         if (status.ok()) {
             // A block that is not needed any more is taken from the loader all the same, which hands them out in order.
             if (!context_.exchange->summed(step_)) status = context_.net.block(lane, id, samples, *this);
@@ -37,7 +42,10 @@ public:
         }
         Fence fence;
         const uint32_t target = context_.exchange->target_of(id.block);
-        GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange->plan(step_, bucket, target), &fence));
+        {
+            const Span span(context_.profile, lane, "quantise");
+            GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange->plan(step_, bucket, target), &fence));
+        }
         context_.progress.advance();
         // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
         if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
@@ -87,6 +95,17 @@ private:
     std::atomic<bool> failed_{false};
     std::mutex mutex_;   // of status_, taken by failing lanes only
     Status status_;
+};
+
+/// Passes of layers, for the profile.
+struct ProfileTrace final : NetTrace {
+    explicit ProfileTrace(Profile& p) : profile(p) {}
+    uint64_t now_ns() override { return clock_ns(); }
+    void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) override {
+        const bool forward = pass == Pass::input || pass == Pass::forward;
+        profile.add(lane, forward ? "forward" : "backward", pass == Pass::input ? "input" : layer_name(layer), begin_ns, end_ns);
+    }
+    Profile& profile;
 };
 
 constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
@@ -232,9 +251,12 @@ Status Context::compute() {
     GC_TRY(wait_begun(*this));
     StepSink sink(*this);
     for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) sink.ready(bucket, {});
+    std::optional<ProfileTrace> trace;
+    if (profile && profile->on()) net.trace(&trace.emplace(*profile));
     // Two pointers fit into a std::function without memory of its own.
     lanes.run(static_cast<uint32_t>(own_blocks.size()),
               [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
+    if (trace) net.trace(nullptr);
     GC_TRY(sink.status());
     // What was left out because others did it: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !own_blocks.empty(); ++bucket) {
@@ -250,6 +272,7 @@ Status Context::compute() {
 
 Status Context::wait(std::span<const Sum*> into) {
     Waiting waiting(progress);
+    const Span span(profile, Profile::trainer, "wait");
     std::vector<const Sum*>& come = sums[step % step_slots];
     uint64_t us = (step == 0 ? 10 : 1) * deadline_us, until_us = host.now_us() + us;
     while (std::find(come.begin(), come.end(), nullptr) != come.end()) {

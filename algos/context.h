@@ -9,6 +9,7 @@
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/lanes.h"
+#include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
 #include "transport/code/codec.h"
 #include "transport/exchange/exchange.h"
@@ -63,6 +64,7 @@ struct Context {
     uint16_t channel = static_cast<uint16_t>(Channel::gradient);   // of the exchange
     StepId first_step = 0;                                         // that it sums
     StepRecord record = {};                                        // of the last step applied
+    Profile* profile = nullptr;                                    // of one step; its round turns it on and off
     std::vector<bool> lost = {};                                   // by rank: the job goes on without it
     std::vector<std::string> why_lost = {};                        // for people
     Status ended = {};                                             // what all ranks have agreed that the job ends with; ok while it goes on

@@ -10,6 +10,7 @@ public:
     Status round(Context& context) override {
         sums_.resize(context.net.layout().buckets.size());   // takes memory in the first round only
         uint64_t begin_us = context.host.now_us();
+        if (context.profile) context.profile->on(context.step == context.profile->step);
         const bool expelled = !context.expelled.empty();   // in the last round, which all have left when this one ends
         GC_TRY(context.compute());
         uint64_t computed_us = context.host.now_us();
@@ -25,6 +26,7 @@ public:
         context.keep_state();
         context.optimiser.step(context.step);
         for (const Sum* sum : sums_) {
+            const Span span(context.profile, Profile::trainer, "apply");
             GC_TRY(context.net.apply(context.optimiser, *sum, context.codec.units(sum->bucket)));
             record.clipped += sum->clipped;
         }
@@ -41,7 +43,11 @@ public:
         }
         ++context.step;
         if (expelled) context.cut_expelled();
-        record.digest = context.state = context.digest(context.step);
+        {
+            const Span span(context.profile, Profile::trainer, "digest");
+            record.digest = context.state = context.digest(context.step);
+        }
+        if (context.profile) context.profile->on(false);
         record.compute_us = computed_us - begin_us;
         record.wait_us = summed_us - computed_us;
         record.apply_us = context.host.now_us() - summed_us;

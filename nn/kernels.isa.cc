@@ -22,9 +22,9 @@ void normalise16(float* dst, const uint8_t* src, uint64_t stride, uint32_t sampl
         }
         for (uint32_t round = 0; round < 4; ++round) {
             for (uint32_t n = 0; n < 8; ++n) {
-                mixed[2 * n] = __builtin_shuffle(rows[n], rows[n + 8], (Bytes){0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+                mixed[2 * n] = __builtin_shufflevector(rows[n], rows[n + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
                 mixed[2 * n + 1] =
-                    __builtin_shuffle(rows[n], rows[n + 8], (Bytes){8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+                    __builtin_shufflevector(rows[n], rows[n + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
             }
             __builtin_memcpy(rows, mixed, sizeof rows);
         }

@@ -143,6 +143,7 @@ std::span<const char* const> precision_names() {
 }
 
 std::span<const char* const> layer_kinds() { return names; }
+const std::string& layer_name(const Layer& layer) { return layer.spec.name; }
 
 namespace {
 

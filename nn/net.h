@@ -47,6 +47,7 @@ struct GradientSink {
 /// Gets how long each layer's passes take: on the lane, after each.  `input` is what is done to the samples before layer 0; a layer that
 /// was computed together with another has no passes of its own.
 struct Layer;   // nn/layers.h; it lives as long as the net
+const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
 struct NetTrace {
     virtual ~NetTrace() = default;

@@ -5,6 +5,12 @@
 
 namespace gradcast {
 
+inline uint64_t clock_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 inline uint64_t clock_us() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

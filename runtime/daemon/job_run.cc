@@ -133,6 +133,7 @@ Status JobRun::prepare() {
     }
     link.keys = host_.keys;
     link.protect = config.job.protect;
+    link.profile = engine->profile();
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is told and handled within D
     bool datagrams = false;
     engine->attach([&](uint16_t, Protocol*, bool wanted) { datagrams |= wanted; });

@@ -92,6 +92,7 @@ public:
     const std::string& data_digest() const override { return data_digest_; }
     const std::string& start_digest() const override { return start_digest_; }
     Buffer memory() const override { return arena_.whole(); }
+    Profile* profile() override { return profile_.get(); }
     void counters(const LinkCounters* counters) override { counters_ = counters; }
 
     void attach(const std::function<void(uint16_t, Protocol*, bool)>& attach) override {
@@ -121,13 +122,19 @@ public:
                         .blocks = job_.blocks,
                         .deadline_us = deadline_us_,
                         .spend_us = config_.spend_us,
-                        .own_blocks = own_blocks_};
+                        .own_blocks = own_blocks_,
+                        .profile = profile_.get()};
         {
             std::lock_guard lock(host_mutex_);
             host_ = &host;
             if (!cancel_.ok()) post_abort(host, cancel_);
         }
         Status status = train(context);
+        if (profile_ && context.step > profile_->step)
+            if (Status written =
+                    file_write(config_.folder + "/profile.json", profile_->json(config_.self, config_.view.members[config_.self].name));
+                !written.ok())
+                log_.error("{}", written.what);
         if (!status.ok() && context.ended.ok() && !ended_ && !context.outvoted) {
             // Others must hear of it, and may have found something else first: all end with one line.
             post_abort(host, status);
@@ -201,6 +208,7 @@ private:
             return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config_.self, config_.view.n());
         sampler_ = std::make_unique<Sampler>(info.count, job_.seed, job_.batch, job_.blocks);
         steps_ = job_.steps ? job_.steps : sampler_->steps(job_.epochs);
+        if (job_.profile) profile_ = std::make_unique<Profile>(std::min<StepId>(job_.profile, steps_ - 1));
         if (steps_ > UINT32_MAX)
             return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_,
                         UINT32_MAX);
@@ -599,6 +607,7 @@ private:
 
     // In the order in which they are made; each may use those before it.
     Arena arena_;
+    std::unique_ptr<Profile> profile_;
     std::unique_ptr<DataSet> train_, test_;
     std::unique_ptr<Sampler> sampler_;
     std::unique_ptr<Net> net_;

@@ -8,6 +8,7 @@
 
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
+#include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
 #include "runtime/job/job_file.h"
 #include "transport/link/link.h"
@@ -68,6 +69,7 @@ public:
     /// Protocols by channel, to be attached to the driver or the simulator before run().
     virtual void attach(const std::function<void(uint16_t channel, Protocol*, bool datagrams)>& attach) = 0;
     virtual Buffer memory() const = 0;
+    virtual Profile* profile() = 0;   // null where the job wants none
     /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.
     virtual Status run(Host& host) = 0;
     /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.

@@ -189,6 +189,9 @@ constexpr Option options[] = {
      [](Target target, const Value& value) {
          target.job->protect = value.text == "auth" ? Protect::auth : value.text == "encrypt" ? Protect::encrypt : Protect::none;
      }},
+    {"profile", "step", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "of which each node writes profile.json, a Chrome trace, into the job's folder; at most the last one; 0: none",
+     set<&JobConfig::profile>},
 };
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }

@@ -37,6 +37,7 @@ struct JobConfig {
     std::vector<double> weights;
     std::string transport = "auto";   // "auto", "ip", "tcp"
     Protect protect = Protect::auth;
+    uint32_t profile = 0;   // the step of which a trace is kept; 0: none
 };
 
 /// A mistake in the file: "job.toml:7: optimiser.lr: -1 is not above 0".  All are found in one go.

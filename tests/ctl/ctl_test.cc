@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "nn/layers.h"
@@ -504,6 +505,37 @@ struct SystemLocal : CtlData {
             GTEST_SKIP() << "not built: gradcastd";
     }
 };
+
+TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("\"ring\""), 6, "\"coded-rs\"\nm = 2");
+    write("job.toml", job);
+    Outcome outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    std::ifstream in(folder + "/trace.json");
+    const nlohmann::json trace = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(trace.is_discarded());
+    EXPECT_EQ(trace["otherData"]["events_left_out"], 0);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+        std::map<std::string, double> begin, end;   // by phase
+        for (const auto& event : trace["traceEvents"]) {
+            if (event["pid"] != rank || event["ph"] != "X") continue;
+            const std::string phase = event["cat"];
+            EXPECT_GE(event["dur"].get<double>(), 0);
+            begin.try_emplace(phase, event["ts"]);
+            begin[phase] = std::min(begin[phase], event["ts"].get<double>());
+            end[phase] = std::max(end[phase], event["ts"].get<double>() + event["dur"].get<double>());
+        }
+        for (const char* phase : {"load", "forward", "backward", "quantise", "encode", "send", "wait", "decode", "apply"})
+            EXPECT_TRUE(begin.contains(phase)) << phase << " is missing at rank " << rank;
+        EXPECT_LT(begin["load"], begin["forward"]);
+        EXPECT_LT(begin["forward"], begin["quantise"]);
+        EXPECT_LT(begin["encode"], begin["decode"]);
+        EXPECT_LE(end["wait"], begin["apply"]);
+    }
+    EXPECT_EQ(run("run job.toml --local 2 --profile /nowhere/trace.json").exit, 2);
+}
 
 TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     import();

@@ -32,7 +32,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic;
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile;
     uint32_t local = 0;
     bool wait = false, follow = false;
     std::vector<std::string> shards;
@@ -55,11 +55,14 @@ int run(int argc, char** argv) {
         command->add_option("JOB.toml", path, "the job file (gradcastctl help job)")->required();
     };
 
-    CLI::App* command =
-        add("run", "train on this machine: a private cluster, gone afterwards", [&] { return command_run(options, path, local, keep); });
+    CLI::App* command = add("run", "train on this machine: a private cluster, gone afterwards",
+                            [&] { return command_run(options, path, local, keep, profile); });
     file_argument(command);
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
+
+    command->add_option("--profile", profile,
+                        "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
 
     command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
     file_argument(command);

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
@@ -14,7 +16,8 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t log_lines = 3;   // of each daemon, shown when something failed
+constexpr uint32_t profile_step = 10;   // where the job file names none: after the first ones, in which memory and streams warm up
+constexpr uint32_t log_lines = 3;       // of each daemon, shown when something failed
 
 /// $XDG_STATE_HOME/gradcast/<name>-<8 digits of the id>, which no other run uses.
 std::string keep_default(const JobDetail& job) {
@@ -37,7 +40,22 @@ Status keep_results(const JobDetail& job, const std::string& folder) {
     return {};
 }
 
-int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, std::string keep) {
+/// Makes one trace of those that the nodes have left; each is a process in it.
+Status keep_profile(const std::vector<std::string>& folders, const std::string& path) {
+    nlohmann::json all;
+    for (const std::string& folder : folders) {
+        std::ifstream in(folder + "/profile.json");
+        nlohmann::json one = nlohmann::json::parse(in, nullptr, false);
+        if (one.is_discarded()) return fail(Code::node_io, "no profile in {}: the job ended before the step", folder);
+        if (all.is_null()) all = std::move(one);
+        else
+            for (auto& event : one["traceEvents"]) all["traceEvents"].push_back(std::move(event));
+    }
+    return file_write(path, all.dump() + "\n");
+}
+
+int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, std::string keep,
+          const std::string& profile) {
     Cluster cluster;
     auto give_up = [&](const Status& status) {
         if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
@@ -48,6 +66,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     fmt::print(stderr, "{} daemons on 127.0.0.1 are ready\n", nodes);
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
+    if (!profile.empty() && config.profile == 0) submission.text += fmt::format("\n[profile]\nstep = {}\n", profile_step);
     Client client = cluster.client(0);
     Reply reply = client.submit(submission, config.deadline_us);
     if (reply.exit != exit_done) {
@@ -70,13 +89,16 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     if (reply.exit != exit_done) return give_up(fail(Code::peer_lost, "{}", reply.error));
 
     std::vector<NodeResult> results;
+    std::vector<std::string> folders;
     for (uint32_t i = 0; i < nodes; ++i) {
         JobDetail own;
         results.push_back({cluster.name(i), {}});
-        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done) results.back().status = own.summary.status;
+        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done)
+            results.back().status = own.summary.status, folders.push_back(own.folder);
     }
     if (keep.empty()) keep = keep_default(job);
     Status kept = keep_results(job, keep);
+    if (kept.ok() && !profile.empty()) kept = keep_profile(folders, profile);
     if (job.summary.status.state != JobState::done) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
     cluster.stop();
     int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
@@ -85,16 +107,18 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
 }   // namespace
 
-int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep) {
+int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile) {
     JobConfig config;
     if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    if (!profile.empty())
+        if (Status status = file_write(profile, ""); !status.ok()) return complain(exit_usage, "--profile: {}", status.what);
     std::error_code error;
     if (!keep.empty() && std::filesystem::exists(keep + "/final.h5", error))
         return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
     if (!keep.empty())
         if (Status status = make_directories(keep); !status.ok())
             return complain(exit_usage, "--keep: {}", status.what);   // before the hours of training
-    int exit = train(options, config, path, nodes, keep);
+    int exit = train(options, config, path, nodes, keep, profile);
     if (interrupts()) {   // end as a program does that was interrupted, now that nothing is left behind
         ::signal(SIGINT, SIG_DFL);
         ::raise(SIGINT);

@@ -277,10 +277,17 @@ bool TcpDriver::dispatch(uint64_t now) {
     return true;
 }
 
+// For the profile: exchanges that do not code copy and add.
+static const char* compute_phase(const Compute& compute) {
+    if (compute.kernel != Kernel::combine) return compute.kernel == Kernel::copy ? "copy" : "add";
+    return compute.combine->in_signed ? "encode" : "decode";
+}
+
 void TcpDriver::carry_out(uint16_t channel) {
     const bool datagrams = by_datagrams(channel);
     for (Send& each : actions_.sends) {
         each.channel = channel;
+        const Span span(config_.profile, Profile::network, "send");
         if (datagrams) {
             datagrams_->send(each, ticket_take(each));
             continue;
@@ -292,7 +299,10 @@ void TcpDriver::carry_out(uint16_t channel) {
         if (timer.at_us) alarms_.push_back({channel, timer.id, timer.at_us});
     }
     for (const Compute& compute : actions_.computes) {
-        compute_now(compute);
+        {
+            const Span span(config_.profile, Profile::network, compute_phase(compute));
+            compute_now(compute);
+        }
         Event event;
         event.kind = Event::Kind::computed, event.id = compute.ticket;
         tell(channel, event);

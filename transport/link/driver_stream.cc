@@ -363,7 +363,12 @@ void TcpDriver::pump(Peer& peer, uint64_t now) {
         } else if (peer.state == Peer::State::open) {
             uint64_t delivered = peer.receiver.delivered();
             bool ack = delivered != peer.sender.told() && (peer.unacknowledged_bytes >= ack_bytes || now >= peer.ack_us || stopping_us_);
-            if (ack || !peer.sender.idle()) vectors = peer.sender.batch(delivered);
+            if (!peer.sender.idle()) {
+                const Span span(config_.profile, Profile::network, "send", "packets");   // tags or encrypts them
+                vectors = peer.sender.batch(delivered);
+            } else if (ack) {
+                vectors = peer.sender.batch(delivered);
+            }
             if (peer.sender.told() == delivered) peer.ack_us = 0, peer.unacknowledged_bytes = 0;
             add(counters_.packets_sent, peer.sender.packets() - std::exchange(peer.counted_sent, peer.sender.packets()));
         }

@@ -12,6 +12,7 @@
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/log.h"
+#include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
 #include "transport/wire/packet.h"
 
@@ -61,6 +62,7 @@ struct LinkConfig {
     uint32_t segment_bytes = segment_bytes_stream;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0 leaves them to the kernel
     DatagramConfig datagrams;
+    Profile* profile = nullptr;   // of this rank's job; must live as long as the driver runs
 };
 
 /// A stream whose peer a Listener has authenticated, on its way to the link of its job, which answers the peer's Hello.

@@ -1,0 +1,23 @@
+// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  For few samples: oneDNN copies all weights at each call, which takes
+// longer than the products of a small block.  Here they are read once and in order.  Three builds of one file; each is a kernel set of its
+// own (nn_isa). A sample's y and dx are the same whatever other samples there are.
+#pragma once
+#include <cstdint>
+
+#include "runtime/core/isa.h"
+
+namespace gradcast {
+
+struct InnerShape {
+    uint32_t N, C, K;
+};
+struct InnerKernels {
+    /// bias may be null.
+    void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
+    void (*backward_data)(float* dx, const float* dy, const float* w, const InnerShape& shape);
+    /// db may be null.
+    void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, const InnerShape& shape);
+};
+const InnerKernels& inner_kernels(Isa isa);
+
+}   // namespace gradcast

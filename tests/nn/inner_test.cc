@@ -1,0 +1,95 @@
+// Inner products of our own, in each build that this CPU runs, against sums in double precision.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "nn/cpu/inner.h"
+#include "runtime/core/digest.h"
+
+namespace gradcast {
+namespace {
+
+std::vector<float> numbers(uint64_t count, uint32_t key) {
+    std::vector<float> result(count);
+    for (uint64_t i = 0; i < count; ++i) result[i] = static_cast<float>(splitmix64(uint64_t{key} << 32 | i) >> 40) * 0x1p-23f - 1;
+    return result;
+}
+
+TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
+    std::vector<InnerShape> shapes = {{100, 784, 10}, {12, 65, 33}, {16, 400, 120}, {3, 1, 1}};
+    for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        const InnerKernels& kernels = inner_kernels(isa);
+        for (const auto& [N, C, K] : shapes) {
+            SCOPED_TRACE(std::string(isa_name(isa)) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
+            const std::vector<float> x = numbers(uint64_t{N} * C, 1), w = numbers(uint64_t{K} * C, 2), bias = numbers(K, 3),
+                                     dy = numbers(uint64_t{N} * K, 4);
+            const float nan = std::nanf("");   // what is not written shows, and what is written beside it
+            std::vector<float> y(dy.size() + 1, nan), bare = y, dx(x.size() + 1, nan), dw(w.size() + 1, nan), db(K + 1, nan);
+            kernels.forward(y.data(), x.data(), w.data(), bias.data(), {N, C, K});
+            kernels.forward(bare.data(), x.data(), w.data(), nullptr, {N, C, K});
+            kernels.backward_data(dx.data(), dy.data(), w.data(), {N, C, K});
+            kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), {N, C, K});
+            for (const std::vector<float>* each : {&y, &bare, &dx, &dw, &db}) EXPECT_TRUE(std::isnan(each->back()));
+            auto expect = [](float got, double wanted, double size, const char* what) {
+                ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), 2e-6 * size + 1e-30) << what << " " << got << " for " << wanted;
+            };
+            for (uint32_t n = 0; n < N; ++n) {
+                for (uint32_t k = 0; k < K; ++k) {
+                    double sum = 0, size = 1;
+                    for (uint32_t c = 0; c < C; ++c) {
+                        const double product = static_cast<double>(w[k * C + c]) * static_cast<double>(x[n * C + c]);
+                        sum += product, size += std::fabs(product);
+                    }
+                    expect(bare[n * K + k], sum, size, "y without bias");
+                    expect(y[n * K + k], sum + static_cast<double>(bias[k]), size, "y");
+                }
+                for (uint32_t c = 0; c < C; ++c) {
+                    double sum = 0, size = 0;
+                    for (uint32_t k = 0; k < K; ++k) {
+                        const double product = static_cast<double>(w[k * C + c]) * static_cast<double>(dy[n * K + k]);
+                        sum += product, size += std::fabs(product);
+                    }
+                    expect(dx[n * C + c], sum, size, "dx");
+                }
+            }
+            for (uint32_t k = 0; k < K; ++k) {
+                double bias_sum = 0, bias_size = 0;
+                for (uint32_t n = 0; n < N; ++n) bias_sum += static_cast<double>(dy[n * K + k]), bias_size += std::fabs(dy[n * K + k]);
+                expect(db[k], bias_sum, bias_size, "db");
+                for (uint32_t c = 0; c < C; ++c) {
+                    double sum = 0, size = 0;
+                    for (uint32_t n = 0; n < N; ++n) {
+                        const double product = static_cast<double>(dy[n * K + k]) * static_cast<double>(x[n * C + c]);
+                        sum += product, size += std::fabs(product);
+                    }
+                    expect(dw[k * C + c], sum, size, "dw");
+                }
+            }
+        }
+    }
+}
+
+// What a sample gives does not depend on the samples beside it.
+TEST(Inner, ASampleIsTheSameInAnyCompany) {
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        const InnerKernels& kernels = inner_kernels(isa);
+        constexpr uint32_t N = 13, C = 37, K = 21;
+        const std::vector<float> x = numbers(N * C, 1), w = numbers(K * C, 2), dy = numbers(N * K, 3);
+        std::vector<float> y(N * K), dx(N * C), one_y(K), one_dx(C);
+        kernels.forward(y.data(), x.data(), w.data(), nullptr, {N, C, K});
+        kernels.backward_data(dx.data(), dy.data(), w.data(), {N, C, K});
+        for (uint32_t n = 0; n < N; ++n) {
+            kernels.forward(one_y.data(), x.data() + n * C, w.data(), nullptr, {1, C, K});
+            kernels.backward_data(one_dx.data(), dy.data() + n * K, w.data(), {1, C, K});
+            for (uint32_t k = 0; k < K; ++k) ASSERT_EQ(one_y[k], y[n * K + k]);
+            for (uint32_t c = 0; c < C; ++c) ASSERT_EQ(one_dx[c], dx[n * C + c]);
+        }
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
