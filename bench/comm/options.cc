@@ -51,7 +51,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     app.require_subcommand(0, 1);
     Options result;
     result.arguments = arguments;
-    std::string sizes = "4K..16M", rate, pace, link, protect;
+    std::string precision = precision_names()[0], sizes = "4K..16M", rate, pace, link, protect;
     std::string quantiser = quantiser_name(result.quantiser);
 
     app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
@@ -139,6 +139,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         CLI::App* command = app.add_subcommand(name, what);
         command->add_option("--net", result.net, "a preset")->capture_default_str();
         command->add_option("--isa", result.isa, "portable, avx2, avx512 or auto: what this CPU has")->capture_default_str();
+        command->add_option("--precision", precision, "of convolutions and inner products: f32 or bf16")
+            ->check(CLI::IsMember({precision_names()[0], precision_names()[1]}))
+            ->capture_default_str();
         command->add_option("--batch", result.batch, "samples of a step")->check(CLI::Range(1, 65536))->capture_default_str();
         command->add_option("--blocks", result.blocks, "that the batch is cut in; `step` takes several, with commas")
             ->delimiter(',')
@@ -190,6 +193,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
         return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));
+    result.precision = precision == precision_names()[0] ? Precision::f32 : Precision::bf16;
     result.all_send = senders == "all";
     if (result.command == "multicast" && (result.interface.empty() || result.nodes < 2))
         return wrong(fail(Code::invalid, "multicast needs --interface, as eth0 or lo, and at least 2 --nodes"));

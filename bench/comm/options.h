@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/net.h"
 #include "transport/exchange/exchange.h"
 #include "transport/link/link.h"
 
@@ -30,6 +31,7 @@ struct Options {
     double block_us = 0;                  // computing one super-block
     std::string net = "lenet5";           // layers, step
     std::string isa = "auto";
+    Precision precision = Precision::f32;
     uint32_t batch = 100, threads = 1;
     std::vector<uint32_t> blocks{1};
     // Where, which is each node's own matter.

@@ -42,12 +42,17 @@ double median(std::vector<double> values) {
 
 Status begin(const Options& options, Isa* isa) {
     GC_TRY(isa_parse(options.isa, isa));
-    return nn_isa(*isa);
+    GC_TRY(nn_isa(*isa));
+    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // float knows no more
+    return {};
 }
 
 nlohmann::json head(const Options& options, Isa isa, double peak) {
-    return {{"bench", options.command}, {"version", version_text},    {"net", options.net},  {"batch", options.batch},
-            {"isa", isa_name(isa)},     {"threads", options.threads}, {"peak_gflops", peak}, {"repeat", options.repeat}};
+    return {{"bench", options.command},   {"version", version_text},
+            {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
+            {"batch", options.batch},     {"isa", isa_name(isa)},
+            {"threads", options.threads}, {"peak_gflops", peak},
+            {"repeat", options.repeat}};
 }
 
 void head_print(const Options& options, Isa isa, double peak) {
@@ -69,7 +74,7 @@ Status layers_run(const Options& options) {
     Isa isa;
     GC_TRY(begin(options, &isa));
     NetRig rig;
-    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads));
+    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads, options.precision));
     Times times;
     times.lanes.resize(options.threads);
     for (uint32_t step = 0; step < options.warmup; ++step) GC_TRY(rig.step());
@@ -131,7 +136,7 @@ Status step_run(const Options& options) {
     nlohmann::json rows = nlohmann::json::array();
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
-        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads));
+        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, options.precision));
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();

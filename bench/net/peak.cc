@@ -40,7 +40,7 @@ void loop_portable(float* out) {
 }   // namespace
 
 double peak_gflops(Isa isa, uint32_t threads) {
-    const uint32_t lanes = isa == Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
+    const uint32_t lanes = isa >= Isa::avx512 ? 16 : isa == Isa::avx2 ? 8 : 4;
     std::vector<double> best(threads);
     std::barrier together(threads);
     auto work = [&](uint32_t thread) {
@@ -48,7 +48,7 @@ double peak_gflops(Isa isa, uint32_t threads) {
         for (int run = 0; run < 5; ++run) {
             together.arrive_and_wait();
             const uint64_t begin = clock_ns();
-            (isa == Isa::avx512 ? loop_avx512 : isa == Isa::avx2 ? loop_avx2 : loop_portable)(&out);
+            (isa >= Isa::avx512 ? loop_avx512 : isa == Isa::avx2 ? loop_avx2 : loop_portable)(&out);
             const double rate = 2.0 * rounds * sums * lanes / static_cast<double>(clock_ns() - begin);
             best[thread] = std::max(best[thread], out != 0 ? rate : 0);
         }

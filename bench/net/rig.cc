@@ -12,11 +12,12 @@ struct NoSink final : GradientSink {
 
 }   // namespace
 
-Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads) {
+Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, Precision precision) {
     const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
     const uint32_t C = small ? 1 : 3, H = small ? 28 : 32;
     GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
     NetConfig config;
+    config.precision = precision;
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
     OptimiserConfig sgd;
     sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work

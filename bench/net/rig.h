@@ -15,7 +15,7 @@ namespace gradcast {
 class NetRig final : GradientSink {
 public:
     /// Samples of 3x32x32 for nets that are made for CIFAR-10 (nin, resnet9 and those of that paper), else of 1x28x28.
-    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads);
+    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, Precision precision = Precision::f32);
     Status step();
     /// One block and nothing else: its gradient goes nowhere.
     Status block(uint32_t number);

@@ -25,11 +25,30 @@ inline __attribute__((always_inline)) V load(const float* from) {
     __builtin_memcpy(&v, from, sizeof v);
     return v;
 }
-inline __attribute__((always_inline)) V load(const float* from, uint64_t count) {   // zeros behind them
-    V v{};
-    __builtin_memcpy(&v, from, count * sizeof(float));
-    return v;
-}
+/// Some lanes of a register: those that a row's end leaves.
+struct Some {
+    uint32_t count;
+#if defined(__AVX512F__)
+    __mmask16 mask() const { return static_cast<__mmask16>((1u << count) - 1); }
+    V load(const float* from) const { return static_cast<V>(_mm512_maskz_loadu_ps(mask(), from)); }   // zeros behind them
+    void store(float* to, const V& v) const { _mm512_mask_storeu_ps(to, mask(), static_cast<__m512>(v)); }
+#elif defined(__AVX2__)
+    __m256i mask() const {
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    }
+    V load(const float* from) const { return static_cast<V>(_mm256_maskload_ps(from, mask())); }
+    void store(float* to, const V& v) const { _mm256_maskstore_ps(to, mask(), static_cast<__m256>(v)); }
+#else
+    V load(const float* from) const {
+        V v{};
+        for (uint32_t i = 0; i < count; ++i) v[i] = from[i];
+        return v;
+    }
+    void store(float* to, const V& v) const {
+        for (uint32_t i = 0; i < count; ++i) to[i] = v[i];
+    }
+#endif
+};
 inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
 inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
 inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
@@ -70,6 +89,7 @@ inline __attribute__((always_inline)) V lane_sums(const V* v) {
 
 void forward(float* y, const float* x, const float* w, const float* bias, const InnerShape& s) {
     const uint32_t whole = s.C / width * width, rest = s.C - whole;
+    const Some some{rest};
     for (uint32_t k = 0; k < s.K; k += outputs)
         for (uint32_t n = 0; n < s.N; n += samples) {
             const float *from_w[outputs], *from_x[samples];   // at the edges some twice, to be thrown away
@@ -84,10 +104,14 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
                     for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
                 }
             }
-            if (rest)
-                for (uint32_t j = 0; j < samples; ++j)
-                    for (uint32_t i = 0; i < outputs; ++i)
-                        multiply_add(sum[j * outputs + i], load(from_w[i] + whole, rest), load(from_x[j] + whole, rest));
+            if (rest) {
+                V weight[outputs];
+                for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(from_w[i] + whole);
+                for (uint32_t j = 0; j < samples; ++j) {
+                    const V value = some.load(from_x[j] + whole);
+                    for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+                }
+            }
             float results[width];
             store(results, lane_sums(sum));
             for (uint32_t j = 0; j < least(samples, s.N - n); ++j)
@@ -131,13 +155,14 @@ void sums_of_rows(const Sums& t, uint64_t C) {
     for (; c + columns * width <= C; c += columns * width) sums<height, columns>(t, c);
     for (; c + width <= C; c += width) sums<height, 1>(t, c);
     if (c == C) return;
-    for (uint32_t i = 0; i < height; ++i) {   // what is left of a row, the same way
-        float* to = t.to + i * t.to_row + c;
-        V sum = t.add ? load(to, C - c) : V{};
-        for (uint32_t j = 0; j < t.terms; ++j)
-            multiply_add(sum, all(t.factor[i * t.factor_row + j * t.factor_term]), load(t.from + j * t.from_row + c, C - c));
-        __builtin_memcpy(to, &sum, (C - c) * sizeof(float));
+    const Some some{static_cast<uint32_t>(C - c)};   // what is left of a row, the same way
+    V sum[height];
+    for (uint32_t i = 0; i < height; ++i) sum[i] = t.add ? some.load(t.to + i * t.to_row + c) : V{};
+    for (uint32_t j = 0; j < t.terms; ++j) {
+        const V value = some.load(t.from + j * t.from_row + c);
+        for (uint32_t i = 0; i < height; ++i) multiply_add(sum[i], all(t.factor[i * t.factor_row + j * t.factor_term]), value);
     }
+    for (uint32_t i = 0; i < height; ++i) some.store(t.to + i * t.to_row + c, sum[i]);
 }
 
 void sums_of(uint32_t height, const Sums& t, uint64_t C) {
@@ -155,8 +180,8 @@ uint32_t height_of(uint32_t left) {
 }
 
 void backward_data(float* dx, const float* dy, const float* w, const InnerShape& s) {
-    constexpr uint32_t some = 16;   // rows of weights that stay in the cache while all samples use them
-    for (uint32_t k = 0; k < s.K; k += some)
+    constexpr uint32_t together = 16;   // rows of weights that stay in the cache while all samples use them
+    for (uint32_t k = 0; k < s.K; k += together)
         for (uint32_t n = 0, height = 0; n < s.N; n += height) {
             height = height_of(s.N - n);
             sums_of(height,
@@ -167,7 +192,7 @@ void backward_data(float* dx, const float* dy, const float* w, const InnerShape&
                      .from_row = s.C,
                      .factor_row = s.K,
                      .factor_term = 1,
-                     .terms = least(some, s.K - k),
+                     .terms = least(together, s.K - k),
                      .add = k > 0},
                     s.C);
         }

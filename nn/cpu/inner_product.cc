@@ -50,7 +50,7 @@ Status inner_few(Build& b) {
 }   // namespace
 
 Status inner_product(Build& b) {
-    if (b.samples <= few_samples) return inner_few(b);
+    if (b.samples <= few_samples && b.type == dnnl_f32) return inner_few(b);
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
