@@ -295,31 +295,36 @@ void channel_affine_backward(float* dx, const float* dy, const float* x, const f
     s.width == 8 ? channel_affine_backward_of<8>(dx, dy, x, mean, a, b, c, s) : channel_affine_backward_of<16>(dx, dy, x, mean, a, b, c, s);
 }
 
-// Philox as in runtime/core/rng.h, 16 draws side by side.
+// Philox as in runtime/core/rng.h, 16 draws side by side in two vectors: each word has 64 bits to itself, because a compiler that has to
+// take 32-bit words apart for each product is eight times slower.
 void dropout(float* x, uint64_t count, const DropoutKey& key) {
+    typedef uint64_t V __attribute__((vector_size(64)));
+    const uint32_t drop = key.drop;   // x might be where the key lies, for all that the compiler knows
+    const float scale = key.scale;
+    constexpr V low = V{} + 0xffffffff, places = {0, 1, 2, 3, 4, 5, 6, 7};
     for (uint64_t begin = 0; begin < count; begin += 128) {
-        uint32_t words[4][16];
-        for (uint32_t i = 0; i < 16; ++i) {
-            words[0][i] = static_cast<uint32_t>(key.sample), words[1][i] = static_cast<uint32_t>(key.sample >> 32);
-            words[2][i] = key.first + (static_cast<uint32_t>(begin / 8) + i) * key.stride;
-            words[3][i] = static_cast<uint32_t>(Purpose::dropout);
+        V w[2][4];
+        for (uint32_t h = 0; h < 2; ++h) {
+            w[h][0] = V{} + (key.sample & 0xffffffff), w[h][1] = V{} + (key.sample >> 32);
+            w[h][2] = (key.first + (begin / 8 + h * 8 + places) * key.stride) & low;
+            w[h][3] = V{} + static_cast<uint64_t>(Purpose::dropout);
         }
         auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
         for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85)
-            for (uint32_t i = 0; i < 16; ++i) {
-                uint64_t a = uint64_t{0xD2511F53} * words[0][i], b = uint64_t{0xCD9E8D57} * words[2][i];
-                words[0][i] = static_cast<uint32_t>(b >> 32) ^ words[1][i] ^ k0, words[1][i] = static_cast<uint32_t>(b);
-                words[2][i] = static_cast<uint32_t>(a >> 32) ^ words[3][i] ^ k1, words[3][i] = static_cast<uint32_t>(a);
+            for (V* words : {w[0], w[1]}) {
+                const V a = words[0] * 0xD2511F53, b = words[2] * 0xCD9E8D57;
+                words[0] = (b >> 32) ^ words[1] ^ k0, words[1] = b & low;
+                words[2] = (a >> 32) ^ words[3] ^ k1, words[3] = a & low;
             }
-        uint16_t numbers[128];
-        for (uint32_t i = 0; i < 16; ++i)
-            for (uint32_t word = 0; word < 4; ++word) {
-                numbers[i * 8 + word * 2] = static_cast<uint16_t>(words[word][i]);
-                numbers[i * 8 + word * 2 + 1] = static_cast<uint16_t>(words[word][i] >> 16);
-            }
+        uint16_t numbers[128];   // eight of each draw, from its first word's lower half on
+        for (uint32_t h = 0; h < 2; ++h) {
+            const V first = w[h][0] | w[h][1] << 32, second = w[h][2] | w[h][3] << 32;
+            store(numbers + h * 64, __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11));
+            store(numbers + h * 64 + 32, __builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15));
+        }
         uint64_t here = count - begin < 128 ? count - begin : 128;
         float* to = x + begin;
-        for (uint64_t i = 0; i < here; ++i) to[i] = numbers[i] >= key.drop ? to[i] * key.scale : 0.0f;
+        for (uint64_t i = 0; i < here; ++i) to[i] = numbers[i] >= drop ? to[i] * scale : 0.0f;
     }
 }
 
