@@ -332,9 +332,23 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
 }
 
+// Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.
+constexpr uint64_t fetch_ahead = 1024;
+template <typename Fetch, typename Each>
+inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch, Each each) {
+    uint64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        fetch(i);
+        for (uint64_t j = i; j < i + 16; ++j) each(j);
+    }
+    for (; i < count; ++i) each(i);
+}
+
 template <typename Word>
 void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t count, double unit) {
-    for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit);
+    fetching(
+        count, [=](uint64_t i) { __builtin_prefetch(words + i + fetch_ahead); },
+        [=](uint64_t i) { dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit); });
 }
 
 void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,
@@ -343,10 +357,12 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
         for (uint64_t i = 0; i < count; ++i) w[i] -= lr * (g[i] + weight_decay * w[i]);
         return;
     }
-    for (uint64_t i = 0; i < count; ++i) {
-        v[i] = momentum * v[i] + (g[i] + weight_decay * w[i]);
-        w[i] -= lr * v[i];
-    }
+    fetching(
+        count, [=](uint64_t i) { __builtin_prefetch(w + i + fetch_ahead, 1), __builtin_prefetch(v + i + fetch_ahead, 1); },
+        [=](uint64_t i) {
+            v[i] = momentum * v[i] + (g[i] + weight_decay * w[i]);
+            w[i] -= lr * v[i];
+        });
 }
 
 void nesterov(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,

@@ -98,7 +98,10 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
             V sum[width] = {};
             for (uint32_t c = 0; c < whole; c += width) {
                 V weight[outputs];
-                for (uint32_t i = 0; i < outputs; ++i) weight[i] = load(from_w[i] + c);
+                for (uint32_t i = 0; i < outputs; ++i) {
+                    weight[i] = load(from_w[i] + c);
+                    if (n == 0) __builtin_prefetch(from_w[i] + uint64_t{outputs} * s.C + c);   // the next ones: each row is a page
+                }
                 for (uint32_t j = 0; j < samples; ++j) {
                     const V value = load(from_x[j] + c);
                     for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
@@ -129,6 +132,7 @@ struct Sums {
     uint64_t to_row, from_row, factor_row, factor_term;
     uint32_t terms;
     bool add;
+    bool fetch;   // the rows of `from` behind these, ahead of the next call
 };
 
 template <uint32_t height, uint32_t vectors>
@@ -139,7 +143,10 @@ inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c) {
     const float *from = t.from + c, *factor = t.factor;
     for (uint32_t j = 0; j < t.terms; ++j, from += t.from_row, factor += t.factor_term) {
         V value[vectors];
-        for (uint32_t v = 0; v < vectors; ++v) value[v] = load(from + v * width);
+        for (uint32_t v = 0; v < vectors; ++v) {
+            value[v] = load(from + v * width);
+            if (t.fetch) __builtin_prefetch(from + t.terms * t.from_row + v * width);
+        }
         for (uint32_t i = 0; i < height; ++i) {
             const V times = all(factor[i * t.factor_row]);
             for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
@@ -193,7 +200,8 @@ void backward_data(float* dx, const float* dy, const float* w, const InnerShape&
                      .factor_row = s.K,
                      .factor_term = 1,
                      .terms = least(together, s.K - k),
-                     .add = k > 0},
+                     .add = k > 0,
+                     .fetch = n == 0},
                     s.C);
         }
 }
@@ -210,7 +218,8 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, con
                  .factor_row = 1,
                  .factor_term = s.K,
                  .terms = s.N,
-                 .add = false},
+                 .add = false,
+                 .fetch = false},
                 s.C);
     }
     for (uint32_t n = 0; n < s.N && db; ++n)

@@ -108,12 +108,13 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
 // integer.
 template <bool accumulate>
 QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, float factor, int32_t limit) {
-    constexpr uint64_t lanes = sizeof(Vector) / sizeof(float);
+    constexpr uint64_t lanes = sizeof(Vector) / sizeof(float), ahead = 1024;
     const Vector magnitude = GC_V(set1_epi32)(0x7FFFFFFF), most = GC_V(set1_epi32)(limit), least = GC_V(set1_epi32)(-limit);
     const auto scale = GC_V(set1_ps)(factor), top = GC_V(set1_ps)(0x1p30f), bottom = GC_V(set1_ps)(-0x1p30f);
     Vector maximum{};
     uint64_t clipped = 0;
     for (uint64_t i = 0; i < count; i += lanes) {
+        __builtin_prefetch(x + i + ahead), __builtin_prefetch(dst + i + ahead, 1);
         const auto value = GC_V(loadu_ps)(x + i);
         maximum = GC_V(max_epu32)(maximum, GC_BITS(value) & magnitude);
         const auto cut = GC_V(max_ps)(GC_V(min_ps)(GC_V(mul_ps)(value, scale), top), bottom);   // NaN becomes 2^30
