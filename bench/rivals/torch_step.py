@@ -1,8 +1,8 @@
 """Times a whole training step of PyTorch: zero_grad, forward, loss, backward, SGD with momentum.
 
-usage: torch_step.py NET BATCH THREADS SECONDS [--best]     NET: lenet5, mlp or nin as in nn/presets.cc
+usage: torch_step.py NET BATCH THREADS SECONDS [--best | --way LAST FOREACH]     NET: lenet5, mlp or nin as in nn/presets.cc
 Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  --best: for nin and lenet5 the order of dimensions
-(channels_last or not) that is faster here, and for all of them the optimiser's foreach path if that is.
+(channels_last or not) that is faster here, and for all but nin the optimiser's foreach path if that is; --way 1 0: as an earlier run has found.
 """
 import json
 import os
@@ -12,6 +12,7 @@ import time
 
 net, batch, threads, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 best = sys.argv[5:] == ["--best"]
+way = tuple(word == "1" for word in sys.argv[6:8]) if sys.argv[5:6] == ["--way"] else (False, False)
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
 import torch  # noqa: E402  (reads them)
 from torch import nn  # noqa: E402
@@ -60,10 +61,8 @@ def measure(channels_last, foreach, limit_s):
 
 
 if best:
-    ways = [(last, foreach) for last in ((False,) if net == "mlp" else (False, True)) for foreach in (False, True)]
+    ways = [(last, foreach) for last in ((False,) if net == "mlp" else (False, True)) for foreach in ((False,) if net == "nin" else (False, True))]
     way = min(ways, key=lambda each: measure(*each, seconds / 5)[0])
-else:
-    way = (False, False)
 median, steps, parameters = measure(*way, seconds)
 print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": net, "parameters": parameters, "batch": batch,
                   "threads": threads, "openblas": os.environ.get("OPENBLAS_CORETYPE", "as it chooses"), "channels_last": way[0], "foreach": way[1],

@@ -381,7 +381,7 @@ TEST(SystemBench, NetsRunBesideTorch) {
     Result table = shell("GRADCAST_BUILD=" + build_folder() +
                          " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
     EXPECT_LE(table.code, 1) << table.out;
-    for (const char* name : {"ours, 1 blocks", "torch as installed", "torch at its best", "blocks of 16"})
+    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16"})
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
     // The same nets, which their numbers of parameters say.
     for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}}) {
