@@ -48,6 +48,19 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
     if (peer.owed >= std::min(std::max(peer.told / 3, packets), peer.told / 2)) peer.credit = true;
 }
 
+/// Of a transfer that is not for us.  Its sender does not count us among those who finish it, so a piece kept of it would turn its slot's
+/// bit once too often.
+bool Receiver::foreign(const Packet& packet, PacketType type, const DataBody& name) {
+    const Piece& piece = peers_[packet.sender].pieces[name.reserved];
+    DataBody first = name, whole = name;
+    first.reserved = whole.reserved = 0, first.index.set(name.index.get() / piece_segments * piece_segments);
+    if (packet.sequence < piece.newest || piece.is(type, first)) return false;
+    Packet asked = packet;
+    asked.type = type, asked.body = body_bytes(whole);
+    Buffer place;
+    return user_.land(asked, packet.payload.bytes, &place) == Landing::foreign;
+}
+
 /// The piece that a packet of this name belongs to, begun if it is new; null if the packet is of an older one.
 Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType type, const DataBody& body) {
     DataBody name = body;
@@ -144,14 +157,7 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::feedback) return bytes <= inline_bytes_max ? Landing::lease : Landing::drop;
     if (packet.type == PacketType::parity) {
         DataBody name;
-        if (bytes != config_.segment_bytes || !parity_name(packet, &name)) return Landing::drop;
-        const Piece& piece = peers_[packet.sender].pieces[name.reserved];
-        Packet asked = packet;
-        asked.type = body_of<ParityBody>(packet).row & 0x80 ? PacketType::record : PacketType::words;
-        name.reserved = 0, name.index.set(name.index.get() / piece_segments * piece_segments);
-        if (packet.sequence < piece.newest || piece.is(asked.type, name)) return Landing::lease;
-        asked.body = body_bytes(name);
-        return user_.land(asked, bytes, place) == Landing::foreign ? Landing::drop : Landing::lease;
+        return bytes == config_.segment_bytes && parity_name(packet, &name) ? Landing::lease : Landing::drop;
     }
     if (packet.type != PacketType::words && packet.type != PacketType::record) return Landing::drop;
     if (!plausible(packet, bytes)) return Landing::drop;
@@ -171,12 +177,7 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     } else if (packet.sequence < piece.newest) {
         return Landing::drop;   // of an older piece in this slot, which is finished
     }
-    switch (user_.land(asked, bytes, place)) {
-        case Landing::place: return Landing::place;
-        // Its sender does not count us among those who finish it, so a piece kept of it would turn its slot's bit once too often.
-        case Landing::foreign: return Landing::drop;
-        default: return Landing::lease;   // take() asks again
-    }
+    return user_.land(asked, bytes, place) == Landing::place ? Landing::place : Landing::lease;   // take() asks again
 }
 
 void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given) {
@@ -188,6 +189,7 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     const bool newest = packet.sequence > peer.highest;
     see(peer, packet.sequence, packet.payload.bytes + datagram_wire_bytes);
     const DataBody body = body_of<DataBody>(packet);
+    if (foreign(packet, packet.type, body)) return;
     Piece* piece = piece_of(peer, packet, packet.type, body);
     if (!piece) return;
     const uint32_t slot = body.reserved, within = body.index.get() % piece_segments, b = within / block_segments,
@@ -243,7 +245,11 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     Peer& peer = peers_[packet.sender];
     if (peer.lost || !fresh(peer, packet.sequence)) return;
     see(peer, packet.sequence, packet.payload.bytes + datagram_wire_bytes);
-    Piece* piece = piece_of(peer, packet, body.row & 0x80 ? PacketType::record : PacketType::words, name);
+    const PacketType type = body.row & 0x80 ? PacketType::record : PacketType::words;
+    DataBody first = name;
+    first.index.set(name.index.get() / piece_segments * piece_segments);
+    if (foreign(packet, type, first)) return;
+    Piece* piece = piece_of(peer, packet, type, name);
     if (!piece) return;
     const uint32_t b = name.index.get() % piece_segments / block_segments;
     if (piece->block[b] == done) return;

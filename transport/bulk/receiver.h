@@ -90,6 +90,7 @@ private:
     bool plausible(const Packet& packet, uint64_t bytes) const;
     bool fresh(const Peer& peer, uint64_t sequence) const;
     void see(Peer& peer, uint64_t sequence, uint64_t bytes);
+    bool foreign(const Packet& packet, PacketType type, const DataBody& name);
     Piece* piece_of(Peer& peer, const Packet& packet, PacketType type, const DataBody& body);
     Open* open_of(Peer& peer, const Piece& piece, uint32_t block);
     Open* open_new(Peer& peer, uint32_t slot, uint32_t block);

@@ -80,16 +80,24 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
     send.copies = copies_;
     actions.sends.push_back(send);
     const uint64_t bytes = what == Logged::What::other ? 0 : payload.bytes + datagram_wire_bytes;
-    log_[next_ % log_entries] = {
-        to.bits, to.rank, static_cast<uint32_t>(now_us_), static_cast<uint16_t>(bytes), static_cast<uint16_t>(index), slot, what};
+    Logged& entry = log_[next_ % log_entries];
+    entry = {to.bits, to.rank, static_cast<uint32_t>(now_us_), static_cast<uint16_t>(bytes), static_cast<uint16_t>(index), slot, what, false};
     ++next_;
     if (bytes == 0) return;
+    if (to.bits && !copies_) {
+        int receivers = 0;
+        for (uint32_t w = 0; w < words_; ++w) receivers += std::popcount(to.bits[w]);
+        entry.group = receivers > 1;   // to one alone nothing goes to the group
+    }
     const bool again = what != Logged::What::data;
     pieces_[slot].mended |= again;
     each_rank(to, [&](Rank r) {
         peers_[r].flight += bytes;
         if (!again) peers_[r].allowance = std::min<uint64_t>(peers_[r].allowance + repairs_a_packet, repairs_max);
     });
+    if (entry.group)
+        for (Rank r = 0; r < config_.ranks; ++r)
+            if (peers_[r].overhears && !bit(to.bits, r)) peers_[r].flight += bytes;
     ++burst_count_;
     if (config_.rate_bytes_per_s) pace_us_ += bytes * 1'000'000 / config_.rate_bytes_per_s;
     counters_->packets_sent.fetch_add(1, std::memory_order_relaxed);
@@ -127,7 +135,9 @@ uint32_t Sender::begin(uint32_t index) {
         if (r == config_.self || peers_[r].lost) return;
         set_bit(remaining(slot), r), flip_bit(expected(slot), r);
         ++piece.left;
-        if (peers_[r].open++ == 0) peers_[r].heard_us = now_us_, peers_[r].poll_us = now_us_ + timeout_us(peers_[r]), peers_[r].polls = 0;
+        Peer& peer = peers_[r];
+        if (peer.open++ == 0) peer.heard_us = now_us_, peer.poll_us = now_us_ + timeout_us(peer), peer.polls = 0;
+        due(peer.poll_us);
     });
     return slot;
 }
@@ -309,16 +319,14 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     peer.heard_us = heard_any_us_ = now_us, peer.lagging = false, peer.polls = 0;
     if (highest > peer.highest) {
         const uint64_t oldest = next_ > log_entries ? next_ - log_entries : 1;
-        auto bytes = [&](uint64_t from, uint64_t to) {   // from .. to - 1
-            uint64_t sum = 0;
-            for (uint64_t s = from; s < to; ++s) {
-                const Logged& entry = log_[s % log_entries];
-                if (entry.bytes && addressed(entry.bits, entry.rank, packet.sender)) sum += entry.bytes;
-            }
-            return sum;
-        };
-        if (peer.highest + 1 >= oldest) peer.flight -= bytes(peer.highest + 1, highest + 1);
-        else peer.flight = bytes(std::max(highest + 1, oldest), next_);
+        if (highest >= oldest && !peer.overhears && !reaches(log_[highest % log_entries], packet.sender)) {
+            peer.overhears = true;
+            peer.flight = bytes_to(packet.sender, highest + 1, next_);
+        } else if (peer.highest + 1 >= oldest) {
+            peer.flight -= bytes_to(packet.sender, peer.highest + 1, highest + 1);
+        } else {
+            peer.flight = bytes_to(packet.sender, std::max(highest + 1, oldest), next_);
+        }
         if (highest >= oldest) hears(packet.sender, std::max(peer.highest + 1, oldest), highest);
         peer.highest = highest;
         if (highest >= oldest) {
@@ -332,6 +340,13 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     const uint64_t behind = body.behind.get();
     if (static_cast<Feedback>(body.highest.get() >> 48) == Feedback::report && behind <= highest)
         report(packet.sender, highest - behind, packet.payload);
+}
+
+uint64_t Sender::bytes_to(Rank rank, uint64_t from, uint64_t to) const {
+    uint64_t sum = 0;
+    for (uint64_t s = from; s < to; ++s)
+        if (const Logged& entry = log_[s % log_entries]; entry.bytes && reaches(entry, rank)) sum += entry.bytes;
+    return sum;
 }
 
 /// Of first .. highest it has seen the last.  Some were multicasts, but what it sees last is always to it alone: none reaches it any more.

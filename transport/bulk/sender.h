@@ -77,6 +77,7 @@ private:
         uint16_t index;   // segment of the piece; of parity its block's first
         uint8_t slot;
         enum class What : uint8_t { other, data, resend, parity } what;
+        bool group;   // one datagram for all, which others may hear too
     };
     struct Peer {
         uint64_t highest = 0, newest = 0;   // of ours that it has seen; of its feedback that we have seen
@@ -88,6 +89,7 @@ private:
         uint32_t in_vain = 0;                                 // feedbacks since it was known to hear multicasts
         uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for, so that a liar does not take the network
         bool lost = false, lagging = false;
+        bool overhears = false;   // it sees multicasts to others as well: they take room on the way to it
     };
     struct Queue {
         uint32_t head = none, tail = none;
@@ -95,6 +97,11 @@ private:
 
     static uint32_t class_of(const Send& send);
     bool addressed(const uint64_t* bits, Rank one, Rank rank) const { return bits ? bit(bits, rank) : one == rank; }
+    bool reaches(const Logged& entry, Rank rank) const {
+        return addressed(entry.bits, entry.rank, rank) || (entry.group && peers_[rank].overhears);
+    }
+    /// Of the transmissions from .. to - 1, on their way to the rank.
+    uint64_t bytes_to(Rank rank, uint64_t from, uint64_t to) const;
     template <typename Each>
     void each_rank(const RankSet& set, Each each);
     Buffer segment_of(const Transfer& transfer, uint32_t index) const;
