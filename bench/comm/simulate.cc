@@ -20,7 +20,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint32_t nodes_real = 64;
-constexpr uint32_t datagram_payload = 1424;   // on Ethernet
+constexpr uint32_t datagram_payload = 1432;   // on Ethernet
 constexpr uint64_t end_us = 36'000'000'000;
 
 const Column columns[] = {{"exchange", "exchange", 1, 0, 9},      {"nodes", "nodes", 1, 0, 6},

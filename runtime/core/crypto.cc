@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -50,9 +51,10 @@ unsigned char* bytes_of(std::byte* bytes) { return reinterpret_cast<unsigned cha
 
 }   // namespace
 
-void Aead::seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out, std::byte* tag) {
+void Aead::seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out,
+                std::span<std::byte> tag) {
     if (protect_ == Protect::none) {
-        std::memset(tag, 0, tag_bytes);
+        std::fill(tag.begin(), tag.end(), std::byte{0});
         return;
     }
     EVP_CIPHER_CTX* context = contexts_->seal;
@@ -65,25 +67,22 @@ void Aead::seal(uint64_t sequence, std::span<const std::byte> head, std::span<co
                                     static_cast<int>(payload.size())) == 1);
     unsigned char none[16];
     GC_ASSERT(EVP_EncryptFinal_ex(context, none, &done) == 1);
-    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, tag_bytes, tag) == 1);
+    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, static_cast<int>(tag.size()), tag.data()) == 1);
 }
 
-bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, const std::byte* tag) {
-    if (protect_ == Protect::none) {
-        static constexpr std::byte zero[tag_bytes]{};
-        return std::memcmp(tag, zero, tag_bytes) == 0;
-    }
+bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, std::span<const std::byte> tag) {
+    if (protect_ == Protect::none) return std::all_of(tag.begin(), tag.end(), [](std::byte b) { return b == std::byte{0}; });
     EVP_CIPHER_CTX* context = contexts_->open;
     auto nonce = nonce_of(sequence);
     int done = 0;
     std::byte expected[tag_bytes];
-    std::memcpy(expected, tag, tag_bytes);
+    std::copy(tag.begin(), tag.end(), expected);
     GC_ASSERT(EVP_DecryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1);
     GC_ASSERT(EVP_DecryptUpdate(context, nullptr, &done, bytes_of(head.data()), static_cast<int>(head.size())) == 1);
     if (!payload.empty())
         GC_ASSERT(EVP_DecryptUpdate(context, protect_ == Protect::encrypt ? bytes_of(payload.data()) : nullptr, &done,
                                     bytes_of(payload.data()), static_cast<int>(payload.size())) == 1);
-    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, tag_bytes, expected) == 1);
+    GC_ASSERT(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_SET_TAG, static_cast<int>(tag.size()), expected) == 1);
     unsigned char none[16];
     return EVP_DecryptFinal_ex(context, none, &done) == 1;
 }

@@ -11,7 +11,7 @@
 
 namespace gradcast {
 
-constexpr uint32_t tag_bytes = 16;
+constexpr uint32_t tag_bytes = 16;   // the most
 using Key = std::array<uint8_t, 16>;
 
 /// Fills `bytes` from the system's generator.
@@ -32,10 +32,12 @@ public:
     Aead& operator=(Aead&&) noexcept;
     void key(const Key& key, Protect protect);
     /// Tags (head, payload) under nonce = sequence, never used twice with one key.  With `encrypt` the payload is replaced by its cipher
-    /// text, written to `out` (which may be the payload itself); otherwise `out` is not touched and may be null.
-    void seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out, std::byte* tag);
+    /// text, written to `out` (which may be the payload itself); otherwise `out` is not touched and may be null.  The tag takes 12 to
+    /// 16 bytes.
+    void seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out,
+              std::span<std::byte> tag);
     /// False when the tag is wrong; the payload (deciphered in place with `encrypt`) must then not be used.
-    bool open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, const std::byte* tag);
+    bool open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, std::span<const std::byte> tag);
 
 private:
     struct Contexts;

@@ -27,5 +27,14 @@ struct Le24 {
     uint32_t get() const { return uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16; }
     void set(uint32_t value) { std::memcpy(bytes, &value, 3); }   // below 2^24
 };
+struct Le48 {
+    uint8_t bytes[6];
+    uint64_t get() const {
+        uint64_t value = 0;
+        std::memcpy(&value, bytes, 6);
+        return value;
+    }
+    void set(uint64_t value) { std::memcpy(bytes, &value, 6); }   // below 2^48
+};
 
 }   // namespace gradcast

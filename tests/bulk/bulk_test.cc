@@ -41,7 +41,7 @@ TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
 /// A crowd drawn from a seed.
 void random_crowd(uint64_t seed, Crowd* crowd) {
     Random random{seed};
-    const uint32_t sizes[] = {1424, 1024, 2048, 4096, 8952};
+    const uint32_t sizes[] = {1432, 1024, 2048, 4096, 8952};
     SimConfig& config = crowd->config;
     config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(random.below(random.below(8) ? 7 : 63));
     const uint32_t n = config.ranks;
@@ -97,7 +97,7 @@ TEST(Bulk, WholeBlocksThatNobodyGotComeSoon) {
         Crowd crowd;
         crowd.config.ranks = 4, crowd.config.jitter_us = 0, crowd.config.seed = seed, crowd.config.end_us = 60'000'000;
         crowd.contents = false;
-        crowd.transfers.push_back({0, 0, 0b1110, PacketType::words, Phase::gather, 3000 * 1424});
+        crowd.transfers.push_back({0, 0, 0b1110, PacketType::words, Phase::gather, 3000 * 1432});
         crowd.build();
         for (uint64_t at_us = 0; at_us < 100'000; at_us += 10'000) {
             const uint64_t from_us = at_us + random.below(8000);

@@ -36,7 +36,7 @@ struct Crowd {
     };
 
     SimConfig config;
-    uint32_t segment_bytes = 1424;
+    uint32_t segment_bytes = 1432;
     uint64_t window_bytes = 896 * 1024, stall_us = 20'000, rate_bytes_per_s = 0;
     std::vector<Transfer> transfers;
     std::vector<Manner> manners;   // by rank; default takes

@@ -57,11 +57,12 @@ TEST(Arena, CarvesAlignedAndApart) {
 
 TEST(Aead, FindsEveryFlippedBit) {
     Key key{1, 2, 3};
-    for (Protect protect : {Protect::auth, Protect::encrypt}) {
+    for (auto [protect, size] :
+         {std::pair(Protect::auth, tag_bytes), {Protect::auth, 12u}, {Protect::encrypt, tag_bytes}, {Protect::encrypt, 12u}}) {
         Aead aead;
         aead.key(key, protect);
-        std::vector<std::byte> head(48, std::byte{7}), payload(100, std::byte{9}), out(100), tag(tag_bytes);
-        aead.seal(5, head, payload, out.data(), tag.data());
+        std::vector<std::byte> head(48, std::byte{7}), payload(100, std::byte{9}), out(100), tag(size);
+        aead.seal(5, head, payload, out.data(), tag);
         auto& wire = protect == Protect::encrypt ? out : payload;
         EXPECT_EQ(protect == Protect::encrypt, out != payload && out != std::vector<std::byte>(100));
         for (size_t bit = 0; bit < 8 * (head.size() + wire.size() + tag.size()); bit += 13) {
@@ -69,12 +70,12 @@ TEST(Aead, FindsEveryFlippedBit) {
             size_t at = bit / 8;
             auto& byte = at < h.size() ? h[at] : at < h.size() + w.size() ? w[at - h.size()] : t[at - h.size() - w.size()];
             byte ^= std::byte(1 << bit % 8);
-            EXPECT_FALSE(aead.open(5, h, w, t.data())) << bit;
+            EXPECT_FALSE(aead.open(5, h, w, t)) << bit;
         }
         auto w = wire;
-        EXPECT_FALSE(aead.open(6, head, w, tag.data()));
+        EXPECT_FALSE(aead.open(6, head, w, tag));
         w = wire;
-        EXPECT_TRUE(aead.open(5, head, w, tag.data()));
+        EXPECT_TRUE(aead.open(5, head, w, tag));
         EXPECT_EQ(w, payload);
     }
 }

@@ -321,13 +321,13 @@ TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
         ASSERT_TRUE(mtu("1300"));
         const std::string error = cluster[0].submit(text).value("error", "");
         EXPECT_TRUE(has(error,
-                        "interface lo has an MTU of 1300 now, too small for datagrams of 1424 bytes, which it took when gradcastd "
+                        "interface lo has an MTU of 1300 now, too small for datagrams of 1432 bytes, which it took when gradcastd "
                         "started: set it back, or restart gradcastd"))
             << error;
         ASSERT_TRUE(mtu("1500"));
         const JobStatus status = cluster[0].ended(cluster[0].submit(text).value("id", ""));
         EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
-        EXPECT_TRUE(has(status.datagrams, "on lo reaches 1 of 1 at 1424 bytes")) << status.datagrams;
+        EXPECT_TRUE(has(status.datagrams, "on lo reaches 1 of 1 at 1432 bytes")) << status.datagrams;
     })
         .join();
     if (!skip.empty()) GTEST_SKIP() << skip;

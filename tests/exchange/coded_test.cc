@@ -59,7 +59,7 @@ TEST(Coded, BytesAreThoseOfTheSpec) {
     const uint64_t G = layout.elements * 4;
     auto bounds = [&](const char* name, uint32_t m, uint32_t s, Quantiser quantiser = Quantiser::auto32) {
         const Cost cost = cost_of_rank(
-            name, {.layout = &layout, .self = 3, .blocks = 8, .quantiser = quantiser, .segment_bytes = 1424, .m = m, .s = s, .servers = 4},
+            name, {.layout = &layout, .self = 3, .blocks = 8, .quantiser = quantiser, .segment_bytes = 1432, .m = m, .s = s, .servers = 4},
             8, {});
         return std::pair(cost.words_sent, cost.words_received);
     };

@@ -33,7 +33,7 @@ void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     const uint32_t segments[] = {32, 64, 104, 4096}, pieces[] = {3, 10, 32 * 1024};
     config.segment_bytes = segments[pick(seed, 8, 4)], config.piece_words = pieces[pick(seed, 9, 3)];
     config.buckets = {90, 7, 300, 1}, config.steps = 2;
-    if (n > 16) config.buckets = {700, 5}, config.segment_bytes = 1424;
+    if (n > 16) config.buckets = {700, 5}, config.segment_bytes = 1432;
     SCOPED_TRACE(fmt::format("{} n = {} m = {} s = {} r = {} servers = {} {} B = {} segment {} seed {}", exchange, n, config.m, config.s,
                              config.r, config.servers, quantiser_name(config.quantiser), config.blocks, config.segment_bytes, seed));
     World world(config);

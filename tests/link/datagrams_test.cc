@@ -17,7 +17,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t wait_us = 20'000'000;
-constexpr uint32_t segment = 1424;
+constexpr uint32_t segment = 1432;
 constexpr size_t kinds = static_cast<size_t>(DatagramFault::kinds);
 
 std::string test_group(bool ipv6 = false) {
@@ -187,7 +187,7 @@ TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
         Company company(3);
         talk(company, cries, landing);
         EXPECT_EQ(company.text(0).find("multicast 239."), 0u) << company.text(0);
-        EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1424 bytes")) << company.text(0);
+        EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1432 bytes")) << company.text(0);
         EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);                 // on lo the group gives back what was sent to it
         EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // once each, not once a receiver
     }
@@ -246,7 +246,7 @@ TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
     for (Rank rank = 0; rank < 3; ++rank) company.open(rank, company.config(kind(), protect(), rank, test_group()), cries, 100);
     for (Rank rank = 0; rank < 3; ++rank) company.nodes[rank].start(), company.go(rank);
     for (Rank rank = 0; rank < 3; ++rank) company.await(rank);
-    EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 2 of 2 at 1424 bytes")) << company.text(0);
+    EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 2 of 2 at 1432 bytes")) << company.text(0);
     EXPECT_TRUE(holds(company.text(0), " does not reach peer 'node1' (rank 1, 127.0.0.1:")) << company.text(0);
     EXPECT_TRUE(holds(company.said(0), "on lo does not reach peer 'node1' (rank 1, 127.0.0.1:")) << company.said(0);
     EXPECT_TRUE(holds(company.said(0), "each rank gets its own copy from now on")) << company.said(0);
@@ -259,7 +259,7 @@ TEST_P(DatagramVerdicts, AMulticastThatLosesMostIsNotTaken) {
         refuse_to_cut();   // on lo a train would pass the filter as one packet
         Company company(2);
         talk(company, {{segment}});
-        EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 1 of 1 at 1424 bytes")) << company.text(0);
+        EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 1 of 1 at 1432 bytes")) << company.text(0);
     });
 }
 
@@ -280,7 +280,7 @@ TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
         for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
         company.nodes[0].stop();
         EXPECT_GE(company.criers[0]->losses, 1u);
-        EXPECT_TRUE(holds(company.criers[0]->last_loss, "no datagram of 1424 bytes reaches it from interface lo"))
+        EXPECT_TRUE(holds(company.criers[0]->last_loss, "no datagram of 1432 bytes reaches it from interface lo"))
             << company.criers[0]->last_loss;
     });
 }
@@ -294,8 +294,8 @@ TEST_P(DatagramVerdicts, APathOfSmallerDatagramsIsNamed) {
             company.open(rank, company.config(kind(), protect(), rank, group), {{100}}, 0);
             company.nodes[rank].start();
         }
-        company.await_log(0, "datagrams of 1424 bytes do not reach 127.0.0.1:");
-        EXPECT_TRUE(holds(company.said(0), "those of 1320 do: raise the MTU on the way to 1500")) << company.said(0);
+        company.await_log(0, "datagrams of 1432 bytes do not reach 127.0.0.1:");
+        EXPECT_TRUE(holds(company.said(0), "those of 1328 do: raise the MTU on the way to 1500")) << company.said(0);
     });
 }
 
@@ -316,7 +316,7 @@ TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
         Node node;
         LinkConfig config = company.config(kind(), protect(), 0, test_group());
         EXPECT_STREQ(node.open(config).what,
-                     "datagrams of 1424 bytes do not fit interface lo, whose MTU is 1300: set it to 1500, or send at most 1224 bytes");
+                     "datagrams of 1432 bytes do not fit interface lo, whose MTU is 1300: set it to 1500, or send at most 1232 bytes");
     });
 }
 
@@ -393,7 +393,7 @@ struct Stranger {
             if (got <= 0) return {};
             DatagramHeader header;
             std::memcpy(&header, bytes.data(), sizeof header);
-            if (header.sender.get() != sender || header.type != static_cast<uint8_t>(type)) continue;
+            if (header.sender.get() != sender || header.kind != (datagram_magic | static_cast<uint8_t>(type))) continue;
             bytes.resize(static_cast<size_t>(got));
             return bytes;
         }
@@ -409,14 +409,14 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
     ASSERT_EQ(good.size(), segment + datagram_overhead_bytes);
     const uint64_t before = company.criers[0]->received();
     std::vector<std::pair<DatagramFault, std::vector<std::byte>>> all = {
-        {DatagramFault::replayed, good}, {DatagramFault::truncated, {}}, {DatagramFault::truncated, {good.begin(), good.begin() + 40}}};
+        {DatagramFault::replayed, good}, {DatagramFault::truncated, {}}, {DatagramFault::truncated, {good.begin(), good.begin() + 39}}};
     auto changed = [&](DatagramFault fault, size_t at) {
         all.emplace_back(fault, good);
         all.back().second[at] ^= std::byte{0x55};
     };
     changed(DatagramFault::magic, 0), changed(DatagramFault::type, 1), changed(DatagramFault::sender, 3), changed(DatagramFault::route, 4);
     changed(DatagramFault::tag, 9);   // a sequence not used yet
-    all.back().second.back() ^= std::byte{1};
+    all.back().second[sizeof(DatagramHeader)] ^= std::byte{1};   // and the tag
     for (auto& [fault, bytes] : all) {
         const uint64_t count = company.dropped(0, fault);
         stranger.say(bytes);

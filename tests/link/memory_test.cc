@@ -35,7 +35,7 @@ public:
                 if (answers_ % (window_rounds * burst) == 0) at_.push_back(allocations.load());
                 if (at_.size() == windows + 1) actions.completions.emplace_back();
                 else
-                    for (uint32_t i = 0; i < burst; ++i) send(actions, i % 4 ? 100 * i : datagrams_ ? 1424 : 100'000);
+                    for (uint32_t i = 0; i < burst; ++i) send(actions, i % 4 ? 100 * i : datagrams_ ? 1432 : 100'000);
                 actions.timers.push_back({1, actions.now_us + 100'000'000});
             }
             if (event.kind == Event::Kind::packet && self_ == 1) send(actions, static_cast<uint32_t>(event.packet->payload.bytes));
@@ -70,7 +70,7 @@ void steady_state(bool datagrams) {
         for (Rank rank : {0u, 1u}) {
             LinkConfig config = test_config(kind, Protect::encrypt, rank, addresses);
             config.datagrams.interface = "lo", config.datagrams.group = "239.193.77.77:27777",
-            config.datagrams.segment_bytes = datagrams ? 1424 : 0;
+            config.datagrams.segment_bytes = datagrams ? 1432 : 0;
             ASSERT_TRUE(nodes[rank].open(config).ok());
             if (datagrams) nodes[rank].driver->attach_datagrams(1, &players[rank]);
             else nodes[rank].driver->attach(1, &players[rank]);

@@ -131,7 +131,7 @@ struct Cluster {
             engine.job = job, engine.view = view, engine.self = r;
             engine.folder = fmt::format("{}{}", folder, r);
             engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
-            engine.datagram_bytes = datagrams ? 1424 : 0;
+            engine.datagram_bytes = datagrams ? 1432 : 0;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
             engines[r]->attach([&](uint16_t channel, Protocol* protocol, bool by_datagrams) {
                 if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;

@@ -55,7 +55,7 @@ JobStatus simulated(const Way& way, const std::string& folder, uint32_t n, doubl
         for (Rank each = 0; each < n; ++each) config.view.members.push_back({std::string(1, static_cast<char>('a' + each))});
         config.self = rank, config.folder = folder + "/simulated-" + std::to_string(rank);
         config.lanes = 0, config.loader_threaded = false;
-        config.datagram_bytes = loss >= 0 ? 1424 : 0, config.spend_us = slow < n ? 1000 : 0;
+        config.datagram_bytes = loss >= 0 ? 1432 : 0, config.spend_us = slow < n ? 1000 : 0;
         Status status = Engine::open(config, Log(), &engines[rank]);
         EXPECT_TRUE(status.ok()) << status.what;
         if (!status.ok()) return {};

@@ -28,16 +28,17 @@
 #include <memory>
 
 #include "runtime/core/arena.h"
-#include "runtime/core/protocol.h"
+#include "transport/wire/packet.h"
 
 namespace gradcast {
 
 struct BulkConfig {
     Rank self = 0;
     uint32_t ranks = 0;
-    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 384 .. 32760: 1424 on Ethernet, 1024 to 4096 on InfiniBand
-    uint64_t window_bytes =
-        896 * 1024;                  // what may be on its way to this rank from all senders: the queue before it (a switch port's buffer)
+    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 384 .. 32760: 1432 on Ethernet, 1024 to 4096 on InfiniBand
+    uint32_t header_bytes = datagram_wire_bytes;   // what the network carries with each: of Ethernet, UDP and IPv4
+    // What may be on its way to this rank from all senders: the queue before it (a switch port's buffer).
+    uint64_t window_bytes = 896 * 1024;
     uint64_t rate_bytes_per_s = 0;   // never send faster; 0: as the link takes it
     uint64_t stall_us = 20'000;
 };

@@ -63,7 +63,7 @@ static_assert(sizeof(ReportHeader) == 1 && sizeof(PieceItem) == 6 && sizeof(Bloc
 /// Windows before anybody knows how fast datagrams arrive, and the least of all, in bytes.
 constexpr uint32_t window_least = 3, window_good = 8, window_most_first = 16;   // packets
 inline uint64_t window_first(const BulkConfig& config) {
-    const uint64_t packet = config.segment_bytes + datagram_wire_bytes;
+    const uint64_t packet = config.segment_bytes + config.header_bytes;
     return std::clamp<uint64_t>(config.window_bytes / std::max(config.ranks - 1, 1u), window_least * packet, window_most_first * packet);
 }
 

@@ -44,7 +44,7 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
     peer.owed += bytes, rate_bytes_ += bytes;
     if (bytes) peer.heard_us = now_us_;
     // A third of the window, but small windows are not worth a feedback for each packet.
-    const uint64_t packets = 4 * (config_.segment_bytes + datagram_wire_bytes);
+    const uint64_t packets = 4 * (config_.segment_bytes + config_.header_bytes);
     if (peer.owed >= std::min(std::max(peer.told / 3, packets), peer.told / 2)) peer.credit = true;
 }
 
@@ -187,7 +187,7 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     Peer& peer = peers_[packet.sender];
     if (peer.lost || !fresh(peer, packet.sequence)) return;
     const bool newest = packet.sequence > peer.highest;
-    see(peer, packet.sequence, packet.payload.bytes + datagram_wire_bytes);
+    see(peer, packet.sequence, packet.payload.bytes + config_.header_bytes);
     const DataBody body = body_of<DataBody>(packet);
     if (foreign(packet, packet.type, body)) return;
     Piece* piece = piece_of(peer, packet, packet.type, body);
@@ -244,7 +244,7 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     if (packet.payload.bytes != config_.segment_bytes || !parity_name(packet, &name)) return;
     Peer& peer = peers_[packet.sender];
     if (peer.lost || !fresh(peer, packet.sequence)) return;
-    see(peer, packet.sequence, packet.payload.bytes + datagram_wire_bytes);
+    see(peer, packet.sequence, packet.payload.bytes + config_.header_bytes);
     const PacketType type = body.row & 0x80 ? PacketType::record : PacketType::words;
     DataBody first = name;
     first.index.set(name.index.get() / piece_segments * piece_segments);
@@ -414,7 +414,7 @@ void Receiver::measure() {
 
 /// Long queues delay feedback too, so all senders together may have on its way what comes in within ahead_us.
 uint64_t Receiver::window(const Peer& peer) const {
-    const uint64_t packet = config_.segment_bytes + datagram_wire_bytes, least = window_least * packet;
+    const uint64_t packet = config_.segment_bytes + config_.header_bytes, least = window_least * packet;
     if (peer.held_us != never) return least;
     if (rate_ == 0) return window_first(config_);
     uint64_t share = std::min(rate_ * ahead_us / 1'000'000, config_.window_bytes) / std::max(active_, 1u);

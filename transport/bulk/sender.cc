@@ -79,9 +79,10 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
     send.to = to, send.type = type, send.body = body, send.payload = payload, send.sequence = next_;
     send.copies = copies_;
     actions.sends.push_back(send);
-    const uint64_t bytes = what == Logged::What::other ? 0 : payload.bytes + datagram_wire_bytes;
+    const uint64_t bytes = what == Logged::What::other ? 0 : payload.bytes + config_.header_bytes;
     Logged& entry = log_[next_ % log_entries];
-    entry = {to.bits, to.rank, static_cast<uint32_t>(now_us_), static_cast<uint16_t>(bytes), static_cast<uint16_t>(index), slot, what, false};
+    entry = {to.bits, to.rank, static_cast<uint32_t>(now_us_), static_cast<uint16_t>(bytes), static_cast<uint16_t>(index), slot,
+             what,    false};
     ++next_;
     if (bytes == 0) return;
     if (to.bits && !copies_) {
@@ -202,7 +203,7 @@ bool Sender::send_piece(uint32_t slot, Actions& actions) {
     const Transfer& transfer = transfers_[piece.transfer];
     uint64_t budget = room(transfer.send.to);
     while (piece.sent < piece.count && !full()) {
-        const uint64_t bytes = segment_of(transfer, piece.first + piece.sent).bytes + datagram_wire_bytes;
+        const uint64_t bytes = segment_of(transfer, piece.first + piece.sent).bytes + config_.header_bytes;
         if (bytes > budget) return false;
         budget -= bytes;
         if (piece.begin == 0) piece.begin = next_;
@@ -240,7 +241,7 @@ bool Sender::resend(uint32_t slot, uint32_t b, uint64_t (&segments)[2], const Ra
     for (uint32_t w = 0; w < 2; ++w)
         for (; segments[w]; segments[w] &= segments[w] - 1) {
             const uint32_t index = b * block_segments + w * 64 + static_cast<uint32_t>(std::countr_zero(segments[w]));
-            const uint64_t bytes = segment_of(transfers_[piece.transfer], piece.first + index).bytes + datagram_wire_bytes;
+            const uint64_t bytes = segment_of(transfers_[piece.transfer], piece.first + index).bytes + config_.header_bytes;
             if (full() || bytes > budget) return false;
             budget -= bytes;
             push_segment(slot, index, to, true, actions);
@@ -253,7 +254,7 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
     Block& block = piece.blocks[b];
     Transfer& transfer = transfers_[piece.transfer];
     while (block.parity) {
-        const uint64_t bytes = config_.segment_bytes + datagram_wire_bytes;
+        const uint64_t bytes = config_.segment_bytes + config_.header_bytes;
         const uint32_t link =
             std::min(burst_max - std::min(burst_count_, burst_max), link_max - std::min(in_link_ + burst_count_, link_max));
         const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>({block.parity, link, room(transfer.send.to) / bytes}));

@@ -130,7 +130,9 @@ void Counting::cssgd() {
     for (const Bucket& bucket : config.layout->buckets) {
         const double bytes = ceil_of(static_cast<double>(bucket.count), r) * wide;
         multicasts(words, bytes, sets, r);
-        receives(words, bytes, wire.multicast == CostWire::Multicast::flat ? sets * (n - 1) : sets * r, sets * r, segment);
+        const double come = wire.multicast == CostWire::Multicast::flat ? sets * (n - 1) : sets * r;
+        receives(words, bytes, come, sets * r, segment);
+        cost.words_foreign += bytes * (come - sets * r);
         const double record_bytes = sizeof(Le64) + held * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
         multicasts(record, record_bytes, 1, n - 1), receives(record, record_bytes, n - 1, 0, segment);
     }
@@ -160,6 +162,7 @@ Cost cost_of(std::string_view exchange, const ExchangeConfig& config, uint32_t n
         most.sent = std::max(most.sent, cost.sent), most.received = std::max(most.received, cost.received);
         most.words_sent = std::max(most.words_sent, cost.words_sent);
         most.words_received = std::max(most.words_received, cost.words_received);
+        most.words_foreign = std::max(most.words_foreign, cost.words_foreign);
     }
     return most;
 }

@@ -28,8 +28,9 @@ struct Cost {
     double d = 1;                                // super-blocks computed per rank
     double rounds = 0;                           // latencies, one after the other
     double sent = 0, received = 0;               // bytes over the rank's link
-    double words_sent = 0, words_received = 0;   // of these, bytes of words that it must send (a multicast once) and receive: the bound
-    double bound() const { return words_sent > words_received ? words_sent : words_received; }
+    double words_sent = 0, words_received = 0;   // of these, bytes of words that it must send (a multicast once) and receive
+    double words_foreign = 0;                    // multicasts to others, which the one group brings along
+    double bound() const { return words_sent > words_received + words_foreign ? words_sent : words_received + words_foreign; }
 };
 
 /// Of rank config.self of n.  `exchange` is a name of exchange_kinds(), and install() would accept the configuration.

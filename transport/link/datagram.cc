@@ -22,20 +22,25 @@ void ReplayWindow::mark(uint64_t sequence) {
     bits_[sequence / 64 % words] |= uint64_t{1} << sequence % 64;
 }
 
+namespace {
+uint64_t nonce_of(uint16_t channel, uint64_t sequence) { return uint64_t{channel} << 48 | sequence; }
+}   // namespace
+
 DatagramSealer::DatagramSealer(const DatagramShape& shape) : shape_(shape) {
     random_bytes(key_);
     aead_.key(key_, shape.protect);
 }
 
-void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out, std::byte* tag) {
+void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out) {
     GC_ASSERT(send.sequence && send.sequence >> 48 == 0 && send.payload.bytes <= shape_.segment_bytes);
-    const uint64_t sequence = uint64_t{send.channel} << 48 | send.sequence;
     DatagramHeader header;
-    header.magic = datagram_magic, header.type = static_cast<uint8_t>(send.type);
+    header.kind = static_cast<uint8_t>(datagram_magic | static_cast<uint8_t>(send.type)),
+    header.channel = static_cast<uint8_t>(send.channel);
     header.sender.set(static_cast<uint16_t>(shape_.self)), header.route.set(shape_.route);
-    header.sequence.set(sequence), header.body = send.body;
+    header.sequence.set(send.sequence), header.body = send.body;
     std::memcpy(header_at, &header, sizeof header);
-    aead_.seal(sequence, {header_at, sizeof header}, {send.payload.host, send.payload.bytes}, out, tag);
+    aead_.seal(nonce_of(send.channel, send.sequence), {header_at, sizeof header}, {send.payload.host, send.payload.bytes}, out,
+               {header_at + sizeof header, datagram_tag_bytes});
 }
 
 DatagramReceiver::DatagramReceiver(const DatagramShape& shape) : shape_(shape), senders_(shape.ranks) {}
@@ -61,10 +66,9 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
         return fault;
     DatagramHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);
-    const uint64_t sequence = header.sequence.get();
     Packet packet;
-    packet.type = static_cast<PacketType>(header.type), packet.channel = static_cast<uint16_t>(sequence >> 48);
-    packet.view = shape_.view, packet.sender = header.sender.get(), packet.sequence = sequence & 0xffff'ffff'ffff,
+    packet.type = static_cast<PacketType>(header.kind & 0x0F), packet.channel = header.channel;
+    packet.view = shape_.view, packet.sender = header.sender.get(), packet.sequence = header.sequence.get();
     packet.body = header.body;
     const auto channel = std::find(channels_.begin(), channels_.end(), packet.channel);
     if (channel == channels_.end() || (packet.channel == datagram_channel_probe) != (packet.type == PacketType::probe))
@@ -73,8 +77,10 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
     if (!sender) return DatagramFault::no_key;
     ReplayWindow& window = sender->windows[static_cast<size_t>(channel - channels_.begin())];
     if (!window.fresh(packet.sequence)) return DatagramFault::replayed;
-    const std::span payload = bytes.subspan(sizeof header, bytes.size() - datagram_overhead_bytes);
-    if (!sender->aead.open(sequence, bytes.first(sizeof header), payload, payload.data() + payload.size())) return DatagramFault::tag;
+    const std::span payload = bytes.subspan(datagram_overhead_bytes);
+    if (!sender->aead.open(nonce_of(packet.channel, packet.sequence), bytes.first(sizeof header), payload,
+                           bytes.subspan(sizeof header, datagram_tag_bytes)))
+        return DatagramFault::tag;
     window.mark(packet.sequence);
     Buffer place;
     switch (sink.land(packet, payload.size(), &place)) {

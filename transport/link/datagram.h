@@ -9,7 +9,7 @@
 namespace gradcast {
 
 /// The link's own, for PacketType::probe.
-constexpr uint16_t datagram_channel_probe = 0xffff;
+constexpr uint16_t datagram_channel_probe = 0xff;
 
 /// Which sequence numbers have been seen, of the last `width` below the highest (as RFC 6479: a ring of words, one more than wanted).
 class ReplayWindow {
@@ -26,7 +26,8 @@ private:
 };
 
 struct DatagramShape {
-    uint32_t route = 0, view = 0, ranks = 0, segment_bytes = 0;
+    uint16_t route = 0;
+    uint32_t view = 0, ranks = 0, segment_bytes = 0;
     Rank self = 0;
     Protect protect = Protect::auth;
 };
@@ -35,8 +36,8 @@ class DatagramSealer {
 public:
     explicit DatagramSealer(const DatagramShape& shape);
     const Key& key() const { return key_; }   // random, of this sealer alone
-    /// Writes header and tag; with `encrypt` also the payload's cipher text to `out`.
-    void seal(const Send& send, std::byte* header, std::byte* out, std::byte* tag);
+    /// Writes header and tag, datagram_overhead_bytes; with `encrypt` also the payload's cipher text to `out`.
+    void seal(const Send& send, std::byte* header, std::byte* out);
 
 private:
     const DatagramShape shape_;
@@ -53,7 +54,7 @@ struct DatagramSink {
 class DatagramReceiver {
 public:
     explicit DatagramReceiver(const DatagramShape& shape);
-    /// Before the first key.
+    /// Before the first key.  Channels are below datagram_channel_probe.
     void attach(uint16_t channel) { channels_.push_back(channel); }
     bool attached(uint16_t channel) const;
     /// The sender's key.  True when it is another one than before, and then all that was seen of it is forgotten.

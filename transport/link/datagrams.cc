@@ -129,11 +129,10 @@ Datagrams::Burst* Datagrams::next_burst() {
             send.to.bits != burst.to.bits || send.copies != burst.copies || (!send.to.bits && send.to.rank != burst.to.rank))
             break;
         std::byte* header = burst.frames.get() + burst.count * frame_bytes;
-        std::byte* tag = header + sizeof(DatagramHeader);
         std::byte* payload = send.payload.host;
         if (burst.cipher) payload = burst.cipher.get() + burst.bytes;
-        sealer_.seal(send, header, payload, tag);
-        append(burst, header, sizeof(DatagramHeader)), append(burst, payload, send.payload.bytes), append(burst, tag, tag_bytes);
+        sealer_.seal(send, header, payload);
+        append(burst, header, frame_bytes), append(burst, payload, send.payload.bytes);
         burst.tickets[burst.count] = queued.ticket;
         burst.inlined[burst.count++] = queued.inlined ? send.payload.host : nullptr;
         burst.bytes += bytes;

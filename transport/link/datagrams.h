@@ -60,8 +60,8 @@ private:
         uint64_t up_us = 0;
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
         // Of its trains.
-        uint32_t round = 0, heard[stages] = {}, train[stages] = {},
-                 reports = 0;   // heard: of the newest train; reports: stages to tell about
+        uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: of the newest train
+        uint32_t reports = 0;                                         // stages to tell about
     };
     /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
     struct Arriving {
@@ -87,7 +87,7 @@ private:
     };
     struct Burst {   // datagrams of one size (the last may be shorter) to the same receivers, sealed
         std::unique_ptr<std::byte[]> frames, cipher;
-        iovec vectors[2 * burst_max + 1];
+        iovec vectors[2 * burst_max];
         uint32_t vectors_used, count, segment_bytes, bytes;
         uint32_t tickets[burst_max];
         std::byte* inlined[burst_max];

@@ -137,7 +137,7 @@ void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
     protocols_.emplace_back(channel, new_protocol);
 }
 void TcpDriver::attach_datagrams(uint16_t channel, Protocol* new_protocol) {
-    GC_ASSERT(datagrams_ && channel != datagram_channel_probe);
+    GC_ASSERT(datagrams_ && channel < datagram_channel_probe);
     attach(channel, new_protocol);
     datagrams_->attach(channel);
 }

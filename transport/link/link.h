@@ -99,7 +99,7 @@ public:
     virtual const char* name() const = 0;   // the path in use: "uring_tcp" or, where io_uring is refused, "epoll_tcp"
     /// Datagrams take the same path: "uring_udp", "epoll_udp", "" without any.
     virtual const char* datagrams_name() const = 0;
-    /// What the start-up probe has found, for people: "multicast 239.192.1.2:4712 on eth0 reaches 7 of 7 at 1424 bytes, 940 Mbit/s, GSO,
+    /// What the start-up probe has found, for people: "multicast 239.192.1.2:4712 on eth0 reaches 7 of 7 at 1432 bytes, 940 Mbit/s, GSO,
     /// GRO".  Any thread; "" without datagrams.
     virtual std::string datagrams_text() const = 0;
 };

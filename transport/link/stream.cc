@@ -66,7 +66,7 @@ void Sender::seal(const Queued& packet) {
     std::memcpy(head + sizeof header, packet.body.data(), packet.body.size());
     std::byte* payload = packet.payload;
     if (config_.protect == Protect::encrypt) payload = cipher_.get() + cipher_used_, cipher_used_ += packet.bytes;
-    aead_.seal(sequence_, {head, packet_head_bytes}, {packet.payload, packet.bytes}, payload, tag);
+    aead_.seal(sequence_, {head, packet_head_bytes}, {packet.payload, packet.bytes}, payload, {tag, tag_bytes});
     append(head, packet_head_bytes), append(payload, packet.bytes), append(tag, tag_bytes);
     ++sequence_, ++count_, ++packets_;
 }
@@ -182,7 +182,7 @@ const char* Receiver::parse(ReceiverSink& sink) {
         std::byte* head = placed ? head_ : staging_.get() + begin_;
         std::byte* payload = placed ? packet_.payload.host : head + packet_head_bytes;
         std::byte* tag = placed ? staging_.get() + begin_ : payload + length_;
-        if (!aead_.open(sequence_, {head, packet_head_bytes}, {payload, length_}, tag)) return "a packet with a wrong tag";
+        if (!aead_.open(sequence_, {head, packet_head_bytes}, {payload, length_}, {tag, tag_bytes})) return "a packet with a wrong tag";
         begin_ = static_cast<size_t>(tag + tag_bytes - staging_.get());
         at_ = At::head;
         ++sequence_, ++packets_;

@@ -43,9 +43,9 @@ const char* datagram_fault_name(DatagramFault fault) {
     return names[static_cast<size_t>(fault)];
 }
 
-DatagramFault datagram_fault(std::span<const std::byte> bytes, uint32_t route, uint32_t ranks, Rank self, uint32_t segment_bytes) {
+DatagramFault datagram_fault(std::span<const std::byte> bytes, uint16_t route, uint32_t ranks, Rank self, uint32_t segment_bytes) {
     if (bytes.empty()) return DatagramFault::truncated;
-    if (bytes[0] != std::byte{datagram_magic}) return DatagramFault::magic;
+    if ((bytes[0] & std::byte{0xF0}) != std::byte{datagram_magic}) return DatagramFault::magic;
     if (bytes.size() < datagram_overhead_bytes || bytes.size() > datagram_overhead_bytes + segment_bytes) return DatagramFault::truncated;
     DatagramHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);
@@ -53,7 +53,7 @@ DatagramFault datagram_fault(std::span<const std::byte> bytes, uint32_t route, u
     if (header.sender.get() >= ranks) return DatagramFault::sender;
     if (header.sender.get() == self) return DatagramFault::own;
     const size_t length = bytes.size() - datagram_overhead_bytes;
-    switch (static_cast<PacketType>(header.type)) {
+    switch (static_cast<PacketType>(header.kind & 0x0F)) {
         case PacketType::record: return length == 0 || length % 4 != 0 ? DatagramFault::truncated : DatagramFault::none;
         case PacketType::words: return length % 2 != 0 ? DatagramFault::truncated : DatagramFault::none;
         case PacketType::parity:

@@ -1,4 +1,4 @@
-// Every packet, on streams and as datagram: header, 16-byte body of its type, payload, 16-byte tag over all of it.
+// Every packet on streams: header, 16-byte body of its type, payload, 16-byte tag over all of it.  Datagrams: see DatagramHeader.
 //
 // 0 magic | 2 version | 3 type | 4 job | 8 view | 12 channel | 14 sender | 16 length | 20 reserved | 24 sequence | 32 body | 48 payload
 #pragma once
@@ -25,21 +25,26 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 32 && alignof(PacketHeader) == 1 && offsetof(PacketHeader, sequence) == 24);
 
-/// The header of a datagram: 32 bytes with the 16 of its body, then payload and tag.  Shorter than a stream's, because it comes with every
+/// A datagram: this, a 12-byte tag over all the rest (96 bits, the least that NIST SP 800-38D section 5.2.1.2 allows without limits of
+/// use), payload.  40 bytes before the payload, which so begins at a multiple of 8; shorter than a stream's, because they come with every
 /// 1.4 kB: the length is the datagram's, and `route` stands for job and view.
 struct DatagramHeader {
-    uint8_t magic, type;
-    Le16 sender;
-    Le32 route;
-    Le64 sequence;   // channel 16 bits, Send::sequence 48: the nonce
+    uint8_t kind;   // datagram_magic and the PacketType
+    uint8_t channel;
+    Le16 sender, route;
+    Le48 sequence;   // Send::sequence; with the channel before it the nonce
     std::array<std::byte, 16> body;
 };
-static_assert(sizeof(DatagramHeader) == 32 && alignof(DatagramHeader) == 1);
-constexpr uint8_t datagram_magic = 0xC1;                                    // 0xC0 and the version
-constexpr uint32_t datagram_overhead_bytes = sizeof(DatagramHeader) + 16;   // and tag
-constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 42;      // UDP, IP and Ethernet included
-/// `job` as in PacketHeader.  Different for every view of a job.
-constexpr uint32_t datagram_route(uint32_t job, uint32_t view) { return job ^ view * 0x9E3779B1u; }
+static_assert(sizeof(DatagramHeader) == 28 && alignof(DatagramHeader) == 1);
+constexpr uint8_t datagram_magic = 0xD0;   // and the version, in the upper half of `kind`
+constexpr uint32_t datagram_tag_bytes = 12;
+constexpr uint32_t datagram_overhead_bytes = sizeof(DatagramHeader) + datagram_tag_bytes;
+constexpr uint32_t datagram_wire_bytes = datagram_overhead_bytes + 42;   // UDP, IP and Ethernet included
+/// `job` as in PacketHeader.  Mostly different for different jobs and views; what is not is told by the tag.
+constexpr uint16_t datagram_route(uint32_t job, uint32_t view) {
+    const uint32_t both = job ^ view * 0x9E3779B1u;
+    return static_cast<uint16_t>(both ^ both >> 16);
+}
 
 enum class Phase : uint8_t {
     reduce = 1,   // words that are still to be summed up, to who sums them; records of all
@@ -163,6 +168,6 @@ enum class DatagramFault : uint8_t {
 };
 const char* datagram_fault_name(DatagramFault fault);
 /// Looks at the header alone.
-DatagramFault datagram_fault(std::span<const std::byte> bytes, uint32_t route, uint32_t ranks, Rank self, uint32_t segment_bytes);
+DatagramFault datagram_fault(std::span<const std::byte> bytes, uint16_t route, uint32_t ranks, Rank self, uint32_t segment_bytes);
 
 }   // namespace gradcast
