@@ -256,6 +256,8 @@ private:
         if (one && std::string_view(first.kind->name).starts_with("coded") && first.config.m + first.config.s < job_.m + job_.s)
             warn(fmt::format("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job_.m, job_.s, first.config.m,
                              first.config.s));
+        if (!one && first.config.s < job_.s)   // auto
+            warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job_.s, first.config.s));
         GC_TRY(install(first, 0, arena_, &running_));
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         GC_TRY(loader_plan(*train_, *sampler_,

@@ -23,7 +23,7 @@ TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
     crowd.run();
     EXPECT_EQ(crowd.total(&BulkCounters::repairs_sent), 0u);
     EXPECT_EQ(crowd.total(&BulkCounters::duplicates), 0u);
-    EXPECT_EQ(crowd.total(&BulkCounters::packets_sent), 4u * (703 + 211 + 1));
+    EXPECT_EQ(crowd.total(&BulkCounters::packets_sent), 4u * (699 + 210 + 1));
 }
 
 // Rank 2 has had a record of the name, in the slot that the words then have, which are not for it.

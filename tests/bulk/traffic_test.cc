@@ -42,6 +42,22 @@ void link_stays_busy(bool incast) {
 TEST(SlowBulkTraffic, AnIncastKeepsTheLinkBusy) { link_stays_busy(true); }
 TEST(SlowBulkTraffic, AMulticastOfAllToAllKeepsTheLinksBusy) { link_stays_busy(false); }
 
+// As cssgd's: everybody hears what is for three of eight, so it fills everybody's queue, whose room is what all of them may have under way.
+TEST(BulkTraffic, MulticastsToFewDoNotFloodTheOthers) {
+    Crowd crowd;
+    crowd.config.ranks = 8, crowd.config.rate_bytes_per_s = 12.5e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;
+    crowd.config.queue_bytes = 1'000'000, crowd.contents = false;
+    for (Rank a = 0; a < 8; ++a)
+        for (Rank b = a + 1; b < 8; ++b)
+            for (Rank from = 0; from < 8; ++from)
+                if (from != a && from != b)
+                    crowd.transfers.push_back({from, 0, uint64_t{1} << a | uint64_t{1} << b, PacketType::words, Phase::gather, 100'000});
+    crowd.build();
+    crowd.run();
+    EXPECT_LT(crowd.total(&BulkCounters::repairs_sent), crowd.total(&BulkCounters::packets_sent) / 20);
+    EXPECT_GT(busy(crowd), 0.85);
+}
+
 TEST(BulkTraffic, APacedSenderKeepsItsRate) {
     Crowd crowd;
     crowd.config.ranks = 3, crowd.config.rate_bytes_per_s = 125e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;

@@ -463,7 +463,10 @@ TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {
     serve();
     EXPECT_EQ(ask("export first of_job.onnx").exit, 0);
     EXPECT_EQ(read("of_job.onnx"), read("out.onnx"));
-    job->folder = folder + "/elsewhere";
+    {
+        std::lock_guard lock(backend.mutex);
+        job->folder = folder + "/elsewhere";
+    }
     outcome = ask("export first none.onnx");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("job first has no model: it is running")) << outcome.err;

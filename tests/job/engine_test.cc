@@ -232,6 +232,10 @@ TEST_F(EngineTest, MAndSThatAreLoweredAreTold) {
         if (n == 4) EXPECT_TRUE(told.empty());
         else EXPECT_EQ(told, std::vector{fmt::format("{} ranks are too few for m = 3 and s = 1: m = {}, s = 0 instead", n, n)});
     }
+    std::unique_ptr<Engine> engine;
+    Status status = Engine::open(config(job_text("[algorithm]\nexchange = \"auto\"\ns = 2\n"), 2), Log(), &engine);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(engine->status().warnings, std::vector<std::string>{"2 ranks are too few for s = 2: s = 1 instead"});
 }
 
 TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
