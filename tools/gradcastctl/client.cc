@@ -13,7 +13,7 @@ namespace {
 
 constexpr time_t connect_seconds = 5;
 constexpr time_t answer_seconds = 60;
-constexpr time_t watch_seconds = 10;   // the server sends a line a second even when nothing changes
+constexpr time_t watch_seconds = 60;   // the server sends a line a second; on a machine that others fill, at low priority, it may take long
 
 httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     httplib::Client client(socket, 1);
