@@ -293,6 +293,56 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     fs::remove_all(folder);
 }
 
+// A run of accuracy/ on a few samples, and the curve of one that was cut off.
+TEST(SystemBench, PaperTrainsToAnAccuracy) {
+    namespace fs = std::filesystem;
+    const std::string build = build_folder();
+    if (!fs::exists("bench/paper/curves") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/paper/curves or gradcastd is missing: run it in the folder of the sources, after make";
+    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/curves: python3 is missing";
+    fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-curves-{}", ::getpid()), results = folder / "results";
+    fs::create_directories(folder / "cut");
+    two_classes(folder);
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "mnist").string()).code, 0);
+    auto curves = [&](const std::string& arguments) {
+        return shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/curves " + arguments +
+                     " --data " + folder.string() + " --results " + results.string() + " 2>&1");
+    };
+    auto lines = [&](const char* name) {
+        std::vector<std::string> found;
+        std::ifstream in(results / name);
+        for (std::string line; std::getline(in, line);) found.push_back(line);
+        return found;
+    };
+    Result trained = curves("lenet5-mnist");
+    EXPECT_NE(trained.out.find("lenet5-mnist: accuracy "), std::string::npos) << trained.out;
+    EXPECT_NE(trained.out.find("after 12 of 12 epochs"), std::string::npos) << trained.out;
+    EXPECT_EQ(trained.code, trained.out.find(": reached") != std::string::npos ? 0 : 1) << trained.out;
+    const std::vector<std::string> rows = lines("accuracy-lenet5-mnist.csv");
+    ASSERT_EQ(rows.size(), 13u);
+    EXPECT_EQ(rows[0], "epoch,step,seconds,train_loss,accuracy,test_loss");
+    EXPECT_EQ(rows[12].rfind("12,", 0), 0u) << rows[12];
+    EXPECT_EQ(lines("accuracy.csv").size(), 2u);
+    EXPECT_EQ(lines("accuracy-epochs.svg").back(), "</svg>");
+
+    std::ofstream(folder / "cut" / "steps.jsonl")
+        << "{\"step\":0,\"loss\":2.5,\"compute_us\":400000,\"wait_us\":50000,\"apply_us\":50000,\"kernel_set\":\"k\"}\n"
+        << "{\"step\":1,\"loss\":1.5,\"compute_us\":500000,\"wait_us\":0,\"apply_us\":0,\"kernel_set\":\"k\",\"accuracy\":0.25,"
+           "\"test_loss\":2}\n{\"step\":2,\"lo";
+    Result cut = curves("mlp-mnist --from " + (folder / "cut").string());
+    EXPECT_EQ(cut.code, 1);
+    EXPECT_NE(cut.out.find("unfinished"), std::string::npos) << cut.out;
+    ASSERT_EQ(lines("accuracy-mlp-mnist.csv").size(), 2u);
+    EXPECT_NE(lines("accuracy-mlp-mnist.csv")[1].find(",2,1.00,2.0000,0.2500,2.0000"), std::string::npos)
+        << lines("accuracy-mlp-mnist.csv")[1];
+    EXPECT_EQ(lines("accuracy.csv").size(), 3u);
+    EXPECT_NE(curves("mlp-mnist --from " + folder.string()).out.find("steps.jsonl is missing"), std::string::npos);
+    EXPECT_EQ(curves("lenet6-mnist").code, 2);
+    for (const auto& entry : fs::directory_iterator(folder))
+        EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
+    fs::remove_all(folder);
+}
+
 // The table of the exchanges beside their rivals, of two processes on loopback.
 TEST(SystemBench, QuantisersAreCompared) {
     namespace fs = std::filesystem;
