@@ -415,7 +415,7 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
         all.back().second[at] ^= std::byte{0x55};
     };
     changed(DatagramFault::magic, 0), changed(DatagramFault::type, 1), changed(DatagramFault::sender, 3), changed(DatagramFault::route, 4);
-    changed(DatagramFault::tag, 9);   // a sequence not used yet
+    changed(DatagramFault::tag, 9);                              // a sequence not used yet
     all.back().second[sizeof(DatagramHeader)] ^= std::byte{1};   // and the tag
     for (auto& [fault, bytes] : all) {
         const uint64_t count = company.dropped(0, fault);
