@@ -41,12 +41,10 @@ struct Some {
 #else
     V load(const float* from) const {
         V v{};
-        for (uint32_t i = 0; i < count; ++i) v[i] = from[i];
+        __builtin_memcpy(&v, from, count * sizeof(float));
         return v;
     }
-    void store(float* to, const V& v) const {
-        for (uint32_t i = 0; i < count; ++i) to[i] = v[i];
-    }
+    void store(float* to, const V& v) const { __builtin_memcpy(to, &v, count * sizeof(float)); }
 #endif
 };
 inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
