@@ -94,7 +94,8 @@ Status loss_shape(const NetSpec& spec, Layer& layer) {
         return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression (target_scale): take squared_loss",
                     layer.spec.name, layer.spec.kind);
     layer.out = {regression ? 1 : spec.classes, 1, 1};
-    layer.target_scale = spec.target_scale, layer.target_zero = static_cast<float>(spec.classes / 2);
+    const uint32_t zero = spec.classes / 2;
+    layer.target_scale = spec.target_scale, layer.target_zero = static_cast<float>(zero);
     if (layer.in == layer.out) return {};
     if (regression)
         return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has one output ({})", layer.spec.name,

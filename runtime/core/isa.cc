@@ -1,6 +1,21 @@
 #include "runtime/core/isa.h"
 
+#include <cpuid.h>
+
 namespace gradcast {
+namespace {
+
+/// AMX with bf16 and int8, and a kernel that keeps its tiles.  (clang 14's __builtin_cpu_supports does not know it.)  Of a CPU with
+/// AVX-512.
+bool has_amx() {
+    constexpr uint32_t bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, tile_state = 3u << 17;
+    uint32_t a, b, c, d, state, high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (bf16 | tile | int8))) return false;
+    asm volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
+    return (state & tile_state) == tile_state;
+}
+
+}   // namespace
 
 const char* isa_name(Isa isa) {
     switch (isa) {
@@ -17,7 +32,7 @@ Isa isa_best() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl")) {
         if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
-        return __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-int8") ? Isa::amx : Isa::avx512_bf16;
+        return has_amx() ? Isa::amx : Isa::avx512_bf16;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
     return Isa::portable;
