@@ -102,7 +102,7 @@ void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
         if (spare() && (lost_[reducer] || memory_[s].asked[b * n() + reducer])) send_again(s, b, p, actions);
         for (uint32_t i = 0; receives(p) && i < segments_of(words.bytes); ++i) {
             memory_[s].have[uint64_t{have_index(cuts_[b], p, i)} * n() + config_.self] = 1;
-            counts(s, b, p, i, actions);
+            if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if it has been outvoted meanwhile
         }
     }
     if (work_of(s, b).encoded < cuts_[b].parts) return;
