@@ -1,8 +1,5 @@
 #include "nn/cpu/conv16.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "nn/cpu/vector.h"
 
 namespace gradcast {
 namespace GC_ISA {
@@ -10,40 +7,14 @@ namespace {
 
 // A register's share of the 16 samples, and how many pixels of a row are computed at a time: what the registers hold.
 #if defined(__AVX512F__)
-constexpr uint32_t width = 16, pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5;
+constexpr uint32_t pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5;
 #elif defined(__AVX2__)
-constexpr uint32_t width = 8, pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
+constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
 #else
-constexpr uint32_t width = 4, pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
+constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
 #endif
 constexpr uint32_t channels_most = 6;    // at a time
 constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
-typedef float V __attribute__((vector_size(width * sizeof(float))));
-typedef int32_t I __attribute__((vector_size(width * sizeof(int32_t))));
-
-inline __attribute__((always_inline)) I load(const int32_t* from) {
-    I v;
-    __builtin_memcpy(&v, from, sizeof v);
-    return v;
-}
-inline __attribute__((always_inline)) void store(int32_t* to, const I& v) { __builtin_memcpy(to, &v, sizeof v); }
-inline __attribute__((always_inline)) V load(const float* from) {
-    V v;
-    __builtin_memcpy(&v, from, sizeof v);
-    return v;
-}
-inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
-inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
-inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
-#if defined(__AVX512F__)
-    sum = static_cast<V>(_mm512_fmadd_ps(static_cast<__m512>(a), static_cast<__m512>(b), static_cast<__m512>(sum)));
-#elif defined(__AVX2__)
-    sum = static_cast<V>(_mm256_fmadd_ps(static_cast<__m256>(a), static_cast<__m256>(b), static_cast<__m256>(sum)));
-#else
-    sum += a * b;
-#endif
-}
-constexpr uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /// Output channels are computed so many at a time: as many as there are registers, and evenly.
 uint32_t tile_of(uint32_t outputs) {

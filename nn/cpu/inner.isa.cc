@@ -2,29 +2,15 @@
 
 #include <utility>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "nn/cpu/vector.h"
 
 namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr uint32_t width = 16, columns = 4;
-#elif defined(__AVX2__)
-constexpr uint32_t width = 8, columns = 2;
-#else
-constexpr uint32_t width = 4, columns = 2;
-#endif
+constexpr uint32_t columns = width == 16 ? 4 : 2;
 constexpr uint32_t rows = width == 16 ? 6 : 4;   // rows * columns sums at a time: what the registers hold
-typedef float V __attribute__((vector_size(width * sizeof(float))));
 
-inline __attribute__((always_inline)) V load(const float* from) {
-    V v;
-    __builtin_memcpy(&v, from, sizeof v);
-    return v;
-}
 /// Some lanes of a register: those that a row's end leaves.
 struct Some {
     uint32_t count;
@@ -47,18 +33,6 @@ struct Some {
     void store(float* to, const V& v) const { __builtin_memcpy(to, &v, count * sizeof(float)); }
 #endif
 };
-inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
-inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
-inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
-#if defined(__AVX512F__)
-    sum = static_cast<V>(_mm512_fmadd_ps(static_cast<__m512>(a), static_cast<__m512>(b), static_cast<__m512>(sum)));
-#elif defined(__AVX2__)
-    sum = static_cast<V>(_mm256_fmadd_ps(static_cast<__m256>(a), static_cast<__m256>(b), static_cast<__m256>(sum)));
-#else
-    sum += a * b;
-#endif
-}
-constexpr uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 // ---- forward -----------------------------------------------------------------------------------------------------------------------
 

@@ -5,16 +5,10 @@
 #include <vector>
 
 #include "nn/cpu/conv16.h"
-#include "runtime/core/digest.h"
+#include "tests/nn/rig.h"
 
 namespace gradcast {
 namespace {
-
-std::vector<float> numbers(uint64_t count, uint32_t key) {
-    std::vector<float> result(count);
-    for (uint64_t i = 0; i < count; ++i) result[i] = static_cast<float>(splitmix64(uint64_t{key} << 32 | i) >> 40) * 0x1p-23f - 1;
-    return result;
-}
 
 struct Exact {
     std::vector<double> y, dx, dw, db;

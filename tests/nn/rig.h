@@ -7,8 +7,16 @@
 
 #include "nn/layers.h"
 #include "nn/optimiser.h"
+#include "runtime/core/digest.h"
 
 namespace gradcast {
+
+/// In [-1, 1), the same at every call.
+inline std::vector<float> numbers(uint64_t count, uint32_t key) {
+    std::vector<float> result(count);
+    for (uint64_t i = 0; i < count; ++i) result[i] = static_cast<float>(splitmix64(uint64_t{key} << 32 | i) >> 40) * 0x1p-23f - 1;
+    return result;
+}
 
 inline LayerSpec conv(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {
     return {.kind = "conv", .outputs = outputs, .kernel = kernel, .stride = stride, .pad = pad};
