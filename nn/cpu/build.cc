@@ -49,9 +49,15 @@ dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like, dnnl_data_type_t t
     return desc;
 }
 
+static auto taker_of(std::span<const Layer> layers, uint32_t at) {
+    return std::find_if(layers.begin(), layers.end(), [at](const Layer& l) { return l.input == at || l.other == at; });
+}
+
+bool Build::before_relu() const { return layer->takers == 1 && taker_of(layers, number)->kind == Kind::relu; }
+
 dnnl_data_type_t Build::output_type() const {
     for (uint32_t at = number; type == dnnl_bf16 && layers[at].takers == 1;) {
-        auto taker = std::find_if(layers.begin(), layers.end(), [at](const Layer& l) { return l.input == at || l.other == at; });
+        auto taker = taker_of(layers, at);
         if (taker->kind == Kind::conv && !conv_few_fits(*taker)) return dnnl_bf16;
         if (taker->kind != Kind::relu) break;
         at = static_cast<uint32_t>(taker - layers.begin());

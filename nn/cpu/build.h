@@ -71,7 +71,9 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool shared = false;   // other layers take the value too, so nobody may work in place; the gradient is this layer's alone
+    bool shared = false;      // other layers take the value too, so nobody may work in place; the gradient is this layer's alone
+    bool rectified = false;   // the ReLU that takes the value has been computed with it
+    std::vector<Operation>* mask = nullptr;   // a ReLU's backward pass and nothing else: who does it with his own clears it
 };
 
 /// A oneDNN primitive with its arguments, bound to the memory of every lane once.
@@ -118,6 +120,8 @@ public:
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
     /// Of this layer's output, which stays bf16 only on its way to another convolution: all other layers take float.
     dnnl_data_type_t output_type() const;
+    /// Nothing but a ReLU takes this layer's output.
+    bool before_relu() const;
     /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const;
     uint32_t input_width() const;
@@ -168,6 +172,8 @@ private:
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.
 Status conv(Build& b);
+bool conv_wide_fits(const Build& b);
+Status conv_wide(Build& b);
 bool conv_few_fits(const Layer& l);
 bool conv_few_pools(const Layer& l, const Layer& pool);
 Status conv_few(Build& b);

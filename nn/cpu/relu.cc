@@ -1,4 +1,5 @@
-// y = max(x, 0), in place: no layer before it needs x again.  dx = dy where y > 0, in place too.
+// y = max(x, 0), in place: no layer before it needs x again.  dx = dy where y > 0, in place too.  Convolutions beside it (conv_wide) may
+// have computed either.
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 
@@ -10,13 +11,16 @@ Status relu(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.in_place(b.activation.value.desc, after, &x));
     b.activation = x;
+    b.activation.rectified = false;
     const bool narrow = x.value.desc.data_type == dnnl_bf16;
     const uint64_t count = x.value.bytes() / (narrow ? 2 : 4);   // padding of blocked orders included: it is zero and stays so
-    b.operations->forward.emplace_back([&kernels, x, count, narrow](Frame& frame) {
-        narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
-        return Status{};
-    });
+    if (!x.rectified)
+        b.operations->forward.emplace_back([&kernels, x, count, narrow](Frame& frame) {
+            narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
+            return Status{};
+        });
     if (!x.learns) return {};
+    if (after.empty() && !narrow) b.activation.mask = &b.operations->data;
     b.operations->data.emplace_back([&kernels, x, count, narrow](Frame& frame) {
         if (narrow) kernels.relu_backward_bf16(frame.bf16_at(x.gradient), frame.bf16_at(x.value), count);
         else kernels.relu_backward(frame.at(x.gradient), frame.at(x.value), count);

@@ -136,6 +136,17 @@ INSTANTIATE_TEST_SUITE_P(
             "pool_of_shared_relu",
             of(2, 6, 6, 0, 4, {conv(8, 3, 1, 1), named(relu(), "r"), max_pool(2), fc(4), named(fc(4), "f", "r"), add("fc1"), loss()}), 5,
             true},
+        Difference{"wide", of(3, 9, 7, 0, 4, {conv(16, 3, 1, 1), conv(32, 5, 1, 2), conv(16, 3), conv(48, 1), fc(4), loss()}), 5, false},
+        Difference{"wide_relu",
+                   of(3, 9, 7, 0, 4,
+                      {conv(16, 3, 1, 1), relu(), conv(32, 5, 1, 2), relu(), dropout(0.25), conv(16, 3, 1, 1), relu(), conv(16, 1), relu(),
+                       conv(16, 3, 1, 1), relu(), fc(4), loss()}),
+                   5, true, true},
+        Difference{"wide_shared_relu",
+                   of(3, 8, 8, 0, 4,
+                      {conv(16, 3, 1, 1), named(relu(), "r"), conv(16, 5, 1, 2), named(relu(), "s"), add("r"), conv(16, 3, 1, 1), relu(),
+                       add("s"), conv(16, 3, 1, 1), max_pool(2), relu(), conv(32, 3, 1, 1), fc(4), loss()}),
+                   5, true},
         Difference{"everything", everything(), 6, true, true},
         Difference{"relu_first", of(2, 5, 5, 1, 3, {relu(), conv(4, 3), relu(), fc(3), loss()}), 2, true}),
     [](const auto& p) { return p.param.name; });
@@ -145,6 +156,8 @@ TEST(Net, PoisonedMemoryDoesNotShow) {
     for (const Difference& odd :
          {Difference{"", preset("lenet5"), 5, true}, Difference{"", preset("mlp"), 5, true},
           Difference{"", of(3, 13, 11, 1, 4, {conv(19, 3, 2, 1), relu(), max_pool(3, 2, 1), conv(5, 2), max_pool(2, 3), fc(4), loss()}), 5,
+                     true},
+          Difference{"", of(3, 9, 7, 0, 4, {conv(16, 3, 1, 1), relu(), conv(32, 5, 1, 2), relu(), conv(16, 3), relu(), fc(4), loss()}), 5,
                      true},
           Difference{"", everything(), 5, true}}) {
         Rig rig(odd.spec, sizes({5, 8}));

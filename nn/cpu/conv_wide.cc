@@ -1,0 +1,64 @@
+// Convolution of many channels, on kernels of our own (nn/cpu/wide.h): Winograd's way takes a third of oneDNN's time for a 5x5.  A ReLU
+// behind it is computed with it, and so is the backward pass of one before it.
+#include "nn/cpu/build.h"
+#include "nn/cpu/wide.h"
+
+namespace gradcast::cpu {
+
+bool conv_wide_fits(const Build& b) {
+    const Layer& l = *b.layer;
+    return b.type == dnnl_f32 && (l.spec.kernel == 3 || l.spec.kernel == 5) && l.spec.stride == 1 && l.spec.pad < l.spec.kernel &&
+           l.in.C % 16 == 0 && l.out.C % 16 == 0;
+}
+
+Status conv_wide(Build& b) {
+    const Layer& l = *b.layer;
+    const Activation x = b.activation;
+    Operations& list = *b.operations;
+    const WideKernels& kernels = wide_kernels(b.isa());
+    const WideShape shape{b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.pad}, turned = shape.turned();
+    const Tensor w = b.weight(Place::parameters, Build::plain({l.weights}));
+    const bool biased = l.biases > 0;
+    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{}, db = biased ? b.bias(Place::gradient) : Tensor{};
+    auto packed = [&](bool backward) {
+        return b.packed(backward, kernels.packed(shape),
+                        [&kernels, shape, w, backward](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, backward); });
+    };
+
+    Tensor x1;
+    GC_TRY(b.consume({x.value}, b.blocked(l.in, 16), list.forward, &x1));
+    const Tensor w1 = packed(false), scratch1 = b.scratch(kernels.forward_scratch(shape));
+    Activation y = b.flows(b.blocked(l.out, 16), true);
+    const bool rectify = y.rectified = b.before_relu();
+    b.activation = y;
+    list.forward.emplace_back([=, &kernels](Frame& frame) {
+        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w1), biased ? frame.at(bias) : nullptr, rectify, nullptr,
+                        frame.at(scratch1), shape);
+        return Status{};
+    });
+    if (!b.training) return {};
+
+    const Tensor dw = b.weight(Place::gradient, w.desc), scratch2 = b.scratch(kernels.weights_scratch(shape));
+    list.weights.emplace_back([=, &kernels](Frame& frame) {
+        kernels.backward_weights(frame.at(dw), biased ? frame.at(db) : nullptr, frame.at(y.gradient), frame.at(x1), frame.at(scratch2),
+                                 shape);
+        return Status{};
+    });
+    if (!x.learns) return {};
+
+    const Tensor w2 = packed(true), scratch3 = b.scratch(kernels.forward_scratch(turned));
+    Tensor dx;
+    std::vector<Operation> after;
+    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
+    const bool masks = x.mask && !x.shared;   // then no other order has been asked for: x1 is x
+    if (masks) x.mask->clear();
+    list.data.emplace_back([=, &kernels](Frame& frame) {
+        kernels.forward(frame.at(dx), frame.at(y.gradient), frame.at(w2), nullptr, false, masks ? frame.at(x1) : nullptr,
+                        frame.at(scratch3), turned);
+        return Status{};
+    });
+    list.data.insert(list.data.end(), after.begin(), after.end());
+    return {};
+}
+
+}   // namespace gradcast::cpu

@@ -1,0 +1,26 @@
+#include "nn/cpu/wide.h"
+
+namespace gradcast {
+
+namespace portable {
+extern const WideKernels wide_kernels;
+}
+namespace avx2 {
+extern const WideKernels wide_kernels;
+}
+namespace avx512 {
+extern const WideKernels wide_kernels;
+}
+
+const WideKernels& wide_kernels(Isa isa) {
+    switch (isa) {
+        case Isa::portable: return portable::wide_kernels;
+        case Isa::avx2: return avx2::wide_kernels;
+        case Isa::avx512:
+        case Isa::avx512_bf16:
+        case Isa::amx: return avx512::wide_kernels;
+    }
+    return portable::wide_kernels;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,438 @@
+#include "nn/cpu/wide.h"
+
+#include <array>
+
+#include "nn/cpu/vector.h"
+
+namespace gradcast {
+namespace GC_ISA {
+namespace {
+
+// ---- matrix products -----------------------------------------------------------------------------------------------------------------
+// Of matrices [channels/16][rows][16].  A tile is rows x panel vectors: what the registers hold.
+
+constexpr uint32_t rows = width == 16 ? 8 : 4, panel = 3;
+constexpr uint32_t chunk = 128;   // pixels of a 1x1 convolution whose channels stay in the second-level cache
+
+/// How many vectors come next of `left`, such that none is left alone.
+uint32_t panel_of(uint32_t left) { return left == 4 ? 2 : least(left, panel); }
+
+/// Where a vector of channels begins, by its number.
+uint64_t place(uint32_t vector, uint64_t plane) { return vector * width / 16 * plane + vector * width % 16; }
+
+template <uint32_t height, uint32_t vectors, uint32_t a_row, uint32_t a_term>
+inline __attribute__((always_inline)) void multiply(V (&sum)[height][vectors], const float* a, const float* const (&b)[vectors],
+                                                    uint64_t b_term, uint32_t terms) {
+    for (uint32_t j = 0; j < terms; ++j) {
+        V value[vectors];
+#pragma GCC unroll 8
+        for (uint32_t v = 0; v < vectors; ++v) value[v] = load(b[v] + j * b_term);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < height; ++i) {
+            const V factor = all(a[i * a_row + uint64_t{j} * a_term]);
+#pragma GCC unroll 8
+            for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], factor, value[v]);
+        }
+    }
+}
+
+/// What becomes of sums before they are stored.
+struct Finish {
+    const float* bias = nullptr;   // [K]
+    bool rectify = false;
+    const float* mask = nullptr;   // in the order of y
+    void operator()(float* y, uint64_t at, V value) const {
+        if (rectify) value = value < 0 ? V{} : value;
+        if (mask) value = load(mask + at) > 0 ? value : V{};
+        store(y + at, value);
+    }
+    V start(uint32_t vector) const { return bias ? load(bias + vector * width) : V{}; }
+};
+
+/// y = x w:  w is [panels][C][vectors of the panel].
+struct Rows {
+    float* y;
+    const float *x, *w;
+    uint64_t y_plane, x_plane;
+    uint32_t C, K;
+    Finish finish;
+};
+
+template <uint32_t height, uint32_t vectors>
+void rows_tile(const Rows& t, uint64_t row, uint32_t vector) {
+    V sum[height][vectors];
+    const float* b[vectors];
+    for (uint32_t v = 0; v < vectors; ++v) {
+        for (uint32_t i = 0; i < height; ++i) sum[i][v] = t.finish.start(vector + v);
+        b[v] = t.w + uint64_t{vector} * width * t.C + v * width;
+    }
+    const float* a = t.x + row * 16;
+    for (uint32_t c = 0; c < t.C; c += 16, a += t.x_plane) {
+        multiply<height, vectors, 16, 1>(sum, a, b, vectors * width, 16);
+        for (const float*& each : b) each += 16 * vectors * width;
+    }
+    for (uint32_t v = 0; v < vectors; ++v)
+        for (uint32_t i = 0; i < height; ++i) t.finish(t.y, place(vector + v, t.y_plane) + (row + i) * 16, sum[i][v]);
+}
+
+template <uint32_t vectors>
+void rows_panel(const Rows& t, uint64_t row, uint64_t end, uint32_t vector) {
+    for (; row + rows <= end; row += rows) rows_tile<rows, vectors>(t, row, vector);
+    for (; row < end; ++row) rows_tile<1, vectors>(t, row, vector);
+}
+
+void rows_product(const Rows& t, uint64_t row, uint64_t end) {
+    for (uint32_t vector = 0, count = 0; vector < t.K / width; vector += count) {
+        count = panel_of(t.K / width - vector);
+        if (count == 3) rows_panel<3>(t, row, end, vector);
+        else if (count == 2) rows_panel<2>(t, row, end, vector);
+        else rows_panel<1>(t, row, end, vector);
+    }
+}
+
+/// w [C][K] = the sum over rows of x and y (and of what is in w).
+struct Sums {
+    float* w;
+    const float *x, *y;
+    uint64_t x_plane, y_plane;
+    uint32_t C, K, terms;
+    bool add;
+};
+
+template <uint32_t vectors>
+void sums_panel(const Sums& t, uint32_t vector) {
+    const float* b[vectors];
+    for (uint32_t v = 0; v < vectors; ++v) b[v] = t.y + place(vector + v, t.y_plane);
+    for (uint32_t c = 0; c < t.C; c += rows) {
+        V sum[rows][vectors];
+        float* w = t.w + uint64_t{c} * t.K + vector * width;
+        for (uint32_t i = 0; i < rows; ++i)
+            for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = t.add ? load(w + uint64_t{i} * t.K + v * width) : V{};
+        multiply<rows, vectors, 1, 16>(sum, t.x + c / 16 * t.x_plane + c % 16, b, 16, t.terms);
+        for (uint32_t i = 0; i < rows; ++i)
+            for (uint32_t v = 0; v < vectors; ++v) store(w + uint64_t{i} * t.K + v * width, sum[i][v]);
+    }
+}
+
+void sums_product(const Sums& t) {
+    for (uint32_t vector = 0, count = 0; vector < t.K / width; vector += count) {
+        count = panel_of(t.K / width - vector);
+        if (count == 3) sums_panel<3>(t, vector);
+        else if (count == 2) sums_panel<2>(t, vector);
+        else sums_panel<1>(t, vector);
+    }
+}
+
+/// to [K] += the sum of rows of y.
+void sums_of_rows(float* to, const float* y, uint64_t plane, uint32_t K, uint32_t terms) {
+    for (uint32_t vector = 0; vector < K / width; ++vector) {
+        V sum = load(to + vector * width);
+        for (uint32_t j = 0; j < terms; ++j) sum += load(y + place(vector, plane) + uint64_t{j} * 16);
+        store(to + vector * width, sum);
+    }
+}
+
+/// Weight [c][k] in the order of rows_product, [panels][C][vectors].
+uint64_t packed_place(uint32_t c, uint32_t vector, uint32_t C, uint32_t K) {
+    uint32_t begin = 0, count = 0;
+    for (; begin + count <= vector; count = panel_of(K / width - begin)) begin += count;
+    return uint64_t{begin} * width * C + (uint64_t{c} * count + vector - begin) * width;
+}
+
+// ---- Winograd's transforms -------------------------------------------------------------------------------------------------------------
+
+template <uint32_t R, uint32_t C>
+struct Matrix {
+    static constexpr uint32_t height = R, length = C;
+    float at[R][C];
+    constexpr Matrix<C, R> transposed() const {
+        Matrix<C, R> t{};
+        for (uint32_t r = 0; r < R; ++r)
+            for (uint32_t c = 0; c < C; ++c) t.at[c][r] = at[r][c];
+        return t;
+    }
+};
+
+constexpr uint32_t outputs = 4;   // of a tile, each way
+
+/// Toom and Cook's: a tile of outputs, each way, is  y (w w' * x x'), where * is element by element; n points with infinity.  The points
+/// are those with the smallest errors of some that were tried: 3 and 5 times those of plain sums in float (root mean square).
+template <uint32_t kernel>
+struct Ways {
+    static constexpr uint32_t n = kernel + outputs - 1;
+    Matrix<n, n> x{};
+    Matrix<n, kernel> w{};
+    Matrix<outputs, n> y{};
+    constexpr Ways() {
+        constexpr double all[2][7] = {{0, 1, -1, 0.5, -2}, {0, 1, -1, 2, -2, 0.5, -0.5}};
+        const double(&points)[7] = all[kernel == 5];
+        for (uint32_t i = 0; i < n; ++i) {
+            const bool infinite = i + 1 == n;
+            double product[n] = {1}, scale = 1, power = 1;   // the polynomial with all other points as roots, lowest power first
+            uint32_t degree = 0;
+            for (uint32_t j = 0; j + 1 < n; ++j) {
+                if (j == i) continue;
+                if (++degree < n) product[degree] = 0;
+                for (uint32_t at = degree; at > 0; --at) product[at] = product[at - 1] - points[j] * product[at];
+                product[0] *= -points[j];
+                if (!infinite) scale *= points[i] - points[j];
+            }
+            for (uint32_t j = 0; j < n; ++j) x.at[i][j] = static_cast<float>(product[j]);
+            for (uint32_t j = 0; j < n; ++j) {
+                if (j < kernel) w.at[i][j] = static_cast<float>(infinite ? j + 1 == kernel : power / scale);
+                if (j < outputs) y.at[j][i] = static_cast<float>(infinite ? j + 1 == outputs : power);
+                power *= infinite ? 0 : points[i];
+            }
+        }
+    }
+};
+template <uint32_t kernel>
+constexpr Ways<kernel> ways;
+
+/// to[i] = the sum over j of m[i][j] from[j].
+template <auto m, uint32_t R, uint32_t C>
+inline __attribute__((always_inline)) void times(V* to, uint32_t to_step, const V* from, uint32_t from_step) {
+    V value[C];
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < C; ++j) value[j] = from[j * from_step];
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < R; ++i) {
+        V sum{};
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < C; ++j)
+            if (m.at[i][j] != 0) multiply_add(sum, all(m.at[i][j]), value[j]);
+        to[i * to_step] = sum;
+    }
+}
+
+/// to [R][R] = m from m', from [C][C].
+template <auto m, uint32_t R = m.height, uint32_t C = m.length>
+void both_ways(V* to, const V* from) {
+    V half[R * C];
+    for (uint32_t c = 0; c < C; ++c) times<m, R, C>(half + c, C, from + c, C);
+    for (uint32_t r = 0; r < R; ++r) times<m, R, C>(to + r * R, 1, half + r * C, 1);
+}
+
+/// Row i of that.
+template <auto m, uint32_t R = m.height, uint32_t C = m.length>
+void one_row(V* to, uint32_t i, const V* from) {
+    V half[C] = {};
+    for (uint32_t j = 0; j < C; ++j) {
+        const V factor = all(m.at[i][j]);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < C; ++c) multiply_add(half[c], factor, from[j * C + c]);
+    }
+    times<m, R, C>(to, 1, half, 1);
+}
+
+/// Images [N, channels/16, H, W, 16] in tiles.
+struct Tiles {
+    uint32_t channels, H, W, pad, down, across;   // of the tiles of an image
+    uint64_t all(uint32_t N) const { return uint64_t{N} * down * across; }
+    struct At {
+        uint64_t offset;     // of the image's plane
+        int32_t top, left;   // first pixel, which padding may be
+    };
+    At at(uint64_t tile, uint32_t vector) const {
+        const uint64_t image = tile / (down * across), rest = tile % (down * across), plane = uint64_t{H} * W * 16;
+        return {image * channels / 16 * plane + place(vector, plane),
+                static_cast<int32_t>(rest / across * outputs) - static_cast<int32_t>(pad),
+                static_cast<int32_t>(rest % across * outputs) - static_cast<int32_t>(pad)};
+    }
+};
+
+/// The pixels of a tile, zeros where there is padding.
+template <uint32_t size>
+inline __attribute__((always_inline)) void read(V* to, const float* image, const Tiles& t, const Tiles::At& at) {
+    const float* from = image + at.offset + (int64_t{at.top} * t.W + at.left) * 16;
+    const bool inside = at.top >= 0 && at.left >= 0 && at.top + size <= t.H && at.left + size <= t.W;
+    for (uint32_t r = 0; r < size; ++r)
+        for (uint32_t c = 0; c < size; ++c) {
+            const bool there = inside || (at.top + r < t.H && at.left + c < t.W);   // below 0 is far above
+            to[r * size + c] = there ? load(from + (uint64_t{r} * t.W + c) * 16) : V{};
+        }
+}
+
+constexpr uint32_t forward_tiles = 32, weights_tiles = 64;   // whose values stay in the second-level cache
+/// Floats of a point's matrix of so many tiles; the 16 more keep a tile's points out of one set of the cache.
+uint64_t point_size(uint32_t channels, uint32_t tiles) { return uint64_t{channels} * tiles + 16; }
+
+template <uint32_t kernel>
+struct Winograd {
+    static constexpr uint32_t n = kernel + outputs - 1, points = n * n, taps = kernel * kernel;
+    static constexpr Matrix to_x = ways<kernel>.x, to_w = ways<kernel>.w, to_y = ways<kernel>.y;   // of the forward pass
+    static constexpr Matrix from_y = to_y.transposed(), from_w = to_w.transposed();                // of the gradient of weights
+
+    static Tiles in(const WideShape& s) { return {s.C, s.H, s.W, s.pad, down(s), across(s)}; }
+    static Tiles out(const WideShape& s) { return {s.K, s.P(), s.Q(), 0, down(s), across(s)}; }
+    static uint32_t down(const WideShape& s) { return (s.P() + outputs - 1) / outputs; }
+    static uint32_t across(const WideShape& s) { return (s.Q() + outputs - 1) / outputs; }
+
+    static void pack(float* packed, const float* w, const WideShape& s, bool turned) {
+        const uint32_t C = turned ? s.K : s.C, K = turned ? s.C : s.K;
+        V tap[taps], value[points];
+        for (uint32_t c = 0; c < C; ++c)
+            for (uint32_t vector = 0; vector < K / width; ++vector) {
+                for (uint32_t at = 0; at < taps; ++at)
+                    for (uint32_t lane = 0; lane < width; ++lane) {
+                        const uint32_t k = vector * width + lane;
+                        tap[at][lane] = turned ? w[(uint64_t{c} * s.C + k) * taps + taps - 1 - at] : w[(uint64_t{k} * s.C + c) * taps + at];
+                    }
+                both_ways<to_w>(value, tap);
+                float* to = packed + packed_place(c, vector, C, K);
+                for (uint32_t p = 0; p < points; ++p) store(to + uint64_t{p} * C * K, value[p]);
+            }
+    }
+
+    static uint64_t forward_scratch(const WideShape& s) {
+        return points * (point_size(s.C, forward_tiles) + point_size(s.K, forward_tiles));
+    }
+
+    static void forward(float* y, const float* x, const float* packed, const Finish& finish, float* scratch, const WideShape& s) {
+        const Tiles from = in(s), to = out(s);
+        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, forward_tiles), y_size = point_size(s.K, forward_tiles);
+        float *const x_values = scratch, *const y_values = scratch + points * x_size;
+        constexpr uint64_t plane = forward_tiles * 16;
+        for (uint64_t tile = 0; tile < tiles; tile += forward_tiles) {
+            const uint32_t count = least(forward_tiles, static_cast<uint32_t>(tiles - tile));
+            V pixel[points], value[points];
+            for (uint32_t vector = 0; vector < s.C / width; ++vector)
+                for (uint32_t t = 0; t < count; ++t) {
+                    read<n>(pixel, x, from, from.at(tile + t, vector));
+                    both_ways<to_x>(value, pixel);
+                    for (uint32_t p = 0; p < points; ++p) store(x_values + p * x_size + place(vector, plane) + t * 16, value[p]);
+                }
+            for (uint32_t p = 0; p < points; ++p)
+                rows_product({y_values + p * y_size, x_values + p * x_size, packed + uint64_t{p} * s.C * s.K, plane, plane, s.C, s.K, {}},
+                             0, count);
+            for (uint32_t vector = 0; vector < s.K / width; ++vector)
+                for (uint32_t t = 0; t < count; ++t) {
+                    for (uint32_t p = 0; p < points; ++p) value[p] = load(y_values + p * y_size + place(vector, plane) + t * 16);
+                    both_ways<to_y>(pixel, value);
+                    write(y, pixel, to, to.at(tile + t, vector), finish, finish.start(vector));
+                }
+        }
+    }
+
+    static void write(float* y, const V* pixel, const Tiles& t, const Tiles::At& at, const Finish& finish, const V& bias) {
+        const uint32_t top = static_cast<uint32_t>(at.top), left = static_cast<uint32_t>(at.left);
+        for (uint32_t r = 0; r < least(outputs, t.H - top); ++r)
+            for (uint32_t c = 0; c < least(outputs, t.W - left); ++c)
+                finish(y, at.offset + (uint64_t{top + r} * t.W + left + c) * 16, pixel[r * outputs + c] + bias);
+    }
+
+    static uint64_t weights_scratch(const WideShape& s) {
+        return n * (point_size(s.C, weights_tiles) + point_size(s.K, weights_tiles)) + uint64_t{points} * s.C * s.K;
+    }
+
+    // A row of points after the other: their sums stay in the second-level cache.
+    static void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& s) {
+        const Tiles from = in(s), to = out(s);
+        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, weights_tiles), y_size = point_size(s.K, weights_tiles);
+        float *const x_values = scratch, *const y_values = x_values + n * x_size, *const sums = y_values + n * y_size;
+        constexpr uint64_t plane = weights_tiles * 16;
+        V pixel[points], value[points];
+        for (uint32_t i = 0; i < n; ++i)
+            for (uint64_t tile = 0; tile < tiles; tile += weights_tiles) {
+                const uint32_t count = least(weights_tiles, static_cast<uint32_t>(tiles - tile));
+                for (uint32_t vector = 0; vector < s.C / width; ++vector)
+                    for (uint32_t t = 0; t < count; ++t) {
+                        read<n>(pixel, x, from, from.at(tile + t, vector));
+                        one_row<to_x>(value, i, pixel);
+                        for (uint32_t j = 0; j < n; ++j) store(x_values + j * x_size + place(vector, plane) + t * 16, value[j]);
+                    }
+                for (uint32_t vector = 0; vector < s.K / width; ++vector)
+                    for (uint32_t t = 0; t < count; ++t) {
+                        read<outputs>(pixel, dy, to, to.at(tile + t, vector));
+                        one_row<from_y>(value, i, pixel);
+                        for (uint32_t j = 0; j < n; ++j) store(y_values + j * y_size + place(vector, plane) + t * 16, value[j]);
+                    }
+                for (uint32_t j = 0; j < n; ++j)
+                    sums_product({sums + (uint64_t{i} * n + j) * s.C * s.K, x_values + j * x_size, y_values + j * y_size, plane, plane, s.C,
+                                  s.K, count, tile > 0});
+                // The values at the points 1 and 1 are the sums of tiles.
+                if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
+            }
+        for (uint32_t c = 0; c < s.C; ++c)
+            for (uint32_t vector = 0; vector < s.K / width; ++vector) {
+                for (uint32_t p = 0; p < points; ++p) value[p] = load(sums + (uint64_t{p} * s.C + c) * s.K + vector * width);
+                both_ways<from_w>(pixel, value);
+                for (uint32_t lane = 0; lane < width; ++lane)
+                    for (uint32_t at = 0; at < taps; ++at) dw[(uint64_t{vector * width + lane} * s.C + c) * taps + at] = pixel[at][lane];
+            }
+    }
+};
+
+// ---- 1x1 -----------------------------------------------------------------------------------------------------------------------------
+
+void pack_1x1(float* packed, const float* w, const WideShape& s, bool turned) {
+    const uint32_t C = turned ? s.K : s.C, K = turned ? s.C : s.K;
+    for (uint32_t c = 0; c < C; ++c)
+        for (uint32_t k = 0; k < K; ++k)
+            packed[packed_place(c, k / width, C, K) + k % width] = turned ? w[uint64_t{c} * s.C + k] : w[uint64_t{k} * s.C + c];
+}
+
+void forward_1x1(float* y, const float* x, const float* packed, const Finish& finish, const WideShape& s) {
+    const uint64_t pixels = uint64_t{s.H} * s.W;
+    Rows t{y, x, packed, pixels * 16, pixels * 16, s.C, s.K, finish};
+    for (uint32_t image = 0; image < s.N; ++image) {
+        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) rows_product(t, pixel, pixel + chunk < pixels ? pixel + chunk : pixels);
+        t.y += s.K * pixels, t.x += s.C * pixels;
+        if (finish.mask) t.finish.mask += s.K * pixels;
+    }
+}
+
+void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x, float* sums, const WideShape& s) {
+    const uint64_t pixels = uint64_t{s.H} * s.W, plane = pixels * 16;
+    for (uint32_t image = 0; image < s.N; ++image)
+        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
+            const uint32_t count = least(chunk, static_cast<uint32_t>(pixels - pixel));
+            const float* y = dy + image * s.K * pixels + pixel * 16;
+            sums_product({sums, x + image * s.C * pixels + pixel * 16, y, plane, plane, s.C, s.K, count, image > 0 || pixel > 0});
+            if (db) sums_of_rows(db, y, plane, s.K, count);
+        }
+    for (uint32_t k = 0; k < s.K; ++k)
+        for (uint32_t c = 0; c < s.C; ++c) dw[uint64_t{k} * s.C + c] = sums[uint64_t{c} * s.K + k];
+}
+
+// ---- by size of kernel -----------------------------------------------------------------------------------------------------------------
+
+uint64_t packed(const WideShape& s) {
+    const uint64_t n = s.kernel == 1 ? 1 : s.kernel + outputs - 1;
+    return n * n * s.C * s.K;
+}
+
+void pack(float* to, const float* w, const WideShape& s, bool turned) {
+    (s.kernel == 5 ? Winograd<5>::pack : s.kernel == 3 ? Winograd<3>::pack : pack_1x1)(to, w, s, turned);
+}
+
+uint64_t forward_scratch(const WideShape& s) {
+    return s.kernel == 5 ? Winograd<5>::forward_scratch(s) : s.kernel == 3 ? Winograd<3>::forward_scratch(s) : 0;
+}
+
+uint64_t weights_scratch(const WideShape& s) {
+    return s.kernel == 5 ? Winograd<5>::weights_scratch(s) : s.kernel == 3 ? Winograd<3>::weights_scratch(s) : uint64_t{s.C} * s.K;
+}
+
+void forward(float* y, const float* x, const float* w, const float* bias, bool rectify, const float* mask, float* scratch,
+             const WideShape& s) {
+    const Finish finish{bias, rectify, mask};
+    if (s.kernel == 5) Winograd<5>::forward(y, x, w, finish, scratch, s);
+    else if (s.kernel == 3) Winograd<3>::forward(y, x, w, finish, scratch, s);
+    else forward_1x1(y, x, w, finish, s);
+}
+
+void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& s) {
+    for (uint32_t k = 0; k < s.K && db; ++k) db[k] = 0;
+    if (s.kernel == 5) Winograd<5>::backward_weights(dw, db, dy, x, scratch, s);
+    else if (s.kernel == 3) Winograd<3>::backward_weights(dw, db, dy, x, scratch, s);
+    else backward_weights_1x1(dw, db, dy, x, scratch, s);
+}
+
+}   // namespace
+
+extern const WideKernels wide_kernels;
+const WideKernels wide_kernels = {packed, pack, forward_scratch, weights_scratch, forward, backward_weights};
+
+}   // namespace GC_ISA
+}   // namespace gradcast
