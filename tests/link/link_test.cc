@@ -1,6 +1,7 @@
 // The link's suite: every test over both backends and all protections.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/tcp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -379,6 +380,23 @@ struct Guest {
         EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to.storage), to.bytes), 0);
     }
 };
+
+TEST(Socket, WhatSystemsHaveByDefaultBecomesReno) {
+    auto tuned = [](const char* before) {
+        const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        char name[16] = {};
+        socklen_t bytes = sizeof name - 1;
+        if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, before, static_cast<socklen_t>(strlen(before))) != 0) return std::string();
+        socket_tune(fd.get(), 20'000'000, 0);
+        EXPECT_EQ(::getsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name, &bytes), 0);
+        return std::string(name);
+    };
+    EXPECT_EQ(tuned("reno"), "reno");
+    for (const char* each : {"cubic", "bbr"})
+        if (const std::string name = tuned(each); !name.empty()) EXPECT_EQ(name, "reno");   // where this kernel has it
+    for (const char* each : {"dctcp", "vegas"})
+        if (const std::string name = tuned(each); !name.empty()) EXPECT_EQ(name, each);
+}
 
 TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
     Node nodes[2];

@@ -18,7 +18,8 @@ std::string address_text(const SocketAddress& address);   // numeric
 /// A listening socket on "host:port" (port 0 picks one).  *address: the same with its port, numeric.
 Status socket_listen(const std::string& wanted, Fd* listener, std::string* address);
 
-/// No delay; keep-alive and user time-out, so that a peer whose machine vanished is noticed within about half of the deadline.
+/// No delay; keep-alive and user time-out, so that a peer whose machine vanished is noticed within about half of the deadline; reno where
+/// the system says cubic.
 void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes);
 
 /// The listener's side of AcceptedStream: its handshake is in state `asked` when it is handed on.
