@@ -27,7 +27,7 @@ public:
         context.optimiser.step(context.step);
         for (const Sum* sum : sums_) {
             const Span span(context.profile, Profile::trainer, "apply");
-            GC_TRY(context.net.apply(context.optimiser, *sum, context.codec.units(sum->bucket)));
+            GC_TRY(context.net.apply(context.optimiser, context.codec.whole(*sum), context.codec.units(sum->bucket)));
             record.clipped += sum->clipped;
         }
         for (const Sum* sum : sums_) context.codec.commit(*sum);

@@ -237,7 +237,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
     size_t learnt = layout.groups.size();
     for (const Layer& layer : layers) {
         if (layer.statistics == 0) continue;
-        layout.groups.push_back({layer.statistics_offset, layer.statistics, layer.spec.name + " statistics"});
+        layout.groups.push_back({layer.statistics_offset, layer.statistics, layer.spec.name + " statistics", true});
         layout.elements += layer.statistics;
     }
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};

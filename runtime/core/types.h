@@ -61,8 +61,9 @@ struct View {
 
 /// The flat parameter vector, float32: layer after layer in the net's order, in a layer weight [K,C,R,S] (or [K,C]) then bias [K].
 struct Group {
-    uint64_t offset, count;   // elements
-    std::string layer;        // name for errors: "conv2"
+    uint64_t offset, count;    // elements
+    std::string layer;         // name for errors: "conv2"
+    bool statistics = false;   // no gradient but what a block has found out (batch norm): auto32, whatever the quantiser
 };
 struct Bucket {
     uint64_t offset, count;        // elements; bucket 0 is the *end* of the vector, whose gradient is ready first

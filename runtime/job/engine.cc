@@ -222,9 +222,6 @@ private:
         const uint32_t lanes = std::max(config_.lanes, 1u);
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
-        auto normed = [](const LayerSpec& layer) { return layer.kind == "batch_norm"; };
-        if (job_.quantiser == Quantiser::fixed && std::any_of(spec.layers.begin(), spec.layers.end(), normed))
-            return fail(Code::invalid, "algorithm.quantiser: fixed would cut off the statistics of batch_norm: take auto32");
         NetConfig net{.lanes = lanes,
                       .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(),
                       .block_sizes = {distinct.begin(), distinct.end()},
@@ -240,7 +237,7 @@ private:
 
         const uint32_t n = config_.view.n();
         GC_TRY(alternatives_find(job_.exchange,
-                                 {.layout = &layout,
+                                 {.layout = &codec_->words(),
                                   .self = config_.self,
                                   .blocks = job_.blocks,
                                   .quantiser = job_.quantiser,

@@ -234,6 +234,44 @@ TEST(Codec, AStepAtTheLimitOfAuto16IsAWordOfItsField) {
 }
 
 // What holders of a super-block compare: the digest of its words, whatever the order and the buckets, and one bit changes it.
+// Spec section 7: statistics are words of auto32's size whatever the quantiser.
+TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
+    Layout layout = layout_of_three();
+    layout.elements += 30;
+    layout.groups.push_back({345, 20, "norm1 statistics", true}), layout.groups.push_back({365, 10, "norm2 statistics", true});
+    layout.buckets.insert(layout.buckets.begin(), {345, 30, 3, 2});
+    for (uint32_t blocks : {1u, 2u, 7u, 8u, 64u}) {
+        const auto codec32 = codec_cpu(layout, {Quantiser::auto32, blocks, blocks});
+        for (auto [quantiser, word] : {std::pair{Quantiser::auto16, Word::i16}, {Quantiser::fixed, Word::i64}}) {
+            const auto codec = codec_cpu(layout, {quantiser, blocks, blocks});
+            for (Codec* each : {codec.get(), codec32.get()}) each->probe(gradient_of(0, layout.elements, 20.0f).data());
+            EXPECT_EQ(codec->words().elements, layout.elements + (word == Word::i16 ? 60 : 0));
+            for (uint32_t bucket : {1u, 2u}) EXPECT_EQ(codec->words().buckets[bucket].offset, layout.buckets[bucket].offset);
+            Accumulator into(codec->words(), 0, word), want(layout, 0, Word::i32);
+            for (uint32_t b = 0; b < blocks; ++b) {
+                std::vector<float> x = gradient_of(b, layout.elements, b == 3 ? 400.0f : 20.0f);   // block 3 is clipped
+                std::fill(x.begin() + 345, x.begin() + 350, 400.0f);                               // and here all are
+                ASSERT_TRUE(add(*codec, {1, b}, 0, x, layout, into).ok());
+                ASSERT_TRUE(add(*codec32, {1, b}, 0, x, layout, want).ok());
+                for (uint64_t i = 0; i < codec->words().buckets[0].count; ++i)
+                    if (word == Word::i16) ASSERT_LE(std::abs(into[i]), quantise_limit(quantiser, 1));
+            }
+            Sum sum = sum_of(0, into.maxima);
+            sum.word = word, sum.words = into.plan.words;
+            const Sum whole = codec->whole(sum);
+            for (uint64_t i = 0; i < 30; ++i)
+                ASSERT_EQ(whole.word == Word::i32 ? whole.words.as<int32_t>()[i] : whole.words.as<int64_t>()[i], want[i])
+                    << blocks << " " << i;
+            EXPECT_EQ(into.maxima, want.maxima);
+            EXPECT_EQ(into.record.clipped, want.record.clipped);
+            for (size_t g : {0u, 1u}) EXPECT_EQ(codec->units(0)[g], codec32->units(0)[g]);
+            sum.maxima = into.maxima;
+            codec->commit(sum), codec32->commit(sum);
+            for (size_t g : {3u, 4u}) EXPECT_EQ(codec->exponents()[g], codec32->exponents()[g]);
+        }
+    }
+}
+
 TEST(Codec, FinishTakesTheDigestWhereAsked) {
     Layout layout = layout_of_three();
     for (auto [quantiser, word] :

@@ -1,8 +1,10 @@
 // The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 and auto16 use the least power of two 2^e with 2 M <= Q 2^e
 // for the next step, M being the largest |x| of this one, Q the largest word of one block such that B of them are a word of the prime
-// field.
+// field.  Statistics are words of auto32's size whatever the quantiser; to pass an exchange of auto16, such a word is written as three
+// digits.
 #include "transport/code/codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -44,17 +46,34 @@ public:
           config_(config),
           kernels_(word_kernels(isa_best())),
           limit_(quantise_limit(config.quantiser, config.blocks)),
+          statistics_limit_(quantise_limit(Quantiser::auto32, config.blocks)),
+          words_(layout),
           exponents_(layout.groups.size()),
           units_(layout.groups.size()),
           mutexes_(layout.buckets.size()) {
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
         GC_ASSERT(config.quantiser != Quantiser::auto16 || (config.blocks <= auto16_blocks_max && layout.elements < uint64_t{1} << 34));
+        if (config.quantiser != Quantiser::auto16) return;
+        uint64_t more = 0;   // than elements, so far
+        for (Group& group : words_.groups) {
+            group.offset += more;
+            if (group.statistics) more += group.count * (digits - 1), group.count *= digits;
+        }
+        for (Bucket& bucket : words_.buckets) {
+            bucket.offset = words_.groups[bucket.group].offset;
+            const Group& last = words_.groups[bucket.group + bucket.group_count - 1];
+            bucket.count = last.offset + last.count - bucket.offset;
+            const uint64_t elements = layout.buckets[&bucket - words_.buckets.data()].count;
+            if (bucket.count != elements) whole_.resize(std::max(whole_.size(), elements));
+        }
+        words_.elements += more;
     }
 
     Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
         (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
         const Bucket& range = layout_.buckets[bucket];
-        GC_ASSERT(gradient.bytes == range.count * sizeof(float) && plan.words.bytes == range.count * word_bytes(plan.word));
+        GC_ASSERT(gradient.bytes == range.count * sizeof(float));
+        GC_ASSERT(plan.words.bytes == words_.buckets[bucket].count * word_bytes(plan.word));
         GC_ASSERT(plan.record->maxima.size() == range.group_count);
         GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
         // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
@@ -64,9 +83,9 @@ public:
         if (first) plan.record->clipped = 0;
         for (uint32_t g = 0; g < range.group_count; ++g) {
             const Group& group = layout_.groups[range.group + g];
-            const uint64_t offset = group.offset - range.offset;
-            const float* x = gradient.as<float>() + offset;
-            const QuantiseResult result = quantise(plan, offset, x, range.group + g, block, !first);
+            const float* x = gradient.as<float>() + (group.offset - range.offset);
+            const uint64_t at = words_.groups[range.group + g].offset - words_.buckets[bucket].offset;
+            const QuantiseResult result = quantise(plan, at, x, range.group + g, block, !first);
             if (!std::isfinite(result.maximum))
                 return fail(Code::diverged,
                             "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
@@ -85,7 +104,24 @@ public:
             std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
             plan.record->clipped = 0;
         }
-        plan.record->digest = plan.audit ? digest(plan, layout_.buckets[bucket]) : 0;
+        plan.record->digest = plan.audit ? digest(plan, words_.buckets[bucket]) : 0;
+    }
+
+    const Layout& words() const override { return words_; }
+
+    Sum whole(const Sum& sum) override {
+        const Bucket &range = layout_.buckets[sum.bucket], &words = words_.buckets[sum.bucket];
+        if (words.count == range.count) return sum;
+        for (uint32_t g = range.group; g < range.group + range.group_count; ++g) {
+            const Group& group = layout_.groups[g];   // a bucket with statistics has nothing else (nn/layers.h)
+            const int16_t* digit = sum.words.as<int16_t>() + (words_.groups[g].offset - words.offset);
+            for (uint64_t i = 0; i < group.count; ++i)
+                whole_[group.offset - range.offset + i] =
+                    (digit[2 * group.count + i] * radix() + digit[group.count + i]) * radix() + digit[i];
+        }
+        Sum result = sum;
+        result.word = Word::i32, result.words = {reinterpret_cast<std::byte*>(whole_.data()), nullptr, range.count * sizeof(int32_t), 0};
+        return result;
     }
 
     void probe(const float* gradient) override {
@@ -100,8 +136,7 @@ public:
     std::span<const double> units(uint32_t bucket) const override {
         const Bucket& range = layout_.buckets[bucket];
         for (uint32_t g = range.group; g < range.group + range.group_count; ++g)
-            units_[g] = config_.quantiser == Quantiser::fixed ? fixed_range / fixed_limit / config_.batch
-                                                              : std::ldexp(1.0, exponents_[g]) / config_.batch;
+            units_[g] = fixed(g) ? fixed_range / fixed_limit / config_.batch : std::ldexp(1.0, exponents_[g]) / config_.batch;
         return std::span(units_).subspan(range.group, range.group_count);
     }
 
@@ -114,9 +149,16 @@ public:
     std::span<int32_t> exponents() override { return exponents_; }
 
 private:
+    static constexpr uint32_t digits = 3;              // enough for any number of blocks that auto16 allows
+    int32_t radix() const { return 2 * limit_ + 1; }   // digits from -limit_ to limit_
+    bool fixed(uint32_t group) const { return config_.quantiser == Quantiser::fixed && !layout_.groups[group].statistics; }
+    int32_t limit(uint32_t group) const { return layout_.groups[group].statistics ? statistics_limit_ : limit_; }
+
     QuantiseResult quantise(const Plan& plan, uint64_t offset, const float* x, uint32_t g, BlockId block, bool accumulate) const {
         const Group& group = layout_.groups[g];
         const Scale scale = scale_of(g);
+        if (group.statistics && plan.word == Word::i16)
+            return quantise_digits(plan.words.as<int16_t>() + offset, x, group.count, scale, accumulate);
         switch (plan.word) {
             case Word::i16:
                 return kernels_.quantise_i16(plan.words.as<int16_t>() + offset, x, group.count, scale,
@@ -125,6 +167,25 @@ private:
             case Word::i64: return kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, accumulate);
         }
         GC_ASSERT(false && "word");
+    }
+
+    // to[digit][element], the lowest first.
+    QuantiseResult quantise_digits(int16_t* to, const float* x, uint64_t count, const Scale& scale, bool accumulate) const {
+        QuantiseResult all{};
+        for (uint64_t i = 0; i < count; ++i) {
+            int32_t rest = 0;
+            const QuantiseResult one = kernels_.quantise_i32(&rest, x + i, 1, scale, false);
+            if (!std::isfinite(one.maximum)) return one;
+            all.maximum = std::fmax(all.maximum, one.maximum), all.clipped += one.clipped;
+            for (uint32_t d = 0; d < digits; ++d) {
+                int32_t digit = rest % radix();
+                if (std::abs(digit) > limit_) digit -= digit > 0 ? radix() : -radix();
+                rest = (rest - digit) / radix();
+                int16_t& word = to[d * count + i];
+                word = static_cast<int16_t>(accumulate ? word + digit : digit);
+            }
+        }
+        return all;
     }
 
     // Of the finished target and not within the pass that quantises: once for all blocks in it instead of once for each.
@@ -138,22 +199,24 @@ private:
     }
 
     Scale scale_of(uint32_t group) const {
-        if (config_.quantiser == Quantiser::fixed) return {fixed_range, static_cast<double>(fixed_limit), limit_};
-        return {1.0, std::ldexp(1.0, -exponents_[group]), limit_};
+        if (fixed(group)) return {fixed_range, static_cast<double>(fixed_limit), limit_};
+        return {1.0, std::ldexp(1.0, -exponents_[group]), limit(group)};
     }
 
     // M = 0 keeps e, and so does an M that is not finite: the next add() of such a gradient says so.
     void rescale(uint32_t group, double maximum) {
-        if (config_.quantiser == Quantiser::fixed || maximum == 0 || !std::isfinite(maximum)) return;
-        int e = std::ilogb(2 * maximum) - std::ilogb(static_cast<double>(limit_));
-        if (std::ldexp(limit_, e) < 2 * maximum) ++e;   // both exact in double
+        if (fixed(group) || maximum == 0 || !std::isfinite(maximum)) return;
+        int e = std::ilogb(2 * maximum) - std::ilogb(static_cast<double>(limit(group)));
+        if (std::ldexp(limit(group), e) < 2 * maximum) ++e;   // both exact in double
         exponents_[group] = e;
     }
 
     const Layout& layout_;
     const CodecConfig config_;
     const WordKernels& kernels_;
-    const int32_t limit_;
+    const int32_t limit_, statistics_limit_;
+    Layout words_;
+    std::vector<int32_t> whole_;   // the sum of a bucket of statistics
     std::vector<int32_t> exponents_;
     mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
     std::vector<std::mutex> mutexes_;     // by bucket

@@ -29,8 +29,8 @@ struct Record {
     std::span<float> maxima;   // [bucket.group_count]
 };
 
-/// Where blocks of (step, bucket) are added: one *target* of the bucket, from Exchange::plan.  An exchange that codes has one target for
-/// each super-block that the rank holds and combines them itself; the others have one for all.
+/// Where blocks of (step, bucket) are added, in words as words() lays them out: one *target* of the bucket, from Exchange::plan.  An
+/// exchange that codes has one target for each super-block that the rank holds and combines them itself; the others have one for all.
 struct Plan {
     Word word = Word::i32;
     Buffer words;   // [bucket.count]: the first block of the step overwrites it, the others add
@@ -47,6 +47,10 @@ struct Codec {
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest
     /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.
     virtual void finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
+    /// What exchanges carry: the layout, in which auto16 has three words for each element of statistics.
+    virtual const Layout& words() const = 0;
+    /// Such a bucket's sum in int32, valid until the next call; any other sum is itself.  Trainer thread.
+    virtual Sum whole(const Sum& sum) = 0;
     /// Scales from the probe block: step 0 expects maxima 4 times those of `gradient` (float32, all elements).  Before the first step.
     virtual void probe(const float* gradient) = 0;
     /// Value of one unit of a bucket's words in each of its groups, divided by the batch: 2^e / b.  Valid until commit().
