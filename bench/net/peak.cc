@@ -1,4 +1,5 @@
-// The most multiply-adds that this CPU does: independent ones, enough of them to hide how long each takes.
+// The most multiply-adds that this CPU does: independent ones, enough of them to hide how long each takes.  Each begins with a number that
+// the compiler does not know: of twelve equal sums it would compute one.
 #include <immintrin.h>
 
 #include <barrier>
@@ -14,7 +15,9 @@ constexpr uint64_t rounds = 2'000'000;
 constexpr uint32_t sums = 12;
 
 __attribute__((target("avx512f"))) void loop_avx512(float* out) {
-    __m512 sum[sums] = {}, a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+    __m512 sum[sums], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < sums; ++i) sum[i] = _mm512_set1_ps(out[i]);
     for (uint64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 12
         for (__m512& each : sum) each = _mm512_fmadd_ps(each, a, b);
@@ -22,7 +25,9 @@ __attribute__((target("avx512f"))) void loop_avx512(float* out) {
 }
 
 __attribute__((target("avx2,fma"))) void loop_avx2(float* out) {
-    __m256 sum[sums] = {}, a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+    __m256 sum[sums], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < sums; ++i) sum[i] = _mm256_set1_ps(out[i]);
     for (uint64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 12
         for (__m256& each : sum) each = _mm256_fmadd_ps(each, a, b);
@@ -30,7 +35,9 @@ __attribute__((target("avx2,fma"))) void loop_avx2(float* out) {
 }
 
 void loop_portable(float* out) {
-    __m128 sum[sums] = {}, a = _mm_set1_ps(0.999f), b = _mm_set1_ps(0.001f);
+    __m128 sum[sums], a = _mm_set1_ps(0.999f), b = _mm_set1_ps(0.001f);
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < sums; ++i) sum[i] = _mm_set1_ps(out[i]);
     for (uint64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 12
         for (__m128& each : sum) each = _mm_add_ps(_mm_mul_ps(each, a), b);
@@ -44,13 +51,13 @@ double peak_gflops(Isa isa, uint32_t threads) {
     std::vector<double> best(threads);
     std::barrier together(threads);
     auto work = [&](uint32_t thread) {
-        float out = 0;
+        float out[sums] = {};
         for (int run = 0; run < 5; ++run) {
             together.arrive_and_wait();
             const uint64_t begin = clock_ns();
-            (isa >= Isa::avx512 ? loop_avx512 : isa == Isa::avx2 ? loop_avx2 : loop_portable)(&out);
+            (isa >= Isa::avx512 ? loop_avx512 : isa == Isa::avx2 ? loop_avx2 : loop_portable)(out);
             const double rate = 2.0 * rounds * sums * lanes / static_cast<double>(clock_ns() - begin);
-            best[thread] = std::max(best[thread], out != 0 ? rate : 0);
+            best[thread] = std::max(best[thread], out[0] != 0 ? rate : 0);
         }
     };
     std::vector<std::thread> others;
