@@ -7,7 +7,8 @@ namespace gradcast::cpu {
 
 bool conv_wide_fits(const Build& b) {
     const Layer& l = *b.layer;
-    return b.type == dnnl_f32 && (l.spec.kernel == 3 || l.spec.kernel == 5) && l.spec.stride == 1 && l.spec.pad < l.spec.kernel &&
+    const bool single = l.spec.kernel == 1 && l.in.H * l.in.W >= 16;
+    return b.type == dnnl_f32 && (single || l.spec.kernel == 3 || l.spec.kernel == 5) && l.spec.stride == 1 && l.spec.pad < l.spec.kernel &&
            l.in.C % 16 == 0 && l.out.C % 16 == 0;
 }
 

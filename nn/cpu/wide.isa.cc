@@ -1,7 +1,5 @@
 #include "nn/cpu/wide.h"
 
-#include <array>
-
 #include "nn/cpu/vector.h"
 
 namespace gradcast {
@@ -12,7 +10,7 @@ namespace {
 // Of matrices [channels/16][rows][16].  A tile is rows x panel vectors: what the registers hold.
 
 constexpr uint32_t rows = width == 16 ? 8 : 4, panel = 3;
-constexpr uint32_t chunk = 128;   // pixels of a 1x1 convolution whose channels stay in the second-level cache
+constexpr uint32_t chunk = 64;   // pixels of a 1x1 convolution whose channels stay in the second-level cache
 
 /// How many vectors come next of `left`, such that none is left alone.
 uint32_t panel_of(uint32_t left) { return left == 4 ? 2 : least(left, panel); }
@@ -20,11 +18,13 @@ uint32_t panel_of(uint32_t left) { return left == 4 ? 2 : least(left, panel); }
 /// Where a vector of channels begins, by its number.
 uint64_t place(uint32_t vector, uint64_t plane) { return vector * width / 16 * plane + vector * width % 16; }
 
+/// sum += a b, of so many terms; meanwhile as many lines of memory are fetched ahead.
 template <uint32_t height, uint32_t vectors, uint32_t a_row, uint32_t a_term>
 inline __attribute__((always_inline)) void multiply(V (&sum)[height][vectors], const float* a, const float* const (&b)[vectors],
-                                                    uint64_t b_term, uint32_t terms) {
+                                                    uint64_t b_term, uint32_t terms, const float* ahead) {
     for (uint32_t j = 0; j < terms; ++j) {
         V value[vectors];
+        __builtin_prefetch(ahead + j * 16, 0, 2);
 #pragma GCC unroll 8
         for (uint32_t v = 0; v < vectors; ++v) value[v] = load(b[v] + j * b_term);
 #pragma GCC unroll 8
@@ -56,22 +56,38 @@ struct Rows {
     uint64_t y_plane, x_plane;
     uint32_t C, K;
     Finish finish;
+    const float* next = nullptr;   // x of the rows that come next, which are fetched ahead; null: the weights are
 };
 
 template <uint32_t height, uint32_t vectors>
 void rows_tile(const Rows& t, uint64_t row, uint32_t vector) {
     V sum[height][vectors];
     const float* b[vectors];
+#pragma GCC unroll 8
     for (uint32_t v = 0; v < vectors; ++v) {
+#pragma GCC unroll 8
         for (uint32_t i = 0; i < height; ++i) sum[i][v] = t.finish.start(vector + v);
         b[v] = t.w + uint64_t{vector} * width * t.C + v * width;
     }
     const float* a = t.x + row * 16;
+#pragma GCC unroll 8
+    for (uint32_t v = 0; v < vectors; ++v)
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < height; ++i) {
+            __builtin_prefetch(t.y + place(vector + v, t.y_plane) + (row + i) * 16, 1);
+            if (t.finish.mask) __builtin_prefetch(t.finish.mask + place(vector + v, t.y_plane) + (row + i) * 16);
+        }
     for (uint32_t c = 0; c < t.C; c += 16, a += t.x_plane) {
-        multiply<height, vectors, 16, 1>(sum, a, b, vectors * width, 16);
+        if (t.next && vector == 0)
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < height; ++i) __builtin_prefetch(t.next + c / 16 * t.x_plane + (row + i) * 16, 0, 2);
+        const float* ahead = t.next ? a : t.w + (uint64_t{vector + vectors} * width + row / rows * 16) * t.C + c * 16;
+        multiply<height, vectors, 16, 1>(sum, a, b, vectors * width, 16, ahead);
         for (const float*& each : b) each += 16 * vectors * width;
     }
+#pragma GCC unroll 8
     for (uint32_t v = 0; v < vectors; ++v)
+#pragma GCC unroll 8
         for (uint32_t i = 0; i < height; ++i) t.finish(t.y, place(vector + v, t.y_plane) + (row + i) * 16, sum[i][v]);
 }
 
@@ -97,24 +113,41 @@ struct Sums {
     uint64_t x_plane, y_plane;
     uint32_t C, K, terms;
     bool add;
+    struct Runs {   // of memory, each of as many lines as there are rows
+        const float* from;
+        uint64_t stride;
+        uint32_t count;
+    };
+    Runs ahead[2];   // what is needed next: a run is fetched with each tile
+    uint32_t run = 0;
+    const float* next() {
+        const uint32_t i = run++;
+        if (i < ahead[0].count) return ahead[0].from + i * ahead[0].stride;
+        return i - ahead[0].count < ahead[1].count ? ahead[1].from + (i - ahead[0].count) * ahead[1].stride : x;
+    }
 };
 
 template <uint32_t vectors>
-void sums_panel(const Sums& t, uint32_t vector) {
+void sums_panel(Sums& t, uint32_t vector) {
     const float* b[vectors];
+#pragma GCC unroll 8
     for (uint32_t v = 0; v < vectors; ++v) b[v] = t.y + place(vector + v, t.y_plane);
     for (uint32_t c = 0; c < t.C; c += rows) {
         V sum[rows][vectors];
         float* w = t.w + uint64_t{c} * t.K + vector * width;
+#pragma GCC unroll 8
         for (uint32_t i = 0; i < rows; ++i)
+#pragma GCC unroll 8
             for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = t.add ? load(w + uint64_t{i} * t.K + v * width) : V{};
-        multiply<rows, vectors, 1, 16>(sum, t.x + c / 16 * t.x_plane + c % 16, b, 16, t.terms);
+        multiply<rows, vectors, 1, 16>(sum, t.x + c / 16 * t.x_plane + c % 16, b, 16, t.terms, t.next());
+#pragma GCC unroll 8
         for (uint32_t i = 0; i < rows; ++i)
+#pragma GCC unroll 8
             for (uint32_t v = 0; v < vectors; ++v) store(w + uint64_t{i} * t.K + v * width, sum[i][v]);
     }
 }
 
-void sums_product(const Sums& t) {
+void sums_product(Sums& t) {
     for (uint32_t vector = 0, count = 0; vector < t.K / width; vector += count) {
         count = panel_of(t.K / width - vector);
         if (count == 3) sums_panel<3>(t, vector);
@@ -189,40 +222,61 @@ struct Ways {
 template <uint32_t kernel>
 constexpr Ways<kernel> ways;
 
-/// to[i] = the sum over j of m[i][j] from[j].
-template <auto m, uint32_t R, uint32_t C>
-inline __attribute__((always_inline)) void times(V* to, uint32_t to_step, const V* from, uint32_t from_step) {
-    V value[C];
+/// A square of vectors: of each line `step` floats apart, and of none but those from begin to end, the others are 0.
+template <uint32_t size>
+struct Square {
+    const float* line[size];
+    uint64_t step;
+    uint32_t begin = 0, end = size;
+    Square(const float* first, uint64_t line_step, uint64_t column_step) : step(column_step) {
+        for (uint32_t r = 0; r < size; ++r) line[r] = first + r * line_step;
+    }
+};
+
+/// take(i, the sum over j of m[i][j] from[j]).
+template <auto m, typename Take>
+inline __attribute__((always_inline)) void times(const V* from, Take take) {
 #pragma GCC unroll 8
-    for (uint32_t j = 0; j < C; ++j) value[j] = from[j * from_step];
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < R; ++i) {
+    for (uint32_t i = 0; i < m.height; ++i) {
         V sum{};
 #pragma GCC unroll 8
-        for (uint32_t j = 0; j < C; ++j)
-            if (m.at[i][j] != 0) multiply_add(sum, all(m.at[i][j]), value[j]);
-        to[i * to_step] = sum;
+        for (uint32_t j = 0; j < m.length; ++j)
+            if (m.at[i][j] != 0) multiply_add(sum, all(m.at[i][j]), from[j]);
+        take(i, sum);
     }
 }
 
-/// to [R][R] = m from m', from [C][C].
-template <auto m, uint32_t R = m.height, uint32_t C = m.length>
-void both_ways(V* to, const V* from) {
-    V half[R * C];
-    for (uint32_t c = 0; c < C; ++c) times<m, R, C>(half + c, C, from + c, C);
-    for (uint32_t r = 0; r < R; ++r) times<m, R, C>(to + r * R, 1, half + r * C, 1);
+/// take(i, j, element of m from m').
+template <auto m, typename Take>
+inline __attribute__((always_inline)) void both_ways(const Square<m.length>& from, Take take) {
+    V half[m.height][m.length];
+    for (uint32_t c = 0; c < m.length; ++c) {
+        if (c < from.begin || c >= from.end) {
+            for (uint32_t i = 0; i < m.height; ++i) half[i][c] = V{};
+            continue;
+        }
+        V column[m.length];
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < m.length; ++r) column[r] = load(from.line[r] + c * from.step);
+        times<m>(column, [&](uint32_t i, const V& sum) { half[i][c] = sum; });
+    }
+    for (uint32_t i = 0; i < m.height; ++i) times<m>(half[i], [&](uint32_t j, const V& sum) { take(i, j, sum); });
 }
 
 /// Row i of that.
-template <auto m, uint32_t R = m.height, uint32_t C = m.length>
-void one_row(V* to, uint32_t i, const V* from) {
-    V half[C] = {};
-    for (uint32_t j = 0; j < C; ++j) {
-        const V factor = all(m.at[i][j]);
+template <auto m, typename Take>
+inline __attribute__((always_inline)) void one_row(const Square<m.length>& from, uint32_t i, Take take) {
+    V half[m.length], factor[m.length];
 #pragma GCC unroll 8
-        for (uint32_t c = 0; c < C; ++c) multiply_add(half[c], factor, from[j * C + c]);
+    for (uint32_t r = 0; r < m.length; ++r) factor[r] = all(m.at[i][r]);
+    for (uint32_t c = 0; c < m.length; ++c) {
+        V sum{};
+        if (c >= from.begin && c < from.end)
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < m.length; ++r) multiply_add(sum, factor[r], load(from.line[r] + c * from.step));
+        half[c] = sum;
     }
-    times<m, R, C>(to, 1, half, 1);
+    times<m>(half, take);
 }
 
 /// Images [N, channels/16, H, W, 16] in tiles.
@@ -239,21 +293,21 @@ struct Tiles {
                 static_cast<int32_t>(rest / across * outputs) - static_cast<int32_t>(pad),
                 static_cast<int32_t>(rest % across * outputs) - static_cast<int32_t>(pad)};
     }
+    /// The pixels of a tile, zeros where there is padding.
+    template <uint32_t size>
+    Square<size> read(const float* image, uint64_t tile, uint32_t vector) const {
+        alignas(64) static constexpr float zeros[size * 16] = {};
+        const At from = at(tile, vector);
+        Square<size> square(image + from.offset + (int64_t{from.top} * W + from.left) * 16, uint64_t{W} * 16, 16);
+        for (uint32_t r = 0; r < size; ++r)
+            if (from.top + r >= H) square.line[r] = zeros;   // below 0 is far above
+        square.begin = from.left < 0 ? least(size, static_cast<uint32_t>(-from.left)) : 0;
+        square.end = from.left + static_cast<int32_t>(size) > static_cast<int32_t>(W) ? W - static_cast<uint32_t>(from.left) : size;
+        return square;
+    }
 };
 
-/// The pixels of a tile, zeros where there is padding.
-template <uint32_t size>
-inline __attribute__((always_inline)) void read(V* to, const float* image, const Tiles& t, const Tiles::At& at) {
-    const float* from = image + at.offset + (int64_t{at.top} * t.W + at.left) * 16;
-    const bool inside = at.top >= 0 && at.left >= 0 && at.top + size <= t.H && at.left + size <= t.W;
-    for (uint32_t r = 0; r < size; ++r)
-        for (uint32_t c = 0; c < size; ++c) {
-            const bool there = inside || (at.top + r < t.H && at.left + c < t.W);   // below 0 is far above
-            to[r * size + c] = there ? load(from + (uint64_t{r} * t.W + c) * 16) : V{};
-        }
-}
-
-constexpr uint32_t forward_tiles = 32, weights_tiles = 64;   // whose values stay in the second-level cache
+constexpr uint32_t together = 64;   // tiles whose values stay in the second-level cache
 /// Floats of a point's matrix of so many tiles; the 16 more keep a tile's points out of one set of the cache.
 uint64_t point_size(uint32_t channels, uint32_t tiles) { return uint64_t{channels} * tiles + 16; }
 
@@ -270,7 +324,7 @@ struct Winograd {
 
     static void pack(float* packed, const float* w, const WideShape& s, bool turned) {
         const uint32_t C = turned ? s.K : s.C, K = turned ? s.C : s.K;
-        V tap[taps], value[points];
+        alignas(64) float tap[taps][width];
         for (uint32_t c = 0; c < C; ++c)
             for (uint32_t vector = 0; vector < K / width; ++vector) {
                 for (uint32_t at = 0; at < taps; ++at)
@@ -278,87 +332,98 @@ struct Winograd {
                         const uint32_t k = vector * width + lane;
                         tap[at][lane] = turned ? w[(uint64_t{c} * s.C + k) * taps + taps - 1 - at] : w[(uint64_t{k} * s.C + c) * taps + at];
                     }
-                both_ways<to_w>(value, tap);
                 float* to = packed + packed_place(c, vector, C, K);
-                for (uint32_t p = 0; p < points; ++p) store(to + uint64_t{p} * C * K, value[p]);
+                both_ways<to_w>(Square<kernel>(tap[0], kernel * width, width),
+                                [&](uint32_t i, uint32_t j, const V& value) { store(to + (uint64_t{i} * n + j) * C * K, value); });
             }
     }
 
-    static uint64_t forward_scratch(const WideShape& s) {
-        return points * (point_size(s.C, forward_tiles) + point_size(s.K, forward_tiles));
-    }
+    static uint64_t forward_scratch(const WideShape& s) { return points * (point_size(s.C, together) + point_size(s.K, together)); }
 
     static void forward(float* y, const float* x, const float* packed, const Finish& finish, float* scratch, const WideShape& s) {
         const Tiles from = in(s), to = out(s);
-        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, forward_tiles), y_size = point_size(s.K, forward_tiles);
+        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, together), y_size = point_size(s.K, together);
         float *const x_values = scratch, *const y_values = scratch + points * x_size;
-        constexpr uint64_t plane = forward_tiles * 16;
-        for (uint64_t tile = 0; tile < tiles; tile += forward_tiles) {
-            const uint32_t count = least(forward_tiles, static_cast<uint32_t>(tiles - tile));
-            V pixel[points], value[points];
+        constexpr uint64_t plane = together * 16;
+        for (uint64_t tile = 0; tile < tiles; tile += together) {
+            const uint32_t count = least(together, static_cast<uint32_t>(tiles - tile));
             for (uint32_t vector = 0; vector < s.C / width; ++vector)
                 for (uint32_t t = 0; t < count; ++t) {
-                    read<n>(pixel, x, from, from.at(tile + t, vector));
-                    both_ways<to_x>(value, pixel);
-                    for (uint32_t p = 0; p < points; ++p) store(x_values + p * x_size + place(vector, plane) + t * 16, value[p]);
+                    float* value = x_values + place(vector, plane) + t * 16;
+                    both_ways<to_x>(from.read<n>(x, tile + t, vector),
+                                    [&](uint32_t i, uint32_t j, const V& each) { store(value + (i * n + j) * x_size, each); });
                 }
-            for (uint32_t p = 0; p < points; ++p)
+            for (uint32_t p = 0; p < points; ++p)   // whole tiles of rows: nobody looks at what is not there
                 rows_product({y_values + p * y_size, x_values + p * x_size, packed + uint64_t{p} * s.C * s.K, plane, plane, s.C, s.K, {}},
-                             0, count);
+                             0, (count + rows - 1) / rows * rows);
             for (uint32_t vector = 0; vector < s.K / width; ++vector)
                 for (uint32_t t = 0; t < count; ++t) {
-                    for (uint32_t p = 0; p < points; ++p) value[p] = load(y_values + p * y_size + place(vector, plane) + t * 16);
-                    both_ways<to_y>(pixel, value);
-                    write(y, pixel, to, to.at(tile + t, vector), finish, finish.start(vector));
+                    const Tiles::At at = to.at(tile + t, vector);
+                    const uint32_t top = static_cast<uint32_t>(at.top), left = static_cast<uint32_t>(at.left);
+                    const V bias = finish.start(vector);
+                    both_ways<to_y>(Square<n>(y_values + place(vector, plane) + t * 16, n * y_size, y_size),
+                                    [&](uint32_t i, uint32_t j, const V& value) {
+                                        if (top + i >= to.H || left + j >= to.W) return;
+                                        finish(y, at.offset + (uint64_t{top + i} * to.W + left + j) * 16, value + bias);
+                                    });
                 }
         }
     }
 
-    static void write(float* y, const V* pixel, const Tiles& t, const Tiles::At& at, const Finish& finish, const V& bias) {
-        const uint32_t top = static_cast<uint32_t>(at.top), left = static_cast<uint32_t>(at.left);
-        for (uint32_t r = 0; r < least(outputs, t.H - top); ++r)
-            for (uint32_t c = 0; c < least(outputs, t.W - left); ++c)
-                finish(y, at.offset + (uint64_t{top + r} * t.W + left + c) * 16, pixel[r * outputs + c] + bias);
+    static uint64_t weights_scratch(const WideShape& s) {
+        return n * (point_size(s.C, together) + point_size(s.K, together)) + uint64_t{points} * s.C * s.K;
     }
 
-    static uint64_t weights_scratch(const WideShape& s) {
-        return n * (point_size(s.C, weights_tiles) + point_size(s.K, weights_tiles)) + uint64_t{points} * s.C * s.K;
+    static Sums::Runs runs(const Tiles& t, const float* first, uint64_t image, uint64_t images, uint32_t lines) {
+        const uint64_t size = uint64_t{t.channels} * t.H * t.W, run = uint64_t{lines} * 16;
+        return {first + image * size, run, static_cast<uint32_t>(images * size / run)};
     }
 
     // A row of points after the other: their sums stay in the second-level cache.
     static void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& s) {
         const Tiles from = in(s), to = out(s);
-        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, weights_tiles), y_size = point_size(s.K, weights_tiles);
+        const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, together), y_size = point_size(s.K, together);
         float *const x_values = scratch, *const y_values = x_values + n * x_size, *const sums = y_values + n * y_size;
-        constexpr uint64_t plane = weights_tiles * 16;
-        V pixel[points], value[points];
+        constexpr uint64_t plane = together * 16;
         for (uint32_t i = 0; i < n; ++i)
-            for (uint64_t tile = 0; tile < tiles; tile += weights_tiles) {
-                const uint32_t count = least(weights_tiles, static_cast<uint32_t>(tiles - tile));
+            for (uint64_t tile = 0; tile < tiles; tile += together) {
+                const uint32_t count = least(together, static_cast<uint32_t>(tiles - tile));
                 for (uint32_t vector = 0; vector < s.C / width; ++vector)
                     for (uint32_t t = 0; t < count; ++t) {
-                        read<n>(pixel, x, from, from.at(tile + t, vector));
-                        one_row<to_x>(value, i, pixel);
-                        for (uint32_t j = 0; j < n; ++j) store(x_values + j * x_size + place(vector, plane) + t * 16, value[j]);
+                        float* value = x_values + place(vector, plane) + t * 16;
+                        one_row<to_x>(from.read<n>(x, tile + t, vector), i,
+                                      [&](uint32_t j, const V& each) { store(value + j * x_size, each); });
                     }
                 for (uint32_t vector = 0; vector < s.K / width; ++vector)
                     for (uint32_t t = 0; t < count; ++t) {
-                        read<outputs>(pixel, dy, to, to.at(tile + t, vector));
-                        one_row<from_y>(value, i, pixel);
-                        for (uint32_t j = 0; j < n; ++j) store(y_values + j * y_size + place(vector, plane) + t * 16, value[j]);
+                        float* value = y_values + place(vector, plane) + t * 16;
+                        one_row<from_y>(to.read<outputs>(dy, tile + t, vector), i,
+                                        [&](uint32_t j, const V& each) { store(value + j * y_size, each); });
                     }
-                for (uint32_t j = 0; j < n; ++j)
-                    sums_product({sums + (uint64_t{i} * n + j) * s.C * s.K, x_values + j * x_size, y_values + j * y_size, plane, plane, s.C,
-                                  s.K, count, tile > 0});
+                const uint64_t begin = tile + together < tiles ? tile + together : 0,
+                               end = begin + together < tiles ? begin + together : tiles;
+                const uint64_t image = begin / to.all(1), images = (end - 1) / to.all(1) + 1 - image;
+                Sums t{.w = sums + uint64_t{i} * n * s.C * s.K,
+                       .x = x_values,
+                       .y = y_values,
+                       .x_plane = plane,
+                       .y_plane = plane,
+                       .C = s.C,
+                       .K = s.K,
+                       .terms = count,
+                       .add = tile > 0,
+                       .ahead = {runs(from, x, image, images, count), runs(to, dy, image, images, count)}};
+                for (uint32_t j = 0; j < n; ++j, t.w += s.C * s.K, t.x += x_size, t.y += y_size) sums_product(t);
                 // The values at the points 1 and 1 are the sums of tiles.
                 if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
             }
         for (uint32_t c = 0; c < s.C; ++c)
             for (uint32_t vector = 0; vector < s.K / width; ++vector) {
-                for (uint32_t p = 0; p < points; ++p) value[p] = load(sums + (uint64_t{p} * s.C + c) * s.K + vector * width);
-                both_ways<from_w>(pixel, value);
-                for (uint32_t lane = 0; lane < width; ++lane)
-                    for (uint32_t at = 0; at < taps; ++at) dw[(uint64_t{vector * width + lane} * s.C + c) * taps + at] = pixel[at][lane];
+                both_ways<from_w>(Square<n>(sums + uint64_t{c} * s.K + vector * width, uint64_t{n} * s.C * s.K, uint64_t{s.C} * s.K),
+                                  [&](uint32_t i, uint32_t j, const V& value) {
+                                      float* to_tap = dw + (uint64_t{vector} * width * s.C + c) * taps + i * kernel + j;
+                                      for (uint32_t lane = 0; lane < width; ++lane) to_tap[uint64_t{lane} * s.C * taps] = value[lane];
+                                  });
             }
     }
 };
@@ -376,7 +441,10 @@ void forward_1x1(float* y, const float* x, const float* packed, const Finish& fi
     const uint64_t pixels = uint64_t{s.H} * s.W;
     Rows t{y, x, packed, pixels * 16, pixels * 16, s.C, s.K, finish};
     for (uint32_t image = 0; image < s.N; ++image) {
-        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) rows_product(t, pixel, pixel + chunk < pixels ? pixel + chunk : pixels);
+        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
+            t.next = pixel + chunk < pixels ? t.x + chunk * 16 : t.x + s.C * pixels - pixel * 16;
+            rows_product(t, pixel, pixel + chunk < pixels ? pixel + chunk : pixels);
+        }
         t.y += s.K * pixels, t.x += s.C * pixels;
         if (finish.mask) t.finish.mask += s.K * pixels;
     }
@@ -387,8 +455,22 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
     for (uint32_t image = 0; image < s.N; ++image)
         for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
             const uint32_t count = least(chunk, static_cast<uint32_t>(pixels - pixel));
-            const float* y = dy + image * s.K * pixels + pixel * 16;
-            sums_product({sums, x + image * s.C * pixels + pixel * 16, y, plane, plane, s.C, s.K, count, image > 0 || pixel > 0});
+            const float *from = x + image * s.C * pixels + pixel * 16, *y = dy + image * s.K * pixels + pixel * 16;
+            // What comes next: in this image, or in the one behind it.
+            const uint64_t step = chunk * 16;
+            const bool last = pixel + chunk >= pixels;
+            Sums t{.w = sums,
+                   .x = from,
+                   .y = y,
+                   .x_plane = plane,
+                   .y_plane = plane,
+                   .C = s.C,
+                   .K = s.K,
+                   .terms = count,
+                   .add = image > 0 || pixel > 0,
+                   .ahead = {{last ? x + (image + 1) * s.C * pixels : from + step, plane, s.C / 16},
+                             {last ? dy + (image + 1) * s.K * pixels : y + step, plane, s.K / 16}}};
+            sums_product(t);
             if (db) sums_of_rows(db, y, plane, s.K, count);
         }
     for (uint32_t k = 0; k < s.K; ++k)
