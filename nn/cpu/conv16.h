@@ -14,16 +14,19 @@ struct Conv16Shape {
     uint32_t Q() const { return W - S + 1; }
     uint64_t taps() const { return uint64_t{R} * S; }
 };
+/// forward; backward_data without and with winners.
+enum class WeightOrder : uint8_t { forward, data, data_pooled };
 /// A max pooling 2x2 (and ReLU after it) is computed with the convolution before it, where P and Q are even: y and dy are [N/16, K, P/2,
 /// Q/2, 16] then, and so is `winners`, whose numbers say which of a window's places was taken (the first of equals, NaN before all), row by
 /// row.
 struct Conv16Kernels {
-    /// The weights [K, C, R, S] in the order that forward (turned: backward_data) reads them; packed(outputs, inputs, taps) floats.
-    uint64_t (*packed)(uint32_t outputs, uint32_t inputs, uint64_t taps);
-    void (*pack)(float* packed, const float* w, const Conv16Shape& shape, bool turned);
+    /// The weights [K, C, R, S] in the order that a pass reads them, and how many floats that are.
+    uint64_t (*packed)(const Conv16Shape& shape, WeightOrder order);
+    void (*pack)(float* packed, const float* w, const Conv16Shape& shape, WeightOrder order);
     void (*forward)(float* y, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
     void (*forward_pooled)(float* y, int32_t* winners, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
-    /// winners null: of forward.  scratch: one group's dy with S-1 zeros at both ends of each row, K P (Q + 2(S-1)) 16 floats.
+    /// winners null: of forward.  The weights are in the order for that.  scratch: one group's dy with S-1 zeros at both ends of
+    /// each row, K P (Q + 2(S-1)) 16 floats.
     void (*backward_data)(float* dx, const float* dy, const int32_t* winners, const float* packed, float* scratch,
                           const Conv16Shape& shape);
     /// scratch: sums by place in the group, K C R S 16 floats.  Samples that are none have dy = 0.

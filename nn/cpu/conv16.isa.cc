@@ -5,16 +5,46 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-// A register's share of the 16 samples, and how many pixels of a row are computed at a time: what the registers hold.
+// How much is computed at a time: what the registers hold.
 #if defined(__AVX512F__)
-constexpr uint32_t pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5;
+constexpr uint32_t pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5, looked_up_most = 6;
 #elif defined(__AVX2__)
-constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
+constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1, looked_up_most = 3;
 #else
-constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1;
+constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1, looked_up_most = 1;
 #endif
+constexpr bool looks_up = width > 4;
 constexpr uint32_t channels_most = 6;    // at a time
 constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
+
+// bits: of each lane, whether it has the bits.  either: by lanes, of two places in memory.  look_up: four[place], by lanes.
+#define GC_INLINE inline __attribute__((always_inline))
+#if defined(__AVX512F__)
+typedef __mmask16 Mask;
+GC_INLINE Mask bits(const I& lanes, int32_t wanted) {
+    return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(lanes), _mm512_set1_epi32(wanted));
+}
+GC_INLINE V either(Mask mask, const float* yes, const float* no) {
+    return static_cast<V>(_mm512_mask_loadu_ps(_mm512_loadu_ps(no), mask, yes));
+}
+GC_INLINE V look_up(const float* four, const I& place) {
+    constexpr __mmask16 every = 0xffff;   // without masks, GCC 12 warns of what is in its own header
+    const __m512 fours = _mm512_maskz_broadcast_f32x4(every, _mm_loadu_ps(four));
+    return static_cast<V>(_mm512_maskz_permutevar_ps(every, fours, reinterpret_cast<__m512i>(place)));
+}
+#else
+typedef I Mask;
+GC_INLINE Mask bits(const I& lanes, int32_t wanted) { return (lanes & wanted) != 0; }
+GC_INLINE V either(const Mask& mask, const float* yes, const float* no) { return mask ? load(yes) : load(no); }
+#if defined(__AVX2__)
+GC_INLINE V look_up(const float* four, const I& place) {
+    return static_cast<V>(
+        _mm256_permutevar_ps(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(four)), reinterpret_cast<__m256i>(place)));
+}
+#else
+GC_INLINE V look_up(const float*, const I&) { return V{}; }
+#endif
+#endif
 
 /// Output channels are computed so many at a time: as many as there are registers, and evenly.
 uint32_t tile_of(uint32_t outputs) {
@@ -70,11 +100,27 @@ void strip_of(uint32_t channels, const Strip& t) {
     strips[channels - 1](t);
 }
 
-uint64_t packed(uint32_t outputs, uint32_t inputs, uint64_t taps) {
-    return (outputs + tile_of(outputs) - 1) / tile_of(outputs) * inputs * taps * channels_most;
+uint64_t packed(const Conv16Shape& s, WeightOrder order) {
+    if (looks_up && order == WeightOrder::data_pooled) return uint64_t{s.K} * s.C * (s.R / 2 + 1) * (s.S / 2 + 1) * 16;
+    const uint32_t outputs = order == WeightOrder::forward ? s.K : s.C, inputs = order == WeightOrder::forward ? s.C : s.K;
+    return (outputs + tile_of(outputs) - 1) / tile_of(outputs) * inputs * s.taps() * channels_most;
 }
 
-void pack(float* to, const float* w, const Conv16Shape& s, bool turned) {
+/// For look_up(): [R/2+1][S/2+1] distances from a window to a 2x2 tile of x; for each [K][C] four pixels' weights for each of four winners.
+void pack_for_look_up(float* to, const float* w, const Conv16Shape& s) {
+    for (uint32_t a = 0; a <= s.R / 2; ++a)
+        for (uint32_t b = 0; b <= s.S / 2; ++b)
+            for (uint64_t kc = 0; kc < uint64_t{s.K} * s.C; ++kc)
+                for (uint32_t pixel = 0; pixel < 4; ++pixel)
+                    for (uint32_t place = 0; place < 4; ++place) {
+                        const uint32_t r = 2 * a + pixel / 2 - place / 2, t = 2 * b + pixel % 2 - place % 2;   // ~0 is out, too
+                        *to++ = r < s.R && t < s.S ? w[(kc * s.R + r) * s.S + t] : 0.0f;
+                    }
+}
+
+void pack(float* to, const float* w, const Conv16Shape& s, WeightOrder order) {
+    if (looks_up && order == WeightOrder::data_pooled) return pack_for_look_up(to, w, s);
+    const bool turned = order != WeightOrder::forward;
     const uint32_t outputs = turned ? s.C : s.K, inputs = turned ? s.K : s.C, step = tile_of(outputs);
     const auto taps = static_cast<uint32_t>(s.taps());
     for (uint32_t first = 0; first < outputs; first += step)
@@ -186,6 +232,60 @@ void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, 
             }
 }
 
+/// Backward data with pooling, where a register can look up: of a window's four products with a pixel of dx one is not 0, and its weight
+/// depends on the place that has won in this sample.
+struct Scatter {
+    float* dx;
+    const float *dy, *w;
+    const int32_t* winners;
+    uint64_t dx_plane, dy_plane, w_step;
+};
+
+template <uint32_t channels>
+void scatter(const Scatter& t, const Conv16Shape& s, uint32_t i, uint32_t j) {
+    V sum[channels][4] = {};
+    for (uint32_t a = 0; a <= least(i, s.R / 2); ++a)
+        for (uint32_t b = 0; b <= least(j, s.S / 2); ++b) {
+            if (i - a >= s.P() / 2 || j - b >= s.Q() / 2) continue;
+            const uint64_t window = (uint64_t{i - a} * (s.Q() / 2) + j - b) * 16;
+            const float *dy = t.dy + window, *w = t.w + (uint64_t{a} * (s.S / 2 + 1) + b) * s.K * t.w_step;
+            const int32_t* winners = t.winners + window;
+            for (uint32_t k = 0; k < s.K; ++k, dy += t.dy_plane, winners += t.dy_plane, w += t.w_step) {
+                const V d = load(dy);
+                const I winner = load(winners);
+#pragma GCC unroll 8
+                for (uint32_t c = 0; c < channels; ++c)
+#pragma GCC unroll 4
+                    for (uint32_t pixel = 0; pixel < 4; ++pixel) multiply_add(sum[c][pixel], d, look_up(w + (c * 4 + pixel) * 4, winner));
+            }
+        }
+    for (uint32_t pixel = 0; pixel < 4; ++pixel) {
+        const uint32_t h = 2 * i + pixel / 2, x = 2 * j + pixel % 2;
+        if (h >= s.H || x >= s.W) continue;
+        for (uint32_t c = 0; c < channels; ++c) store(t.dx + c * t.dx_plane + (uint64_t{h} * s.W + x) * 16, sum[c][pixel]);
+    }
+}
+
+void backward_data_pooled(float* dx, const float* dy, const int32_t* winners, const float* w, const Conv16Shape& s) {
+    constexpr void (*each[])(const Scatter&, const Conv16Shape&, uint32_t, uint32_t) = {scatter<1>, scatter<2>, scatter<3>,
+                                                                                        scatter<4>, scatter<5>, scatter<6>};
+    const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{s.P() / 2} * (s.Q() / 2) * 16;
+    for (uint32_t g = 0; g < s.groups; ++g)
+        for (uint32_t part = 0; part < 16; part += width)
+            for (uint32_t c = 0, channels = 0; c < s.C; c += channels) {
+                channels = least(looked_up_most, s.C - c);
+                const Scatter t{.dx = dx + (uint64_t{g} * s.C + c) * x_plane + part,
+                                .dy = dy + uint64_t{g} * s.K * y_plane + part,
+                                .w = w + uint64_t{c} * 16,
+                                .winners = winners + uint64_t{g} * s.K * y_plane + part,
+                                .dx_plane = x_plane,
+                                .dy_plane = y_plane,
+                                .w_step = uint64_t{s.C} * 16};
+                for (uint32_t i = 0; i < (s.H + 1) / 2; ++i)
+                    for (uint32_t j = 0; j < (s.W + 1) / 2; ++j) each[channels - 1](t, s, i, j);
+            }
+}
+
 /// One row of dy as it was before pooling, from the pooled one: 0 but where a place has won.
 void unpool(float* to, const float* dy, const int32_t* winners, uint32_t Q, int32_t odd_row) {
     for (uint32_t q = 0; q < Q; ++q, to += 32)
@@ -198,6 +298,7 @@ void unpool(float* to, const float* dy, const int32_t* winners, uint32_t Q, int3
 }
 
 void backward_data(float* dx, const float* dy, const int32_t* winners, const float* w, float* scratch, const Conv16Shape& s) {
+    if (looks_up && winners) return backward_data_pooled(dx, dy, winners, w, s);
     const uint32_t step = tile_of(s.C), P = s.P(), Q = s.Q(), edge = s.S - 1;
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, row = (Q + 2 * uint64_t{edge}) * 16;
     const uint64_t pooled = uint64_t{Q} / 2 * 16;
@@ -336,26 +437,36 @@ struct PooledProducts {
 template <uint32_t rows, uint32_t taps>
 void pooled_products(const PooledProducts& t) {
     V sum[rows][taps];
+#pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; ++r)
+#pragma GCC unroll 8
         for (uint32_t s = 0; s < taps; ++s) sum[r][s] = load(t.sum + r * t.sum_row + uint64_t{s} * 16);
     const float* dy = t.dy;
     const int32_t* winners = t.winners;
-    for (uint32_t p = 0; p < t.P; ++p)
-        for (uint32_t q = 0; q < t.Q; ++q, dy += 16, winners += 16) {
-            const I winner = load(winners), low = winner >= 2, right = (winner & 1) != 0;
-            const V d = load(dy);
-            const float* from = t.x + 2 * p * t.x_row + uint64_t{q} * 32;
-            for (uint32_t r = 0; r < rows; ++r, from += t.x_row) {
-                V x = low ? load(from + t.x_row) : load(from);
-                for (uint32_t s = 0; s < taps; ++s) {
-                    const float* next = from + (s + 1) * 16;
-                    const V beside = low ? load(next + t.x_row) : load(next);
-                    multiply_add(sum[r][s], d, right ? beside : x);
-                    x = beside;
-                }
+    for (uint32_t p = 0; p < t.P; ++p) {
+        const float* from = t.x + 2 * p * t.x_row;
+        for (uint32_t q = 0; q < t.Q; ++q, from += 32, dy += 16, winners += 16) {
+            const I winner = load(winners);
+            const Mask low = bits(winner, 2);
+            const V d = load(dy), d_left = (winner & 1) != 0 ? V{} : d, d_right = (winner & 1) != 0 ? d : V{};
+            const float* row[rows + 1];
+            for (uint32_t r = 0; r <= rows; ++r) {
+                row[r] = from + r * t.x_row;
+                asm("" : "+r"(row[r]));   // or GCC keeps x for the next window, in registers that the sums need
             }
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+                for (uint32_t s = 0; s <= taps; ++s) {
+                    const V x = either(low, row[r + 1] + s * 16, row[r] + s * 16);
+                    if (s < taps) multiply_add(sum[r][s], d_left, x);
+                    if (s > 0) multiply_add(sum[r][s - 1], d_right, x);
+                }
         }
+    }
+#pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; ++r)
+#pragma GCC unroll 8
         for (uint32_t s = 0; s < taps; ++s) store(t.sum + r * t.sum_row + uint64_t{s} * 16, sum[r][s]);
 }
 

@@ -20,14 +20,14 @@ Status conv_few(Build& b) {
     const Conv16Kernels& kernels = conv16_kernels(b.isa());
     const Conv16Shape shape{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights})), bias = b.bias(Place::parameters);
-    auto packed = [&](bool turned) {
-        return b.packed(turned, kernels.packed(turned ? shape.C : shape.K, turned ? shape.K : shape.C, shape.taps()),
-                        [&kernels, shape, w, turned](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, turned); });
+    auto packed = [&](WeightOrder order) {
+        return b.packed(order != WeightOrder::forward, kernels.packed(shape, order),
+                        [&kernels, shape, w, order](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, order); });
     };
 
     Tensor x1;
     GC_TRY(b.consume({x.value}, Build::side_by_side(b.samples, l.in), list.forward, &x1));
-    const Tensor w1 = packed(false);
+    const Tensor w1 = packed(WeightOrder::forward);
     const bool pools = b.pool;
     const Activation y = b.activation = b.flows(Build::side_by_side(b.samples, pools ? b.pool->out : l.out), true);
     const Tensor winners = pools ? b.kept(y.value.desc) : Tensor{};   // int32 for each float
@@ -53,7 +53,8 @@ Status conv_few(Build& b) {
     });
     if (!x.learns) return {};
 
-    const Tensor w2 = packed(true), rows = b.scratch(uint64_t{shape.K} * shape.P() * (shape.Q() + 2 * (shape.S - 1)) * 16);
+    const Tensor w2 = packed(pools ? WeightOrder::data_pooled : WeightOrder::data),
+                 rows = b.scratch(uint64_t{shape.K} * shape.P() * (shape.Q() + 2 * (shape.S - 1)) * 16);
     Tensor dx;
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
