@@ -132,9 +132,7 @@ struct Cell {
 
     Status open() {
         GC_TRY(arena.seal());
-        others.resize((n + 63) / 64);
-        for (Rank rank = 0; rank < n; ++rank)
-            if (rank != self) others[rank / 64] |= uint64_t{1} << rank % 64;
+        others = ranks_but(self, n);
         for (uint64_t i = 0; i < bytes / 4; ++i) courier.buffer(self).as<uint32_t>()[i] = word(self, i);
         if (bench.options.spoil && self == 0) courier.buffer(self).as<uint32_t>()[bytes / 8] ^= 1;
         return station.open(bulk ? *bulk : static_cast<Protocol&>(courier), arena.whole(), bulk != nullptr);

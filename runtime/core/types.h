@@ -46,6 +46,13 @@ struct RankSet {
     Rank rank = 0;
     const uint64_t* bits = nullptr;
 };
+/// The bits of ranks 0 .. n-1 without `self`.
+inline std::vector<uint64_t> ranks_but(Rank self, uint32_t n) {
+    std::vector<uint64_t> bits((n + 63) / 64);
+    for (Rank rank = 0; rank < n; ++rank)
+        if (rank != self) bits[rank / 64] |= uint64_t{1} << rank % 64;
+    return bits;
+}
 
 struct Member {
     std::string name;

@@ -274,12 +274,8 @@ private:
             adders_ = std::min(n, running_.exchange->losses_tolerated() + 1);
             arena_.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
         }
-        others_.resize((n + 63) / 64), to_adders_.resize(others_.size());
-        for (Rank rank = 0; rank < n; ++rank) {
-            if (rank == config_.self) continue;
-            others_[rank / 64] |= uint64_t{1} << rank % 64;
-            if (rank < adders_) to_adders_[rank / 64] |= uint64_t{1} << rank % 64;
-        }
+        others_ = ranks_but(config_.self, n);
+        to_adders_ = ranks_but(config_.self, adders_), to_adders_.resize(others_.size());
         std::lock_guard lock(status_mutex_);
         status_.steps = steps_;
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;

@@ -32,14 +32,12 @@ public:
           log_(log),
           timeouts_(timeouts_of(config.deadline_us)),
           peers_(config.view.n()),
-          others_((config.view.n() + 63) / 64) {
+          others_(ranks_but(config.self, config.view.n())) {
         GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
         std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
         GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
         std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
-        for (Rank rank = 0; rank < peers_.size(); ++rank)
-            if (rank != config.self) others_[rank / 64] |= uint64_t{1} << rank % 64;
     }
 
     void on(std::span<const Event> events, Actions& actions) override {

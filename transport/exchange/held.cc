@@ -19,9 +19,7 @@ HeldRecord* held_of(const Buffer& record) { return record.part(sizeof(Le64), siz
 
 void HeldExchange::plan_records(std::vector<uint32_t> bounds, Arena& arena) {
     bounds_ = std::move(bounds);
-    others_.assign((n() + 63) / 64, 0), lost_.assign(n(), 0);
-    for (Rank r = 0; r < n(); ++r)
-        if (r != config_.self) others_[r / 64] |= uint64_t{1} << r % 64;
+    others_ = ranks_but(config_.self, n()), lost_.assign(n(), 0);
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
     at_.assign(buckets, 0), have_at_.assign(buckets, 0);
     uint64_t bytes = 0;

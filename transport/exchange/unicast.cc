@@ -38,11 +38,10 @@ private:
         uint64_t largest = 0;
         for (const Bucket& bucket : layout_.buckets) largest = std::max(largest, bucket.count);
         scratch_ = std::vector<Scratch>(n() * per_peer);
-        others_.assign((n() + 63) / 64, 0);
+        others_ = ranks_but(config_.self, n());
         for (Rank r = 0; r < n(); ++r) {
             contributions_ += blocks_of(r) > 0;
             if (r == config_.self) continue;
-            others_[r / 64] |= uint64_t{1} << r % 64;
             for (uint32_t k = 0; k < per_peer && blocks_of(r) > 0; ++k)
                 arena.plan("words of peers", std::min<uint64_t>(segment_words_, largest) * word_bytes(word_of(r)),
                            &scratch_[r * per_peer + k].buffer);
