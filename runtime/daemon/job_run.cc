@@ -9,9 +9,8 @@
 
 namespace gradcast {
 namespace {
+
 constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
-}
-namespace {
 
 const char* protect_name(Protect protect) {
     switch (protect) {
