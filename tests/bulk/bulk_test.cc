@@ -54,6 +54,7 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
     config.latency_us = 20 + random.below(200);
     config.rate_bytes_per_s = random.below(2) ? 125e6 : 12.5e6;
     config.queue_bytes = random.below(2) ? 0 : 512 * 1024;
+    if (random.below(2)) config.header_bytes = 40 + 40, config.lead_bytes = 40;   // as on InfiniBand: ours and a GRH
     uint64_t budget = 4'000'000;
     for (uint64_t t = 2 + random.below(60); t-- && budget;) {
         Crowd::Transfer transfer{};

@@ -36,7 +36,7 @@ struct Crowd {
     };
 
     SimConfig config;
-    uint32_t segment_bytes = 1432;
+    uint32_t segment_bytes = 1432;   // the network's bytes around it are config.header_bytes
     uint64_t window_bytes = 896 * 1024, stall_us = 20'000, rate_bytes_per_s = 0;
     std::vector<Transfer> transfers;
     std::vector<Manner> manners;   // by rank; default takes
@@ -183,7 +183,8 @@ struct Crowd {
                 box.got.resize(box.count);
             }
             BulkConfig bulk;
-            bulk.self = r, bulk.ranks = config.ranks, bulk.segment_bytes = segment_bytes, bulk.window_bytes = window_bytes;
+            bulk.self = r, bulk.ranks = config.ranks, bulk.segment_bytes = segment_bytes;
+            bulk.header_bytes = config.header_bytes, bulk.window_bytes = window_bytes;
             bulk.stall_us = stall_us, bulk.rate_bytes_per_s = rate_bytes_per_s;
             node.bulk = bulk_create(bulk, node, node.arena, &node.counters);
             Status status = node.arena.seal();

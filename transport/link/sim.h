@@ -3,13 +3,13 @@
 //
 // It behaves as a driver may at its worst, within runtime/core/protocol.h:
 //   * Events come in batches: what arrives within batch_us of a first event is handled with it, so land() is asked before on() has seen the
-//   packet before.
-//   * On a stream land() is asked when a packet's head arrives, the place is poisoned, and the payload is there when its last byte is. When
-//   the
-//     connection breaks in between, land() is asked again for the same packet.  A Landing::later holds up all packets of that sender.
+//     packet before.
+//   * On a stream land() is asked when a packet's head arrives, the place is poisoned, and the payload is there when its last byte is.
+//     When the connection breaks in between, land() is asked again for the same packet.  A Landing::later holds up all packets of that
+//     sender.
 //   * A payload is taken from the sender's memory when it arrives (streams) or has left (datagrams), so memory that is written before
-//   `sent` is found
-//     and fails the run.  So do payloads that are too long, places of the wrong size, computes that race and memory kept after a lease.
+//     `sent` is found and fails the run.  So do payloads that are too long, places of the wrong size, computes that race and memory kept
+//     after a lease.
 //   * `computed` never comes within the batch that asked for it; with compute_async computes end in any order.
 // A dead rank's packets vanish with it.  run() never hangs: virtual time ends at end_us, and a wait that nothing can end is told as a
 // deadlock.
@@ -40,7 +40,9 @@ struct SimConfig {
     double loss_burst = 1;            // mean length of a run of lost packets at one receiver (Gilbert-Elliott); 1: independent losses
     double loss_sent = 0;             // datagrams: lost on the sender's side, for all receivers alike, in runs as loss_burst says
     PacketType loss_type{};           // only packets of this type are lost; default: all
-    double break_per_packet = 0;      // streams: the connection breaks; what was in flight is sent again after reconnect_us
+    uint32_t header_bytes = sim_datagram_overhead_bytes;   // datagrams: what the network carries with each
+    uint32_t lead_bytes = 0;                               // datagrams: what lies before a lease's payload (InfiniBand: a GRH of 40)
+    double break_per_packet = 0;   // streams: the connection breaks; what was in flight is sent again after reconnect_us
     uint64_t reconnect_us = 2000;
     uint64_t window_bytes = 1 << 20;       // streams: what may be on its way to one peer and not yet taken by it
     uint64_t batch_us = 3;                 // longest time from an event to the batch that handles it

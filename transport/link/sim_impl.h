@@ -65,7 +65,8 @@ struct Message {
     uint64_t sum = 0;              // of the payload when it was sent
     Status status;                 // of the ticket: not ok when a receiver was lost
     uint32_t waiting = 0;          // receivers that have not got it; datagrams: copies on their way
-    uint64_t bytes() const { return send.payload.bytes + (datagram ? sim_datagram_overhead_bytes : sim_stream_overhead_bytes); }
+    uint32_t overhead = 0;
+    uint64_t bytes() const { return send.payload.bytes + overhead; }
 };
 
 /// One Send on its way to one receiver over a stream.

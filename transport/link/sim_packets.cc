@@ -51,6 +51,7 @@ uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const S
     else index = messages_free_.back(), messages_free_.pop_back();
     Message& m = messages_[index];
     m.from = from, m.datagram = attached.datagrams, m.left = false;
+    m.overhead = m.datagram ? config_.header_bytes : sim_stream_overhead_bytes;
     m.send = send, m.send.channel = attached.channel, m.status = {}, m.waiting = 0;
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
@@ -108,8 +109,9 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     slot.packet = packet_of(m);
     Buffer payload = message_payload(m);
     if (landing == Landing::lease) {
-        slot.lease.resize(payload.bytes);
-        place = {slot.lease.data(), nullptr, payload.bytes, 0};
+        const uint64_t lead = m.datagram ? config_.lead_bytes : 0;
+        slot.lease.resize(lead + payload.bytes);
+        place = {slot.lease.data() + lead, nullptr, payload.bytes, 0};
     }
     if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
     slot.packet.payload = place;
