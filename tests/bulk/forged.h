@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/core/arena.h"
+#include "runtime/core/digest.h"
 #include "transport/bulk/bulk.h"
 #include "transport/bulk/feedback.h"
 
@@ -16,7 +17,7 @@ public:
     explicit Forged(std::span<const uint8_t> bytes) : bytes_(bytes) {
         places_.resize(2 * segments * segment);
         words_.resize(200 * segment + 7);
-        bulk_ = bulk_create({0, ranks, segment, 64 * 1024, 0, 20'000}, *this, arena_, &counters_);
+        bulk_ = bulk_create({.self = 0, .ranks = ranks, .segment_bytes = segment, .window_bytes = 64 * 1024}, *this, arena_, &counters_);
         if (!arena_.seal().ok()) bulk_.reset();
     }
     void run() {
@@ -24,6 +25,7 @@ public:
         for (uint32_t i = 0; i < 3; ++i) order(i);
         while (!bytes_.empty() && actions_count_ < 100'000) step();
     }
+    const BulkCounters& counters() const { return counters_; }
     uint64_t given = 0;
 
 private:
@@ -74,33 +76,17 @@ private:
                                         PacketType::words, PacketType::parity, PacketType::feedback, PacketType::mail};
         packet->type = types[byte() % 8];
         packet->sender = byte() % 16 ? 1 + byte() % 2 : number(0);
-        packet->sequence = (byte() % 16 ? sequence_ += 1 + number(6) % 6 : uint64_t{number(0)} << 16 | number(0)) & bulk::sequence_mask;
-        uint64_t size = byte() % 8 ? segment : number(1200);
-        switch (packet->type) {
-            case PacketType::parity: {
-                bulk::ParityBody body{};
-                body.step.set(number(0)), body.slot = static_cast<uint8_t>(number(0)), body.row = static_cast<uint8_t>(number(0));
-                body.count.set(number(1 << 24)), body.block.set(static_cast<uint16_t>(byte() % 2 ? 0x8000 | number(0) : number(0)));
-                packet->body = body_bytes(body);
-                break;
-            }
-            case PacketType::feedback: {
-                bulk::FeedbackBody body{};
-                body.highest.set(number(0) | uint64_t{byte()} % 4 << 48), body.window.set(number(0) * 1000), body.behind.set(number(0));
-                packet->body = body_bytes(body);
-                size = number(200);
-                break;
-            }
-            default: {
-                DataBody body{};
-                body.step.set(number(0)), body.reserved = static_cast<uint8_t>(number(0));
-                body.count.set(number(1 << 24)), body.index.set(number(1 << 24));
-                packet->body = body_bytes(body);
-            }
+        packet->sequence = (byte() % 64 ? sequence_ += 1 + number(6) % 6 : uint64_t{number(0)} << 16 | number(0)) & bulk::sequence_mask;
+        lease->resize(byte() % 16 ? segment : number(1200));
+        for (size_t i = 0, first = byte(); i < lease->size(); ++i) (*lease)[i] = static_cast<std::byte>(first + i);
+        const bool likely = byte() % 8;   // else its fields say anything
+        if (packet->type == PacketType::feedback) {
+            packet->body = likely ? likely_feedback(lease) : any_feedback(lease);
+        } else {
+            packet->body = likely ? likely_data(packet->type, lease) : any_data(packet->type);
         }
-        lease->resize(size);
-        for (std::byte& b : *lease) b = static_cast<std::byte>(byte());
         Buffer place;
+        const uint64_t size = lease->size();
         switch (bulk_->land(*packet, size, &place)) {
             case Landing::place:
                 GC_ASSERT(place.bytes == size);
@@ -110,6 +96,72 @@ private:
             case Landing::lease: packet->payload = {lease->data(), nullptr, size, 0}; return true;
             default: return false;
         }
+    }
+
+    std::array<std::byte, 16> any_data(PacketType type) {
+        if (type == PacketType::parity) {
+            bulk::ParityBody body{};
+            body.step.set(number(0)), body.slot = static_cast<uint8_t>(number(0)), body.row = static_cast<uint8_t>(number(0));
+            body.count.set(number(1 << 24)), body.block.set(static_cast<uint16_t>(byte() % 2 ? 0x8000 | number(0) : number(0)));
+            return body_bytes(body);
+        }
+        DataBody body{};
+        body.step.set(number(0)), body.reserved = static_cast<uint8_t>(number(0));
+        body.count.set(number(1 << 24)), body.index.set(number(1 << 24));
+        return body_bytes(body);
+    }
+    std::array<std::byte, 16> any_feedback(std::vector<std::byte>* payload) {
+        bulk::FeedbackBody body{};
+        body.highest.set(number(0) | uint64_t{byte()} % 4 << 48), body.window.set(number(0) * 1000), body.behind.set(number(0));
+        payload->resize(number(200));
+        return body_bytes(body);
+    }
+    // Of a transfer that has a length and a slot of its own, with others after it in that slot.
+    std::array<std::byte, 16> likely_data(PacketType type, std::vector<std::byte>* payload) {
+        constexpr uint32_t counts[] = {1, 2, 5, 9, 140, 2100};
+        const uint32_t step = byte() % 24, slot = step % 8 + 8 * (type == PacketType::record), count = counts[step % 6];
+        const uint32_t rest = segment - 8 * (step % 3);   // the last segment's length
+        const uint32_t index = byte() % 8 ? count - 1 - byte() % std::min(count, 16u) : byte() * 16 % count;
+        payload->resize(segment);
+        if (type == PacketType::parity) {
+            bulk::ParityBody body{};
+            const uint32_t block = index / bulk::block_segments;
+            body.step.set(step), body.slot = static_cast<uint8_t>(slot), body.row = byte() % 8, body.count.set(count);
+            body.block.set(static_cast<uint16_t>(block == (count - 1) / bulk::block_segments ? 0x8000 | rest : block));
+            return body_bytes(body);
+        }
+        if (index + 1 == count) payload->resize(rest);
+        DataBody body{};
+        body.step.set(step), body.reserved = static_cast<uint8_t>(slot), body.count.set(count), body.index.set(index);
+        return body_bytes(body);
+    }
+    // A report of nearly all that was sent: some pieces finished, others lack something.
+    std::array<std::byte, 16> likely_feedback(std::vector<std::byte>* payload) {
+        const bool report = byte() % 4;
+        bulk::FeedbackBody body{};
+        body.highest.set((sent_ - std::min<uint64_t>(byte() % 8, sent_)) | uint64_t{report} << 48);
+        body.window.set(byte() * 1000), body.behind.set(byte() % 8);
+        payload->clear();
+        if (!report) return body_bytes(body);
+        auto append = [&](const auto& item) {
+            const auto* bytes = reinterpret_cast<const std::byte*>(&item);
+            payload->insert(payload->end(), bytes, bytes + sizeof item);
+        };
+        const uint8_t finished = byte() & byte() & byte(), known = byte() | byte();
+        append(bulk::ReportHeader{1}), append(finished), append(known);
+        for (uint8_t slot = 0; slot < 8; ++slot) {
+            if (!(known >> slot & 1) || byte() % 4 == 0) continue;
+            bulk::PieceItem item{slot, byte() % 16 == 0, {}, {}};
+            const uint16_t open = byte() % 4;   // of the two blocks that a transfer has
+            item.open.set(open), item.done.set(byte() % 4 & ~open);
+            append(item);
+            for (int blocks = std::popcount(open); blocks--;) {
+                bulk::BlockItem block{static_cast<uint8_t>(byte() % 128), byte() % 4 == 0, {}};
+                for (Le64& have : block.have) have.set(splitmix64(byte()));
+                append(block);
+            }
+        }
+        return body_bytes(body);
     }
 
     void order(uint32_t what) {
