@@ -106,6 +106,11 @@ $(BUILD)/obj/%.o: %.cc | $(BUILD)/.dir
 	$(call say,cxx,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$<) -c $< -o $@
 
+# A fuzz target for tests/replay, which calls them all.
+$(BUILD)/obj/tests/fuzz/%.replay.o: tests/fuzz/%.cc | $(BUILD)/.dir
+	$(call say,cxx,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) -DLLVMFuzzerTestOneInput=fuzz_$* -c $< -o $@
+
 $(BUILD)/.dir:
 	@mkdir -p $(BUILD) && touch $@
 
@@ -136,6 +141,7 @@ $(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(BUILD)/obj/bench/net/r
 $(BUILD)/bench/data/read: $(call objects,bench/data) $(LIBRARY)
 	$(call program)
 
+$(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS))
 .SECONDEXPANSION:
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)

@@ -1,8 +1,9 @@
 // A received super-packet into a rank's datagrams: whatever comes is dropped or lands within bounds.  The first byte chooses how the
-// protocol behaves, the second the size of a segment.  Protection is off, so that what the fuzzer makes passes the tag.
+// protocol behaves, the second the size of a datagram.  Protection is off, so that what the fuzzer makes passes the tag.
 #include <algorithm>
 #include <cstdint>
 
+#include "tests/fuzz/reached.h"
 #include "transport/link/datagram.h"
 
 namespace {
@@ -18,6 +19,7 @@ struct Sink : DatagramSink {
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         GC_ASSERT(bytes <= segment && packet.sender < 3 && packet.sender != 0 && packet.sequence >> 48 == 0);
+        fuzz_reaches(static_cast<uint32_t>(packet.type));
         const Landing landing = static_cast<Landing>((mood + ++landed) % 4);
         if (landing == Landing::place) *place = {memory, nullptr, bytes, 0};
         return landing;
@@ -35,18 +37,18 @@ struct Sink : DatagramSink {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size < 2) return 0;
     DatagramShape shape;
-    shape.route = 0x64636261, shape.view = 1, shape.ranks = 3, shape.segment_bytes = segment, shape.self = 0, shape.protect = Protect::none;
+    shape.route = 0x6261, shape.view = 1, shape.ranks = 3, shape.segment_bytes = segment, shape.self = 0, shape.protect = Protect::none;
     static DatagramReceiver* receiver = nullptr;   // its windows are large
     if (!receiver) {
         receiver = new DatagramReceiver(shape);
-        receiver->attach(0x3130);
+        receiver->attach(0x30);
     }
     receiver->forget(1), receiver->key(1, Key{});
     Sink sink;
     sink.mood = data[0];
     std::vector<std::byte> bytes(size - 2);
     std::transform(data + 2, data + size, bytes.begin(), [](uint8_t each) { return std::byte{each}; });
-    const size_t piece = 1 + data[1] * size_t{4};
+    const size_t piece = datagram_overhead_bytes + data[1] * size_t{2};
     for (std::span<std::byte> rest = bytes; !rest.empty();) {
         const std::span one = rest.first(std::min(piece, rest.size()));
         const DatagramFault fault = receiver->take(one, sink);

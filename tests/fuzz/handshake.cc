@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tests/fuzz/reached.h"
 #include "transport/link/handshake.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -15,6 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Hello hello;
         size_t used = 0;
         if (hello_parse(rest, &hello, &used) || !used) return 0;
+        fuzz_reaches(0);
         GC_ASSERT(used <= rest.size() && !hello.name.empty());
         std::vector<std::byte> again;
         hello_write(hello, &again);
@@ -27,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size_t piece = 1 + data[0] * size_t{4};
     while (!rest.empty()) {
         size_t used = handshake.feed(rest.first(std::min(piece, rest.size())));
+        fuzz_reaches(1, data[0] % 4 != 1 && !handshake.output().empty() && handshake.state() == Handshake::State::negotiating);
         handshake.wrote(handshake.output().size());
         rest = rest.subspan(used);
         if (used == 0) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tests/fuzz/reached.h"
 #include "transport/link/stream.h"
 
 namespace {
@@ -17,8 +18,9 @@ struct Sink : ReceiverSink {
     std::byte memory[segment];
 
     bool known(uint16_t channel) override { return channel < 3; }
-    Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         GC_ASSERT(bytes <= segment);
+        fuzz_reaches(static_cast<uint32_t>(packet.type));
         ++landed;
         Landing landing = static_cast<Landing>((mood + landed) % 4);
         if (landing == Landing::place) *place = {memory, nullptr, bytes, 0};

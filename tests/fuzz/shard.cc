@@ -10,6 +10,7 @@
 
 #include "datasets/hdf5.h"
 #include "datasets/reader.h"
+#include "tests/fuzz/reached.h"
 
 namespace gradcast {
 namespace {
@@ -161,6 +162,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     Shard shard;
     if (Status status = shard_open(path, &shard); status.ok()) {
+        fuzz_reaches(shard.chunk_samples > 0);
         GC_ASSERT(shard.info.count > 0 && shard.info.C > 0 && shard.info.mean.size() == shard.info.C &&
                   shard.info.std.size() == shard.info.C);
         for (const StoredChunk& chunk : shard.chunks) GC_ASSERT(chunk.offset + chunk.bytes <= image.size());
@@ -174,6 +176,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             std::vector<uint8_t> pixels(all->sample_bytes());
             int32_t label = -1;
             const bool read = all->read({&last, 1}, pixels.data(), &label).ok();   // a chunk may be broken
+            fuzz_reaches(2, read);
             GC_ASSERT(read ? label >= 0 && label < static_cast<int32_t>(all->info().classes) : all->chunked());
         }
     } else {
