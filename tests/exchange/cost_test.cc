@@ -40,6 +40,8 @@ void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     for (Rank r = 0; r < n; ++r) world.spy(r).words = (n + 63) / 64;
     Status status = world.run();
     ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(world.wrong(), 0u);
+    EXPECT_TRUE(world.agree());
     const CostWire wire{stream_overhead, CostWire::Multicast::copies};
     const Cost most = cost_of(exchange, world.exchange_config(0), n, wire);
     for (Rank r = 0; r < n; ++r) {
