@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "transport/bulk/bulk.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -78,6 +79,13 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     return std::move(writer.bytes);
 }
 
+namespace {
+/// What a member says that its datagrams carry; 0, which is none, if bulk cannot use it.
+uint32_t datagram_bytes_of(uint64_t said) {
+    return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
+}
+}   // namespace
+
 bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     Reader reader{bytes};
     JobPlan result;
@@ -90,7 +98,7 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
     result.server = reader.text(reason_max);
-    if (!reader.whole() || datagram_bytes > lease_bytes_max || datagram_bytes % 8 != 0) return false;
+    if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
     result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
     *plan = std::move(result);
     return true;
@@ -349,7 +357,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     if (peer.alive && peer.member.incarnation != member.incarnation)
         lost(from, peer.member.uuid == member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
     peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs);
-    peer.datagram_bytes = datagram_bytes <= lease_bytes_max ? static_cast<uint32_t>(datagram_bytes) / 8 * 8 : 0;
+    peer.datagram_bytes = datagram_bytes_of(datagram_bytes);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;

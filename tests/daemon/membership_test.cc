@@ -440,6 +440,11 @@ TEST(JobPlan, RoundTripsAndRefusesAllElse) {
     EXPECT_EQ(plan_write(read), bytes);
     EXPECT_EQ(read.members[2].name, "c");
     EXPECT_EQ(read.base, "/data");
+    for (auto [datagram_bytes, good] :
+         {std::pair{384u, true}, {32760u, true}, {8u, false}, {376u, false}, {388u, false}, {32768u, false}}) {
+        plan.datagram_bytes = datagram_bytes;   // bulk asserts what it can use
+        EXPECT_EQ(plan_parse(plan_write(plan), &read), good) << datagram_bytes;
+    }
     for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(plan_parse(std::span(bytes).first(size), &read)) << size;
     bytes.push_back(std::byte{0});
     EXPECT_FALSE(plan_parse(bytes, &read));

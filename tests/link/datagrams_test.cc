@@ -315,8 +315,7 @@ TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
         EXPECT_EQ(company.nodes[0].driver->counters().datagrams_unsent, 3u);
         Node node;
         LinkConfig config = company.config(kind(), protect(), 0, test_group());
-        EXPECT_STREQ(node.open(config).what,
-                     "datagrams of 1432 bytes do not fit interface lo, whose MTU is 1300: set it to 1500, or send at most 1232 bytes");
+        EXPECT_STREQ(node.open(config).what, "datagrams of 1432 bytes do not fit interface lo, whose MTU is 1300: set it to 1500");
     });
 }
 
@@ -430,7 +429,7 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
     for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::route) < 251;) ::usleep(200);
     const std::string said = company.said(0);
     EXPECT_EQ(said.find("is also used by"), said.rfind("is also used by"));
-    EXPECT_TRUE(holds(said, "(another cluster?): choose another group")) << said;
+    EXPECT_TRUE(holds(said, "(another cluster?), which costs time alone: a job that is submitted again gets another group")) << said;
     for (Node& node : company.nodes) node.stop();
     EXPECT_EQ(company.criers[0]->received(), before);
 }
@@ -482,12 +481,12 @@ INSTANTIATE_TEST_SUITE_P(, DatagramVerdicts,
 
 TEST(DatagramsOpen, MistakesInTheirConfiguration) {
     Company company(1);
-    auto mistake = [&](const std::string& interface, const std::string& group, const std::string& expected) {
+    auto mistake = [&](const std::string& interface, const std::string& group, const std::string& expected, Code code = Code::invalid) {
         LinkConfig config = company.config(LinkKind::epoll_tcp, Protect::auth, 0, group);
         config.datagrams.interface = interface;
         std::unique_ptr<Driver> driver;
         const Status status = driver_open(config, Log(), &driver);
-        EXPECT_EQ(status.code, Code::invalid);
+        EXPECT_EQ(status.code, code);
         EXPECT_TRUE(holds(status.what, expected)) << status.what;
     };
     const std::string group = test_group();
@@ -499,6 +498,18 @@ TEST(DatagramsOpen, MistakesInTheirConfiguration) {
     mistake("lo", "10.1.2.3:4712", "'10.1.2.3:4712' is not a multicast group: choose one of 239.192.0.0/14 or ff15::/16");
     mistake("lo", "239.192.1.2", "is not an address: write host:port");
     mistake("lo", "239.192.1.2:0", "the multicast group '239.192.1.2:0' has no port");
+    {
+        const Fd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));   // has the port for itself
+        sockaddr_in any{};
+        any.sin_family = AF_INET;
+        socklen_t bytes = sizeof any;
+        ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&any), bytes), 0);
+        ASSERT_EQ(::getsockname(other.get(), reinterpret_cast<sockaddr*>(&any), &bytes), 0);
+        const std::string taken = fmt::format("239.192.1.2:{}", ntohs(any.sin_port));
+        mistake("lo", taken,
+                "cannot bind to the multicast group " + taken + " (if another program has its port: ss -ulnp tells which): Address already",
+                Code::node_io);
+    }
     std::unique_ptr<Driver> driver;
     LinkConfig config = company.config(LinkKind::epoll_tcp, Protect::auth, 0, group);
     config.datagrams.segment_bytes = 0;
@@ -519,7 +530,7 @@ TEST(DatagramsOpen, InterfacesThatCannot) {
         EXPECT_EQ(mistake(test_group()), "interface veth7 is down: ip link set veth7 up, or choose another");
         ASSERT_EQ(std::system("ip link set veth7 up && ip link set veth8 up && ip addr add 10.9.9.9/24 dev veth8"), 0);
         EXPECT_EQ(mistake(test_group()),
-                  "interface veth7 has no IPv4 address: give it one, or choose another (or a group of the other family)");
+                  "interface veth7 has no IPv4 address: give it one, or choose another (or give an address of the other family)");
     });
 }
 

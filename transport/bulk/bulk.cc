@@ -103,8 +103,8 @@ private:
 }   // namespace bulk
 
 std::unique_ptr<Protocol> bulk_create(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters) {
-    GC_ASSERT(config.self < config.ranks && config.ranks <= ranks_max && config.segment_bytes >= 384 && config.segment_bytes < 32768 &&
-              config.segment_bytes % 8 == 0 && counters);
+    GC_ASSERT(config.self < config.ranks && config.ranks <= ranks_max && counters);
+    GC_ASSERT(config.segment_bytes >= bulk_segment_min && config.segment_bytes <= bulk_segment_max && config.segment_bytes % 8 == 0);
     return std::make_unique<bulk::Bulk>(config, user, arena, counters);
 }
 

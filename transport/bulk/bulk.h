@@ -32,10 +32,12 @@
 
 namespace gradcast {
 
+constexpr uint32_t bulk_segment_min = 384, bulk_segment_max = 32760;
+
 struct BulkConfig {
     Rank self = 0;
     uint32_t ranks = 0;
-    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8, 384 .. 32760: 1432 on Ethernet, 1024 to 4096 on InfiniBand
+    uint32_t segment_bytes = 0;   // payload of one datagram, a multiple of 8 within these: 1432 on Ethernet, 1024 to 4096 on InfiniBand
     uint32_t header_bytes = datagram_wire_bytes;   // what the network carries with each: of Ethernet, UDP and IPv4
     // What may be on its way to this rank from all senders: the queue before it (a switch port's buffer).
     uint64_t window_bytes = 896 * 1024;

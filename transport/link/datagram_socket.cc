@@ -49,8 +49,8 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     s.interface_index = static_cast<int>(interface.index);
     const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with the headers of IP and UDP
     if (config.segment_bytes + around > s.mtu)
-        return fail(Code::invalid, "datagrams of {} bytes do not fit interface {}, whose MTU is {}: set it to {}, or send at most {} bytes",
-                    config.segment_bytes, s.interface, s.mtu, config.segment_bytes + around, s.mtu > around ? (s.mtu - around) / 8 * 8 : 0);
+        return fail(Code::invalid, "datagrams of {} bytes do not fit interface {}, whose MTU is {}: set it to {}", config.segment_bytes,
+                    s.interface, s.mtu, config.segment_bytes + around);
     auto* group6 = reinterpret_cast<sockaddr_in6*>(&s.group_address.storage);
     auto* group4 = reinterpret_cast<sockaddr_in*>(&s.group_address.storage);
     if (ipv6) group6->sin6_scope_id = static_cast<uint32_t>(s.interface_index);
@@ -64,7 +64,8 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     set(group, SOL_SOCKET, SO_REUSEADDR, 1);
     set(group, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MULTICAST_ALL : IP_MULTICAST_ALL, 0);
     if (::bind(group, reinterpret_cast<const sockaddr*>(&s.group_address.storage), s.group_address.bytes) != 0)
-        return fail_sys(errno, "cannot bind to the multicast group {}", config.group);
+        return fail_sys(errno, "cannot bind to the multicast group {} (if another program has its port: ss -ulnp tells which)",
+                        config.group);
     int joined;
     if (ipv6) {
         ipv6_mreq join{group6->sin6_addr, static_cast<unsigned>(s.interface_index)};

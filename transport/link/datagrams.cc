@@ -281,7 +281,8 @@ void Datagrams::suspect(const sockaddr_storage& from, uint64_t now) {
     if (suspect_count_ < suspicious || (suspect_said_us_ && now < suspect_said_us_ + minute_us)) return;
     suspect_said_us_ = now, suspect_count_ = 0;
     SocketAddress address{from, static_cast<socklen_t>(from.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
-    log_.warn("group {} is also used by {} (another cluster?): choose another group", config_.datagrams.group, address_text(address));
+    log_.warn("group {} is also used by {} (another cluster?), which costs time alone: a job that is submitted again gets another group",
+              config_.datagrams.group, address_text(address));
 }
 
 Landing Datagrams::land(const Packet& packet, uint64_t bytes, Buffer* place) {

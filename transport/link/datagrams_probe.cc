@@ -170,8 +170,7 @@ void Datagrams::say_unreachable() {
         uint32_t smaller = 0;
         for (uint32_t stage = 2; stage < stages && sizes_[stage]; ++stage)
             if (reached(mate, stage)) smaller = std::max(smaller, sizes_[stage]);
-        if (!mate.addressed)
-            log_.error("{}: it has not told an address for datagrams: give it the same transport.kind, group and size", owner_.label(rank));
+        if (!mate.addressed) log_.error("{}: it has not told an address for datagrams: its log says why", owner_.label(rank));
         else if (smaller)
             log_.error(
                 "{}: datagrams of {} bytes do not reach {}, those of {} do: raise the MTU on the way to {}, or lower it here ({}, now {})",

@@ -95,7 +95,7 @@ Status interface_find(const std::string& wanted, NetworkInterface* found, int fa
                     given == AF_INET6 ? "v6"
                     : given           ? "v4"
                                       : "",
-                    given ? " (or a group of the other family)" : "");
+                    given ? " (or give an address of the other family)" : "");
     found->name = name, found->index = ::if_nametoindex(name.c_str());
     found->address = best->address, found->mtu = interface_mtu(name);
     return {};
