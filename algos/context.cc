@@ -270,6 +270,27 @@ Status Context::compute() {
     return {};
 }
 
+namespace {
+
+/// Whoever holds the block has found it too, or that rank is told of as one that computes wrongly.  Where a sum may come from one holder (m
+/// = 1), the others are given time to contradict.
+Status finite(Context& context, const Sum& sum) {
+    for (size_t g = 0; g < sum.maxima.size(); ++g) {
+        if (std::isfinite(sum.maxima[g])) continue;
+        const uint64_t until_us = context.host.now_us() + context.deadline_us / 8;
+        Status status;
+        while (status.ok() && context.exchange->losses_tolerated() > 0) status = collect(context, until_us);
+        if (status.code != Code::deadline) GC_TRY(status);
+        const Layout& layout = context.net.layout();
+        return fail(Code::diverged,
+                    "step {}: the gradient of layer {} holds NaN or Inf in block {}: lower the learning rate, or look at the data",
+                    context.step, layout.groups[layout.buckets[sum.bucket].group + g].layer, sum.diverged - 1);
+    }
+    return {};
+}
+
+}   // namespace
+
 Status Context::wait(std::span<const Sum*> into) {
     Waiting waiting(progress);
     const Span span(profile, Profile::trainer, "wait");
@@ -282,6 +303,7 @@ Status Context::wait(std::span<const Sum*> into) {
     }
     std::copy(come.begin(), come.end(), into.begin());
     std::fill(come.begin(), come.end(), nullptr);
+    for (const Sum* sum : into) GC_TRY(finite(*this, *sum));
     return {};
 }
 

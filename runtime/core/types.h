@@ -105,6 +105,7 @@ struct Sum {
     uint64_t state = 0;              // digest of the state all ranks computed this step from
     int64_t loss = 0;                // sum of the loss over all samples, in units of 2^-20
     uint64_t clipped = 0;            // elements clipped
+    uint32_t diverged = 0;           // 1 + a block whose gradient holds NaN or Inf: all its holders say so, and a maximum is Inf
 };
 
 }   // namespace gradcast

@@ -17,15 +17,17 @@ namespace {
 constexpr uint32_t ranks = 4;
 constexpr StepId step_wrong = 3;
 
-/// Stands before a rank's exchange: flips one bit of what it has added up, and tells another digest, as a rank does that has computed that.
+/// Stands before a rank's exchange: flips one bit of what it has added up, and tells another digest, as a rank does that has computed that;
+/// or one that has found NaN.
 struct Spoiler : Protocol {
     Exchange* inner = nullptr;
-    bool spoiled = false;
+    bool spoiled = false, nan = false;
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
             if (event.kind != Event::Kind::ready || event.step != step_wrong || event.bucket != 0) continue;
             const Plan plan = inner->plan(step_wrong, 0);
             plan.words.as<int32_t>()[0] ^= 1 << 9, ++plan.record->digest;
+            if (nan) plan.record->maxima[0] = INFINITY, plan.record->diverged = 1;
             spoiled = true;
         }
         inner->on(events, actions);
@@ -63,9 +65,9 @@ protected:
             "[job]\nsteps = 8\nbatch = 24\nblocks = 8\ndeadline = \"8s\"\nevaluate = 4\n[data]\ntrain = \"train.h5\"\ntest = "
             "\"test.h5\"\n[net]\n"
             "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = "
-            "\"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n"
+            "\"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = {}\nmomentum = 0.9\n"
             "[algorithm]\nexchange = \"{}\"\nm = {}\ns = {}\n",
-            way.exchange, way.m, way.s);
+            rate_, way.exchange, way.m, way.s);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
         for (Rank rank = 0; rank < ranks; ++rank) config.view.members.push_back({test_identity(rank).name, {}, 1});
         config.self = self, config.folder = fmt::format("{}/job-{}", folder_, self);
@@ -73,10 +75,11 @@ protected:
     }
 
     /// Nobody is wrong where `wrong` is no rank.
-    std::vector<JobStatus> simulated(const Way& way, Rank wrong) {
+    std::vector<JobStatus> simulated(const Way& way, Rank wrong, bool nan = false) {
         auto simulator = Simulator::create({.ranks = ranks});
         std::vector<std::unique_ptr<Engine>> engines(ranks);
         Spoiler spoiler;
+        spoiler.nan = nan;
         for (Rank rank = 0; rank < ranks; ++rank) {
             EngineConfig c = config(way, rank);
             c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
@@ -105,16 +108,18 @@ protected:
         EXPECT_NE(in.find(what), std::string::npos) << "rank " << rank << " says: " << in;
         EXPECT_NE(log.find(what), std::string::npos) << "rank " << rank << " logs: " << log;
     }
-    std::string folder_;
+    std::string folder_, rate_ = "0.01";
 };
 
 TEST_F(WrongRank, AnOutvotedRankIsMissedByNobody) {
     for (const Way& way : {Way{"coded", 2, 1}, {"coded-rs", 2, 1}, {"coded-rs", 3, 1}, {"coded", 2, 2}, {"coded-rs", 2, 2}}) {
         const std::vector<JobStatus> right = simulated(way, ranks);
         ASSERT_EQ(right[0].state, JobState::done) << right[0].error;
-        for (Rank wrong = 0; wrong < ranks; ++wrong) {
-            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}", way.exchange, way.m, way.s, wrong));
-            const std::vector<JobStatus> statuses = simulated(way, wrong);
+        for (uint32_t i = 0; i < 2 * ranks; ++i) {
+            const Rank wrong = i / 2;
+            const bool nan = i % 2;
+            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}{}", way.exchange, way.m, way.s, wrong, nan ? " finds NaN" : ""));
+            const std::vector<JobStatus> statuses = simulated(way, wrong, nan);
             const std::string line = fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong);
             for (Rank rank = 0; rank < ranks; ++rank) {
                 const JobStatus& each = statuses[rank];
@@ -143,9 +148,11 @@ TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
                            {"coded", 1, 2},
                            {"coded", 4, 0},
                            {"cssgd", 1, 0}})
-        for (Rank wrong = 0; wrong < ranks; ++wrong) {
-            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}", way.exchange, way.m, way.s, wrong));
-            const std::vector<JobStatus> statuses = simulated(way, wrong);
+        for (uint32_t i = 0; i < 2 * ranks; ++i) {
+            const Rank wrong = i / 2;
+            const bool nan = i % 2;
+            SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}{}", way.exchange, way.m, way.s, wrong, nan ? " finds NaN" : ""));
+            const std::vector<JobStatus> statuses = simulated(way, wrong, nan);
             for (Rank rank = 0; rank < ranks; ++rank) {
                 EXPECT_EQ(statuses[rank].state, JobState::failed);
                 EXPECT_EQ(statuses[rank].error, statuses[0].error);
@@ -153,6 +160,23 @@ TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
                             fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong));
             }
         }
+}
+
+// What all holders find is so (spec section 2).
+TEST_F(WrongRank, ADivergenceThatAllHoldersFindEndsTheJobWithStepLayerAndBlock) {
+    for (const Way& way : {Way{"coded", 2, 1}, {"coded-rs", 1, 1}, {"coded", 4, 0}, {"cssgd", 1, 0}, {"ring", 1, 0}}) {
+        SCOPED_TRACE(way.exchange);
+        rate_ = "1e30";
+        const std::vector<JobStatus> statuses = simulated(way, ranks);
+        for (Rank rank = 0; rank < ranks; ++rank) {
+            EXPECT_EQ(statuses[rank].state, JobState::failed);
+            EXPECT_EQ(statuses[rank].error, statuses[0].error);
+            expect_said(rank, statuses[rank].error, "diverged: rank ");
+            expect_said(rank, statuses[rank].error, ": the gradient of layer fc");
+            expect_said(rank, statuses[rank].error, " in block ");
+            expect_said(rank, statuses[rank].error, ": lower the learning rate, or look at the data");
+        }
+    }
 }
 
 }   // namespace

@@ -80,19 +80,22 @@ public:
         // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
         std::scoped_lock lock(mutexes_[bucket]);
         const bool first = plan.record->blocks++ == 0;
-        if (first) plan.record->clipped = 0;
+        if (first) plan.record->clipped = 0, plan.record->diverged = 0;
         for (uint32_t g = 0; g < range.group_count; ++g) {
             const Group& group = layout_.groups[range.group + g];
             const float* x = gradient.as<float>() + (group.offset - range.offset);
             const uint64_t at = words_.groups[range.group + g].offset - words_.buckets[bucket].offset;
             const QuantiseResult result = quantise(plan, at, x, range.group + g, block, !first);
-            if (!std::isfinite(result.maximum))
+            const bool diverged = !std::isfinite(result.maximum);
+            if (diverged && !plan.audit)
                 return fail(Code::diverged,
                             "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
                             block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
             float& maximum = plan.record->maxima[g];
-            maximum = first ? result.maximum : std::fmax(maximum, result.maximum);
+            const float here = diverged ? INFINITY : result.maximum;
+            maximum = first ? here : std::fmax(maximum, here);
             plan.record->clipped += result.clipped;
+            if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
         }
         *fence = {};
         return {};
@@ -102,7 +105,7 @@ public:
         if (plan.record->blocks == 0) {
             std::memset(plan.words.host, 0, plan.words.bytes);
             std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
-            plan.record->clipped = 0;
+            plan.record->clipped = plan.record->diverged = 0;
         }
         plan.record->digest = plan.audit ? digest(plan, words_.buckets[bucket]) : 0;
     }

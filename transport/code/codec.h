@@ -25,6 +25,7 @@ struct Record {
     int64_t loss = 0;
     uint64_t clipped = 0;
     uint64_t digest = 0;       // of the target's words, where Plan::audit asks for it
+    uint32_t diverged = 0;     // 1 + the first block whose gradient holds NaN or Inf, if any
     uint32_t blocks = 0;       // added so far; the exchange sets it to 0 when a step begins in the slot
     std::span<float> maxima;   // [bucket.group_count]
 };
@@ -42,7 +43,8 @@ struct Plan {
 struct Codec {
     virtual ~Codec() = default;
     /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is
-    /// done. Error: Code::diverged, naming step, layer and block, when the gradient holds NaN or Inf.  Does not allocate.
+    /// done. A gradient with NaN or Inf: Code::diverged, naming step, layer and block; where holders compare, it goes into the record
+    /// instead (the maximum is Inf), because who computes wrongly must not end the job.  Does not allocate.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest
     /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.

@@ -50,7 +50,8 @@ private:
     /// What the first record said of a super-block.
     struct First {
         Rank holder;   // none: nobody has yet
-        uint64_t digest, loss, clipped;
+        uint64_t digest, loss;
+        uint32_t clipped, diverged;
     };
     struct Verdict {
         uint32_t counting = 0;      // records

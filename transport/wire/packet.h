@@ -117,7 +117,9 @@ static_assert(sizeof(RecordHeader) == 24);
 /// Where super-blocks are held by several (exchange/coded.h, cssgd.cc): state (Le64), one of these for each that the sender holds, the
 /// maxima.
 struct HeldRecord {
-    Le64 digest, loss, clipped;
+    Le64 digest, loss;
+    Le32 clipped;    // 2^32 - 1: that many or more
+    Le32 diverged;   // 1 + the first block whose gradient holds NaN or Inf, 0: none
 };
 static_assert(sizeof(HeldRecord) == 24);
 
