@@ -368,8 +368,7 @@ Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t
     if (options.quantiser == Quantiser::auto16 && blocks > 64)
         return fail(Code::invalid, "{} of {} nodes cuts a mini-batch in {} blocks, auto16 allows 64: use auto32", kind.name, n, blocks);
     Arena arena;
-    const uint32_t segment = options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
-    return kind.create(exchange_config(options, layout, 0, blocks, segment))->install(view_of(n), arena);
+    return kind.create(exchange_config(options, layout, 0, blocks, segment_bytes_stream))->install(view_of(n), arena);
 }
 
 Status allreduce_check(const Options& options) {

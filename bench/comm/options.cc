@@ -191,8 +191,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         if (Status status = text->empty() ? Status{} : rate_parse(*text, bits); !status.ok())
             return wrong(fail(Code::invalid, "{} {}", name, status.what));
     if (Status status = quantiser_parse(quantiser, &result.quantiser); !status.ok()) return wrong(status);
-    if (result.segment_bytes > 0 && result.segment_bytes < bulk_segment_min && !result.interface.empty())
-        return wrong(fail(Code::invalid, "--segment {}: datagrams carry at least {} bytes", result.segment_bytes, bulk_segment_min));
+    if (result.segment_bytes > 0 && result.segment_bytes < bulk_segment_min)
+        return wrong(fail(Code::invalid, "--segment {}: {} bytes at least", result.segment_bytes, bulk_segment_min));
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
         return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));

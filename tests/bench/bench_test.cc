@@ -201,6 +201,8 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     EXPECT_EQ(run("gradcast-bench allreduce --server 127.0.0.1:1 2>/dev/null").code, 2);   // no key
     EXPECT_EQ(run("gradcast-bench allreduce --exchange ring --quantiser fixed 2>/dev/null").code, 2);
     EXPECT_EQ(run("gradcast-bench allreduce --size 3 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench allreduce --exchange ring --segment 376 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench allreduce --interface lo --segment 8 2>/dev/null").code, 2);
     for (const char* flags :
          {"allreduce --exchange star", "allreduce --nodes 3 --exchange cssgd -r 4", "allreduce --nodes 3 --exchange cssgd --weights 1,2",
           "allreduce --nodes 70", "ps --nodes 2 --servers 3", "multicast --nodes 3", "multicast --interface lo --nodes 1",

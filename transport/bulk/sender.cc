@@ -19,6 +19,7 @@ Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
       pieces_(slots_max),
       remaining_(slots_max * words_),
       expected_(slots_max * words_),
+      mended_(slots_max * words_),
       peers_(config.ranks),
       log_(log_entries) {
     arena.plan("bulk parity", uint64_t{link_max} * config.segment_bytes, &parity_out_);
@@ -91,9 +92,9 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
         entry.group = receivers > 1;   // to one alone nothing goes to the group
     }
     const bool again = what != Logged::What::data;
-    pieces_[slot].mended |= again;
     each_rank(to, [&](Rank r) {
         peers_[r].flight += bytes;
+        if (again) set_bit(mended(slot), r);
         if (!again) peers_[r].allowance = std::min<uint64_t>(peers_[r].allowance + repairs_a_packet, repairs_max);
     });
     if (entry.group)
@@ -131,7 +132,7 @@ uint32_t Sender::begin(uint32_t index) {
     piece.transfer = index, piece.first = transfer.started, piece.count = std::min(transfer.count - transfer.started, piece_segments);
     piece.next = none;
     transfer.started += piece.count, ++transfer.open;
-    std::fill_n(remaining(slot), words_, 0);
+    std::fill_n(remaining(slot), words_, 0), std::fill_n(mended(slot), words_, 0);
     each_rank(transfer.send.to, [&](Rank r) {
         if (r == config_.self || peers_[r].lost) return;
         set_bit(remaining(slot), r), flip_bit(expected(slot), r);
@@ -359,7 +360,7 @@ void Sender::hears(Rank from, uint64_t first, uint64_t highest) {
     }
     for (uint64_t s = first; s < highest; ++s) {
         const Logged& entry = log_[s % log_entries];
-        if (!entry.bits || !bit(entry.bits, from)) continue;
+        if (!entry.bits || !bit(entry.bits, from) || s < pieces_[entry.slot].begin || !bit(remaining(entry.slot), from)) continue;
         if (++peer.in_vain < deaf_feedbacks || copies_) return;
         copies_ = true;
         counters_->deaf.store(from + 1, std::memory_order_relaxed);
@@ -398,7 +399,7 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
             Piece& piece = pieces_[slot];
             if (!bit(remaining(slot), from) || piece.begin == 0) continue;
             if (bit(finished, slot) == bit(expected(slot), from)) {   // true whatever the horizon
-                if (!piece.mended && transfers_[piece.transfer].send.to.bits) peers_[from].in_vain = 0;
+                if (!bit(mended(slot), from) && transfers_[piece.transfer].send.to.bits) peers_[from].in_vain = 0;
                 settle(slot, from);
                 continue;
             }

@@ -66,7 +66,6 @@ private:
         uint64_t begin;                    // the first of its transmissions, 0: none yet
         uint32_t next;                     // among those with unsent segments
         uint16_t repair;                   // bit b: block b has something to be sent again
-        bool mended;                       // something was
         Block blocks[piece_blocks];
     };
     struct Logged {
@@ -107,6 +106,7 @@ private:
     Buffer segment_of(const Transfer& transfer, uint32_t index) const;
     uint64_t* remaining(uint32_t slot) { return &remaining_[slot * words_]; }
     uint64_t* expected(uint32_t slot) { return &expected_[slot * words_]; }
+    uint64_t* mended(uint32_t slot) { return &mended_[slot * words_]; }
 
     uint64_t room(const RankSet& to);
     void push(const RankSet& to, PacketType type, const std::array<std::byte, 16>& body, Buffer payload, Logged::What what, uint8_t slot,
@@ -143,6 +143,7 @@ private:
     Queue waiting_[2];                                 // transfers, by class
     std::vector<Piece> pieces_;                        // by slot
     std::vector<uint64_t> remaining_, expected_;       // [slot][rank]
+    std::vector<uint64_t> mended_;                     // [slot][rank]: something has been sent to it again
     uint64_t active_[slots_max / 64] = {}, repairing_[slots_max / 64] = {};
     uint32_t active_count_ = 0;
     Queue sending_[2];   // pieces with unsent segments, by class

@@ -29,9 +29,6 @@ Status PlainExchange::plan_memory(Arena& arena) {
             for (uint64_t at = p * count / parts_; at < end; at += segment_words_)
                 segments_.push_back({b, p, index++, static_cast<uint32_t>(std::min<uint64_t>(segment_words_, end - at)), at});
         }
-        if (record_bytes(b) > config_.segment_bytes)
-            return fail(Code::invalid, "segments of {} bytes are too short: what goes with bucket {} takes {}", config_.segment_bytes, b,
-                        record_bytes(b));
         record_offset_.push_back(records);
         records += (n() + 1) * ((record_bytes(b) + 7) / 8 * 8);
     }
