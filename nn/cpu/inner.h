@@ -1,6 +1,6 @@
-// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Weights are read once and in order, and the rows that come next are
-// fetched ahead.  Three builds of one file; each is a kernel set of its own (nn_isa).  A sample's y and dx are the same whatever other
-// samples there are.
+// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  For few samples: oneDNN copies all weights at each call, which takes
+// longer than the products of a small block.  Here they are read once and in order.  Three builds of one file; each is a kernel set of its
+// own (nn_isa). A sample's y and dx are the same whatever other samples there are.
 #pragma once
 #include <cstdint>
 
@@ -12,13 +12,11 @@ struct InnerShape {
     uint32_t N, C, K;
 };
 struct InnerKernels {
-    /// Floats of memory that each pass wants, at a multiple of 64 bytes.
-    uint64_t (*scratch)(const InnerShape& shape);
     /// bias may be null.
-    void (*forward)(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& shape);
-    void (*backward_data)(float* dx, const float* dy, const float* w, float* memory, const InnerShape& shape);
+    void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
+    void (*backward_data)(float* dx, const float* dy, const float* w, const InnerShape& shape);
     /// db may be null.
-    void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* memory, const InnerShape& shape);
+    void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, const InnerShape& shape);
 };
 const InnerKernels& inner_kernels(Isa isa);
 
