@@ -13,7 +13,8 @@ way to it is kept for it.
 import contextlib, importlib.machinery, importlib.util, json, os, re, signal, statistics, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
-loader = importlib.machinery.SourceFileLoader("figures", os.path.join(here, "..", "..", "bench", "paper", "figures"))
+sys.path.insert(0, os.path.join(here, "..", "..", "bench", "paper"))   # what figures imports
+loader = importlib.machinery.SourceFileLoader("figures", os.path.join(sys.path[0], "figures"))
 figures = importlib.util.module_from_spec(importlib.util.spec_from_loader("figures", loader))
 sys.dont_write_bytecode = True
 loader.exec_module(figures)
