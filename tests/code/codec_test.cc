@@ -272,6 +272,29 @@ TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
     }
 }
 
+// Holders that find the same NaN must hold the same words, whatever was in their memory.
+TEST(Codec, HoldersOfOneDivergenceAgree) {
+    Layout layout = layout_of_three();
+    layout.groups[2].statistics = true;
+    for (auto [quantiser, word] : {std::pair{Quantiser::auto16, Word::i16}, {Quantiser::auto32, Word::i32}})
+        for (uint32_t bucket : {0u, 1u}) {
+            const auto codec = codec_cpu(layout, {quantiser, 8, 8});
+            std::vector<float> x = gradient_of(0, layout.elements, 1.0f);
+            codec->probe(x.data());
+            x[layout.buckets[bucket].offset + 3] = std::numeric_limits<float>::quiet_NaN();
+            Accumulator one(codec->words(), bucket, word), other(codec->words(), bucket, word);
+            std::fill(other.memory.begin(), other.memory.end(), 1234567);
+            for (Accumulator* each : {&one, &other}) {
+                each->plan.audit = true;
+                ASSERT_TRUE(add(*codec, {3, 5}, bucket, x, layout, *each).ok());
+                codec->finish(3, bucket, each->plan);
+                EXPECT_EQ(each->record.diverged, 6u);
+                EXPECT_EQ(each->maxima[0], inf);
+            }
+            EXPECT_EQ(one.record.digest, other.record.digest) << quantiser_name(quantiser) << " " << bucket;
+        }
+}
+
 TEST(Codec, FinishTakesTheDigestWhereAsked) {
     Layout layout = layout_of_three();
     for (auto [quantiser, word] :

@@ -178,8 +178,8 @@ private:
         for (uint64_t i = 0; i < count; ++i) {
             int32_t rest = 0;
             const QuantiseResult one = kernels_.quantise_i32(&rest, x + i, 1, scale, false);
-            if (!std::isfinite(one.maximum)) return one;
-            all.maximum = std::fmax(all.maximum, one.maximum), all.clipped += one.clipped;
+            if (std::isfinite(all.maximum)) all.maximum = std::isfinite(one.maximum) ? std::fmax(all.maximum, one.maximum) : one.maximum;
+            all.clipped += one.clipped;
             for (uint32_t d = 0; d < digits; ++d) {
                 int32_t digit = rest % radix();
                 if (std::abs(digit) > limit_) digit -= digit > 0 ? radix() : -radix();
