@@ -48,14 +48,27 @@ int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, i
     return wrong ? 1 : 0;
 }
 
+// One for this run where the ranks are all here; a server makes the file if it is missing.
+Status keys_of(const Options& options, std::vector<ClusterKey>* keys) {
+    *keys = {{"bench", {}}};
+    if (options.key.empty()) return random_bytes(keys->front().secret), Status{};
+    if (options.connect.empty() && ::access(options.key.c_str(), F_OK) != 0) {
+        GC_TRY(cluster_key_create(options.key));
+        fmt::print(stderr, "gradcast-bench: made the key {}: copy it to the other nodes\n", options.key);
+    }
+    return cluster_keys_read(options.key, keys);
+}
+
 // Forks the ranks of this machine and relays until all have ended.
-int server_main(const Options& options, const std::vector<ClusterKey>& keys) {
+int server_main(const Options& options) {
     const bool alone = options.server.empty();
     Fd listener;
     std::string address;
     Status status;
     if (options.listen_fd < 0) status = socket_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
     else listener = Fd(options.listen_fd), address = options.server;
+    std::vector<ClusterKey> keys;
+    if (status.ok()) status = keys_of(options, &keys);
     if (!status.ok()) return failed(status);
     std::vector<pid_t> children;
     for (uint32_t rank = 0; rank < (alone ? options.nodes : 1) && status.ok(); ++rank) {
@@ -103,17 +116,10 @@ int run(const Options& options) {
     }
     if (NetworkInterface found; !options.interface.empty())   // before anybody waits for us
         if (Status status = interface_find(options.interface, &found); !status.ok()) return failed(status);
-    std::vector<ClusterKey> keys{{"bench", {}}};
-    if (options.key.empty()) random_bytes(keys[0].secret);
-    else {
-        if (options.connect.empty() && ::access(options.key.c_str(), F_OK) != 0) {
-            if (Status status = cluster_key_create(options.key); !status.ok()) return failed(status);
-            fmt::print(stderr, "gradcast-bench: made the key {}: copy it to the other nodes\n", options.key);
-        }
-        if (Status status = cluster_keys_read(options.key, &keys); !status.ok()) return failed(status);
-    }
-    if (!options.connect.empty()) return rank_main(options.connect, keys, -1, options, true);
-    return server_main(options, keys);
+    if (options.connect.empty()) return server_main(options);
+    std::vector<ClusterKey> keys;
+    if (Status status = keys_of(options, &keys); !status.ok()) return failed(status);
+    return rank_main(options.connect, keys, -1, options, true);
 }
 
 }   // namespace

@@ -1,5 +1,7 @@
 #include "bench/comm/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -18,9 +20,22 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
     else if (rest == "M") unit = 1 << 20;
     else if (rest == "G") unit = 1 << 30;
     else if (!rest.empty()) error = std::errc::invalid_argument;
+    if (word.empty()) return fail(Code::invalid, "--size {}: a size is missing", text);
     if (error != std::errc() || value == 0 || value > (1u << 30) / unit || value * unit % 4 != 0)
         return fail(Code::invalid, "--size {}: '{}' is not a multiple of 4 bytes up to 1G, like 64K or 16M", text, word);
     *bytes = value * unit;
+    return {};
+}
+
+/// What none of the exchanges looks at is a mistake.
+Status idle_check(const CLI::App& command, const std::vector<std::string>& exchanges) {
+    const std::vector<std::string> coded{"coded", "coded-rs", "grouped", "auto"}, cssgd{"cssgd"}, ps{"ps"};
+    for (const auto& [name, users] : {std::pair{"-m", &coded}, {"-s", &coded}, {"-r", &cssgd}, {"--weights", &cssgd}, {"--servers", &ps}}) {
+        const CLI::Option* option = command.get_option_no_throw(name);
+        if (option && option->count() > 0 && std::ranges::find_first_of(exchanges, *users) == exchanges.end())
+            return fail(Code::invalid, "{} is for {}, and --exchange {} is none of it", name, fmt::join(*users, ", "),
+                        fmt::join(exchanges, ","));
+    }
     return {};
 }
 
@@ -218,6 +233,12 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
             if (name == "grouped") return wrong(fail(Code::invalid, "grouped is simulated with the quantiser auto32 alone"));
             if (Status status = exchange_find(name, result.quantiser, &kind); !status.ok()) return wrong(status);
         }
+    if (result.command == "allreduce" || result.command == "simulate")
+        if (Status status = idle_check(*app.get_subcommands().front(), result.exchanges); !status.ok()) return wrong(status);
+    if (result.pace > 0 && result.interface.empty())
+        return wrong(fail(Code::invalid, "--pace is the speed of datagrams: it needs --interface, as eth0 or lo"));
+    if (!result.key.empty() && result.server.empty() && result.connect.empty())
+        return wrong(fail(Code::invalid, "--key is for ranks on several nodes: it needs --server or --connect"));
     *options = std::move(result);
     return {};
 }

@@ -199,6 +199,16 @@ Status simulate(const std::string& name, const Options& options, uint32_t n, uin
     return {};
 }
 
+void head_print(const Options& options) {
+    fmt::print(
+        "# gradcast-bench simulate: quantiser {}, m = {}, s = {}, r = {}, servers {}, groups of {}; links of {:g} Mbit/s, {} us one "
+        "way, "
+        "{:g} us a block\n",
+        quantiser_name(options.quantiser), options.m, options.s, options.r, options.servers, options.group,
+        static_cast<double>(options.rate) / 1e6, options.latency_us, options.block_us);
+    columns_print(columns);
+}
+
 }   // namespace
 
 Status simulate_run(const Options& options, bool* wrong) {
@@ -213,20 +223,12 @@ Status simulate_run(const Options& options, bool* wrong) {
                           {"latency_us", options.latency_us},
                           {"block_us", options.block_us},
                           {"rows", nlohmann::json::array()}};
-    if (!options.json) {
-        fmt::print(
-            "# gradcast-bench simulate: quantiser {}, m = {}, s = {}, r = {}, servers {}, groups of {}; links of {:g} Mbit/s, {} us one "
-            "way, "
-            "{:g} us a block\n",
-            quantiser_name(options.quantiser), options.m, options.s, options.r, options.servers, options.group,
-            static_cast<double>(options.rate) / 1e6, options.latency_us, options.block_us);
-        columns_print(columns);
-    }
     for (uint64_t bytes : options.sizes)
         for (const std::string& name : options.exchanges)
             for (uint32_t n : options.simulated) {
                 nlohmann::json row;
                 GC_TRY(simulate(name, options, n, bytes, &row));
+                if (!options.json && report["rows"].empty()) head_print(options);
                 *wrong |= row["wrong_elements"].is_number() && row["wrong_elements"] != 0;
                 if (!options.json) row_print(columns, row);
                 report["rows"].push_back(std::move(row));

@@ -206,12 +206,17 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     for (const char* flags :
          {"allreduce --exchange star", "allreduce --nodes 3 --exchange cssgd -r 4", "allreduce --nodes 3 --exchange cssgd --weights 1,2",
           "allreduce --nodes 70", "ps --nodes 2 --servers 3", "multicast --nodes 3", "multicast --interface lo --nodes 1",
-          "multicast --interface lo --senders some", "p2p --nodes 3", "p2p --interface nowhere0 --size 1T", "p2p --repeat 0"}) {
+          "multicast --interface lo --senders some", "p2p --nodes 3", "p2p --interface nowhere0 --size 1T", "p2p --repeat 0",
+          "allreduce --exchange ring --weights 1,2", "allreduce --exchange ring,unicast -m 2", "simulate --exchange coded -r 3",
+          "allreduce --exchange coded --servers 2", "allreduce --pace 10mbit", "allreduce --key nowhere.key", "allreduce --size 4K,",
+          "allreduce --exchange ,"}) {
         Result result = run(std::string("gradcast-bench ") + flags + " 2>&1");
         EXPECT_EQ(result.code, 2) << flags;
         EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), result.out.find("\nrun '") == std::string::npos ? 1 : 2)
             << flags << ": " << result.out;
     }
+    EXPECT_EQ(run("gradcast-bench allreduce --nodes 2 --server 192.0.2.1:1 --key nowhere.key --wait 1 2>/dev/null").code, 1);
+    EXPECT_FALSE(std::filesystem::exists("nowhere.key")) << "made before it was known that the address is another node's";
     Result result = run("gradcast-bench allreduce --node 3 2>&1");
     EXPECT_EQ(result.code, 2);
     EXPECT_NE(result.out.find("did you mean --nodes?"), std::string::npos) << result.out;
