@@ -23,15 +23,16 @@ constexpr const char* pass_names[] = {"input", "forward", "backward weights", "b
 struct Times final : NetTrace {
     struct Lane {
         std::map<std::pair<const Layer*, Pass>, uint64_t> ns;
-        char pad[64];   // lanes do not share a cache line
+        std::vector<std::pair<const Layer*, Pass>> order;   // as this lane meets them: alike in all that compute a block
+        char pad[64];                                       // lanes do not share a cache line
     };
     std::vector<Lane> lanes;
-    std::vector<std::pair<const Layer*, Pass>> order;   // as lane 0 meets them
     uint64_t now_ns() override { return clock_ns(); }
     void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) override {
-        lanes[lane].ns[{&layer, pass}] += end_ns - begin_ns;
-        const std::pair key{&layer, pass};
-        if (lane == 0 && std::find(order.begin(), order.end(), key) == order.end()) order.push_back(key);
+        const auto [entry, first] = lanes[lane].ns.try_emplace({&layer, pass}, 0);
+        entry->second += end_ns - begin_ns;
+        if (first && std::ranges::find(lanes[lane].order, entry->first) == lanes[lane].order.end())
+            lanes[lane].order.push_back(entry->first);
     }
 };
 
@@ -104,7 +105,8 @@ Status layers_run(const Options& options) {
         if (flop > 0) made["gflop"] = flop / 1e9, made["gflops"] = flop / ns, made["percent_of_peak"] = 100 * flop / ns / most;
         rows.push_back(std::move(made));
     };
-    for (const auto& key : times.order) {
+    // A lane that starts late may find no block left.
+    for (const auto& key : std::ranges::max_element(times.lanes, {}, [](const Times::Lane& lane) { return lane.order.size(); })->order) {
         const auto [layer, pass] = key;
         row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),
             pass == Pass::input ? 0 : flops(*layer) * options.batch, each);
