@@ -71,7 +71,7 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool shared = false;      // other layers take the value too, so nobody may work in place; the gradient is this layer's alone
+    bool shared = false;      // others may read the value yet, so nobody may work in place; the gradient is this layer's alone
     bool rectified = false;   // the ReLU that takes the value has been computed with it
     std::vector<Operation>* mask = nullptr;   // a ReLU's backward pass and nothing else: who does it with his own clears it
 };

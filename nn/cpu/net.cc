@@ -126,11 +126,11 @@ Status CpuNet::make(Build& build, Program& program) {
                                              : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
     program.layers.resize(layers_.size());
     std::vector<Activation> outputs;
-    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs that several layers take
-    auto take = [&](uint32_t from) {
+    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs, but for those that the next layer alone takes
+    auto take = [&](uint32_t from, uint32_t by) {
         if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
         Activation given = outputs[from];
-        given.shared = layers_[from].takers > 1;
+        given.shared = layers_[from].takers > 1 || from + 1 != by;   // layers in between write over what flows() gave
         if (given.shared && given.learns) parts[from].push_back(given.gradient = build.kept(given.gradient.desc));
         return given;
     };
@@ -141,8 +141,8 @@ Status CpuNet::make(Build& build, Program& program) {
         }
         build.pool = i + 1 < layers_.size() && merged_[i + 1] ? &layers_[i + 1] : nullptr;
         build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i], build.copies = &copies_[i];
-        build.activation = take(layers_[i].input);
-        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
+        build.activation = take(layers_[i].input, i);
+        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other, i);
         GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
         outputs.push_back(build.activation);
     }
@@ -150,7 +150,8 @@ Status CpuNet::make(Build& build, Program& program) {
         if (parts[i].empty()) continue;
         auto sum = [this, to = outputs[i].gradient, from = parts[i]](Frame& frame) {
             uint64_t count = to.bytes() / sizeof(float);
-            kernels_.add(frame.at(to), frame.at(from[0]), frame.at(from[1]), count);
+            if (from.size() == 1) std::memcpy(frame.at(to), frame.at(from[0]), to.bytes());
+            else kernels_.add(frame.at(to), frame.at(from[0]), frame.at(from[1]), count);
             for (size_t part = 2; part < from.size(); ++part) kernels_.add(frame.at(to), frame.at(to), frame.at(from[part]), count);
             return Status{};
         };

@@ -31,6 +31,9 @@ CASES = {
     "residual": ((2, 8, 7, 0, 4, 6), [("conv", 9, 3, 1, 1), ("relu", 0, 0, 1, 0, {"name": "a"}), ("conv", 18, 3, 2, 1), ("relu", 0, 0, 1, 0), ("conv", 18, 3, 1, 1, {"name": "b"}),
                                       ("conv", 18, 1, 2, 0, {"from": "a"}), ("add", 0, 0, 1, 0, {"from": "b"}), ("relu", 0, 0, 1, 0, {"name": "c"}), ("conv", 18, 1, 1, 0),
                                       ("relu", 0, 0, 1, 0), ("add", 0, 0, 1, 0, {"from": "c"}), ("inner_product", 4, 0, 1, 0)]),
+    "shortcut_first": ((2, 8, 7, 0, 4, 6), [("conv", 9, 3, 1, 1), ("relu", 0, 0, 1, 0, {"name": "a"}), ("conv", 18, 1, 2, 0, {"name": "s"}), ("conv", 7, 1, 1, 0, {"from": "a"}),
+                                            ("relu", 0, 0, 1, 0), ("conv", 7, 3, 2, 1), ("relu", 0, 0, 1, 0), ("conv", 18, 1, 1, 0), ("add", 0, 0, 1, 0, {"from": "s"}),
+                                            ("relu", 0, 0, 1, 0), ("inner_product", 4, 0, 1, 0)]),
 }
 LOSSES = {"residual": "squared_loss"}   # the others: softmax_cross_entropy
 RATES = {"residual": 0.00390625}

@@ -96,7 +96,7 @@ TEST_P(Reference, GivesPyTorchsNumbers) {
 }
 INSTANTIATE_TEST_SUITE_P(Nets, Reference,
                          testing::Values("inner_product", "conv", "conv_narrow", "max_pool", "lenet5", "mlp", "average_pool", "batch_norm",
-                                         "residual"),
+                                         "residual", "shortcut_first"),
                          [](const auto& p) { return p.param; });
 
 }   // namespace
