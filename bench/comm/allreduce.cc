@@ -264,7 +264,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
     std::vector<nlohmann::json> all;
     const std::string path = cell.station.path();
     GC_TRY(bench.meeting.gather(mine, &all));
-    GC_TRY(cell.station.close());
+    GC_TRY(cell.station.leave());
 
     const double n = cell.n, repeat = options.repeat, size = static_cast<double>(bytes);
     const std::vector<double> times = slowest(all, "took", options.repeat);

@@ -29,8 +29,14 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
 
 /// What none of the exchanges looks at is a mistake.
 Status idle_check(const CLI::App& command, const std::vector<std::string>& exchanges) {
-    const std::vector<std::string> coded{"coded", "coded-rs", "grouped", "auto"}, cssgd{"cssgd"}, ps{"ps"};
-    for (const auto& [name, users] : {std::pair{"-m", &coded}, {"-s", &coded}, {"-r", &cssgd}, {"--weights", &cssgd}, {"--servers", &ps}}) {
+    const std::vector<std::string> coded{"coded", "coded-rs"}, cssgd{"cssgd"}, ps{"ps"};
+    std::vector<std::string> cuts = coded;
+    if (command.get_name() == "simulate") cuts.push_back("grouped");
+    for (const auto& [name, users] : {std::pair<const char*, const std::vector<std::string>*>{"-m", &cuts},
+                                      {"-s", &coded},
+                                      {"-r", &cssgd},
+                                      {"--weights", &cssgd},
+                                      {"--servers", &ps}}) {
         const CLI::Option* option = command.get_option_no_throw(name);
         if (option && option->count() > 0 && std::ranges::find_first_of(exchanges, *users) == exchanges.end())
             return fail(Code::invalid, "{} is for {}, and --exchange {} is none of it", name, fmt::join(*users, ", "),

@@ -105,7 +105,7 @@ Status bench_agree(Bench& bench) {
     const auto& first = bench.nodes[0];
     bench.datagrams = first["multicast"];
     bench.rate = bench.options.rate;
-    bench.alone = first["loopback"];
+    bench.alone = first["loopback"] || bench.options.server.empty();
     uint64_t slowest = UINT64_MAX;
     for (size_t rank = 0; rank < bench.nodes.size(); ++rank) {
         const auto& node = bench.nodes[rank];
@@ -146,6 +146,7 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
     Meeting& meeting = bench_.meeting;
     const Options& options = bench_.options;
     datagrams_ = datagrams;
+    log_level(Level::warn);
     LinkConfig link;
     link.self.name = fmt::format("rank-{}", meeting.rank());
     random_bytes(link.self.uuid);
@@ -201,6 +202,13 @@ uint64_t Station::network_cpu_us() const {
 std::string Station::path() const {
     return datagrams_ ? fmt::format("{} and {}: {}", driver_->name(), driver_->datagrams_name(), driver_->datagrams_text())
                       : driver_->name();
+}
+
+Status Station::leave() {
+    log_level(Level::error);   // that others leave is no news
+    std::vector<nlohmann::json> all;
+    GC_TRY(bench_.meeting.gather({}, &all));
+    return close();
 }
 
 Status Station::close() {

@@ -44,7 +44,9 @@ public:
     const LinkCounters& counters() const { return driver_->counters(); }
     uint64_t network_cpu_us() const;   // of the network thread
     std::string path() const;          // how packets travel, for people
-    Status close();                    // what the network thread ended with
+    /// Collective, at the end.  What the network thread ended with.
+    Status leave();
+    Status close();
 
 private:
     Bench& bench_;

@@ -279,7 +279,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
                                  {"mended", cell.counters.repaired.load()},
                                  {"lost", cell.counters.lost.load()}},
                                 &all));
-    GC_TRY(cell.station.close());
+    GC_TRY(cell.station.leave());
 
     const double repeat = options.repeat;
     auto if_known = [](bool known, double value) { return known ? nlohmann::json(value) : nlohmann::json(); };

@@ -38,6 +38,17 @@ std::string last_line(const std::string& path) {
     return text.starts_with(own) ? text.substr(own.size()) : text;
 }
 
+/// What the daemons say themselves, and what ends the program before it runs: the others would wait for it.
+Status given_check(const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    for (const char* own : {"--nodes", "--server", "--listen-fd", "--connect", "--key", "--interface", "--wait", "--check"})
+        if (name == own)
+            return fail(Code::invalid,
+                        "{} is not given to a command of gradcastctl bench: nodes stand before it, gradcastd.toml says the rest", own);
+    if (name == "--help" || name == "-h") return fail(Code::invalid, "what a command takes: gradcast-bench COMMAND --help");
+    return {};
+}
+
 }   // namespace
 
 Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self, const std::string& folder,
@@ -53,6 +64,7 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
             const size_t end = std::min(plan.text.find('\n', at), plan.text.size());
             words.push_back(plan.text.substr(at, end - at));
             at = end + 1;
+            GC_TRY(given_check(words.back()));
         }
         for (const std::string& word : {std::string("--nodes"), std::to_string(plan.members.size()), std::string("--server"), plan.server,
                                         std::string("--listen-fd"), std::to_string(listener_fd)})
@@ -64,7 +76,9 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
     if (plan.datagram_bytes == 0 && plan.text.starts_with("multicast\n"))
         return fail(Code::invalid, "multicast needs datagrams: set interface in gradcastd.toml of every node, and restart gradcastd");
     if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
-    if (self == 0 && config.pace > 0) words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});
+    const bool paced = std::any_of(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("--pace"); });
+    if (self == 0 && config.pace > 0 && plan.datagram_bytes > 0 && !paced)
+        words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});
     if (self == 0) {
         std::vector<std::string> check = words;
         check.push_back("--check");

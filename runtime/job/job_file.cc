@@ -405,6 +405,9 @@ private:
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
+        if (job_.s > 0 && job_.exchange != "auto" && !job_.exchange.starts_with("coded"))
+            mistake(line("algorithm.s"), "algorithm.s",
+                    fmt::format("{} has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0", job_.exchange));
         if (job_.exchange == "auto" && job_.quantiser == Quantiser::fixed && job_.s > 0)
             mistake(line("algorithm.s"), "algorithm.s", "with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0");
         if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)

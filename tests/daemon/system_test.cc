@@ -246,6 +246,7 @@ TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
 // gradcast-bench at every node, started through the control socket: its table is the log, and its exit code the job's state.
 TEST(SystemDaemon, BenchesBetweenJobs) {
     Cluster cluster(3);
+    cluster.configure(cluster.nodes[0], "pace = \"500mbit\"\n");   // of datagrams, which no node here has
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     auto bench = [&](const std::string& text, std::vector<std::string> nodes = {}) {
         Submission submission{text, "", "/", nodes, 0};
@@ -276,6 +277,11 @@ TEST(SystemDaemon, BenchesBetweenJobs) {
     std::string error;
     ASSERT_TRUE(eventually([&] { return !has(error = bench("ps\n--size\n3").value("error", ""), "a benchmark"); }));
     EXPECT_TRUE(has(error, "node a: --size 3: '3' is not a multiple of 4 bytes")) << error;
+    for (const auto& [text, said] :
+         {std::pair{"allreduce\n--help", "gradcast-bench COMMAND --help"}, {"p2p\n--nodes=3", "--nodes is not given"}}) {
+        ASSERT_TRUE(eventually([&] { return !has(error = bench(text).value("error", ""), "a benchmark"); }));
+        EXPECT_TRUE(has(error, said)) << error;
+    }
     ASSERT_TRUE(eventually([&] { return !(id = bench("allreduce\n--size\n16M\n--repeat\n10000").value("id", "")).empty(); }));
     EXPECT_TRUE(has(bench("p2p").value("error", ""), "node a: it has 1 job: a benchmark runs between jobs"));
     std::string data = make_data(cluster.folder + "/data.h5");

@@ -96,6 +96,13 @@ TEST(Cssgd, SumsAreExactInAnyOrder) {
     });
 }
 
+// Weights by which every super-block is one block: its words are as narrow as without them.
+TEST(Cssgd, EqualWeightsAreNone) {
+    WorldConfig config = world_of(7, 4, 2, Quantiser::fixed);
+    config.blocks = 6, config.weights = {1, 1, 1, 1};
+    expect_exact(config);
+}
+
 TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
     for_seeds(30, [](uint64_t seed) {
         const uint32_t n = 2 + pick(seed, 40, 5), r = 1 + pick(seed, 41, n);

@@ -187,6 +187,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"kind = \"ssgd\"", "kind = \"asgd\"", "job.toml:19: algorithm.kind: \"asgd\" is not one of ssgd"},
              {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip, tcp"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
+             {"s = 0", "s = 1",
+              "job.toml:22: algorithm.s: ring has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0"},
              {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
              {"[net]", "classes = -1\n[net]", "job.toml:12: data.classes: -1 is below 0"},
              {"[net]", "crop = -1\n[net]", "job.toml:12: data.crop: -1 is below 0"},

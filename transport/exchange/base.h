@@ -120,5 +120,9 @@ std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config);
+/// Where its super-blocks begin, and the last one's end, of n nodes.
+std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks);
+/// One block's `fixed` words fit int32, which is what travels where no super-block has more.
+bool cssgd_narrow(std::span<const uint32_t> bounds);
 
 }   // namespace gradcast

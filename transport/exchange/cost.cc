@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "transport/exchange/base.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -124,9 +125,10 @@ void Counting::coded(bool codes, uint32_t reducers) {
 
 void Counting::cssgd() {
     const uint32_t r = config.r, segment = config.segment_bytes;
-    const double sets = choose(n - 1, r), super_blocks = choose(n, r), held = choose(n - 1, r - 1);   // sets: r + 1 ranks with this one in
+    const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: r + 1 ranks with this one in
     cost.d = r, cost.rounds = 1;
-    const uint32_t wide = width(config.weights.empty() && super_blocks == config.blocks);
+    const bool fixed = config.quantiser == Quantiser::fixed;   // only then it matters
+    const uint32_t wide = width(fixed && cssgd_narrow(cssgd_bounds(config, n, config.blocks)));
     for (const Bucket& bucket : config.layout->buckets) {
         const double bytes = ceil_of(static_cast<double>(bucket.count), r) * wide;
         multicasts(words, bytes, sets, r);

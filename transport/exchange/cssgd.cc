@@ -66,7 +66,7 @@ public:
         const auto blocks = static_cast<uint32_t>(samples_of_block.size());
         Placement placement;
         if (!check(view.n(), blocks).ok()) return ExchangeBase::place(view, samples_of_block);   // install() will say it
-        placement.bounds = bounds(view.n(), blocks);
+        placement.bounds = cssgd_bounds(config_, view.n(), blocks);
         const std::vector<Rank> ranks = subsets(view.n(), r_);
         for (size_t at = 0; at < ranks.size(); at += r_) placement.holders.emplace_back(ranks.begin() + at, ranks.begin() + at + r_);
         return placement;
@@ -123,36 +123,14 @@ private:
         return {};
     }
 
-    // A rank's share of all blocks it computes shall be its weight's share w.  With super-blocks in the proportion of the sum of v over
-    // their ranks that is so for v = w - (r-1)/(r(n-1)), as long as no sum is below 0 (then it is as near as can be); equal weights give
-    // equal ones.
-    std::vector<uint32_t> bounds(uint32_t n, uint64_t blocks) const {
-        const std::vector<Rank> ranks = subsets(n, r_);
-        double all = 0;
-        for (double weight : config_.weights) all += weight;
-        std::vector<uint64_t> ends = {0};
-        for (size_t at = 0; at < ranks.size(); at += r_) {
-            double sum = 0;
-            for (size_t i = at; i < at + r_ && !config_.weights.empty(); ++i)
-                sum += config_.weights[ranks[i]] / all - (r_ - 1.0) / (r_ * (n - 1.0));
-            const bool alike = config_.weights.empty() || r_ == n;
-            ends.push_back(ends.back() + (alike ? 1 : static_cast<uint64_t>(std::llround(std::max(sum, 0.0) * 0x1p30))));
-        }
-        std::vector<uint32_t> bounds;
-        for (uint64_t end : ends) bounds.push_back(static_cast<uint32_t>(end * blocks / ends.back()));
-        return bounds;
-    }
-
     Status plan_memory(Arena& arena) override {
         GC_ASSERT(config_.segment_bytes % 8 == 0);
         GC_TRY(check(n(), config_.blocks));
-        bounds_ = bounds(n(), config_.blocks);
+        bounds_ = cssgd_bounds(config_, n(), config_.blocks);
         word_ = sum_word_ = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
         if (config_.quantiser == Quantiser::fixed) {
-            // One block's words fit int32, which is what travels then.
-            for (size_t q = 1; q < bounds_.size(); ++q)
-                if (bounds_[q] - bounds_[q - 1] > 1) word_ = Word::i64;
             sum_word_ = Word::i64;
+            if (!cssgd_narrow(bounds_)) word_ = Word::i64;
         }
         place_ranks();
 
@@ -336,6 +314,8 @@ private:
 
     std::string missing_text(uint32_t s, uint32_t b) const override {
         const SlotState& slot = memory_[s];
+        if (slot.work[b].come == sets() * r_)
+            return fmt::format("{}all {} coded segments have come and are being added up", records_missing(s, b), sets() * r_);
         std::string text =
             fmt::format("{}{} of {} coded segments are missing", records_missing(s, b), sets() * r_ - slot.work[b].come, sets() * r_);
         for (uint32_t i = 0; i < segments(); ++i) {
@@ -397,6 +377,32 @@ private:
 };
 
 }   // namespace
+
+// A rank's share of all blocks it computes shall be its weight's share w.  With super-blocks in the proportion of the sum of v over
+// their ranks that is so for v = w - (r-1)/(r(n-1)), as long as no sum is below 0 (then it is as near as can be); equal weights give
+// equal ones.
+std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks) {
+    const uint32_t r = config.r;
+    const std::vector<Rank> ranks = subsets(n, r);
+    double all = 0;
+    for (double weight : config.weights) all += weight;
+    std::vector<uint64_t> ends = {0};
+    for (size_t at = 0; at < ranks.size(); at += r) {
+        double sum = 0;
+        for (size_t i = at; i < at + r && !config.weights.empty(); ++i) sum += config.weights[ranks[i]] / all - (r - 1.0) / (r * (n - 1.0));
+        const bool alike = config.weights.empty() || r == n;
+        ends.push_back(ends.back() + (alike ? 1 : static_cast<uint64_t>(std::llround(std::max(sum, 0.0) * 0x1p30))));
+    }
+    std::vector<uint32_t> bounds;
+    for (uint64_t end : ends) bounds.push_back(static_cast<uint32_t>(end * blocks / ends.back()));
+    return bounds;
+}
+
+bool cssgd_narrow(std::span<const uint32_t> bounds) {
+    for (size_t q = 1; q < bounds.size(); ++q)
+        if (bounds[q] - bounds[q - 1] > 1) return false;
+    return true;
+}
 
 std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config) { return std::make_unique<Cssgd>(config); }
 

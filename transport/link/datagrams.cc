@@ -120,13 +120,14 @@ Datagrams::Burst* Datagrams::next_burst() {
     burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1, burst.aimed = false;
     burst.to = queue.front().send.to, burst.to_group = queue.front().to_group, burst.copies = queue.front().send.copies;
     burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
-    const uint32_t count_max = sockets_.segments ? burst_max : 1;
+    const uint32_t count_max = sockets_.segments && !queue.front().alone ? burst_max : 1;
     for (uint32_t bytes = burst.segment_bytes; !queue.empty() && burst.count < count_max && bytes == burst.segment_bytes; queue.pop()) {
         const Queued& queued = queue.front();
         const Send& send = queued.send;
         bytes = static_cast<uint32_t>(send.payload.bytes) + frame_bytes;
         if (bytes > burst.segment_bytes || burst.bytes + bytes > burst_bytes_max || queued.to_group != burst.to_group ||
-            send.to.bits != burst.to.bits || send.copies != burst.copies || (!send.to.bits && send.to.rank != burst.to.rank))
+            (queued.alone && burst.count > 0) || send.to.bits != burst.to.bits || send.copies != burst.copies ||
+            (!send.to.bits && send.to.rank != burst.to.rank))
             break;
         std::byte* header = burst.frames.get() + burst.count * frame_bytes;
         std::byte* payload = send.payload.host;

@@ -72,6 +72,7 @@ private:
         Send send;
         uint32_t ticket;
         bool inlined, to_group;   // to_group: whatever the verdict
+        bool alone = false;       // in a burst of its own
     };
     class Queue {
     public:
