@@ -44,6 +44,8 @@ Status classes_find(const std::string& folder, std::vector<std::string>* classes
     for (const std::string& name : *classes)
         if (!is_folder(folder + "/" + name))
             return fail(Code::data, "{}/{}: not a folder: images lie in a folder for each class", folder, name);
+        else if (name.find(',') != name.npos)
+            return fail(Code::data, "{}/{}: a comma divides the names of classes: give the folder a name without one", folder, name);
     if (classes->size() > classes_max) return fail(Code::data, "{}: {} classes are more than {}", folder, classes->size(), classes_max);
     return {};
 }
@@ -95,7 +97,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
             if (image.H != H || image.W != W)
                 return fail(Code::data,
                             "{}: {} x {} pixels, but {} has {} x {}: all must be alike (as by mogrify -resize {}x{}! in a copy)", path,
-                            image.H, image.W, first, H, W, W, H);
+                            image.W, image.H, first, W, H, W, H);
             C = std::max(C, image.C);
         }
     const uint64_t sample = uint64_t{C} * H * W, count = found[0].paths.size() + found[1].paths.size();

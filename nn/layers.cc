@@ -108,20 +108,21 @@ struct Row {
     Kind kind;
     const char* name;
     const char* short_name;   // of a layer without a name: short_name and number
+    const char* keys;         // that it has, of those that not all have
     Status (*shape)(const NetSpec& spec, Layer& layer);
 };
 constexpr std::array rows = {
-    Row{Kind::conv, "conv", "conv", conv_shape},
-    Row{Kind::inner_product, "inner_product", "fc", inner_product_shape},
-    Row{Kind::max_pool, "max_pool", "pool", pool_shape},
-    Row{Kind::average_pool, "average_pool", "average", pool_shape},
-    Row{Kind::global_average_pool, "global_average_pool", "global", global_average_pool_shape},
-    Row{Kind::relu, "relu", "relu", same_shape},
-    Row{Kind::dropout, "dropout", "dropout", dropout_shape},
-    Row{Kind::batch_norm, "batch_norm", "norm", batch_norm_shape},
-    Row{Kind::add, "add", "add", same_shape},
-    Row{Kind::softmax_cross_entropy, "softmax_cross_entropy", "loss", loss_shape},
-    Row{Kind::squared_loss, "squared_loss", "loss", loss_shape},
+    Row{Kind::conv, "conv", "conv", "outputs kernel stride pad bias", conv_shape},
+    Row{Kind::inner_product, "inner_product", "fc", "outputs bias", inner_product_shape},
+    Row{Kind::max_pool, "max_pool", "pool", "kernel stride pad ceil", pool_shape},
+    Row{Kind::average_pool, "average_pool", "average", "kernel stride pad ceil", pool_shape},
+    Row{Kind::global_average_pool, "global_average_pool", "global", "", global_average_pool_shape},
+    Row{Kind::relu, "relu", "relu", "", same_shape},
+    Row{Kind::dropout, "dropout", "dropout", "rate", dropout_shape},
+    Row{Kind::batch_norm, "batch_norm", "norm", "", batch_norm_shape},
+    Row{Kind::add, "add", "add", "", same_shape},
+    Row{Kind::softmax_cross_entropy, "softmax_cross_entropy", "loss", "", loss_shape},
+    Row{Kind::squared_loss, "squared_loss", "loss", "", loss_shape},
 };
 static_assert(rows.size() == kind_count);
 constexpr auto names = [] {
@@ -129,6 +130,18 @@ constexpr auto names = [] {
     for (const Row& row : rows) result[static_cast<size_t>(row.kind)] = row.name;
     return result;
 }();
+
+Status keys_check(const Row& row, const LayerSpec& spec, const std::string& name) {
+    const LayerSpec none;
+    const std::pair<const char*, bool> given[] = {{"outputs", spec.outputs != none.outputs}, {"kernel", spec.kernel != none.kernel},
+                                                  {"stride", spec.stride != none.stride},    {"pad", spec.pad != none.pad},
+                                                  {"ceil", spec.ceil != none.ceil},          {"bias", spec.bias != none.bias},
+                                                  {"rate", spec.rate != none.rate}};
+    for (auto [key, is] : given)
+        if (is && std::string_view(row.keys).find(key) == std::string_view::npos)
+            return fail(Code::invalid, "layer {}: {} has no {}{}{}", name, row.name, key, *row.keys ? ", but " : "", row.keys);
+    return {};
+}
 
 std::string joined(std::span<const char* const> words) {
     std::string all;
@@ -203,6 +216,7 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
         if (each.name.empty()) layer.spec.name = fmt::format("{}{}", row->short_name, number);
         for (const Layer& other : result)
             if (other.spec.name == layer.spec.name) return fail(Code::invalid, "two layers have the name {}", layer.spec.name);
+        GC_TRY(keys_check(*row, each, layer.spec.name));
         GC_TRY(inputs(spec, result, layer));
         if (layer.in.elements() > elements_max)
             return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, text(layer.in));

@@ -686,7 +686,14 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     omp_set_num_threads(1);
     Arena arena;
     std::unique_ptr<Net> net;
-    GC_TRY(net_cpu_plan(spec, {.lanes = threads, .samples_max = evaluation_batch}, arena, &net));
+    // Forward only, but for blocks of one sample; in bf16 where the job was and this CPU can.
+    NetConfig config{.lanes = threads, .samples_max = evaluation_batch, .block_sizes = {1}, .precision = job.precision};
+    Status planned = net_cpu_plan(spec, config, arena, &net);
+    if (planned.code == Code::unsupported && config.precision != Precision::f32) {
+        config.precision = Precision::f32;
+        planned = net_cpu_plan(spec, config, arena, &net);
+    }
+    GC_TRY(planned);
     Evaluator evaluator(*set, model.mean, model.std);
     evaluator.plan(threads, arena);
     if (info.target_scale == 0) evaluator.confuse();
@@ -705,7 +712,8 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
                     .right_of_class = evaluator.right_of_class,
                     .confusion = evaluator.confusion,
                     .class_names = set->shards()[0].info.class_names,
-                    .digest = model.digest};
+                    .digest = model.digest,
+                    .kernels = net->kernels()};
     for (const BatchResult& result : results) done.right += result.right, done.loss += result.loss;
     done.loss /= static_cast<double>(info.count);
     *evaluation = std::move(done);

@@ -87,6 +87,7 @@ struct Evaluation {
     std::vector<uint64_t> confusion;   // [classes, classes]: how many of the row's class are taken for the column's; see Evaluator
     std::string class_names;           // of the data set, as in DataInfo; empty: not known
     std::string digest;                // of the parameters
+    std::string kernels;               // the kernel set
 };
 Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation);
 

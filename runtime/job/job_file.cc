@@ -399,6 +399,16 @@ private:
             if (number == 1) mistake(line(key), key, "1 is not below 1");
         if (optimiser.nesterov && (optimiser.kind != "sgd" || optimiser.momentum == 0))
             mistake(line("optimiser.nesterov"), "optimiser.nesterov", "goes with sgd and a momentum above 0");
+        const OptimiserConfig none;
+        for (auto [key, given, of, is, user] :
+             {std::tuple{"optimiser.momentum", optimiser.momentum != none.momentum, "kind", &optimiser.kind, "sgd"},
+              {"optimiser.beta1", optimiser.beta1 != none.beta1, "kind", &optimiser.kind, "adam"},
+              {"optimiser.beta2", optimiser.beta2 != none.beta2, "kind", &optimiser.kind, "adam"},
+              {"optimiser.epsilon", optimiser.epsilon != none.epsilon, "kind", &optimiser.kind, "adam"},
+              {"optimiser.decay_every", optimiser.decay_every != none.decay_every, "schedule", &optimiser.schedule, "step"},
+              {"optimiser.decay", optimiser.decay != none.decay, "schedule", &optimiser.schedule, "step"},
+              {"optimiser.lr_end", optimiser.lr_end != none.lr_end, "schedule", &optimiser.schedule, "cosine"}})
+            if (given && *is != user) mistake(line(key), key, fmt::format("goes with {} = \"{}\", not \"{}\"", of, user, *is));
         if (optimiser.schedule == "step" && optimiser.decay_every == 0)
             mistake(line("optimiser.schedule"), "optimiser.schedule", "step needs decay_every, a number of steps");
 

@@ -71,6 +71,8 @@ public:
         Le64 length;
         if (size < sizeof length) return wrong(fmt::format("its {} bytes are too few for a header", size));
         GC_TRY(bytes(&length, sizeof length));
+        constexpr uint64_t hdf5 = 0x0A1A0A0D46444889;   // "\x89HDF\r\n\x1a\n"
+        if (length.get() == hdf5) return wrong("it is an HDF5 file: make one of it by gradcastctl export MODEL --format safetensors");
         if (length.get() > size - sizeof length)
             return wrong(fmt::format("its header would have {} bytes, the file has {}: it is cut short, or no safetensors file",
                                      length.get(), size));

@@ -144,7 +144,7 @@ TEST_F(ImportImages, JpegIsNearWhatWasPacked) {
 
 TEST_F(ImportImages, UnequalSizesNameBoth) {
     png(in("test/bee/z.png"), W, H, PNG_FORMAT_RGB, pixels(3, 3));
-    expect_refused({"from/test/bee/z.png", "5 x 6 pixels", "from/train/ant/x.png has 6 x 5", "resize"});
+    expect_refused({"from/test/bee/z.png", "6 x 5 pixels", "from/train/ant/x.png has 5 x 6", "resize 5x6!"});
 }
 
 TEST_F(ImportImages, CorruptOnesAreNamed) {
@@ -180,6 +180,9 @@ TEST_F(ImportImages, FoldersThatAreNotOfClasses) {
     std::filesystem::remove(in("train/ant/deep"));
     write_file(in("train/list.txt"), "x");
     expect_refused({"from/train/list.txt: not a folder"});
+    std::filesystem::remove(in("train/list.txt"));
+    std::filesystem::create_directories(in("train/a,b"));
+    expect_refused({"from/train/a,b: a comma divides"});
     from = folder.file("none");
     expect_refused({"none: no such folder"});
     std::filesystem::create_directories(from);

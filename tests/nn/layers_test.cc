@@ -98,6 +98,9 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
               "layer add1: its inputs conv2 4x2x2 and conv1 4x3x3 must be alike");
     EXPECT_EQ(mistake({conv(4, 1), add("conv2"), fc(10), loss()}), "layer add1: from \"conv2\" is no layer before it: did you mean conv1?");
     EXPECT_EQ(mistake({conv(4, 1), named(fc(10), "", "later"), loss()}), "layer fc1: from \"later\" is no layer before it");
+    EXPECT_EQ(mistake({{.kind = "inner_product", .outputs = 10, .kernel = 3}, loss()}),
+              "layer fc1: inner_product has no kernel, but outputs bias");
+    EXPECT_EQ(mistake({fc(10), {.kind = "relu", .rate = 0.5}, loss()}), "layer relu1: relu has no rate");
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "add"}, fc(10), loss()}),
               "layer add1: it needs `from`, the earlier layer whose output it adds");
     EXPECT_EQ(mistake({conv(4, 1), conv(5, 1), named(fc(10), "", "conv1"), loss()}), "layer conv2: no layer takes its output 5x3x3");

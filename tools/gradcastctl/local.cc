@@ -212,7 +212,7 @@ Status Cluster::check() {
     return interrupts() ? fail(Code::cancelled, "interrupted") : Status{};
 }
 
-void Cluster::stop() {
+void Cluster::stop(bool leave) {
     for (const Node& node : nodes_)
         if (node.pid > 0) ::kill(node.pid, SIGTERM);
     const int before = interrupts();
@@ -232,6 +232,7 @@ void Cluster::stop() {
     }
     nodes_.clear();
     std::error_code error;
+    if (leave) folder_.clear();
     if (!folder_.empty()) std::filesystem::remove_all(std::exchange(folder_, {}), error);
 }
 

@@ -24,8 +24,8 @@ public:
     Status start(uint32_t nodes);
     /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
     Status check();
-    /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL; then removes all files.
-    void stop();
+    /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL; then removes all files, or leaves them.
+    void stop(bool leave = false);
     Client client(uint32_t node) const { return Client(nodes_[node].socket); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
     uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }

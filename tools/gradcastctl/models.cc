@@ -79,7 +79,7 @@ int command_evaluate(const Options& options, const std::string& which, const std
     Status status = model_evaluate(path, data, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (evaluation.regression) {
-        Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}};
+        Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}, {"kernels", evaluation.kernels}};
         if (options.json) fmt::print("{}\n", json_text(json, 2));
         else fmt::print("{} samples\nmse {:.6f}\ndigest {}\n", evaluation.count, evaluation.loss, evaluation.digest);
         return exit_done;
@@ -101,11 +101,11 @@ int command_evaluate(const Options& options, const std::string& which, const std
         if (!evaluation.confusion.empty()) json["confusion"] = Json::array();
         for (auto row = evaluation.confusion.begin(); row != evaluation.confusion.end(); row += static_cast<ptrdiff_t>(classes))
             json["confusion"].push_back(std::vector<uint64_t>(row, row + static_cast<ptrdiff_t>(classes)));
-        json["accuracy"] = accuracy, json["digest"] = evaluation.digest;
+        json["accuracy"] = accuracy, json["digest"] = evaluation.digest, json["kernels"] = evaluation.kernels;
         fmt::print("{}\n", json_text(json, 2));
         return exit_done;
     }
-    fmt::print("{} samples, {} right, loss {:.6f}\n", evaluation.count, evaluation.right, evaluation.loss);
+    fmt::print("{} samples, {} right, loss {:.6f}, kernels {}\n", evaluation.count, evaluation.right, evaluation.loss, evaluation.kernels);
     std::vector<std::vector<std::string>> rows = {{"class", "samples", "right", "accuracy"}};
     const bool matrix = classes <= matrix_classes_max;
     for (size_t k = 0; k < classes && matrix; ++k) rows[0].push_back(fmt::format("as {}", k));

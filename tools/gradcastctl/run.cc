@@ -27,15 +27,20 @@ std::string keep_default(const JobDetail& job) {
     return fmt::format("{}/gradcast/{}-{}", base, job.summary.name, job.summary.id.substr(0, 8));
 }
 
-/// Copies what the job left at rank 0.
+/// Copies what the job left at rank 0, each file whole or not at all.
 Status keep_results(const JobDetail& job, const std::string& folder) {
     GC_TRY(make_directories(folder));
     for (const char* name : {"job.toml", "log", "steps.jsonl", "final.h5"}) {
         std::filesystem::path from = std::filesystem::path(job.folder) / name;
         std::error_code error;
         if (!std::filesystem::exists(from, error)) continue;   // a job that failed has no model
-        std::filesystem::copy_file(from, std::filesystem::path(folder) / name, std::filesystem::copy_options::overwrite_existing, error);
-        if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", from.string(), folder, error.message());
+        const std::filesystem::path to = std::filesystem::path(folder) / name, part = to.string() + ".part";
+        std::filesystem::copy_file(from, part, std::filesystem::copy_options::overwrite_existing, error);
+        if (!error) std::filesystem::rename(part, to, error);
+        if (!error) continue;
+        std::error_code ignored;
+        std::filesystem::remove(part, ignored);
+        return fail(Code::node_io, "cannot copy {} to {}: {}; it is left where it is", from.string(), folder, error.message());
     }
     return {};
 }
@@ -100,7 +105,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     Status kept = keep_results(job, keep);
     if (kept.ok() && !profile.empty()) kept = keep_profile(folders, profile);
     if (job.summary.status.state != JobState::done) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
-    cluster.stop();
+    cluster.stop(!kept.ok());
     int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
     return kept.ok() ? exit : complain(exit_failed, "{}", kept.what);
 }
