@@ -1,6 +1,5 @@
-// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  For few samples: oneDNN copies all weights at each call, which takes
-// longer than the products of a small block.  Here they are read once and in order.  Three builds of one file; each is a kernel set of its
-// own (nn_isa). A sample's y and dx are the same whatever other samples there are.
+// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Nothing is copied.  Three builds of one file; each is a kernel set of
+// its own (nn_isa).  A sample's y and dx are the same whatever other samples there are.
 #pragma once
 #include <cstdint>
 

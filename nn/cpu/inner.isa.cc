@@ -1,15 +1,27 @@
+// Matrices are read as they are: packing them takes longer than it saves, even where rows are 4096 bytes apart and fall into one set of the
+// first-level cache.  What counts is how often something comes from which cache: each pass cuts its matrices such that what is used again
+// is still in the second level.  Loops over sums are unrolled, or GCC keeps them in memory.
 #include "nn/cpu/inner.h"
 
+#include <array>
 #include <utility>
 
 #include "nn/cpu/vector.h"
+
+#define GC_UNROLL _Pragma("GCC unroll 16")
 
 namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-constexpr uint32_t columns = width == 16 ? 4 : 2;
-constexpr uint32_t rows = width == 16 ? 6 : 4;   // rows * columns sums at a time: what the registers hold
+// What the registers hold: sums of a tile, forward samples * outputs of them, backward rows * columns.
+#if defined(__AVX512F__)
+constexpr uint32_t outputs = 4, samples = 6, rows = 6, columns = 4;
+#elif defined(__AVX2__)
+constexpr uint32_t outputs = 4, samples = 2, rows = 4, columns = 2;
+#else
+constexpr uint32_t outputs = 4, samples = 1, rows = 4, columns = 2;
+#endif
 
 /// Some lanes of a register: those that a row's end leaves.
 struct Some {
@@ -34,64 +46,83 @@ struct Some {
 #endif
 };
 
+/// How many of `left` come next, such that none is left to be computed alone.
+uint32_t part(uint32_t left, uint32_t most) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
+
 // ---- forward -----------------------------------------------------------------------------------------------------------------------
 
-constexpr uint32_t outputs = 4, samples = width / outputs;   // of a tile: one register of results
-
-/// Of the lanes of a and b, in order, the first or the second halves of all runs of `run`.
-template <uint32_t run, bool second, int... lane>
-inline __attribute__((always_inline)) V halves(const V& a, const V& b, std::integer_sequence<int, lane...>) {
-    constexpr int half = run / 2;
-    return __builtin_shufflevector(a, b, (lane / half * 2 * half + lane % half + (second ? half : 0))...);
+/// Lanes in runs of `half`: of a the sums of the first and the second run where the first was, of b where the second was, and so on.
+template <uint32_t half, int... lane>
+inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
+    constexpr int run = half, other = width;
+    return __builtin_shufflevector(a, b, (lane & run ? lane + other : lane)...) +
+           __builtin_shufflevector(a, b, (lane & run ? lane + other - run : lane + run)...);
 }
-using Places = std::make_integer_sequence<int, width>;
 
 /// result[i] = the sum over the lanes of v[i].
-template <uint32_t run = width>
-inline __attribute__((always_inline)) V lane_sums(const V* v) {
-    if constexpr (run == 1) {
-        return v[0];
-    } else {
-        V next[run / 2];
-        for (uint32_t i = 0; i < run / 2; ++i)
-            next[i] = halves<run, false>(v[2 * i], v[2 * i + 1], Places()) + halves<run, true>(v[2 * i], v[2 * i + 1], Places());
-        return lane_sums<run / 2>(next);
+template <uint32_t half = width / 2>
+inline __attribute__((always_inline)) V lane_sums(V* v) {
+    GC_UNROLL for (uint32_t i = 0; i < half; ++i) v[i] = folded<half>(v[i], v[i + half], std::make_integer_sequence<int, width>());
+    if constexpr (half > 1) return lane_sums<half / 2>(v);
+    else return v[0];
+}
+
+/// y of `height` samples and `count` outputs, at most `outputs` of them.
+template <uint32_t height, bool fetch>
+void dots(float* y, const float* x, const float* w, const float* bias, uint32_t count, const InnerShape& s) {
+    typedef float Results __attribute__((vector_size(outputs * sizeof(float))));
+    constexpr uint32_t sums = (height * outputs + width - 1) / width * width;
+    const uint64_t C = s.C, whole = C / width * width;
+    const float* row[outputs];   // at the edge some twice, to be thrown away
+    for (uint32_t i = 0; i < outputs; ++i) row[i] = w + least(i, count - 1) * C;
+    V sum[sums] = {};
+    for (uint64_t c = 0; c < whole; c += width) {
+        V weight[outputs];
+        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) {
+            weight[i] = load(row[i] + c);
+            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);   // the next ones: each row is a page
+        }
+        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
+            const V value = load(x + j * C + c);
+            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+        }
+    }
+    if (const Some some{static_cast<uint32_t>(C - whole)}; some.count) {
+        V weight[outputs];
+        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(row[i] + whole);
+        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
+            const V value = some.load(x + j * C + whole);
+            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+        }
+    }
+    float results[sums], biases[outputs] = {};
+    GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(sum + i));
+    if (bias) __builtin_memcpy(biases, bias, count * sizeof(float));
+    for (uint32_t j = 0; j < height; ++j, y += s.K) {
+        Results result, each;
+        __builtin_memcpy(&result, results + j * outputs, sizeof result);
+        __builtin_memcpy(&each, biases, sizeof each);
+        result += each;
+        if (count == outputs) __builtin_memcpy(y, &result, sizeof result);
+        else __builtin_memcpy(y, &result, count * sizeof(float));
     }
 }
 
+template <size_t... i>
+constexpr auto dots_of(std::index_sequence<i...>) {
+    return std::array{dots<i / 2 + 1, i % 2 != 0>...};
+}
+
 void forward(float* y, const float* x, const float* w, const float* bias, const InnerShape& s) {
-    const uint32_t whole = s.C / width * width, rest = s.C - whole;
-    const Some some{rest};
-    for (uint32_t k = 0; k < s.K; k += outputs)
-        for (uint32_t n = 0; n < s.N; n += samples) {
-            const float *from_w[outputs], *from_x[samples];   // at the edges some twice, to be thrown away
-            for (uint32_t i = 0; i < outputs; ++i) from_w[i] = w + uint64_t{least(k + i, s.K - 1)} * s.C;
-            for (uint32_t j = 0; j < samples; ++j) from_x[j] = x + uint64_t{least(n + j, s.N - 1)} * s.C;
-            V sum[width] = {};
-            for (uint32_t c = 0; c < whole; c += width) {
-                V weight[outputs];
-                for (uint32_t i = 0; i < outputs; ++i) {
-                    weight[i] = load(from_w[i] + c);
-                    if (n == 0) __builtin_prefetch(from_w[i] + uint64_t{outputs} * s.C + c);   // the next ones: each row is a page
-                }
-                for (uint32_t j = 0; j < samples; ++j) {
-                    const V value = load(from_x[j] + c);
-                    for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
-                }
-            }
-            if (rest) {
-                V weight[outputs];
-                for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(from_w[i] + whole);
-                for (uint32_t j = 0; j < samples; ++j) {
-                    const V value = some.load(from_x[j] + whole);
-                    for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
-                }
-            }
-            float results[width];
-            store(results, lane_sums(sum));
-            for (uint32_t j = 0; j < least(samples, s.N - n); ++j)
-                for (uint32_t i = 0; i < least(outputs, s.K - k); ++i)
-                    y[uint64_t{n + j} * s.K + k + i] = results[j * outputs + i] + (bias ? bias[k + i] : 0.0f);
+    constexpr auto each = dots_of(std::make_index_sequence<2 * samples>());
+    constexpr uint32_t together = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
+    const uint32_t fit = together / s.C / outputs * outputs, step = fit ? fit : outputs;
+    for (uint32_t first = 0; first < s.K; first += step)
+        for (uint32_t n = 0, height = 0; n < s.N; n += height) {
+            height = part(s.N - n, samples);
+            for (uint32_t k = first, end = least(first + step, s.K); k < end; k += outputs)
+                each[2 * (height - 1) + (n == 0)](y + uint64_t{n} * s.K + k, x + uint64_t{n} * s.C, w + uint64_t{k} * s.C,
+                                                  bias ? bias + k : nullptr, least(outputs, end - k), s);
         }
 }
 
@@ -104,28 +135,32 @@ struct Sums {
     uint64_t to_row, from_row, factor_row, factor_term;
     uint32_t terms;
     bool add;
-    bool fetch;   // the rows of `from` behind these, ahead of the next call
 };
 
-template <uint32_t height, uint32_t vectors>
-inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c) {
-    V sum[height][vectors];
-    for (uint32_t i = 0; i < height; ++i)
-        for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = t.add ? load(t.to + i * t.to_row + c + v * width) : V{};
+/// Some columns: whole vectors of them, or where there are fewer one vector with some lanes.
+template <uint32_t height, uint32_t vectors, bool whole = true>
+inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some some = {}) {
+    static_assert(whole || vectors == 1);
+    auto get = [some](const float* from) { return whole ? load(from) : some.load(from); };
+    const uint64_t to_row = t.to_row, from_row = t.from_row, factor_row = t.factor_row, factor_term = t.factor_term;
+    float* const to = t.to + c;
+    V sum[height][vectors] = {};
+    if (t.add) {
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i)
+            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(to + i * to_row + v * width);
+    }
     const float *from = t.from + c, *factor = t.factor;
-    for (uint32_t j = 0; j < t.terms; ++j, from += t.from_row, factor += t.factor_term) {
+    for (uint32_t j = t.terms; j > 0; --j, from += from_row, factor += factor_term) {
         V value[vectors];
-        for (uint32_t v = 0; v < vectors; ++v) {
-            value[v] = load(from + v * width);
-            if (t.fetch) __builtin_prefetch(from + t.terms * t.from_row + v * width);
-        }
-        for (uint32_t i = 0; i < height; ++i) {
-            const V times = all(factor[i * t.factor_row]);
-            for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) value[v] = get(from + v * width);
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
+            const V times = all(factor[i * factor_row]);
+            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
         }
     }
-    for (uint32_t i = 0; i < height; ++i)
-        for (uint32_t v = 0; v < vectors; ++v) store(t.to + i * t.to_row + c + v * width, sum[i][v]);
+    GC_UNROLL for (uint32_t i = 0; i < height; ++i)
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v)
+            whole ? store(to + i * to_row + v * width, sum[i][v]) : some.store(to + i * to_row, sum[i][v]);
 }
 
 template <uint32_t height>
@@ -133,67 +168,54 @@ void sums_of_rows(const Sums& t, uint64_t C) {
     uint64_t c = 0;
     for (; c + columns * width <= C; c += columns * width) sums<height, columns>(t, c);
     for (; c + width <= C; c += width) sums<height, 1>(t, c);
-    if (c == C) return;
-    const Some some{static_cast<uint32_t>(C - c)};   // what is left of a row, the same way
-    V sum[height];
-    for (uint32_t i = 0; i < height; ++i) sum[i] = t.add ? some.load(t.to + i * t.to_row + c) : V{};
-    for (uint32_t j = 0; j < t.terms; ++j) {
-        const V value = some.load(t.from + j * t.from_row + c);
-        for (uint32_t i = 0; i < height; ++i) multiply_add(sum[i], all(t.factor[i * t.factor_row + j * t.factor_term]), value);
+    if (c < C) sums<height, 1, false>(t, c, {static_cast<uint32_t>(C - c)});
+}
+
+template <size_t... i>
+constexpr auto rows_of(std::index_sequence<i...>) {
+    return std::array{sums_of_rows<i + 1>...};
+}
+
+/// `left` rows of C columns.
+void sums_of(uint32_t left, Sums t, uint64_t C) {
+    constexpr auto each = rows_of(std::make_index_sequence<rows>());
+    for (uint32_t height = 0; left; left -= height) {
+        height = part(left, rows);
+        each[height - 1](t, C);
+        t.to += height * t.to_row, t.factor += height * t.factor_row;
     }
-    for (uint32_t i = 0; i < height; ++i) some.store(t.to + i * t.to_row + c, sum[i]);
-}
-
-void sums_of(uint32_t height, const Sums& t, uint64_t C) {
-    if (height == rows) sums_of_rows<rows>(t, C);
-    else if (height == 4) sums_of_rows<4>(t, C);
-    else if (height == 3) sums_of_rows<3>(t, C);
-    else if (height == 2) sums_of_rows<2>(t, C);
-    else sums_of_rows<1>(t, C);
-}
-
-/// How many of `left` rows come next, such that none is left to be computed alone.
-uint32_t height_of(uint32_t left) {
-    if (left >= rows + 3 || left == rows) return rows;
-    return left <= 4 ? left : left == 5 ? 3 : 4;
 }
 
 void backward_data(float* dx, const float* dy, const float* w, const InnerShape& s) {
-    constexpr uint32_t together = 16;   // rows of weights that stay in the cache while all samples use them
+    constexpr uint32_t strip = columns * width;   // of weights, whose rows
+    constexpr uint32_t together = 512;            // stay in the second-level cache while all samples use them
     for (uint32_t k = 0; k < s.K; k += together)
-        for (uint32_t n = 0, height = 0; n < s.N; n += height) {
-            height = height_of(s.N - n);
-            sums_of(height,
-                    {.to = dx + uint64_t{n} * s.C,
-                     .from = w + uint64_t{k} * s.C,
-                     .factor = dy + uint64_t{n} * s.K + k,
+        for (uint32_t c = 0; c < s.C; c += strip)
+            sums_of(s.N,
+                    {.to = dx + c,
+                     .from = w + uint64_t{k} * s.C + c,
+                     .factor = dy + k,
                      .to_row = s.C,
                      .from_row = s.C,
                      .factor_row = s.K,
                      .factor_term = 1,
                      .terms = least(together, s.K - k),
-                     .add = k > 0,
-                     .fetch = n == 0},
-                    s.C);
-        }
+                     .add = k > 0},
+                    least(strip, s.C - c));
 }
 
 void backward_weights(float* dw, float* db, const float* dy, const float* x, const InnerShape& s) {
-    for (uint32_t k = 0, height = 0; k < s.K; k += height) {
-        height = height_of(s.K - k);
-        sums_of(height,
-                {.to = dw + uint64_t{k} * s.C,
-                 .from = x,
-                 .factor = dy + k,
-                 .to_row = s.C,
-                 .from_row = s.C,
-                 .factor_row = 1,
-                 .factor_term = s.K,
-                 .terms = s.N,
-                 .add = false,
-                 .fetch = false},
-                s.C);
-    }
+    sums_of(s.K,
+            {.to = dw,
+             .from = x,
+             .factor = dy,
+             .to_row = s.C,
+             .from_row = s.C,
+             .factor_row = 1,
+             .factor_term = s.K,
+             .terms = s.N,
+             .add = false},
+            s.C);
     for (uint32_t n = 0; n < s.N && db; ++n)
         for (uint32_t k = 0; k < s.K; ++k) db[k] = (n ? db[k] : 0.0f) + dy[uint64_t{n} * s.K + k];
 }

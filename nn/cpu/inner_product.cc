@@ -1,16 +1,13 @@
 // Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].
 //
-// Everything stays in canonical order.  oneDNN has kernels for blocked weights that are up to a tenth faster by themselves, but reordering
-// dweight in each block costs more than they win: mlp 5.6 against 7.6 thousand images/s with blocks of 16, 10.4 against 11.9 with 100.
+// Everything stays in canonical order.  Float is computed by kernels of our own: oneDNN's copy all weights at each call.  bf16 is oneDNN's.
 #include "nn/cpu/build.h"
 #include "nn/cpu/inner.h"
 
 namespace gradcast::cpu {
 namespace {
 
-constexpr uint32_t few_samples = 48;   // up to which our own kernels are faster
-
-Status inner_few(Build& b) {
+Status inner_float(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
@@ -50,7 +47,7 @@ Status inner_few(Build& b) {
 }   // namespace
 
 Status inner_product(Build& b) {
-    if (b.samples <= few_samples && b.type == dnnl_f32) return inner_few(b);
+    if (b.type == dnnl_f32) return inner_float(b);
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;

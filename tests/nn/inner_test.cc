@@ -11,7 +11,7 @@ namespace gradcast {
 namespace {
 
 TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
-    std::vector<InnerShape> shapes = {{100, 784, 10}, {12, 65, 33}, {16, 400, 120}, {3, 1, 1}};
+    std::vector<InnerShape> shapes = {{100, 784, 10}, {133, 300, 51}, {7, 9, 1030}, {2, 40000, 9}, {12, 65, 33}, {16, 400, 120}, {3, 1, 1}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
     for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
         if (isa > isa_best()) continue;
@@ -71,7 +71,7 @@ TEST(Inner, ASampleIsTheSameInAnyCompany) {
     for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
         if (isa > isa_best()) continue;
         const InnerKernels& kernels = inner_kernels(isa);
-        constexpr uint32_t N = 13, C = 37, K = 21;
+        constexpr uint32_t N = 113, C = 137, K = 551;   // more than what is computed together in each of them
         const std::vector<float> x = numbers(N * C, 1), w = numbers(K * C, 2), dy = numbers(N * K, 3);
         std::vector<float> y(N * K), dx(N * C), one_y(K), one_dx(C);
         kernels.forward(y.data(), x.data(), w.data(), nullptr, {N, C, K});
