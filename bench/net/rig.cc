@@ -38,6 +38,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
         records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
     failed_.resize(blocks), quantise_ns.resize(threads);
     lanes_.open(threads > 1 ? threads : 0);
+    net_->apply_on(lanes_);
     return {};
 }
 

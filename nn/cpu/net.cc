@@ -67,6 +67,7 @@ public:
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
     Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
+    void apply_on(Lanes& lanes) override { apply_lanes_ = &lanes; }
 
 private:
     Status make(Build& build, Program& program);
@@ -78,6 +79,12 @@ private:
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(size_t layer);
+    struct Applied {
+        Optimiser& optimiser;
+        const Sum& sum;
+        std::span<const double> units;
+    };
+    void apply_piece(uint32_t lane, const Applied& applied, uint32_t piece);
 
     NetSpec spec_;
     NetConfig config_;
@@ -97,6 +104,7 @@ private:
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
+    Lanes* apply_lanes_ = nullptr;
     const char* kernels_name_ = nullptr;
     const FloatKernels& kernels_ = float_kernels(isa_best());
 };
@@ -118,6 +126,7 @@ Status kernels_name(Precision precision, const char** name) {
 
 constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
 constexpr uint64_t apply_chunk = 4096;     // elements turned to float at a time: they stay in the first-level cache
+constexpr uint64_t apply_share = 65536;    // and that one lane takes of a bucket, so that waking lanes is worth it
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
@@ -216,7 +225,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
     arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
-    arena.plan("parameters", apply_chunk * sizeof(float), &apply_memory_);
+    arena.plan("parameters", config.lanes * apply_chunk * sizeof(float), &apply_memory_);
     return {};
 }
 
@@ -356,16 +365,17 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     return {};
 }
 
-Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
-    OneThread one;
-    GC_ASSERT(sum.bucket < layout_.buckets.size());
+void CpuNet::apply_piece(uint32_t lane, const Applied& applied, uint32_t piece) {
+    const auto& [optimiser, sum, units] = applied;
     const Bucket& bucket = layout_.buckets[sum.bucket];
-    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
-    float* gradient = apply_memory_.as<float>();
+    const uint64_t begin = bucket.offset + piece * apply_share, end = std::min(begin + apply_share, bucket.offset + bucket.count);
+    float* gradient = apply_memory_.as<float>() + lane * apply_chunk;
     for (uint32_t g = 0; g < bucket.group_count; ++g) {
         const Group& group = layout_.groups[bucket.group + g];
-        for (uint64_t i = 0; i < group.count; i += apply_chunk) {
-            uint64_t count = std::min(apply_chunk, group.count - i), offset = group.offset + i, word = offset - bucket.offset;
+        const uint64_t group_end = std::min(group.offset + group.count, end);
+        for (uint64_t offset = std::max(group.offset, begin), count = 0; offset < group_end; offset += count) {
+            count = std::min(apply_chunk, group_end - offset);
+            const uint64_t word = offset - bucket.offset;
             switch (sum.word) {
                 case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, units[g]); break;
                 case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]); break;
@@ -379,6 +389,19 @@ Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const doubl
             optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
         }
     }
+}
+
+Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
+    OneThread one;
+    GC_ASSERT(sum.bucket < layout_.buckets.size());
+    const Bucket& bucket = layout_.buckets[sum.bucket];
+    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
+    const Applied applied{optimiser, sum, units};
+    const auto pieces = static_cast<uint32_t>((bucket.count + apply_share - 1) / apply_share);
+    if (pieces > 1 && apply_lanes_ && apply_lanes_->count() > 1)
+        apply_lanes_->run(pieces, [this, &applied](uint32_t lane, uint32_t piece) { apply_piece(lane, applied, piece); });
+    else
+        for (uint32_t piece = 0; piece < pieces; ++piece) apply_piece(0, applied, piece);
     for (size_t i = 0; i < layers_.size(); ++i)
         if (layers_[i].parameters() && layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count)
             refresh_layer(i);

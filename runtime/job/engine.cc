@@ -79,6 +79,7 @@ public:
         GC_TRY(start());
         GC_TRY(loader_start(*loader_));
         lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
+        net_->apply_on(lanes_);
         GC_TRY(probe());
         job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, start_digest_, &progress_,
                                       running_.exchange->losses_tolerated()},
