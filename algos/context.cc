@@ -36,20 +36,23 @@ public:
 
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
-        if (context_.exchange->summed(step_)) {
-            context_.net.cancel(step_);   // the other lanes' blocks too
-            return fail(Code::cancelled, "the step is summed without this block");
-        }
+        GC_TRY(needed());
         Fence fence;
-        const uint32_t target = context_.exchange->target_of(id.block);
         {
             const Span span(context_.profile, lane, "quantise");
-            GC_TRY(context_.codec.add(lane, id, bucket, gradient, context_.exchange->plan(step_, bucket, target), &fence));
+            GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket), &fence));
         }
-        context_.progress.advance();
-        // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
-        if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
+        added(bucket, fence);
         return {};
+    }
+
+    bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override {
+        if (context_.spend_us) return false;
+        *status = needed();
+        Fence fence;
+        if (status->ok() && !context_.codec.add_pieces(lane, id, bucket, piece, plan(id, bucket), &fence, status)) return false;
+        if (status->ok()) added(bucket, fence);
+        return true;
     }
 
     // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
@@ -82,6 +85,20 @@ public:
     }
 
 private:
+    Status needed() {
+        if (!context_.exchange->summed(step_)) return {};
+        context_.net.cancel(step_);   // the other lanes' blocks too
+        return fail(Code::cancelled, "the step is summed without this block");
+    }
+
+    Plan plan(BlockId id, uint32_t bucket) { return context_.exchange->plan(step_, bucket, context_.exchange->target_of(id.block)); }
+
+    void added(uint32_t bucket, Fence fence) {
+        context_.progress.advance();
+        // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
+        if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
+    }
+
     void fail_with(Status status) {
         std::lock_guard lock(mutex_);
         if (!status_.ok()) return;

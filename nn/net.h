@@ -1,6 +1,7 @@
 // A network on one device.  Parameters are shared by all lanes; activations and the gradient belong to a lane.
 // Built from a list of layers, whose shape rules are in nn/layers.h; presets (nn/presets.cc) are such lists.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,6 +44,13 @@ struct GradientSink {
     virtual ~GradientSink() = default;
     virtual Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient) = 0;
     virtual void loss(uint32_t lane, BlockId block, double sum) = 0;   // over the block's samples; before the first bucket
+    /// bucket() of a gradient that is computed as it is taken: piece(first) gives the elements from `first` on, as many as its buffer
+    /// holds, valid until the next call.  All are to be taken, in order.  False: none was, and bucket() gets the whole.  Large gradients
+    /// are offered so, because they would travel to memory and back.
+    virtual bool pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t first)>& piece, Status* status) {
+        (void)lane, (void)block, (void)bucket, (void)piece, (void)status;
+        return false;
+    }
 };
 
 /// Gets how long each layer's passes take: on the lane, after each.  `input` is what is done to the samples before layer 0; a layer that
@@ -89,6 +97,7 @@ struct Net {
     virtual void cancel(StepId step) = 0;
     static constexpr StepId no_step = ~StepId{0};
     /// Of all blocks from now on; null, as it begins: no clock is read.  Between blocks only; it must live as long as they are computed.
+    /// Meanwhile gradients are not offered in pieces, so that each pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
     /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;

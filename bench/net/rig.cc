@@ -56,6 +56,11 @@ Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradien
     return status;
 }
 
+bool NetRig::pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) {
+    Fence fence;
+    return codec_->add_pieces(lane, id, bucket, piece, {Word::i32, sum(bucket).words, &records_[bucket]}, &fence, status);
+}
+
 Sum NetRig::sum(uint32_t bucket) {
     const Bucket& range = net_->layout().buckets[bucket];
     Sum sum;

@@ -27,6 +27,7 @@ public:
 
 private:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override;
+    bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override;
     void loss(uint32_t, BlockId, double) override {}
     Sum sum(uint32_t bucket);
     Samples samples(uint32_t block) const;

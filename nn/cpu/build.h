@@ -63,8 +63,9 @@ using Operation = std::function<Status(Frame&)>;
 /// What a layer does for blocks of one size.
 struct Operations {
     std::vector<Operation> forward;
-    std::vector<Operation> weights;   // backward: dweight and dbias, of layers that have them
-    std::vector<Operation> data;      // backward: dinput, after `weights`
+    std::vector<Operation> weights;                         // backward: dweight and dbias, of layers that have them
+    std::function<Buffer(Frame&, uint64_t first)> pieces;   // the same bit by bit: those from `first` on, valid until the next call
+    std::vector<Operation> data;                            // backward: dinput, after `weights`
 };
 
 /// What flows between two layers: a value and, where somebody before it learns, its gradient in the same order.

@@ -14,8 +14,9 @@ struct InnerKernels {
     /// bias may be null.
     void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
     void (*backward_data)(float* dx, const float* dy, const float* w, const InnerShape& shape);
-    /// db may be null.
-    void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, const InnerShape& shape);
+    /// Of outputs first .. end - 1, whose rows alone are in dw.
+    void (*backward_weights)(float* dw, const float* dy, const float* x, const InnerShape& shape, uint32_t first, uint32_t end);
+    void (*backward_bias)(float* db, const float* dy, const InnerShape& shape);
 };
 const InnerKernels& inner_kernels(Isa isa);
 

@@ -142,12 +142,14 @@ template <uint32_t height, uint32_t vectors, bool whole = true>
 inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some some = {}) {
     static_assert(whole || vectors == 1);
     auto get = [some](const float* from) { return whole ? load(from) : some.load(from); };
+    auto put = [some](float* at, const V& v) { whole ? store(at, v) : some.store(at, v); };
     const uint64_t to_row = t.to_row, from_row = t.from_row, factor_row = t.factor_row, factor_term = t.factor_term;
     float* const to = t.to + c;
     V sum[height][vectors] = {};
     if (t.add) {
-        GC_UNROLL for (uint32_t i = 0; i < height; ++i)
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
             GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(to + i * to_row + v * width);
+        }
     }
     const float *from = t.from + c, *factor = t.factor;
     for (uint32_t j = t.terms; j > 0; --j, from += from_row, factor += factor_term) {
@@ -158,9 +160,9 @@ inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some 
             GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
         }
     }
-    GC_UNROLL for (uint32_t i = 0; i < height; ++i)
-        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v)
-            whole ? store(to + i * to_row + v * width, sum[i][v]) : some.store(to + i * to_row, sum[i][v]);
+    GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) put(to + i * to_row + v * width, sum[i][v]);
+    }
 }
 
 template <uint32_t height>
@@ -204,11 +206,11 @@ void backward_data(float* dx, const float* dy, const float* w, const InnerShape&
                     least(strip, s.C - c));
 }
 
-void backward_weights(float* dw, float* db, const float* dy, const float* x, const InnerShape& s) {
-    sums_of(s.K,
+void backward_weights(float* dw, const float* dy, const float* x, const InnerShape& s, uint32_t first, uint32_t end) {
+    sums_of(end - first,
             {.to = dw,
              .from = x,
-             .factor = dy,
+             .factor = dy + first,
              .to_row = s.C,
              .from_row = s.C,
              .factor_row = 1,
@@ -216,14 +218,17 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, con
              .terms = s.N,
              .add = false},
             s.C);
-    for (uint32_t n = 0; n < s.N && db; ++n)
+}
+
+void backward_bias(float* db, const float* dy, const InnerShape& s) {
+    for (uint32_t n = 0; n < s.N; ++n)
         for (uint32_t k = 0; k < s.K; ++k) db[k] = (n ? db[k] : 0.0f) + dy[uint64_t{n} * s.K + k];
 }
 
 }   // namespace
 
 extern const InnerKernels inner_kernels;
-const InnerKernels inner_kernels = {forward, backward_data, backward_weights};
+const InnerKernels inner_kernels = {forward, backward_data, backward_weights, backward_bias};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

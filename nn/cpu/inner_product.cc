@@ -1,11 +1,16 @@
 // Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].
 //
 // Everything stays in canonical order.  Float is computed by kernels of our own: oneDNN's copy all weights at each call.  bf16 is oneDNN's.
+#include <algorithm>
+
 #include "nn/cpu/build.h"
 #include "nn/cpu/inner.h"
 
 namespace gradcast::cpu {
 namespace {
+
+constexpr uint64_t in_pieces = 256 * 1024;   // parameters: more than what is still in the second-level cache when all are there
+constexpr uint32_t piece = 32 * 1024;        // of them
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
@@ -16,7 +21,7 @@ Status inner_float(Build& b) {
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
-    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{}, db = biased ? b.bias(Place::gradient) : Tensor{};
+    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{};
 
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
@@ -27,10 +32,21 @@ Status inner_float(Build& b) {
     });
     if (!b.training) return {};
 
-    list.weights.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_weights(frame.at(dw), biased ? frame.at(db) : nullptr, frame.at(y.gradient), frame.at(x1), shape);
-        return Status{};
-    });
+    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {   // with the last ones the biases, wherever the others are
+        float *to = frame.at(dw), *const biases = biased && end == shape.K ? to + uint64_t{end - first} * shape.C : nullptr;
+        kernels.backward_weights(to, frame.at(y.gradient), frame.at(x1), shape, first, end);
+        if (biases) kernels.backward_bias(biases, frame.at(y.gradient), shape);
+        return uint64_t{end - first} * shape.C + (biases ? shape.K : 0);
+    };
+    list.weights.emplace_back([rows, shape](Frame& frame) { return rows(frame, 0, shape.K), Status{}; });
+    if (l.parameters() >= in_pieces) {
+        const uint32_t step = std::max(piece / shape.C, 1u);
+        list.pieces = [rows, shape, step, dw](Frame& frame, uint64_t first) {
+            const auto row = static_cast<uint32_t>(first / shape.C);
+            const uint64_t count = rows(frame, row, std::min(row + step, shape.K));
+            return Buffer{reinterpret_cast<std::byte*>(frame.at(dw)), nullptr, count * sizeof(float), 0};
+        };
+    }
     if (!x.learns) return {};
 
     Tensor dx;

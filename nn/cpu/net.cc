@@ -77,6 +77,8 @@ private:
     Status forward(const Program& program, Frame& frame, StepId step);
     void input(const Program& program, Frame& frame);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
+    /// Offers the layer's gradient bit by bit.
+    Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(size_t layer);
     struct Applied {
@@ -324,6 +326,29 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
     return {};
 }
 
+Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken) {
+    const uint32_t number = bucket_of_layer_[layer];
+    if (!operations.pieces || operations.weights.size() != 1 || trace_ || number == ~0u)
+        return {};   // what else there is would be left out
+    // The layer is the bucket's first; those behind it are there.
+    struct Pieces {
+        const Operations& operations;
+        const Bucket& bucket;
+        const uint64_t own;
+        Frame& frame;
+        const Buffer gradient;
+    } const pieces{operations, layout_.buckets[number], layers_[layer].parameters(), frame,
+                   memory_[frame.lane][static_cast<size_t>(Place::gradient)]};
+    auto piece = [&pieces](uint64_t first) {   // one pointer, which a std::function takes without memory of its own
+        const Bucket& bucket = pieces.bucket;
+        if (first < pieces.own) return pieces.operations.pieces(pieces.frame, first);
+        return pieces.gradient.part((bucket.offset + first) * sizeof(float), (bucket.count - first) * sizeof(float));
+    };
+    Status status;
+    *taken = sink.pieces(frame.lane, frame.id, number, piece, &status);
+    return status;
+}
+
 Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
     OneThread one;
     GC_ASSERT(lane < frames_.size());
@@ -344,8 +369,12 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     if (statistics_) GC_TRY(complete(0));   // the forward pass has made them
     for (size_t i = layers_.size(); i-- > 0;) {
         if (cancelled(id.step)) return step_cancelled;
-        GC_TRY(run(program->layers[i].weights, frame, i, Pass::backward_weights));
-        if (bucket_of_layer_[i] != ~0u) GC_TRY(complete(bucket_of_layer_[i]));
+        bool taken = false;
+        GC_TRY(in_pieces(program->layers[i], i, frame, sink, &taken));
+        if (!taken) {
+            GC_TRY(run(program->layers[i].weights, frame, i, Pass::backward_weights));
+            if (bucket_of_layer_[i] != ~0u) GC_TRY(complete(bucket_of_layer_[i]));
+        }
         GC_TRY(run(program->layers[i].data, frame, i, Pass::backward_data));
     }
     return {};

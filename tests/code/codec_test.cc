@@ -57,6 +57,25 @@ Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& 
     return status;
 }
 
+/// The same by pieces of `step` elements.
+Status add_pieces(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& all, const Layout& layout, uint64_t step,
+                  Accumulator& into) {
+    const Bucket& range = layout.buckets[bucket];
+    std::vector<float> here;
+    auto piece = [&](uint64_t first) {
+        const auto begin = all.begin() + static_cast<long>(range.offset + first);
+        here.assign(begin, begin + static_cast<long>(std::min(step, range.count - first)));
+        return Buffer{reinterpret_cast<std::byte*>(here.data()), nullptr, here.size() * 4, 0};
+    };
+    Fence fence{7, 7};
+    Status status;
+    EXPECT_TRUE(codec.add_pieces(0, id, bucket, piece, into.plan, &fence, &status));
+    if (status.ok()) {
+        EXPECT_EQ(fence.timeline, 0u);
+    }
+    return status;
+}
+
 Sum sum_of(uint32_t bucket, std::vector<float>& maxima) {
     Sum sum;
     sum.bucket = bucket;
@@ -377,6 +396,74 @@ TEST(Codec, LanesAddConcurrently) {
     EXPECT_EQ(0, std::memcmp(one.plan.words.host, many.plan.words.host, one.plan.words.bytes));
     EXPECT_EQ(one.maxima, many.maxima);
     EXPECT_EQ(one.record.clipped, many.record.clipped);
+}
+
+// In pieces of any size, across groups too: the same words and records, and errors.
+TEST(Codec, PiecesAddWhatTheWholeAdds) {
+    const Layout layout = layout_of_three();
+    for (auto [quantiser, word] : {std::pair{Quantiser::fixed, Word::i64},
+                                   {Quantiser::auto32, Word::i32},
+                                   {Quantiser::auto32, Word::i64},
+                                   {Quantiser::auto16, Word::i16}}) {
+        auto codec = codec_cpu(layout, {quantiser, 32, 3, 9});
+        codec->probe(gradient_of(7, layout.elements, 0.2f).data());   // some are clipped
+        for (uint64_t step : {1, 7, 64, 300, 304, 305, 1000})
+            for (uint32_t bucket : {0u, 1u}) {
+                Accumulator whole(layout, bucket, word), pieces(layout, bucket, word);
+                for (uint32_t block = 0; block < 3; ++block) {
+                    const std::vector<float> x = gradient_of(block, layout.elements, block == 1 ? 90.0f : 1.0f);
+                    ASSERT_TRUE(add(*codec, {4, block}, bucket, x, layout, whole).ok());
+                    ASSERT_TRUE(add_pieces(*codec, {4, block}, bucket, x, layout, step, pieces).ok());
+                }
+                EXPECT_EQ(whole.memory, pieces.memory);
+                EXPECT_EQ(whole.maxima, pieces.maxima);
+                EXPECT_EQ(whole.record.clipped, pieces.record.clipped);
+                EXPECT_GT(whole.record.clipped, 0u);
+                EXPECT_EQ(pieces.record.blocks, 3u);
+            }
+        for (float wrong : {inf, std::nanf("")})
+            for (bool audit : {false, true}) {
+                std::vector<float> x = gradient_of(1, layout.elements, 1);
+                x[17] = wrong, x[250] = -inf;   // NaN in an earlier piece counts more than Inf
+                Accumulator whole(layout, 1, word), pieces(layout, 1, word);
+                whole.plan.audit = pieces.plan.audit = audit;
+                const Status wanted = add(*codec, {4, 2}, 1, x, layout, whole),
+                             found = add_pieces(*codec, {4, 2}, 1, x, layout, 50, pieces);
+                EXPECT_EQ(wanted.code, found.code);
+                EXPECT_EQ(found.ok(), audit);
+                if (!audit) {
+                    EXPECT_STREQ(wanted.what, found.what);
+                }
+                EXPECT_EQ(whole.record.diverged, pieces.record.diverged);
+                if (audit) {
+                    EXPECT_EQ(whole.maxima, pieces.maxima);
+                }
+            }
+    }
+}
+
+// A lane that finds another one at work in the bucket is told so, and nothing is done.
+TEST(Codec, PiecesDoNotWaitForAnotherLane) {
+    const Layout layout = layout_of_three();
+    auto codec = codec_cpu(layout, {Quantiser::auto32, 32, 2});
+    std::vector<float> x = gradient_of(0, layout.elements, 1);
+    Accumulator into(layout, 0, Word::i32), other(layout, 1, Word::i32);
+    auto whole = [&](uint64_t) { return Buffer{reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[0].count * 4, 0}; };
+    Fence fence;
+    Status status;
+    bool taken = true;
+    auto meets = [&](uint64_t first) {
+        std::thread([&] {
+            Status of_other;
+            taken = codec->add_pieces(1, {0, 1}, 0, whole, into.plan, &fence, &of_other);
+            EXPECT_TRUE(add(*codec, {0, 1}, 1, x, layout, other).ok());   // another bucket is free
+        }).join();
+        return whole(first);
+    };
+    EXPECT_TRUE(codec->add_pieces(0, {0, 0}, 0, meets, into.plan, &fence, &status));
+    EXPECT_TRUE(status.ok());
+    EXPECT_FALSE(taken);
+    EXPECT_EQ(into.record.blocks, 1u);
 }
 
 }   // namespace

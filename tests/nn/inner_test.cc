@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "nn/cpu/inner.h"
@@ -25,7 +26,14 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
             kernels.forward(y.data(), x.data(), w.data(), bias.data(), {N, C, K});
             kernels.forward(bare.data(), x.data(), w.data(), nullptr, {N, C, K});
             kernels.backward_data(dx.data(), dy.data(), w.data(), {N, C, K});
-            kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), {N, C, K});
+            kernels.backward_weights(dw.data(), dy.data(), x.data(), {N, C, K}, 0, K);
+            kernels.backward_bias(db.data(), dy.data(), {N, C, K});
+            if (K > 2) {   // some rows are the same bits
+                std::vector<float> some((K - 2) * C + 1, nan);
+                kernels.backward_weights(some.data(), dy.data(), x.data(), {N, C, K}, 1, K - 1);
+                EXPECT_EQ(0, std::memcmp(some.data(), dw.data() + C, (K - 2) * C * sizeof(float)));
+                EXPECT_TRUE(std::isnan(some.back()));
+            }
             for (const std::vector<float>* each : {&y, &bare, &dx, &dw, &db}) EXPECT_TRUE(std::isnan(each->back()));
             auto expect = [](float got, double wanted, double size, const char* what) {
                 ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), 2e-6 * size + 1e-30) << what << " " << got << " for " << wanted;

@@ -369,5 +369,32 @@ TEST(Net, NanReachesLossAndGradient) {
     EXPECT_TRUE(std::isnan(gather.gradient.back()));
 }
 
+// A large layer's gradient that is taken bit by bit has the bits of the whole one, with and without biases, and where it is taken by nobody
+// or several layers take the output.
+TEST(Net, GradientsInPiecesAreTheSame) {
+    NetSpec mlp, without{.C = 3, .H = 20, .W = 20, .classes = 7}, shared = without;
+    ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &mlp).ok());
+    without.layers = {{.kind = "inner_product", .outputs = 301, .bias = false}, {.kind = "relu"}, {.kind = "inner_product", .outputs = 7}};
+    shared.layers = {{.kind = "inner_product", .name = "a", .outputs = 300},
+                     {.kind = "inner_product", .name = "b", .outputs = 300},
+                     {.kind = "add", .from = "a"},
+                     {.kind = "inner_product", .outputs = 7}};
+    for (const auto& [spec, buckets] : {std::pair{&mlp, 3u}, {&without, 1u}, {&shared, 0u}}) {
+        NetSpec whole = *spec;
+        if (spec != &mlp) whole.layers.push_back({.kind = "softmax_cross_entropy"});
+        Rig rig(whole, sizes({5, 64}));
+        for (uint32_t count : {5u, 64u}) {
+            Data data(whole, count);
+            const Gather wanted = rig.block(data.samples);
+            Gather found(rig.net->layout());
+            found.by_pieces = true;
+            ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, found).ok());
+            EXPECT_EQ(found.in_pieces, buckets);
+            EXPECT_EQ(found.total, wanted.total);
+            EXPECT_TRUE(same_bits(wanted.gradient, found.gradient));
+        }
+    }
+}
+
 }   // namespace
 }   // namespace gradcast

@@ -97,9 +97,26 @@ struct Gather : GradientSink {
     double total = NAN;
     uint32_t next = 0;
     bool heard = false;
+    bool by_pieces = false;   // take them
+    uint32_t in_pieces = 0;   // buckets that came so
     void loss(uint32_t, BlockId, double sum) override {
         EXPECT_TRUE(next == 0 && !heard);
         total = sum, heard = true;
+    }
+    bool pieces(uint32_t, BlockId, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status*) override {
+        if (!by_pieces) return false;
+        EXPECT_TRUE(heard);
+        EXPECT_EQ(bucket, next++);
+        ++in_pieces;
+        const Bucket& range = layout.buckets[bucket];
+        for (uint64_t at = 0; at < range.count;) {
+            const Buffer part = piece(at);
+            const uint64_t count = part.bytes / sizeof(float);
+            EXPECT_TRUE(count > 0 && count < range.count && at + count <= range.count);
+            std::copy_n(part.as<float>(), count, gradient.begin() + static_cast<int64_t>(range.offset + at));
+            at += count;
+        }
+        return true;
     }
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer part) override {
         EXPECT_TRUE(heard);

@@ -5,6 +5,7 @@
 #include "transport/code/codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -71,34 +72,23 @@ public:
 
     Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
         (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
-        const Bucket& range = layout_.buckets[bucket];
-        GC_ASSERT(gradient.bytes == range.count * sizeof(float));
-        GC_ASSERT(plan.words.bytes == words_.buckets[bucket].count * word_bytes(plan.word));
-        GC_ASSERT(plan.record->maxima.size() == range.group_count);
-        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
+        GC_ASSERT(gradient.bytes == layout_.buckets[bucket].count * sizeof(float));
         // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
         // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
         std::scoped_lock lock(mutexes_[bucket]);
-        const bool first = plan.record->blocks++ == 0;
-        if (first) plan.record->clipped = 0, plan.record->diverged = 0;
-        for (uint32_t g = 0; g < range.group_count; ++g) {
-            const Group& group = layout_.groups[range.group + g];
-            const float* x = gradient.as<float>() + (group.offset - range.offset);
-            const uint64_t at = words_.groups[range.group + g].offset - words_.buckets[bucket].offset;
-            const QuantiseResult result = quantise(plan, at, x, range.group + g, block, !first);
-            const bool diverged = !std::isfinite(result.maximum);
-            if (diverged && !plan.audit)
-                return fail(Code::diverged,
-                            "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
-                            block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
-            float& maximum = plan.record->maxima[g];
-            const float here = diverged ? INFINITY : result.maximum;
-            maximum = first ? here : std::fmax(maximum, here);
-            plan.record->clipped += result.clipped;
-            if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
-        }
         *fence = {};
-        return {};
+        return take(
+            block, bucket, [&gradient](uint64_t) { return gradient; }, plan);
+    }
+
+    bool add_pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, const Plan& plan,
+                    Fence* fence, Status* status) override {
+        (void)lane;
+        std::unique_lock lock(mutexes_[bucket], std::try_to_lock);
+        if (!lock) return false;   // the other lane may still have to compute, so a wait would be long
+        *fence = {};
+        *status = take(block, bucket, piece, plan);
+        return true;
     }
 
     void finish(StepId, uint32_t bucket, const Plan& plan) override {
@@ -157,17 +147,62 @@ private:
     bool fixed(uint32_t group) const { return config_.quantiser == Quantiser::fixed && !layout_.groups[group].statistics; }
     int32_t limit(uint32_t group) const { return layout_.groups[group].statistics ? statistics_limit_ : limit_; }
 
-    QuantiseResult quantise(const Plan& plan, uint64_t offset, const float* x, uint32_t g, BlockId block, bool accumulate) const {
+    Status take(BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, const Plan& plan) const {
+        const Bucket& range = layout_.buckets[bucket];
+        GC_ASSERT(plan.words.bytes == words_.buckets[bucket].count * word_bytes(plan.word));
+        GC_ASSERT(plan.record->maxima.size() == range.group_count);
+        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
+        const bool first = plan.record->blocks++ == 0;
+        if (first) plan.record->clipped = 0, plan.record->diverged = 0;
+        Buffer here;
+        uint64_t begin = 0, end = 0;   // of the bucket: what is here
+        for (uint32_t g = 0; g < range.group_count; ++g) {
+            const Group& group = layout_.groups[range.group + g];
+            const uint64_t at = words_.groups[range.group + g].offset - words_.buckets[bucket].offset,
+                           in_bucket = group.offset - range.offset;
+            QuantiseResult result{};
+            for (uint64_t i = 0, count = 0; i < group.count; i += count) {
+                if (in_bucket + i == end) {
+                    here = piece(end);
+                    begin = end, end += here.bytes / sizeof(float);
+                    GC_ASSERT(begin < end && end <= range.count);
+                }
+                count = std::min(group.count, end - in_bucket) - i;
+                const float* x = here.as<float>() + (in_bucket + i - begin);
+                const QuantiseResult part = quantise(plan, at, range.group + g, i, x, count, block, !first);
+                // As bits, because NaN is above Inf then, and that above all others.
+                if (std::bit_cast<uint32_t>(part.maximum) > std::bit_cast<uint32_t>(result.maximum)) result.maximum = part.maximum;
+                result.clipped += part.clipped;
+            }
+            const bool diverged = !std::isfinite(result.maximum);
+            if (diverged && !plan.audit)
+                return fail(Code::diverged,
+                            "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                            block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
+            float& maximum = plan.record->maxima[g];
+            const float mine = diverged ? INFINITY : result.maximum;
+            maximum = first ? mine : std::fmax(maximum, mine);
+            plan.record->clipped += result.clipped;
+            if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
+        }
+        return {};
+    }
+
+    // Elements i .. i + count - 1 of a group, whose words begin at `at`.
+    QuantiseResult quantise(const Plan& plan, uint64_t at, uint32_t g, uint64_t i, const float* x, uint64_t count, BlockId block,
+                            bool accumulate) const {
         const Group& group = layout_.groups[g];
         const Scale scale = scale_of(g);
-        if (group.statistics && plan.word == Word::i16)
-            return quantise_digits(plan.words.as<int16_t>() + offset, x, group.count, scale, accumulate);
+        if (group.statistics && plan.word == Word::i16) {
+            GC_ASSERT(count == group.count);
+            return quantise_digits(plan.words.as<int16_t>() + at, x, count, scale, accumulate);
+        }
         switch (plan.word) {
             case Word::i16:
-                return kernels_.quantise_i16(plan.words.as<int16_t>() + offset, x, group.count, scale,
-                                             {config_.seed, static_cast<uint32_t>(block.step), block.block, group.offset}, accumulate);
-            case Word::i32: return kernels_.quantise_i32(plan.words.as<int32_t>() + offset, x, group.count, scale, accumulate);
-            case Word::i64: return kernels_.quantise_i64(plan.words.as<int64_t>() + offset, x, group.count, scale, accumulate);
+                return kernels_.quantise_i16(plan.words.as<int16_t>() + at + i, x, count, scale,
+                                             {config_.seed, static_cast<uint32_t>(block.step), block.block, group.offset + i}, accumulate);
+            case Word::i32: return kernels_.quantise_i32(plan.words.as<int32_t>() + at + i, x, count, scale, accumulate);
+            case Word::i64: return kernels_.quantise_i64(plan.words.as<int64_t>() + at + i, x, count, scale, accumulate);
         }
         GC_ASSERT(false && "word");
     }

@@ -1,5 +1,6 @@
 // From float gradients to exact integers and back: quantisation (spec/coded-sgd.md section 2) and the accumulators it fills.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -46,6 +47,14 @@ struct Codec {
     /// done. A gradient with NaN or Inf: Code::diverged, naming step, layer and block; where holders compare, it goes into the record
     /// instead (the maximum is Inf), because who computes wrongly must not end the job.  Does not allocate.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
+    /// add() of a gradient that is computed as it is taken, while it is in the cache: piece(first) gives the bucket's elements from `first`
+    /// on, as many as its buffer holds, valid until the next call.  The same words and record.  False: nothing was done, because another
+    /// lane is in this bucket, or there is no such way; the caller computes all of it, meanwhile, for add().
+    virtual bool add_pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t first)>& piece,
+                            const Plan& plan, Fence* fence, Status* status) {
+        (void)lane, (void)block, (void)bucket, (void)piece, (void)plan, (void)fence, (void)status;
+        return false;
+    }
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest
     /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.
     virtual void finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
