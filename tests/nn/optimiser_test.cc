@@ -170,6 +170,9 @@ TEST(Apply, LanesGiveTheBitsOfOne) {
         for (StepId step = 0; step < 2; ++step) {
             for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>((i * 2654435761 + step) % 1999) * 1e-4f;
             alone.step(step, gradient, 2), together.step(step, gradient, 2);
+            for (size_t i = 0; i < gradient.size() && step == 0; ++i)   // no element is left out: the momentum is the first gradient
+                ASSERT_EQ(alone.optimiser->state()[i], static_cast<float>(std::rint(static_cast<double>(gradient[i]) * 0x1p40) * 0x1p-41))
+                    << i;
         }
         EXPECT_EQ(0, std::memcmp(alone.net->parameters().data(), together.net->parameters().data(), gradient.size() * sizeof(float)));
         EXPECT_EQ(0, std::memcmp(alone.optimiser->state().data(), together.optimiser->state().data(), gradient.size() * sizeof(float)));
