@@ -113,6 +113,7 @@ enum class Kernel : uint8_t {
 /// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words are 2 bytes
 /// where prime is below 2^16, else 4: residues in 0 .. prime-1, or signed, where a residue above (prime-1)/2 stands for itself - prime.
 /// No out overlaps an in.  Memory of the protocol, untouched until `computed`.
+struct DeviceWords;   // transport/code/codec.h
 struct Combine {
     uint32_t prime = 0, outs = 0, ins = 0;
     const uint32_t* weights = nullptr;   // [outs][ins], residues
@@ -120,6 +121,7 @@ struct Combine {
     const Buffer* out = nullptr;         // [outs]
     bool in_signed = false, out_signed = false;
     bool refused = false;   // set by the kernel: an input residue was not below prime, and the output means nothing
+    DeviceWords* device = nullptr;   // where the inputs are in its memory
 };
 struct Compute {
     Kernel kernel{};

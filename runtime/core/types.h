@@ -82,6 +82,13 @@ struct Layout {
     std::vector<Bucket> buckets;   // in the order in which the backward pass completes them
 };
 
+/// A sample that a device holds (ResidentImages), by its index in the data set; its random changes are keyed by the epoch.
+struct SamplePlace {
+    uint64_t index;
+    uint32_t epoch;
+};
+struct ResidentImages;   // runtime/core/device.h
+
 /// A block's samples on the way from a data set to a net.  Memory belongs to the data set's reader, valid as its header says.
 struct Samples {
     const uint8_t* images = nullptr;   // [count, C, H, W]
@@ -90,6 +97,9 @@ struct Samples {
     uint32_t C = 0, H = 0, W = 0;
     const float* mean = nullptr;   // [C]; a pixel becomes (x / 255 - mean) / std
     const float* std = nullptr;    // [C]
+    // Where the net's device holds the data set, in place of `images`:
+    const SamplePlace* places = nullptr;   // [count]
+    ResidentImages* resident = nullptr;
 };
 
 enum class Word : uint8_t { i16, i32, i64 };

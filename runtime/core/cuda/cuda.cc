@@ -1,0 +1,94 @@
+#include "runtime/core/cuda.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace gradcast::cuda {
+namespace {
+
+// "cudaMalloc(&device_, bytes)" -> "cudaMalloc"
+std::string_view name_of(const char* call) { return std::string_view(call).substr(0, std::string_view(call).find('(')); }
+
+constexpr uint64_t align = 256;
+uint64_t up(uint64_t bytes) { return (bytes + align - 1) / align * align; }
+double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}   // namespace
+
+Status check(cudaError_t error, const char* call) {
+    if (error == cudaSuccess) return {};
+    return fail(error == cudaErrorMemoryAllocation ? Code::node_memory : Code::unsupported, "{}: {} ({})", name_of(call),
+                cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+Status check(cudnnStatus_t error, const char* call) {
+    if (error == CUDNN_STATUS_SUCCESS) return {};
+    return fail(Code::unsupported, "{}: {}", name_of(call), cudnnGetErrorString(error));
+}
+
+Status check(cublasStatus_t error, const char* call) {
+    if (error == CUBLAS_STATUS_SUCCESS) return {};
+    return fail(Code::unsupported, "{}: {}", name_of(call), cublasGetStatusName(error));
+}
+
+Status make(Stream* stream) {
+    cudaStream_t made = nullptr;
+    GC_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    stream->reset(made);
+    return {};
+}
+
+Status make(Event* event) {
+    cudaEvent_t made = nullptr;
+    GC_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    event->reset(made);
+    return {};
+}
+
+DeviceArena::~DeviceArena() {
+    if (device_ || host_) cudaSetDevice(number_);
+    if (device_) cudaFree(device_);
+    if (host_) cudaFreeHost(host_);
+}
+
+void DeviceArena::plan(const char* purpose, uint64_t bytes, Buffer* buffer) {
+    GC_ASSERT(!device_);
+    items_.push_back({purpose, device_bytes_, bytes, buffer});
+    device_bytes_ += up(bytes);
+}
+
+void DeviceArena::plan_pinned(const char* purpose, uint64_t bytes, Buffer* buffer) {
+    GC_ASSERT(!host_);
+    pinned_.push_back({purpose, host_bytes_, bytes, buffer});
+    host_bytes_ += up(bytes);
+}
+
+Status DeviceArena::seal() {
+    GC_ASSERT(!device_ && !host_);
+    GC_CUDA(cudaGetDevice(&number_));
+    size_t free = 0, total = 0;
+    GC_CUDA(cudaMemGetInfo(&free, &total));
+    if (device_bytes_ > free)
+        return fail(Code::node_memory, "device {} has {:.1f} MiB free of {:.1f} MiB, but the job needs {}", number_, mib(free), mib(total),
+                    budget());
+    GC_CUDA(cudaMalloc(&device_, std::max(device_bytes_, align)));
+    for (const Item& item : items_) *item.buffer = {nullptr, static_cast<char*>(device_) + item.offset, item.bytes, 0};
+    if (host_bytes_ == 0) return {};
+    GC_CUDA(cudaMallocHost(&host_, host_bytes_));
+    for (const Item& item : pinned_) *item.buffer = {static_cast<std::byte*>(host_) + item.offset, nullptr, item.bytes, 0};
+    return {};
+}
+
+std::string DeviceArena::budget() const {
+    std::vector<std::pair<std::string_view, uint64_t>> sums;   // by purpose, in the order of its first use
+    for (const Item& item : items_) {
+        auto at = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == item.purpose; });
+        if (at == sums.end()) sums.emplace_back(item.purpose, item.bytes);
+        else at->second += item.bytes;
+    }
+    std::string text;
+    for (const auto& [purpose, bytes] : sums) text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ", purpose, mib(bytes));
+    return fmt::format("{}: {:.1f} MiB of device memory, {:.1f} MiB page-locked", text, mib(device_bytes_), mib(host_bytes_));
+}
+
+}   // namespace gradcast::cuda

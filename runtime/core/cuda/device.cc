@@ -1,0 +1,126 @@
+#include "runtime/core/cuda/device.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gradcast::cuda {
+namespace {
+
+// What NVIDIA advises for Hopper; smaller GPUs take less, but one number keeps the choice of kernels the same.
+constexpr uint64_t cublas_workspace_bytes = 32 << 20;
+
+std::string triple(uint64_t major, uint64_t minor, uint64_t patch) { return fmt::format("{}.{}.{}", major, minor, patch); }
+
+}   // namespace
+
+Status CudaDevice::make(Worker* worker) {
+    GC_TRY(cuda::make(&worker->stream));
+    cudnnHandle_t cudnn = nullptr;
+    GC_CUDA(cudnnCreate(&cudnn));
+    worker->cudnn.reset(cudnn);
+    GC_CUDA(cudnnSetStream(cudnn, worker->stream.get()));
+    cublasHandle_t cublas = nullptr;
+    GC_CUDA(cublasCreate(&cublas));
+    worker->cublas.reset(cublas);
+    return check(cublasSetStream(cublas, worker->stream.get()), "cublasSetStream");
+}
+
+Status CudaDevice::open(const DeviceConfig& config) {
+    GC_ASSERT(config.lanes_max > 0 && config.lanes_per_gpu > 0);
+    int count = 0;
+    if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
+        return fail(Code::unsupported, "{}", count == 0 && error == cudaSuccess ? "CUDA finds none" : cudaGetErrorString(error));
+    std::vector<uint32_t> numbers = config.numbers;
+    if (numbers.empty()) numbers.resize(static_cast<size_t>(count)), std::iota(numbers.begin(), numbers.end(), 0u);
+    if (numbers.size() > config.lanes_max) numbers.resize(config.lanes_max);
+    std::string names;
+    for (uint32_t number : numbers) {
+        if (number >= static_cast<uint32_t>(count))
+            return fail(Code::unsupported, "there is no GPU {}: this machine has {}, counted from 0", number, count);
+        auto gpu = std::make_unique<Gpu>();
+        gpu->number = static_cast<int>(number);
+        GC_TRY(use(*gpu));
+        cudaDeviceProp properties;
+        GC_CUDA(cudaGetDeviceProperties(&properties, gpu->number));
+        if (properties.major < 8)
+            return fail(Code::unsupported, "GPU {} ({}) has compute capability {}.{}: 8.0 is the least", number, properties.name,
+                        properties.major, properties.minor);
+        if (names.empty()) names = properties.name;
+        else if (names != properties.name)   // a block's bits must not depend on the lane that computes it
+            return fail(Code::unsupported, "GPU {} is a {}, the others are {}: GPUs of one node must be alike", number, properties.name,
+                        names);
+        GC_TRY(cuda::make(&gpu->stream));
+        GC_TRY(cuda::make(&gpu->changed));
+        gpus_.push_back(std::move(gpu));
+    }
+    const auto lanes = std::min(config.lanes_max, config.lanes_per_gpu * static_cast<uint32_t>(gpus_.size()));
+    for (uint32_t number = 0; number < lanes; ++number) {
+        Lane& lane = lanes_.emplace_back();
+        lane.gpu = number % static_cast<uint32_t>(gpus_.size());
+        GC_TRY(use(*gpus_[lane.gpu]));
+        GC_TRY(make(&lane));
+        GC_TRY(make(&lane.beside));
+        GC_TRY(cuda::make(&lane.codec));
+    }
+    // The vector does not grow any more, so its buffers stay where they are.
+    for (Lane& lane : lanes_)
+        for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
+            gpus_[lane.gpu]->arena.plan("cuBLAS", cublas_workspace_bytes, &worker->workspace);
+    int runtime = 0, cublas = 0;
+    GC_CUDA(cudaRuntimeGetVersion(&runtime));
+    GC_CUDA(cublasGetVersion(lanes_[0].cublas.get(), &cublas));
+    const auto v = static_cast<uint64_t>(cublas);
+    const uint64_t cudnn = cudnnGetVersion();
+    name_ = fmt::format("{}, CUDA {}.{}, cuDNN {}, cuBLAS {}", names, runtime / 1000, runtime % 1000 / 10,
+                        triple(cudnn / 10000, cudnn % 10000 / 100, cudnn % 100), triple(v / 10000, v % 10000 / 100, v % 100));
+    return {};
+}
+
+Status CudaDevice::seal() {
+    for (auto& gpu : gpus_) {
+        GC_TRY(use(*gpu));
+        size_t free = 0, total = 0;
+        GC_CUDA(cudaMemGetInfo(&free, &total));
+        if (const uint64_t bytes = gpu->arena.device_bytes(); bytes > free && growing_bytes_ > 0) {
+            const uint64_t fixed = bytes - std::min(bytes, growing_bytes_), left = free - std::min<uint64_t>(free, fixed);
+            const uint64_t samples = left * growing_samples_ / growing_bytes_;
+            return fail(Code::node_memory, "GPU {} has {} MiB free of {}, but blocks of {} samples need {}; {}", gpu->number, free >> 20,
+                        total >> 20, growing_samples_, gpu->arena.budget(),
+                        samples ? fmt::format("blocks of {} would fit", samples) : "not even blocks of one sample would fit");
+        }
+        GC_TRY(gpu->arena.seal());
+    }
+    for (Lane& lane : lanes_) {
+        GC_TRY(use(*gpus_[lane.gpu]));
+        // Its own would be shared by what runs side by side, and be taken within a step.
+        for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
+            GC_CUDA(cublasSetWorkspace(worker->cublas.get(), worker->workspace.device, worker->workspace.bytes));
+    }
+    return {};
+}
+
+CudaDevice::~CudaDevice() {
+    for (const Buffer& each : shared_) cudaHostUnregister(each.host);
+}
+
+void CudaDevice::share(Buffer host) {
+    if (host.bytes > 0 && cudaHostRegister(host.host, host.bytes, cudaHostRegisterPortable) == cudaSuccess) shared_.push_back(host);
+    else (void)cudaGetLastError();   // or the next launch would be blamed for it
+}
+
+Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
+    const auto* at = static_cast<const std::byte*>(from);
+    const bool shared = std::any_of(shared_.begin(), shared_.end(),
+                                    [&](const Buffer& each) { return at >= each.host && at + bytes <= each.host + each.bytes; });
+    if (shared) return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    GC_CUDA(cudaStreamSynchronize(stream));
+    return check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+
+std::string CudaDevice::budget() const {
+    std::string text;
+    for (const auto& gpu : gpus_) text += fmt::format("{}GPU {}: {}", text.empty() ? "" : "; ", gpu->number, gpu->arena.budget());
+    return text;
+}
+
+}   // namespace gradcast::cuda
