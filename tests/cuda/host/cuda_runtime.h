@@ -1,0 +1,213 @@
+// CUDA on a CPU, for tests: the calls and the kernel language that gradcast uses, so that its device code can be compiled by g++ and run
+// where there is no GPU.  Not fast, and stricter than a GPU:
+//  * Nothing runs until somebody synchronises, and then a stream runs only what it must: itself and what it waits for by event.
+//  * Branches of a graph run in another order than they were issued in; blocks, and threads between two barriers, forwards and backwards in
+//  turn.
+//  * Device memory begins as NaN, ends in guard bytes, and cannot be touched by code of the host, nor by other devices without peer access.
+//  * A thread of a block that ends while others wait at __syncthreads() stops the process, and says so.
+// The types and names are NVIDIA's; what they do is in tests/cuda/host/runtime.cc.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+// ---- the kernel language ---------------------------------------------------------------------------------------------------------
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static   // one block runs at a time
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+void __syncthreads();
+
+inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
+inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
+inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+inline long long __double_as_longlong(double x) { return __builtin_bit_cast(long long, x); }
+inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
+// Integers alone: they give the same result in any order.
+template <typename T, typename U>
+T atomicAdd(T* at, U value) {
+    static_assert(static_cast<T>(0.5) == 0, "an atomicAdd of floats depends on the order");
+    const T before = *at;
+    *at = static_cast<T>(before + static_cast<T>(value));
+    return before;
+}
+template <typename T, typename U>
+T atomicMax(T* at, U value) {
+    const T before = *at;
+    if (static_cast<T>(value) > before) *at = static_cast<T>(value);
+    return before;
+}
+template <typename T, typename U>
+T atomicMin(T* at, U value) {
+    const T before = *at;
+    if (static_cast<T>(value) < before) *at = static_cast<T>(value);
+    return before;
+}
+
+// ---- the runtime -----------------------------------------------------------------------------------------------------------------
+
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorHostMemoryNotRegistered = 713,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+};
+using cudaStream_t = struct CUstream_st*;   // null: the default stream
+using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+using cudaHostFn_t = void (*)(void*);
+#define CUDART_CB
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
+enum cudaDeviceAttr {
+    cudaDevAttrMaxThreadsPerBlock = 1,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+};
+constexpr unsigned cudaEventRecordDefault = 0, cudaEventRecordExternal = 1;
+constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2,
+                   cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostRegisterDefault = 0,
+                   cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount, maxThreadsPerBlock;
+    size_t sharedMemPerBlock;
+};
+
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+
+cudaError_t cudaGetDeviceCount(int* count);   // 2, or what GC_CUDA_HOST_DEVICES says
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);   // of 1 GiB, or as many bytes as GC_CUDA_HOST_MEMORY says
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+cudaError_t cudaDeviceSynchronize();
+
+cudaError_t cudaMalloc(void** at, size_t bytes);
+cudaError_t cudaFree(void* at);
+cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned flags);
+inline cudaError_t cudaMallocHost(void** at, size_t bytes) { return cudaHostAlloc(at, bytes, cudaHostAllocDefault); }
+cudaError_t cudaFreeHost(void* at);
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+struct cudaPointerAttributes {
+    cudaMemoryType type;
+    int device;
+};
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* at);
+cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* at);
+template <typename T>
+cudaError_t cudaMalloc(T** at, size_t bytes) {
+    return cudaMalloc(reinterpret_cast<void**>(at), bytes);
+}
+template <typename T>
+cudaError_t cudaMallocHost(T** at, size_t bytes) {
+    return cudaMallocHost(reinterpret_cast<void**>(at), bytes);
+}
+// An asynchronous copy wants host memory that is page-locked: other memory is refused, where CUDA would copy it at once.
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream = nullptr);
+cudaError_t cudaMemset(void* at, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream = nullptr);
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+/// cudaEventRecordExternal: in a capture it is recorded whenever the graph is launched, and can be waited for outside.
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+// ---- what the tests and the other stand-ins add ----------------------------------------------------------------------------------
+
+/// Runs `body` once for each thread of the grid, after what is in the stream.  `name` is for messages.
+cudaError_t cuda_host_grid(const char* name, dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> body);
+/// Launches a kernel: the arguments are copied now.
+template <typename... Parameters, typename... Arguments>
+cudaError_t cuda_host_launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                             Arguments&&... arguments) {
+    return cuda_host_grid(name, grid, block, stream, [kernel, all = std::tuple<Parameters...>(arguments...)] { std::apply(kernel, all); });
+}
+/// A library's call: `body` runs once, with the stream's device memory in reach.
+cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body);
+/// How often something was launched, copied or run so far, in streams and replayed graphs; allocations of memory, streams, events and
+/// graphs.
+struct CudaHostCounts {
+    uint64_t run, allocations, synchronisations;
+};
+CudaHostCounts cuda_host_counts();
