@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "runtime/core/nearest.h"
+#include "runtime/core/rng.h"
 
 namespace gradcast {
 namespace {
@@ -152,8 +154,15 @@ std::string joined(std::span<const char* const> words) {
 }   // namespace
 
 std::span<const char* const> precision_names() {
-    static constexpr std::array names = {"f32", "bf16"};
+    static constexpr std::array names = {"f32", "bf16", "tf32"};
     return names;
+}
+
+Precision precision_of(std::string_view name) {
+    const auto names = precision_names();
+    const auto at = std::find(names.begin(), names.end(), name);
+    GC_ASSERT(at != names.end());
+    return static_cast<Precision>(at - names.begin());
 }
 
 std::span<const char* const> layer_kinds() { return names; }
@@ -264,6 +273,41 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
         bucket.count = 0, bucket.group_count = 0;
     }
     return layout;
+}
+
+void layers_pool_first(std::vector<Layer>& layers) {
+    for (uint32_t i = 0; i + 1 < layers.size(); ++i) {
+        Layer &first = layers[i], &second = layers[i + 1];
+        if (first.kind != Kind::relu || second.kind != Kind::max_pool || first.takers != 1 || second.input != i) continue;
+        std::swap(first, second);
+        first.input = second.input, second.input = i;
+        second.takers = std::exchange(first.takers, 1);
+        second.in = second.out = first.out;
+    }
+}
+
+std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout) {
+    std::vector<uint32_t> result(layers.size(), ~0u);
+    for (size_t i = 0; i < layers.size(); ++i)
+        for (size_t bucket = 0; bucket < layout.buckets.size(); ++bucket)
+            if (layers[i].parameters() && layers[i].offset == layout.buckets[bucket].offset) result[i] = static_cast<uint32_t>(bucket);
+    return result;
+}
+
+Status samples_check(const NetSpec& spec, const Samples& samples) {
+    if (samples.C != spec.C || samples.H != spec.H || samples.W != spec.W)
+        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C,
+                    spec.H, spec.W);
+    for (uint32_t n = 0; n < samples.count; ++n)
+        if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec.classes)
+            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],
+                        spec.classes);
+    return {};
+}
+
+uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // no element's draw has the number ~0
+    const Philox bits = random4(Purpose::dropout, seed, with, ~0u);
+    return uint64_t{bits[1]} << 32 | bits[0];
 }
 
 }   // namespace gradcast

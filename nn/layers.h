@@ -22,6 +22,8 @@ enum class Kind : uint8_t {
 };
 constexpr uint32_t kind_count = 11;
 
+constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
+
 struct Shape {   // of one sample
     uint32_t C = 0, H = 0, W = 0;
     uint64_t elements() const { return uint64_t{C} * H * W; }
@@ -52,5 +54,14 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers);
 /// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from
 /// the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes);
+
+/// A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
+void layers_pool_first(std::vector<Layer>& layers);
+/// By layer: the bucket that is complete once its gradient is; none: ~0.
+std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout);
+/// Error: of samples that do not fit the net's input, or a label beyond its classes.
+Status samples_check(const NetSpec& spec, const Samples& samples);
+/// Keys of dropout's draws: seed, then layer (its number in the list), then step.
+uint64_t dropout_mixed(uint64_t seed, uint64_t with);
 
 }   // namespace gradcast

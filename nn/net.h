@@ -5,9 +5,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/arena.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/types.h"
@@ -44,6 +46,9 @@ struct GradientSink {
     virtual ~GradientSink() = default;
     virtual Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient) = 0;
     virtual void loss(uint32_t lane, BlockId block, double sum) = 0;   // over the block's samples; before the first bucket
+    /// Wants gradients where they are: of a net on a GPU the buffer has `device` alone then, complete once what the lane's codec stream
+    /// waits for is (runtime/core/cuda/device.h), and valid until all that is enqueued there is done.
+    virtual bool on_device() const { return false; }
     /// bucket() of a gradient that is computed as it is taken: piece(first) gives the elements from `first` on, as many as its buffer
     /// holds, valid until the next call.  All are to be taken, in order.  False: none was, and bucket() gets the whole.  Large gradients
     /// are offered so, because they would travel to memory and back.
@@ -66,10 +71,12 @@ struct NetTrace {
 
 struct Optimiser;   // nn/optimiser.h
 
-/// What convolutions and inner products multiply.  They add up in float; parameters, gradients and all other layers are float.
-enum class Precision : uint8_t { f32, bf16 };
-/// In the order of Precision, for job files.
+/// What convolutions and inner products multiply.  They add up in float; parameters and gradients are float.  tf32 (GPUs alone): float cut
+/// to 10 bits behind the point.  On GPUs bf16 is what flows between all layers, too.
+enum class Precision : uint8_t { f32, bf16, tf32 };
+/// In the order of Precision, for job files; and the one of such a name.
 std::span<const char* const> precision_names();
+Precision precision_of(std::string_view name);
 
 struct NetConfig {
     uint32_t lanes = 1;
@@ -79,16 +86,21 @@ struct NetConfig {
     std::vector<uint32_t> block_sizes = {};
     uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float32
     uint64_t seed = 1;
-    Precision precision = Precision::f32;   // bf16 needs Isa::avx512_bf16 or Isa::amx
+    Precision precision = Precision::f32;   // on CPUs bf16 needs Isa::avx512_bf16 or Isa::amx
+    bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
 };
 
 struct Net {
     virtual ~Net() = default;
     virtual const Layout& layout() const = 0;
     virtual const NetSpec& spec() const = 0;
-    virtual const char* kernels() const = 0;     // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
-    virtual std::span<float> parameters() = 0;   // [layout.elements]; after writing call refresh()
-    virtual void refresh() = 0;                  // parameters changed from outside: rebuild what kernels keep of them
+    virtual const char* kernels() const = 0;   // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
+    /// [layout.elements]; after writing call refresh().  Where they are on a device, a copy that the call brings up to date.  No block
+    /// runs.
+    virtual std::span<float> parameters() = 0;
+    /// digest64(parameters()), taken where they are.
+    virtual uint64_t digest() { return digest64(parameters()); }
+    virtual void refresh() = 0;   // parameters changed from outside: rebuild what kernels keep of them
     /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the
     /// number of threads.
     virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;

@@ -60,17 +60,7 @@ public:
         arena.plan("optimiser", 2 * elements * sizeof(float), &moments_);
         step(0);
     }
-    void step(StepId step) override {
-        double one = 1 - power(config_.beta1, step + 1), two = 1 - power(config_.beta2, step + 1);
-        now_ = {.beta1 = static_cast<float>(config_.beta1),
-                .rest1 = static_cast<float>(1 - config_.beta1),
-                .beta2 = static_cast<float>(config_.beta2),
-                .rest2 = static_cast<float>(1 - config_.beta2),
-                .rate = static_cast<float>(learning_rate(config_, step) / one),
-                .root = static_cast<float>(1 / std::sqrt(two)),
-                .epsilon = static_cast<float>(config_.epsilon),
-                .weight_decay = static_cast<float>(config_.weight_decay)};
-    }
+    void step(StepId step) override { now_ = adam_step(config_, step); }
     void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
         float* m = moments_.as<float>() + offset;
@@ -96,6 +86,18 @@ Status one_of(const char* key, const std::string& name, std::span<const char* co
 std::span<const char* const> optimiser_kinds() { return kinds; }
 std::span<const char* const> schedule_kinds() { return schedules; }
 
+AdamStep adam_step(const OptimiserConfig& config, StepId step) {
+    double one = 1 - power(config.beta1, step + 1), two = 1 - power(config.beta2, step + 1);
+    return {.beta1 = static_cast<float>(config.beta1),
+            .rest1 = static_cast<float>(1 - config.beta1),
+            .beta2 = static_cast<float>(config.beta2),
+            .rest2 = static_cast<float>(1 - config.beta2),
+            .rate = static_cast<float>(learning_rate(config, step) / one),
+            .root = static_cast<float>(1 / std::sqrt(two)),
+            .epsilon = static_cast<float>(config.epsilon),
+            .weight_decay = static_cast<float>(config.weight_decay)};
+}
+
 double learning_rate(const OptimiserConfig& config, StepId step) {
     double lr = config.lr;
     if (config.schedule == "step") lr *= power(config.decay, step / config.decay_every);
@@ -107,7 +109,7 @@ double learning_rate(const OptimiserConfig& config, StepId step) {
     return step < config.warm_up ? lr * static_cast<double>(step + 1) / config.warm_up : lr;
 }
 
-Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {
+Status optimiser_check(const OptimiserConfig& config) {
     GC_TRY(one_of("kind", config.kind, kinds));
     GC_TRY(one_of("schedule", config.schedule, schedules));
     auto finite = [](const char* key, double value, bool above) {
@@ -132,6 +134,11 @@ Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& a
         return fail(Code::invalid, "optimiser.decay_every must be at least 1 for the schedule step");
     if (config.schedule == "cosine" && config.steps == 0)
         return fail(Code::invalid, "the schedule cosine needs to know how many steps there are");
+    return {};
+}
+
+Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {
+    GC_TRY(optimiser_check(config));
     if (config.kind == "adam") *optimiser = std::make_unique<Adam>(config, elements, arena);
     else *optimiser = std::make_unique<Sgd>(config, elements, arena);
     return {};

@@ -3,7 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "nn/kernels.h"
 #include "runtime/core/arena.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
@@ -26,11 +28,20 @@ struct Optimiser {
     /// w[i] and its state from gradient[i], i in [offset, offset + count).  Element by element, so the grouping changes no bit.  Any
     /// thread, several at a time on elements of their own.
     virtual void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
-    virtual std::span<float> state() = 0;   // all state, float32: momentum [elements]; m, v [2, elements] of adam; or empty
+    /// All state, float32: momentum [elements]; m, v [2, elements] of adam; or empty.  Trainer thread; a copy where the state is on a
+    /// device.
+    virtual std::span<float> state() = 0;
+    virtual uint64_t state_size() { return state().size(); }   // elements
+    /// digest64(state(), first), taken where the state is.
+    virtual uint64_t digest(uint64_t first) { return digest64(state(), first); }
 };
 /// SGD: v <- momentum v + (g + weight_decay w);  w <- w - lr v.   (Sutskever et al. 2013 as PyTorch writes it; so is Nesterov's.)
 /// Adam: Kingma and Ba 2015, weight_decay added to the gradient.
+/// Error: of a configuration that cannot be meant, naming the key.
+Status optimiser_check(const OptimiserConfig& config);
 Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
+/// What Adam's update of one step multiplies by.
+AdamStep adam_step(const OptimiserConfig& config, StepId step);
 /// The learning rate of one step.  Only sums, products and quotients, so every CPU and C library gives the same bits.
 double learning_rate(const OptimiserConfig& config, StepId step);
 std::span<const char* const> optimiser_kinds();

@@ -6,7 +6,6 @@
 
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
-#include "runtime/core/rng.h"
 
 namespace gradcast::cpu {
 
@@ -25,17 +24,13 @@ Status dropout(Build& b) {
 
     auto drop = static_cast<uint32_t>(std::lround(l.spec.rate * 65536));
     drop = std::min(drop, 65535u);
-    auto mixed = [](uint64_t seed, uint64_t with) {   // no element's draw has the number ~0
-        Philox bits = random4(Purpose::dropout, seed, with, ~0u);
-        return uint64_t{bits[1]} << 32 | bits[0];
-    };
-    uint64_t layer_seed = mixed(b.seed, b.number);
+    uint64_t layer_seed = dropout_mixed(b.seed, b.number);
     // Of 8 channels two planes make the 16 whose numbers take turns.
     uint32_t halves = !flat && width == 8 ? 2 : 1, planes = halves == 1 ? 1 : (l.in.C + 7) / 8;
     uint64_t plane = x.value.bytes() / sizeof(float) / b.samples / planes;
-    auto run = [&kernels, mixed, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
+    auto run = [&kernels, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
         float* at = frame.at(tensor);
-        DropoutKey key{.seed = mixed(layer_seed, frame.id.step),
+        DropoutKey key{.seed = dropout_mixed(layer_seed, frame.id.step),
                        .sample = 0,
                        .first = 0,
                        .stride = halves,

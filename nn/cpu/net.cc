@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <set>
 
 #include "nn/cpu/build.h"
@@ -72,7 +73,6 @@ public:
 private:
     Status make(Build& build, Program& program);
     std::string block_sizes() const;
-    Status check(const Samples& samples) const;
     /// Fills the input and runs all layers forward.
     Status forward(const Program& program, Frame& frame, StepId step);
     void input(const Program& program, Frame& frame);
@@ -113,6 +113,7 @@ private:
 
 Status kernels_name(Precision precision, const char** name) {
     const Isa isa = Build::isa();
+    if (precision == Precision::tf32) return fail(Code::unsupported, "precision tf32 is for GPUs: take f32 or bf16, or device cuda");
     if (precision == Precision::f32) *name = isa_name(std::min(isa, Isa::avx512));
     else if (isa == Isa::amx) *name = "bf16-amx";
     else if (isa == Isa::avx512_bf16) *name = "bf16-avx512";
@@ -126,7 +127,6 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
 constexpr uint64_t apply_chunk = 4096;     // elements turned to float at a time: they stay in the first-level cache
 constexpr uint64_t apply_share = 65536;    // and that one lane takes of a bucket, so that waking lanes is worth it
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
@@ -177,15 +177,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     spec_ = spec, config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     layout_ = layers_layout(layers_, config.bucket_bytes);
-    // A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
-    for (uint32_t i = 0; i + 1 < layers_.size(); ++i) {
-        Layer &first = layers_[i], &second = layers_[i + 1];
-        if (first.kind != Kind::relu || second.kind != Kind::max_pool || first.takers != 1 || second.input != i) continue;
-        std::swap(first, second);
-        first.input = second.input, second.input = i;
-        second.takers = std::exchange(first.takers, 1);
-        second.in = second.out = first.out;
-    }
+    layers_pool_first(layers_);
     merged_.assign(layers_.size(), false);
     for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
         const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
@@ -195,11 +187,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
     input_beside_ = layers_[0].kind == Kind::conv && conv_few_fits(layers_[0]) && takers == 1;
     for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
-    bucket_of_layer_.assign(layers_.size(), ~0u);
-    for (size_t i = 0; i < layers_.size(); ++i)
-        for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket)
-            if (layers_[i].parameters() && layers_[i].offset == layout_.buckets[bucket].offset)
-                bucket_of_layer_[i] = static_cast<uint32_t>(bucket);
+    bucket_of_layer_ = buckets_of_layers(layers_, layout_);
 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
@@ -257,17 +245,6 @@ void CpuNet::refresh_layer(size_t layer) {
 void CpuNet::refresh() {
     OneThread one;
     for (size_t i = 0; i < layers_.size(); ++i) refresh_layer(i);
-}
-
-Status CpuNet::check(const Samples& samples) const {
-    if (samples.C != spec_.C || samples.H != spec_.H || samples.W != spec_.W)
-        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec_.C,
-                    spec_.H, spec_.W);
-    for (uint32_t n = 0; n < samples.count; ++n)
-        if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec_.classes)
-            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],
-                        spec_.classes);
-    return {};
 }
 
 std::string CpuNet::block_sizes() const {
@@ -352,7 +329,7 @@ Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& fram
 Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
     OneThread one;
     GC_ASSERT(lane < frames_.size());
-    GC_TRY(check(samples));
+    GC_TRY(samples_check(spec_, samples));
     auto program = std::find_if(programs_.begin(), programs_.end(),
                                 [&](const Program& each) { return each.samples == samples.count && each.training; });
     if (program == programs_.end())
@@ -383,7 +360,7 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
 Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
     OneThread one;
     GC_ASSERT(lane < frames_.size());
-    GC_TRY(check(samples));
+    GC_TRY(samples_check(spec_, samples));
     auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples >= samples.count; });
     if (program == programs_.end())
         return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);

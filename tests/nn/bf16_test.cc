@@ -7,7 +7,7 @@
 
 #include "nn/kernels.h"
 #include "runtime/core/fd.h"
-#include "tests/nn/rig.h"
+#include "tests/nn/nets.h"
 
 namespace gradcast {
 namespace {
@@ -20,18 +20,6 @@ NetConfig bf16(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
     config.precision = Precision::bf16;
     return config;
 }
-NetSpec preset(const char* name, uint32_t C = 1, uint32_t side = 28) {
-    NetSpec spec;
-    EXPECT_TRUE(preset_find(name, C, side, side, 10, &spec).ok());
-    return spec;
-}
-NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) {
-    return {.C = C, .H = H, .W = W, .pad = pad, .classes = classes, .layers = std::move(layers)};
-}
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 /// Odd shapes: few and many channels, strides, padding, no bias, a branch, values that stay bf16 between layers and such that do not.
 std::vector<std::pair<const char*, NetSpec>> nets() {
     LayerSpec bare = conv(20, 3, 1, 1);
@@ -69,14 +57,6 @@ double distance(const Layout& layout, const std::vector<float>& a, const std::ve
         if (share > worst) worst = share, *where = group.layer;
     }
     return worst;
-}
-
-/// The same net without kinks: nothing in place of ReLU, the mean in place of the greatest.
-NetSpec smooth(NetSpec spec) {
-    for (LayerSpec& layer : spec.layers)
-        if (layer.kind == "relu") layer.kind = "dropout";
-        else if (layer.kind == "max_pool") layer.kind = "average_pool";
-    return spec;
 }
 
 /// Gradients of both precisions, one block each.

@@ -127,17 +127,10 @@ struct Gather : GradientSink {
     }
 };
 
-struct Rig {
-    Arena arena;
+/// A net with its optimiser, whatever they compute on.
+struct AnyRig {
     std::unique_ptr<Net> net;
     std::unique_ptr<Optimiser> optimiser;
-    explicit Rig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& sgd = {}) {
-        Status status = net_cpu_plan(spec, config, arena, &net);
-        if (status.ok()) status = optimiser_plan(sgd, net->layout().elements, arena, &optimiser);
-        if (status.ok()) status = arena.seal();
-        if (status.ok()) status = net_cpu_ready(*net);
-        EXPECT_TRUE(status.ok()) << status.what;
-    }
     /// Loss and gradient of a block.
     Gather block(const Samples& samples, uint32_t lane = 0, StepId step = 0) {
         Gather gather(net->layout());
@@ -166,6 +159,17 @@ struct Rig {
             sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
             ASSERT_TRUE(net->apply(*optimiser, sum, units).ok());
         }
+    }
+};
+
+struct Rig : AnyRig {
+    Arena arena;
+    explicit Rig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& sgd = {}) {
+        Status status = net_cpu_plan(spec, config, arena, &net);
+        if (status.ok()) status = optimiser_plan(sgd, net->layout().elements, arena, &optimiser);
+        if (status.ok()) status = arena.seal();
+        if (status.ok()) status = net_cpu_ready(*net);
+        EXPECT_TRUE(status.ok()) << status.what;
     }
 };
 

@@ -1,0 +1,64 @@
+// What kernel files share: reading and writing float and bf16, several at a time.  In .cu files only.
+#pragma once
+#include <cstdint>
+
+#include "nn/cuda/kernels.h"
+
+namespace gradcast::cuda {
+
+struct Bf16 {
+    uint16_t bits;
+};
+__device__ __forceinline__ float load(float x) { return x; }
+__device__ __forceinline__ float load(Bf16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
+__device__ __forceinline__ void store(float* to, float x) { *to = x; }
+/// To the nearest, to even between two; NaN stays one.
+__device__ __forceinline__ void store(Bf16* to, float x) {
+    const uint32_t bits = __float_as_uint(x);
+    to->bits = static_cast<uint16_t>(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// Neighbours that are read and written at once.
+template <typename T, int width>
+struct alignas(sizeof(T) * width) Pack {
+    T v[width];
+};
+/// The memory must be aligned to a pack: activations are, parameters and their gradients are not.
+template <int width, typename T>
+__device__ __forceinline__ Pack<T, width>* as_packs(T* at) {
+#ifdef GC_CUDA_HOST
+    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % sizeof(Pack<T, width>) == 0);   // CUDA would end the program
+#endif
+    return reinterpret_cast<Pack<T, width>*>(at);
+}
+template <int width, typename T>
+__device__ __forceinline__ const Pack<T, width>* as_packs(const T* at) {
+    return as_packs<width>(const_cast<T*>(at));
+}
+
+__device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.0f : x; }
+__device__ __forceinline__ uint64_t thread_number() { return uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+
+constexpr uint32_t threads = 256;   // of a block, where nothing else is said
+
+template <typename T>
+T* as(const Values& values) {
+    return static_cast<T*>(values.at);
+}
+/// Calls with a T, float or Bf16.
+template <typename Launch>
+Status typed(bool bf16, Launch launch) {
+    return bf16 ? launch(Bf16{}) : launch(float{});
+}
+/// And with an integral constant: how many neighbours to take at once where rows have C elements.
+template <int width>
+struct Width {
+    static constexpr int value = width;
+};
+template <typename Launch>
+Status typed(bool bf16, uint64_t C, Launch launch) {
+    if (C % 4) return bf16 ? launch(Bf16{}, Width<1>{}) : launch(float{}, Width<1>{});
+    return bf16 ? launch(Bf16{}, Width<4>{}) : launch(float{}, Width<4>{});
+}
+
+}   // namespace gradcast::cuda

@@ -1,0 +1,112 @@
+// Kernels of our own.  Activations are [samples, H, W, C] in float or bf16; statistics, parameters and their gradients are float.  All run
+// on the stream given, take no memory and return the error of the launch.  Pointers are of the device.
+//
+// Sums are taken in an order that the shape alone decides, so the same inputs give the same bits in every run.
+#pragma once
+#include "nn/kernels.h"
+#include "nn/optimiser.h"
+#include "runtime/core/cuda.h"
+
+namespace gradcast::cuda {
+
+/// An array of float or bf16 (the upper half of a float).
+struct Values {
+    void* at = nullptr;
+    bool bf16 = false;
+};
+
+/// What a block brings besides its samples, on the device.  Behind it float scale [C] and shift [C] of the input, uint64_t seeds of dropout
+/// layers, int32_t labels [samples], uint8_t images [samples, C, H, W].
+struct BlockHeader {
+    uint32_t count = 0;   // of samples that are there; programs for more fill up with zeros
+    uint32_t block = 0;
+};
+
+struct ImageShape {
+    uint32_t N, C, H, W;
+    uint32_t pad;   // zeros on each side
+};
+/// y = image * scale + shift.
+Status normalise(cudaStream_t stream, Values y, const uint8_t* images, const float* scale, const float* shift, const BlockHeader* header,
+                 const ImageShape& shape);
+
+/// y = relu(y + bias) in place; bias may be null.
+Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify);
+/// y = max(x, 0), NaN stays NaN.
+Status relu(cudaStream_t stream, Values y, Values x, uint64_t count);
+/// dx = y > 0 ? dy : 0;  dx may be dy.
+Status relu_backward(cudaStream_t stream, Values dx, Values dy, Values y, uint64_t count);
+/// y = a + b; y may be one of them.
+Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
+Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // converts, too
+/// to [A, C, B] = from [A, B, C].
+Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C);
+
+/// Doubles that the sums below need: `sums` of each channel.
+uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums);
+/// dbias [C] = sums of dy over rows.  With y: dy = y > 0 ? dy : 0 in place, before.
+Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C);
+
+struct NormShape {
+    uint64_t rows;
+    uint32_t C, samples;
+};
+/// By channel, kept from the forward to the backward pass: mean, 1 / sqrt(variance + epsilon), and what the backward pass multiplies by.
+struct NormValues {
+    float *mean, *inverse, *of_gradient, *of_value, *constant;   // each [C]
+};
+/// found [2, C]: what the block hands in for the running statistics, sums over samples of mean and second moment.
+Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, double* scratch, const NormShape& shape);
+/// The same from running statistics [2, C].
+Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C);
+/// y = relu(weight (x - mean) inverse + bias).
+Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* weight, const float* bias,
+                    const NormShape& shape, bool rectify);
+/// dweight, dbias and what norm_backward multiplies by.  With y: of dy only where y > 0 counts.
+Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
+                 float* dbias, double* scratch, const NormShape& shape);
+Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const NormValues& values, const NormShape& shape);
+
+struct WindowShape {
+    uint32_t N, C, H, W, P, Q, kernel, stride, pad;
+};
+/// y = the greatest of each window + bias, rectified if asked for; winners [N,P,Q,C] = its place in the window, the first of equals, NaN
+/// before all.  Padding never wins.
+Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& shape, bool rectify);
+Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& shape);
+/// The mean of what is inside of each window.
+Status average_pool(cudaStream_t stream, Values y, Values x, const WindowShape& shape);
+Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const WindowShape& shape);
+
+/// y = 0 or x scale; the same elements as nn/cpu/dropout.cc drops.  drop: of 65536.
+Status dropout(cudaStream_t stream, Values y, Values x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
+               uint32_t C, uint32_t drop);
+
+struct LossResult {
+    double loss;
+    uint64_t right;
+};
+/// Over the samples that are there: *result, and of each its best class and, where dx.at is not null, its gradient.
+Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
+                             uint32_t samples, double* losses, int32_t* best, LossResult* result);
+/// scale above 0: a regression.
+Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
+                    uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result);
+
+/// gradient = (float)((double)word * unit), then one of these.
+struct Words {
+    const void* at;
+    Word word;
+    double unit;
+};
+/// Of nn/kernels.h: nesterov where asked for; v may be null where momentum is 0.
+Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float lr, float momentum, float weight_decay,
+                 bool nesterov);
+Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count, const AdamStep& step);
+/// w += share (gradient - w).
+Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
+
+/// *result += digest64 of those words (runtime/core/digest.h).
+Status digest(cudaStream_t stream, unsigned long long* result, const void* words, uint64_t count, uint64_t first);
+
+}   // namespace gradcast::cuda

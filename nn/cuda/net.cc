@@ -1,0 +1,616 @@
+// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  As soon as a bucket's gradient is complete an
+// event says so, and what is done with it goes on beside the rest of the backward pass.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "nn/cuda/build.h"
+#include "nn/cuda/cuda.h"
+#include "nn/cuda/optimiser.h"
+
+namespace gradcast::cuda {
+namespace {
+
+struct Row {
+    Kind kind;
+    Status (*build)(Build& b);
+};
+constexpr std::array rows = {Row{Kind::conv, conv},
+                             Row{Kind::inner_product, inner_product},
+                             Row{Kind::max_pool, max_pool},
+                             Row{Kind::average_pool, average_pool},
+                             Row{Kind::global_average_pool, average_pool},
+                             Row{Kind::relu, relu},
+                             Row{Kind::dropout, dropout},
+                             Row{Kind::batch_norm, batch_norm},
+                             Row{Kind::add, add},
+                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy},
+                             Row{Kind::squared_loss, squared_loss}};
+static_assert(rows.size() == kind_count);
+
+constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
+
+/// The net for blocks of one size.
+struct Program {
+    uint32_t samples;
+    bool training;
+    Tensor input;
+    std::vector<Operations> layers;
+    struct Graphs {
+        GraphExec block, evaluation;
+    };
+    std::vector<Graphs> graphs;   // by lane
+};
+
+/// Where parts of what a block brings lie, in page-locked memory and on the device alike.
+struct InputLayout {
+    uint64_t scale, shift, seeds, labels, images, image_bytes;
+    uint64_t bytes(uint32_t samples) const { return images + samples * image_bytes; }
+};
+
+class CudaNet final : public Net {
+public:
+    explicit CudaNet(CudaDevice& device) : device_(device) {}
+    ~CudaNet() override;
+    CudaNet(const CudaNet&) = delete;
+    Status plan(const NetSpec& spec, const NetConfig& config);
+    Status ready();
+    Status plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser);
+
+    const Layout& layout() const override { return layout_; }
+    const NetSpec& spec() const override { return spec_; }
+    const char* kernels() const override { return kernels_name_.c_str(); }
+    std::span<float> parameters() override;
+    uint64_t digest() override;
+    void refresh() override { GC_ASSERT(upload().ok()); }   // what fails here has failed before
+    Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
+    void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
+    void trace(NetTrace* trace) override { trace_ = trace; }
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
+    Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
+
+private:
+    /// What belongs to a lane besides CudaDevice::Lane.
+    struct Lane {
+        Frame frame, beside;          // the latter for Operations::weights
+        Buffer memory[place_count];   // those of all lanes stay empty
+        Buffer input, staged;         // of the block: on the device, on the host
+        Buffer result, results;       // LossResult and best classes, likewise
+        Buffer losses;
+        Buffer gradient;              // on the host, for sinks that want it there
+        Event lost, done, taken;      // the loss is there; the block is done; its gradient is not needed any more
+        Event forked, joined;         // what runs beside may begin, has ended
+        std::vector<Event> buckets;   // complete, by bucket
+        std::vector<Event> copied;    // to the host
+        bool used = false;
+    };
+    struct Gpu {
+        Buffer parameters, copies;
+        Frame frame;   // for refreshing copies
+    };
+    Status make(Build& build, Program& program);
+    Program* find(uint32_t samples, bool training);
+    Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
+    /// Everything that a block or an evaluation does on the device, in the lane's stream.
+    enum class Way : uint8_t { captured, directly };
+    Status enqueue(const Program& program, uint32_t lane, bool training, Way way, NetTrace* trace = nullptr);
+    Status capture(const Program& program, uint32_t lane, bool training, GraphExec* graph);
+    /// stage() and enqueue() by graph, behind whatever the lane has to wait for.
+    Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, bool training);
+    Status deliver(uint32_t lane, BlockId id, GradientSink& sink);
+    Status upload();
+    /// Copies of weights in [offset, end) anew on each GPU, from the first one's parameters; blocks wait for it.
+    Status spread(uint64_t offset, uint64_t end);
+    /// The first GPU's stream waits for all blocks.
+    Status settle();
+    bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
+
+    CudaDevice& device_;
+    NetSpec spec_;
+    NetConfig config_;
+    Layout layout_;
+    std::vector<Layer> layers_;
+    std::vector<uint32_t> bucket_of_layer_;
+    bool statistics_ = false;   // bucket 0 is not learnt but holds running statistics
+    std::string kernels_name_;
+    std::vector<Program> programs_;   // ascending sizes
+    std::vector<Build::Copy> copies_;
+    std::vector<uint64_t> dropout_seeds_;   // by dropout layer
+    InputLayout input_{};
+    std::vector<Lane> lanes_;
+    std::vector<Gpu> gpus_;
+    Buffer mirror_, words_, digest_, digest_host_;   // the parameters' copy on the host; a bucket's sum; on the first GPU
+    std::atomic<bool> blocks_since_{false};          // the last settle()
+    bool stale_ = false;                             // mirror_
+    CudaOptimiser* optimiser_ = nullptr;             // to be zeroed
+    std::atomic<StepId> cancelled_{no_step};
+    NetTrace* trace_ = nullptr;
+};
+
+CudaNet::~CudaNet() {
+    // Nothing may run on memory that goes.
+    for (auto& gpu : device_.gpus())
+        if (cudaSetDevice(gpu->number) == cudaSuccess) (void)cudaDeviceSynchronize();
+}
+
+Status CudaNet::make(Build& build, Program& program) {
+    build.begin(program.samples, program.training);
+    const Shape& in = layers_[0].in;
+    program.input = build.kept(build.rows(in) * in.C * build.value_bytes());
+    program.layers.resize(layers_.size());
+    std::vector<Activation> outputs;
+    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs that several layers take
+    auto take = [&](uint32_t from) {
+        if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
+        Activation given = outputs[from];
+        if (layers_[from].takers > 1 && given.learns && program.training) {
+            const Shape& shape = layers_[from].out;
+            parts[from].push_back(given.gradient = build.kept(build.rows(shape) * shape.C * build.value_bytes()));
+        }
+        return given;
+    };
+    for (uint32_t i = 0; i < layers_.size(); ++i) {
+        build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i];
+        build.activation = take(layers_[i].input);
+        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
+        GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
+        outputs.push_back(build.activation);
+    }
+    for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
+        if (parts[i].empty()) continue;
+        const uint64_t count = build.rows(layers_[i].out) * layers_[i].out.C;
+        auto sum = [to = outputs[i].gradient, from = parts[i], count](const Frame& f) {
+            GC_TRY(cuda::add(f.stream, f.values(to), f.values(from[0]), f.values(from[1]), count));
+            for (size_t part = 2; part < from.size(); ++part)
+                GC_TRY(cuda::add(f.stream, f.values(to), f.values(to), f.values(from[part]), count));
+            return Status{};
+        };
+        program.layers[i].before.insert(program.layers[i].before.begin(), sum);
+    }
+    return {};
+}
+
+Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
+    GC_ASSERT(config.lanes == device_.lanes().size() && config.samples_max >= 1);
+    spec_ = spec, config_ = config;
+    GC_TRY(layers_check(spec_, &layers_));
+    layout_ = layers_layout(layers_, config.bucket_bytes);
+    layers_pool_first(layers_);
+    bucket_of_layer_ = buckets_of_layers(layers_, layout_);
+    for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
+    for (uint32_t i = 0; i < layers_.size(); ++i)
+        if (layers_[i].kind == Kind::dropout) dropout_seeds_.push_back(dropout_mixed(config.seed, i));
+    kernels_name_ = fmt::format("cuda-{}{}, {}", precision_names()[static_cast<size_t>(config.precision)],
+                                config.deterministic ? "" : "-any", device_.name());
+
+    std::set<uint32_t> training(config.block_sizes.begin(), config.block_sizes.end());
+    if (training.empty()) training = {config.samples_max, std::max(config.samples_max, 2u) - 1};
+    std::set<uint32_t> sizes = training;
+    sizes.insert(config.samples_max);
+    const uint32_t most = *sizes.rbegin();
+    GC_TRY(device_.use(device_.gpu_of(0)));
+    Build build(config_, layers_, device_.lanes()[0]);
+    for (uint32_t size : sizes) {
+        GC_ASSERT(size >= 1);
+        programs_.push_back({size, training.contains(size), {}, {}, {}});
+        GC_TRY(make(build, programs_.back()));
+    }
+    copies_ = std::move(build.copies);
+
+    auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+    const uint64_t channels = up(spec_.C * sizeof(float));
+    input_.scale = 256;   // behind the header
+    input_.shift = input_.scale + channels, input_.seeds = input_.shift + channels;
+    input_.labels = input_.seeds + up(dropout_seeds_.size() * sizeof(uint64_t));
+    input_.images = input_.labels + up(most * sizeof(int32_t));
+    input_.image_bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
+
+    build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
+    constexpr std::array<const char*, place_count> purposes = {
+        "activations", "activation gradients", "activation gradients", "kernel scratch", "kernel scratch", "gradients", nullptr, nullptr};
+    lanes_ = std::vector<Lane>(config.lanes);
+    uint64_t growing = 0;
+    for (uint32_t number = 0; number < config.lanes; ++number) {
+        Lane& lane = lanes_[number];
+        DeviceArena& arena = device_.gpu_of(number).arena;
+        for (size_t place = 0; place < place_count; ++place) {
+            if (!purposes[place]) continue;
+            arena.plan(purposes[place], build.bytes[place], &lane.memory[place]);
+            if (device_.lanes()[number].gpu == 0 && place < static_cast<size_t>(Place::scratch)) growing += build.bytes[place];
+        }
+        arena.plan("samples", input_.bytes(most), &lane.input);
+        arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);
+        const uint64_t result = sizeof(LossResult) + most * sizeof(int32_t);
+        arena.plan("samples", result, &lane.result);
+        arena.plan_pinned("samples", result, &lane.results);
+        arena.plan("samples", most * sizeof(double), &lane.losses);
+        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + 2 * sizeof(int32_t) + sizeof(double));
+        arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
+    }
+    device_.grows(growing, most);
+    gpus_ = std::vector<Gpu>(device_.gpus().size());
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+        DeviceArena& arena = device_.gpus()[i]->arena;
+        arena.plan("parameters", layout_.elements * sizeof(float), &gpus_[i].parameters);
+        arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &gpus_[i].copies);
+    }
+    DeviceArena& first = device_.gpus()[0]->arena;
+    uint64_t bucket_most = 0;
+    for (const Bucket& bucket : layout_.buckets) bucket_most = std::max(bucket_most, bucket.count);
+    first.plan("sums", bucket_most * sizeof(int64_t), &words_);
+    first.plan("sums", sizeof(uint64_t), &digest_);
+    first.plan_pinned("sums", sizeof(uint64_t), &digest_host_);
+    first.plan_pinned("parameters", layout_.elements * sizeof(float), &mirror_);
+    return {};
+}
+
+Status CudaNet::plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser) {
+    GC_TRY(optimiser_check(config));
+    auto made = std::make_unique<CudaOptimiser>(config, layout_.elements, device_);
+    optimiser_ = made.get();
+    *optimiser = std::move(made);
+    return {};
+}
+
+Status CudaNet::ready() {
+    for (uint32_t number = 0; number < lanes_.size(); ++number) {
+        Lane& lane = lanes_[number];
+        const CudaDevice::Lane& with = device_.lanes()[number];
+        GC_TRY(device_.use(device_.gpu_of(number)));
+        Frame& f = lane.frame;
+        f.stream = with.stream.get(), f.cudnn = with.cudnn.get(), f.cublas = with.cublas.get();
+        for (size_t place = 0; place < place_count; ++place) f.base[place] = static_cast<std::byte*>(lane.memory[place].device);
+        f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[with.gpu].parameters.device);
+        f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[with.gpu].copies.device);
+        f.bf16 = config_.precision == Precision::bf16;
+        auto* input = static_cast<std::byte*>(lane.input.device);
+        f.header = reinterpret_cast<BlockHeader*>(input);
+        f.scale = reinterpret_cast<float*>(input + input_.scale), f.shift = reinterpret_cast<float*>(input + input_.shift);
+        f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds), f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
+        f.images = reinterpret_cast<uint8_t*>(input + input_.images);
+        f.result = static_cast<LossResult*>(lane.result.device), f.losses = static_cast<double*>(lane.losses.device);
+        f.best = reinterpret_cast<int32_t*>(f.result + 1);
+        GC_TRY(cuda::make(&lane.lost));
+        GC_TRY(cuda::make(&lane.done));
+        GC_TRY(cuda::make(&lane.taken));
+        GC_TRY(cuda::make(&lane.forked));
+        GC_TRY(cuda::make(&lane.joined));
+        lane.beside = f;
+        lane.beside.stream = with.beside.stream.get();
+        lane.beside.cudnn = with.beside.cudnn.get(), lane.beside.cublas = with.beside.cublas.get();
+        lane.buckets.resize(layout_.buckets.size()), lane.copied.resize(layout_.buckets.size());
+        for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
+        for (Event& event : lane.copied) GC_TRY(cuda::make(&event));
+    }
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+        Frame& f = gpus_[i].frame;
+        f.stream = device_.gpus()[i]->stream.get(), f.bf16 = config_.precision == Precision::bf16;
+        f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[i].parameters.device);
+        f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[i].copies.device);
+    }
+    if (optimiser_) GC_TRY(optimiser_->zero());
+    weights_initial(spec_, layout_, config_.seed, {mirror_.as<float>(), layout_.elements});
+    GC_TRY(upload());
+
+    // Each program runs once before it is captured: libraries load their kernels when they are first used, which no capture allows.
+    const std::vector<uint8_t> images(programs_.back().samples * input_.image_bytes);
+    const std::vector<int32_t> labels(programs_.back().samples);
+    const std::vector<float> mean(spec_.C, 0.0f), std(spec_.C, 1.0f);
+    for (uint32_t number = 0; number < lanes_.size(); ++number) {
+        GC_TRY(device_.use(device_.gpu_of(number)));
+        const cudaStream_t stream = device_.lanes()[number].stream.get();
+        for (Program& program : programs_) {
+            program.graphs.resize(lanes_.size());
+            const Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
+            for (const bool training : {false, true}) {
+                if (training && !program.training) continue;
+                GC_TRY(stage(number, samples, {0, 0}, program));
+                GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
+                GC_TRY(enqueue(program, number, training, Way::directly));
+                GC_CUDA(cudaStreamSynchronize(stream));
+                Program::Graphs& graphs = program.graphs[number];
+                GC_TRY(capture(program, number, training, training ? &graphs.block : &graphs.evaluation));
+            }
+        }
+    }
+    return {};
+}
+
+// What a block brings, for its graph to fetch; but the images go to the device at once, from here or from its copy of the data set.
+Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program) {
+    Lane& lane = lanes_[number];
+    std::byte* to = lane.staged.host;
+    *reinterpret_cast<BlockHeader*>(to) = {samples.count, id.block};
+    for (uint32_t c = 0; c < spec_.C; ++c) {
+        reinterpret_cast<float*>(to + input_.scale)[c] = 1 / (255 * samples.std[c]);
+        reinterpret_cast<float*>(to + input_.shift)[c] = -samples.mean[c] / samples.std[c];
+    }
+    for (size_t i = 0; i < dropout_seeds_.size(); ++i)
+        reinterpret_cast<uint64_t*>(to + input_.seeds)[i] = dropout_mixed(dropout_seeds_[i], id.step);
+    std::memcpy(to + input_.labels, samples.labels, samples.count * sizeof(int32_t));
+    std::memset(to + input_.labels + samples.count * sizeof(int32_t), 0, (program.samples - samples.count) * sizeof(int32_t));
+    auto* images = static_cast<uint8_t*>(lane.input.device) + input_.images;
+    if (samples.resident) {
+        auto* places = reinterpret_cast<SamplePlace*>(to + input_.images);
+        std::copy_n(samples.places, samples.count, places);
+        return samples.resident->take(number, lane.frame.stream, places, samples.count, images);
+    }
+    const uint64_t bytes = samples.count * input_.image_bytes;
+    std::memcpy(to + input_.images, samples.images, bytes);
+    return check(cudaMemcpyAsync(images, to + input_.images, bytes, cudaMemcpyHostToDevice, lane.frame.stream), "cudaMemcpyAsync");
+}
+
+Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, Way way, NetTrace* trace) {
+    Lane& lane = lanes_[number];
+    Frame& f = lane.frame;
+    f.training = lane.beside.training = training;
+    const cudaStream_t stream = f.stream;
+    auto traced = [&](const Layer& layer, Pass pass, auto run) -> Status {
+        if (!trace) return run();
+        GC_CUDA(cudaStreamSynchronize(stream));
+        const uint64_t begin_ns = trace->now_ns();
+        GC_TRY(run());
+        GC_CUDA(cudaStreamSynchronize(stream));
+        trace->pass(number, layer, pass, begin_ns, trace->now_ns());
+        return {};
+    };
+    // Gradients of weights are computed in another stream, beside the gradient of that layer's input; nobody may write what they read
+    // before join().
+    bool forked = false;
+    auto join = [&]() -> Status {
+        if (!std::exchange(forked, false)) return {};
+        return check(cudaStreamWaitEvent(stream, lane.joined.get(), 0), "cudaStreamWaitEvent");
+    };
+    auto walk_on = [&](const std::vector<Operation>& list, size_t layer, Pass pass) -> Status {
+        if (list.empty()) return {};
+        return traced(layers_[layer], pass, [&]() -> Status {
+            for (const Operation& operation : list) GC_TRY(operation(f));
+            return {};
+        });
+    };
+    auto walk = [&](const std::vector<Operation>& list, size_t layer, Pass pass) -> Status {
+        if (!list.empty()) GC_TRY(join());
+        return walk_on(list, layer, pass);
+    };
+    // In a capture, without that flag, an event would be known to the capture alone; outside of one the flag is an error.
+    const unsigned flags = way == Way::captured ? cudaEventRecordExternal : cudaEventRecordDefault;
+    auto record = [&](const Event& event, cudaStream_t in) {
+        return check(cudaEventRecordWithFlags(event.get(), in, flags), "cudaEventRecordWithFlags");
+    };
+    auto complete = [&](size_t layer, cudaStream_t in) {
+        const uint32_t bucket = bucket_of_layer_[layer];
+        return bucket == ~0u ? Status{} : record(lane.buckets[bucket], in);
+    };
+    auto fork = [&](const std::vector<Operation>& list, size_t layer) -> Status {
+        const cudaStream_t side = lane.beside.stream;
+        GC_TRY(join());
+        GC_CUDA(cudaEventRecord(lane.forked.get(), stream));
+        GC_CUDA(cudaStreamWaitEvent(side, lane.forked.get(), 0));
+        for (const Operation& operation : list) GC_TRY(operation(lane.beside));
+        GC_TRY(complete(layer, side));
+        GC_CUDA(cudaEventRecord(lane.joined.get(), side));
+        forked = true;
+        return {};
+    };
+    auto input = [&]() -> Status {
+        GC_CUDA(cudaMemcpyAsync(lane.input.device, lane.staged.host, input_.images, cudaMemcpyHostToDevice, stream));
+        return normalise(stream, f.values(program.input), f.images, f.scale, f.shift, f.header,
+                         {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad});
+    };
+    GC_TRY(traced(layers_[0], Pass::input, input));
+    for (size_t i = 0; i < layers_.size(); ++i) GC_TRY(walk(program.layers[i].forward, i, Pass::forward));
+    GC_CUDA(cudaMemcpyAsync(lane.results.host, lane.result.device, sizeof(LossResult) + program.samples * sizeof(int32_t),
+                            cudaMemcpyDeviceToHost, stream));
+    GC_TRY(record(lane.lost, stream));
+    if (!training) return {};
+    if (statistics_) GC_TRY(record(lane.buckets[0], stream));   // the forward pass has made them
+    for (size_t i = layers_.size(); i-- > 0;) {
+        const Operations& layer = program.layers[i];
+        GC_TRY(walk(layer.before, i, Pass::backward_weights));
+        if (layer.weights.empty() || trace) {
+            GC_TRY(walk(layer.weights, i, Pass::backward_weights));
+            GC_TRY(complete(i, stream));
+            GC_TRY(walk(layer.data, i, Pass::backward_data));
+        } else {
+            GC_TRY(fork(layer.weights, i));
+            GC_TRY(walk_on(layer.data, i, Pass::backward_data));
+        }
+    }
+    return join();
+}
+
+Status CudaNet::capture(const Program& program, uint32_t number, bool training, GraphExec* exec) {
+    const cudaStream_t stream = lanes_[number].frame.stream;
+    GC_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    const Status status = enqueue(program, number, training, Way::captured);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    GC_TRY(status);
+    GC_TRY(check(ended, "cudaStreamEndCapture"));
+    cudaGraphExec_t made = nullptr;
+    const Status instantiated = check(cudaGraphInstantiate(&made, graph, 0), "cudaGraphInstantiate");
+    cudaGraphDestroy(graph);
+    GC_TRY(instantiated);
+    exec->reset(made);
+    return {};
+}
+
+Program* CudaNet::find(uint32_t samples, bool training) {
+    for (Program& program : programs_)
+        if (training ? program.samples == samples && program.training : program.samples >= samples) return &program;
+    return nullptr;
+}
+
+Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, bool training) {
+    Lane& lane = lanes_[number];
+    const cudaStream_t stream = lane.frame.stream;
+    GC_TRY(device_.use(device_.gpu_of(number)));
+    GC_TRY(stage(number, samples, id, program));   // the last block's loss was waited for, so its samples have been read
+    blocks_since_.store(true, std::memory_order_relaxed);
+    GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
+    if (lane.used) GC_CUDA(cudaStreamWaitEvent(stream, lane.taken.get(), 0));
+    const Program::Graphs& graphs = program.graphs[number];
+    if (trace_ && training) GC_TRY(enqueue(program, number, training, Way::directly, trace_));
+    else GC_CUDA(cudaGraphLaunch((training ? graphs.block : graphs.evaluation).get(), stream));
+    GC_CUDA(cudaEventRecord(lane.done.get(), stream));
+    GC_CUDA(cudaEventSynchronize(lane.lost.get()));
+    return {};
+}
+
+Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) {
+    GC_ASSERT(number < lanes_.size());
+    GC_TRY(samples_check(spec_, samples));
+    Program* program = find(samples.count, true);
+    if (!program) {
+        std::string sizes;
+        for (const Program& each : programs_)
+            if (each.training) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", each.samples);
+        return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, sizes);
+    }
+    if (cancelled(id.step)) return step_cancelled;
+    Lane& lane = lanes_[number];
+    GC_TRY(start(*program, number, samples, id, true));
+    sink.loss(number, id, lane.results.as<LossResult>()->loss);
+    const Status status = deliver(number, id, sink);
+    GC_CUDA(cudaEventRecord(lane.taken.get(), device_.lanes()[number].codec.get()));
+    lane.used = true;
+    return status;
+}
+
+Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink) {
+    Lane& lane = lanes_[number];
+    const cudaStream_t codec = device_.lanes()[number].codec.get();
+    const bool device = sink.on_device();
+    const Buffer gradient = lane.memory[static_cast<size_t>(Place::gradient)];
+    auto part = [&](const Buffer& of, uint32_t bucket) {
+        return of.part(layout_.buckets[bucket].offset * sizeof(float), layout_.buckets[bucket].count * sizeof(float));
+    };
+    const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
+    for (uint32_t b = 0; b < buckets && !device; ++b) {
+        GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
+        const Buffer to = part(lane.gradient, b);
+        GC_CUDA(cudaMemcpyAsync(to.host, part(gradient, b).device, to.bytes, cudaMemcpyDeviceToHost, codec));
+        GC_CUDA(cudaEventRecord(lane.copied[b].get(), codec));
+    }
+    for (uint32_t b = 0; b < buckets; ++b) {
+        if (cancelled(id.step)) return step_cancelled;
+        if (device) GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
+        else GC_CUDA(cudaEventSynchronize(lane.copied[b].get()));
+        GC_TRY(sink.bucket(number, id, b, part(device ? gradient : lane.gradient, b)));
+    }
+    return {};
+}
+
+Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+    GC_ASSERT(number < lanes_.size());
+    GC_TRY(samples_check(spec_, samples));
+    Program* program = find(samples.count, false);
+    if (!program)
+        return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
+    GC_TRY(start(*program, number, samples, {0, 0}, false));
+    const auto* result = lanes_[number].results.as<LossResult>();
+    *right = static_cast<uint32_t>(result->right), *loss = result->loss;
+    if (predicted) std::copy_n(reinterpret_cast<const int32_t*>(result + 1), samples.count, predicted);
+    return {};
+}
+
+Status CudaNet::settle() {
+    if (!blocks_since_.exchange(false, std::memory_order_relaxed)) return {};
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+        GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].done.get(), 0));
+        if (lanes_[i].used) GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].taken.get(), 0));
+    }
+    return {};
+}
+
+Status CudaNet::spread(uint64_t offset, uint64_t end) {
+    auto& gpus = device_.gpus();
+    const cudaStream_t first = gpus[0]->stream.get();
+    const uint64_t bytes = (end - offset) * sizeof(float);
+    for (size_t i = 1; i < gpus.size(); ++i) {
+        auto at = [&](const Gpu& gpu) { return static_cast<float*>(gpu.parameters.device) + offset; };
+        GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, bytes, first));
+    }
+    if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
+    for (size_t i = gpus.size(); i-- > 0;) {   // the first one last: its event says two things
+        GC_TRY(device_.use(*gpus[i]));
+        const cudaStream_t stream = gpus[i]->stream.get();
+        if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
+        for (size_t l = 0; l < layers_.size(); ++l)
+            if (copies_[l].refresh && layers_[l].offset >= offset && layers_[l].offset < end) GC_TRY(copies_[l].refresh(gpus_[i].frame));
+        GC_CUDA(cudaEventRecord(gpus[i]->changed.get(), stream));
+    }
+    return {};
+}
+
+Status CudaNet::upload() {
+    GC_TRY(device_.use(*device_.gpus()[0]));
+    GC_TRY(settle());
+    const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
+    GC_TRY(spread(0, layout_.elements));
+    stale_ = false;
+    GC_CUDA(cudaStreamSynchronize(stream));   // the caller may write to the mirror again
+    return {};
+}
+
+std::span<float> CudaNet::parameters() {
+    auto fetch = [this]() -> Status {
+        const cudaStream_t stream = device_.gpus()[0]->stream.get();
+        GC_TRY(device_.use(*device_.gpus()[0]));
+        GC_CUDA(cudaMemcpyAsync(mirror_.host, gpus_[0].parameters.device, mirror_.bytes, cudaMemcpyDeviceToHost, stream));
+        return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    };
+    if (std::exchange(stale_, false)) GC_ASSERT(fetch().ok());   // what fails here has failed before, in apply()
+    return {mirror_.as<float>(), layout_.elements};
+}
+
+uint64_t CudaNet::digest() {
+    uint64_t sum = 0;
+    GC_ASSERT(digest_fetch(*device_.gpus()[0], gpus_[0].parameters, 0, digest_, digest_host_, &sum).ok());
+    return sum;
+}
+
+Status CudaNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
+    GC_ASSERT(sum.bucket < layout_.buckets.size());
+    const Bucket& bucket = layout_.buckets[sum.bucket];
+    const uint64_t size = word_bytes(sum.word), bytes = bucket.count * size;
+    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bytes);
+    auto& with = static_cast<CudaOptimiser&>(optimiser);   // those of other devices do not come here (optimiser_plan)
+    GC_TRY(device_.use(*device_.gpus()[0]));
+    GC_TRY(settle());
+    const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    const auto* words = static_cast<const std::byte*>(sum.words.device);
+    if (!words) {
+        GC_TRY(device_.copy_in(words_.device, sum.words.host, bytes, stream));
+        words = static_cast<const std::byte*>(words_.device);
+    }
+    auto* w = static_cast<float*>(gpus_[0].parameters.device);
+    for (uint32_t g = 0; g < bucket.group_count; ++g) {
+        const Group& group = layout_.groups[bucket.group + g];
+        const Words from{words + (group.offset - bucket.offset) * size, sum.word, units[g]};
+        if (statistics_ && sum.bucket == 0) GC_TRY(apply_statistics(stream, w + group.offset, from, group.count, statistics_share));
+        else GC_TRY(with.apply(w, group.offset, from, group.count));
+    }
+    stale_ = true;
+    return spread(bucket.offset, bucket.offset + bucket.count);
+}
+
+}   // namespace
+
+Status net_plan(const NetSpec& spec, const NetConfig& config, Device& device, std::unique_ptr<Net>* net) {
+    auto made = std::make_unique<CudaNet>(static_cast<CudaDevice&>(device));
+    GC_TRY(made->plan(spec, config));
+    *net = std::move(made);
+    return {};
+}
+
+Status net_ready(Net& net) { return static_cast<CudaNet&>(net).ready(); }
+
+Status optimiser_plan(const OptimiserConfig& config, Net& net, std::unique_ptr<Optimiser>* optimiser) {
+    return static_cast<CudaNet&>(net).plan(config, optimiser);
+}
+
+}   // namespace gradcast::cuda

@@ -1,0 +1,169 @@
+// Max pooling:  y[n,p,q,c] = max over r,s of x[n, p stride + r - pad, q stride + s - pad, c].  Average pooling: the mean over the same
+// window, of what is inside; the global one is a window over the whole plane.
+//
+// Backwards each pixel looks up the windows that it is in, in order, so nothing is added by two threads.
+#include "nn/cuda/element.h"
+
+namespace gradcast::cuda {
+namespace {
+
+/// Where a thread is in an array [N, height, width, C / w], of which it does `w` channels.
+struct Spot {
+    uint32_t n, h, w, c;
+};
+template <int width>
+__device__ __forceinline__ bool spot(uint32_t N, uint32_t height, uint32_t columns, uint32_t C, Spot* at, uint64_t* pack) {
+    const uint64_t i = *pack = thread_number();
+    const uint32_t packs = C / width;
+    if (i >= uint64_t{N} * height * columns * packs) return false;
+    at->c = static_cast<uint32_t>(i % packs) * width;
+    uint64_t rest = i / packs;
+    at->w = static_cast<uint32_t>(rest % columns), rest /= columns;
+    at->h = static_cast<uint32_t>(rest % height), at->n = static_cast<uint32_t>(rest / height);
+    return true;
+}
+
+/// The windows along one side that hold place `at`: [begin, end).
+struct Range {
+    uint32_t begin, end;
+};
+__device__ __forceinline__ Range windows_of(uint32_t at, uint32_t count, const WindowShape& s) {
+    const uint32_t padded = at + s.pad;
+    const uint32_t begin = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1, last = padded / s.stride;
+    return {begin, last < count ? last + 1 : count};
+}
+/// The places along one side that window `at` holds: [begin, end), inside.
+__device__ __forceinline__ Range places_of(uint32_t at, uint32_t side, const WindowShape& s) {
+    const uint32_t from = at * s.stride, begin = from < s.pad ? 0 : from - s.pad;
+    const uint32_t until = from + s.kernel - s.pad;   // its last place is inside, so this is above 0
+    return {begin, until < side ? until : side};
+}
+__device__ __forceinline__ uint32_t inside(const Range& rows, const Range& columns) {
+    return (rows.end - rows.begin) * (columns.end - columns.begin);
+}
+
+template <typename T, int width>
+__global__ void max_pool_kernel(T* y, uint8_t* winners, const T* x, const float* bias, WindowShape s, bool rectify) {
+    Spot at;
+    uint64_t pack;
+    if (!spot<width>(s.N, s.P, s.Q, s.C, &at, &pack)) return;
+    const Range rows = places_of(at.h, s.H, s), columns = places_of(at.w, s.W, s);
+    float best[width] = {};
+    uint32_t winner[width] = {};
+    bool first = true;
+    for (uint32_t h = rows.begin; h < rows.end; ++h)
+        for (uint32_t w = columns.begin; w < columns.end; ++w, first = false) {
+            const uint32_t place = (h + s.pad - at.h * s.stride) * s.kernel + (w + s.pad - at.w * s.stride);
+            const auto values = *as_packs<width>(x + ((uint64_t{at.n} * s.H + h) * s.W + w) * s.C + at.c);
+            for (int j = 0; j < width; ++j) {
+                const float value = load(values.v[j]);
+                if (first || value > best[j] || value != value) best[j] = value, winner[j] = place;
+            }
+        }
+    Pack<T, width> result;
+    Pack<uint8_t, width> numbers;
+    for (int j = 0; j < width; ++j) {
+        const float value = bias ? best[j] + bias[at.c + j] : best[j];
+        store(&result.v[j], rectify ? rectified(value) : value);
+        numbers.v[j] = static_cast<uint8_t>(winner[j]);
+    }
+    as_packs<width>(y)[pack] = result;
+    as_packs<width>(winners)[pack] = numbers;
+}
+
+template <typename T, int width>
+__global__ void max_pool_backward_kernel(T* dx, const T* dy, const uint8_t* winners, WindowShape s) {
+    Spot at;
+    uint64_t pack;
+    if (!spot<width>(s.N, s.H, s.W, s.C, &at, &pack)) return;
+    const Range ps = windows_of(at.h, s.P, s), qs = windows_of(at.w, s.Q, s);
+    float sums[width] = {};
+    for (uint32_t p = ps.begin; p < ps.end; ++p)
+        for (uint32_t q = qs.begin; q < qs.end; ++q) {
+            const uint32_t place = (at.h + s.pad - p * s.stride) * s.kernel + (at.w + s.pad - q * s.stride);
+            const uint64_t from = ((uint64_t{at.n} * s.P + p) * s.Q + q) * s.C + at.c;
+            const auto numbers = *as_packs<width>(winners + from);
+            const auto gradients = *as_packs<width>(dy + from);
+            for (int j = 0; j < width; ++j)
+                if (numbers.v[j] == place) sums[j] += load(gradients.v[j]);
+        }
+    Pack<T, width> result;
+    for (int j = 0; j < width; ++j) store(&result.v[j], sums[j]);
+    as_packs<width>(dx)[pack] = result;
+}
+
+template <typename T, int width>
+__global__ void average_pool_kernel(T* y, const T* x, WindowShape s) {
+    Spot at;
+    uint64_t pack;
+    if (!spot<width>(s.N, s.P, s.Q, s.C, &at, &pack)) return;
+    const Range rows = places_of(at.h, s.H, s), columns = places_of(at.w, s.W, s);
+    float sums[width] = {};
+    for (uint32_t h = rows.begin; h < rows.end; ++h)
+        for (uint32_t w = columns.begin; w < columns.end; ++w) {
+            const auto values = *as_packs<width>(x + ((uint64_t{at.n} * s.H + h) * s.W + w) * s.C + at.c);
+            for (int j = 0; j < width; ++j) sums[j] += load(values.v[j]);
+        }
+    const auto count = static_cast<float>(inside(rows, columns));
+    Pack<T, width> result;
+    for (int j = 0; j < width; ++j) store(&result.v[j], sums[j] / count);
+    as_packs<width>(y)[pack] = result;
+}
+
+template <typename T, int width>
+__global__ void average_pool_backward_kernel(T* dx, const T* dy, WindowShape s) {
+    Spot at;
+    uint64_t pack;
+    if (!spot<width>(s.N, s.H, s.W, s.C, &at, &pack)) return;
+    const Range ps = windows_of(at.h, s.P, s), qs = windows_of(at.w, s.Q, s);
+    float sums[width] = {};
+    for (uint32_t p = ps.begin; p < ps.end; ++p)
+        for (uint32_t q = qs.begin; q < qs.end; ++q) {
+            const auto count = static_cast<float>(inside(places_of(p, s.H, s), places_of(q, s.W, s)));
+            const auto gradients = *as_packs<width>(dy + ((uint64_t{at.n} * s.P + p) * s.Q + q) * s.C + at.c);
+            for (int j = 0; j < width; ++j) sums[j] += load(gradients.v[j]) / count;
+        }
+    Pack<T, width> result;
+    for (int j = 0; j < width; ++j) store(&result.v[j], sums[j]);
+    as_packs<width>(dx)[pack] = result;
+}
+
+uint32_t grid_of(const WindowShape& s, uint32_t H, uint32_t W, int width) {
+    return blocks_of(uint64_t{s.N} * H * W * s.C / static_cast<uint32_t>(width), threads);
+}
+
+}   // namespace
+
+Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& s, bool rectify) {
+    return typed(x.bf16, s.C, [&](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int w = decltype(width)::value;
+        return GC_LAUNCH((max_pool_kernel<T, w>), grid_of(s, s.P, s.Q, w), threads, stream, as<T>(y), winners, as<T>(x), bias, s, rectify);
+    });
+}
+
+Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& s) {
+    return typed(dx.bf16, s.C, [&](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int w = decltype(width)::value;
+        return GC_LAUNCH((max_pool_backward_kernel<T, w>), grid_of(s, s.H, s.W, w), threads, stream, as<T>(dx), as<T>(dy), winners, s);
+    });
+}
+
+Status average_pool(cudaStream_t stream, Values y, Values x, const WindowShape& s) {
+    return typed(x.bf16, s.C, [&](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int w = decltype(width)::value;
+        return GC_LAUNCH((average_pool_kernel<T, w>), grid_of(s, s.P, s.Q, w), threads, stream, as<T>(y), as<T>(x), s);
+    });
+}
+
+Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const WindowShape& s) {
+    return typed(dx.bf16, s.C, [&](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int w = decltype(width)::value;
+        return GC_LAUNCH((average_pool_backward_kernel<T, w>), grid_of(s, s.H, s.W, w), threads, stream, as<T>(dx), as<T>(dy), s);
+    });
+}
+
+}   // namespace gradcast::cuda

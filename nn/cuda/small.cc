@@ -1,0 +1,127 @@
+// Layers that are hardly more than one kernel: ReLU, residual sum, dropout, pooling, losses.
+#include <algorithm>
+#include <cmath>
+
+#include "nn/cuda/build.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast::cuda {
+
+// y = max(x, 0), NaN stays NaN;  dx = dy where y > 0.  Mostly the layer before has computed both.
+Status relu(Build& b) {
+    const Activation x = b.activation;
+    if (x.rectified) {
+        b.activation.rectified = false;
+        return {};
+    }
+    const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
+    const Activation y = b.activation = b.flows(x.learns);
+    b.operations->forward.emplace_back([=](const Frame& f) { return relu(f.stream, f.values(y.value), f.values(x.value), count); });
+    if (b.training && x.learns)
+        b.operations->data.emplace_back(
+            [=](const Frame& f) { return relu_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.values(y.value), count); });
+    return {};
+}
+
+// y = x + other.  The gradient passes through to x where it is, and is copied to `other`.
+Status add(Build& b) {
+    Activation x = b.activation, other = b.other;
+    if (!x.learns) std::swap(x, other);   // then only `other` can be one that does not learn
+    const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
+    const Activation y{.value = b.kept(count * b.value_bytes()), .gradient = x.gradient, .learns = x.learns};
+    b.operations->forward.emplace_back(
+        [=](const Frame& f) { return add(f.stream, f.values(y.value), f.values(x.value), f.values(other.value), count); });
+    if (b.training && other.learns)
+        b.operations->data.emplace_back(
+            [=](const Frame& f) { return copy(f.stream, f.values(other.gradient), f.values(y.gradient), count); });
+    b.activation = y;
+    return {};
+}
+
+// As nn/cpu/dropout.cc: the same elements are dropped, on whatever device.  The seed of a layer and step is drawn on the host (Net).
+Status dropout(Build& b) {
+    const Layer& l = *b.layer;
+    const auto drop = std::min(static_cast<uint32_t>(std::lround(l.spec.rate * 65536)), 65535u);
+    const uint32_t samples = b.samples, pixels = l.in.H * l.in.W, C = l.in.C;
+    const uint64_t count = b.rows(l.in) * C;
+    // The seeds lie in the order of these layers.
+    const auto seed =
+        std::count_if(b.layers.begin(), b.layers.begin() + b.number, [](const Layer& each) { return each.kind == Kind::dropout; });
+    const Activation x = b.activation, y = b.activation = b.flows(x.learns);
+    b.operations->forward.emplace_back([=](const Frame& f) {
+        if (!f.training) return copy(f.stream, f.values(y.value), f.values(x.value), count);
+        return dropout(f.stream, f.values(y.value), f.values(x.value), f.seeds + seed, f.header, samples, pixels, C, drop);
+    });
+    if (b.training && x.learns)
+        b.operations->data.emplace_back([=](const Frame& f) {
+            return dropout(f.stream, f.values(x.gradient), f.values(y.gradient), f.seeds + seed, f.header, samples, pixels, C, drop);
+        });
+    return {};
+}
+
+static WindowShape window(const Build& b) {
+    const Layer& l = *b.layer;
+    return {b.samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.spec.kernel, l.spec.stride, l.spec.pad};
+}
+
+// With the bias of the convolution before it and the ReLU behind it, where the bits are the same in that order.
+Status max_pool(Build& b) {
+    const Layer& l = *b.layer;
+    if (l.spec.kernel > pool_kernel_max)
+        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.spec.kernel, l.spec.kernel,
+                    pool_kernel_max, pool_kernel_max);
+    const WindowShape shape = window(b);
+    const Activation x = b.activation;
+    Activation y = b.flows(x.learns);
+    y.rectified = b.before(Kind::relu);
+    const bool rectify = y.rectified;
+    const Tensor winners = b.kept(b.rows(l.out) * l.out.C);   // a byte each
+    const Tensor bias = x.unbiased ? b.bias(Place::parameters, x.unbiased) : Tensor{};
+    b.operations->forward.emplace_back([=, biased = x.unbiased != nullptr](const Frame& f) {
+        return max_pool(f.stream, f.values(y.value), f.at<uint8_t>(winners), f.values(x.value), biased ? f.at(bias) : nullptr, shape,
+                        rectify);
+    });
+    b.activation = y;
+    if (!b.training || !x.learns) return {};
+    b.bias_backward(y, x.unbiased, b.operations->data);
+    b.operations->data.emplace_back([=](const Frame& f) {
+        return max_pool_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.at<uint8_t>(winners), shape);
+    });
+    return {};
+}
+
+Status average_pool(Build& b) {
+    const WindowShape shape = window(b);
+    const Activation x = b.activation, y = b.activation = b.flows(x.learns);
+    b.operations->forward.emplace_back([=](const Frame& f) { return average_pool(f.stream, f.values(y.value), f.values(x.value), shape); });
+    if (b.training && x.learns)
+        b.operations->data.emplace_back(
+            [=](const Frame& f) { return average_pool_backward(f.stream, f.values(x.gradient), f.values(y.gradient), shape); });
+    return {};
+}
+
+static Values loss_gradient(const Frame& f, const Activation& x, bool training) {
+    return training && x.learns && f.training ? f.values(x.gradient) : Values{nullptr, f.bf16};
+}
+
+Status softmax_cross_entropy(Build& b) {
+    const Activation x = b.activation;
+    b.operations->forward.emplace_back([=, classes = b.layer->in.C, samples = b.samples, training = b.training](const Frame& f) {
+        return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples,
+                                     f.losses, f.best, f.result);
+    });
+    return {};
+}
+
+Status squared_loss(Build& b) {
+    const Activation x = b.activation;
+    const Layer& l = *b.layer;
+    b.operations->forward.emplace_back(
+        [=, classes = l.in.C, samples = b.samples, training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {
+            return squared_loss(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples, scale,
+                                zero, f.losses, f.best, f.result);
+        });
+    return {};
+}
+
+}   // namespace gradcast::cuda
