@@ -42,8 +42,7 @@ public:
             const Span span(context_.profile, lane, "quantise");
             GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket), &fence));
         }
-        added(bucket, fence);
-        return {};
+        return added(bucket, fence);
     }
 
     bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override {
@@ -51,9 +50,11 @@ public:
         *status = needed();
         Fence fence;
         if (status->ok() && !context_.codec.add_pieces(lane, id, bucket, piece, plan(id, bucket), &fence, status)) return false;
-        if (status->ok()) added(bucket, fence);
+        if (status->ok()) *status = added(bucket, fence);
         return true;
     }
+
+    bool on_device() const override { return context_.codec.device() != nullptr; }
 
     // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
     // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
@@ -63,10 +64,10 @@ public:
                                                                           std::memory_order_relaxed);
     }
 
-    void ready(uint32_t bucket, Fence fence) {
+    Status ready(uint32_t bucket, Fence fence) {
         for (uint32_t target = 0; target < context_.losses.size(); ++target) {
             Plan plan = context_.exchange->plan(step_, bucket, target);
-            context_.codec.finish(step_, bucket, plan);
+            GC_TRY(context_.codec.finish(step_, bucket, plan));
             plan.record->state = context_.state;
             plan.record->loss = context_.losses[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
         }
@@ -77,6 +78,7 @@ public:
         event.fence = fence;
         context_.host.post(context_.channel, event);
         sched_yield();   // ranks that share cores all send their first bucket before any makes its last
+        return {};
     }
 
     Status status() {
@@ -93,10 +95,10 @@ private:
 
     Plan plan(BlockId id, uint32_t bucket) { return context_.exchange->plan(step_, bucket, context_.exchange->target_of(id.block)); }
 
-    void added(uint32_t bucket, Fence fence) {
+    Status added(uint32_t bucket, Fence fence) {
         context_.progress.advance();
         // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
-        if (context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1) ready(bucket, fence);
+        return context_.blocks_left[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket, fence) : Status{};
     }
 
     void fail_with(Status status) {
@@ -184,6 +186,7 @@ Status compute_again(Context& context, const Conflict& conflict, StepId at, Reco
             return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
         }
         void loss(uint32_t, BlockId, double) override {}
+        bool on_device() const override { return codec.device() != nullptr; }
         Codec& codec;
         const Plan& plan;
         const uint32_t wanted;
@@ -210,8 +213,7 @@ Status compute_again(Context& context, const Conflict& conflict, StepId at, Reco
     }
     if (at != context.step) exchange_states();
     GC_TRY(status);
-    context.codec.finish(at, conflict.bucket, plan);
-    return {};
+    return context.codec.finish(at, conflict.bucket, plan);
 }
 
 /// Asks the exchange what is missing.
@@ -267,7 +269,7 @@ Status Context::compute() {
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
     GC_TRY(wait_begun(*this));
     StepSink sink(*this);
-    for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) sink.ready(bucket, {});
+    for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket, {}));
     std::optional<ProfileTrace> trace;
     if (profile && profile->on()) net.trace(&trace.emplace(*profile));
     // Two pointers fit into a std::function without memory of its own.
@@ -408,9 +410,8 @@ Status Context::wait_job(uint64_t id) {
 uint64_t Context::digest(StepId next) {
     uint64_t elements = net.layout().elements;
     std::span<const int32_t> exponents = codec.exponents();
-    std::span<const float> weights = net.parameters(), moments = optimiser.state();
-    return digest64(weights) + digest64(moments, elements) + splitmix64(next) +
-           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()}, elements + moments.size());
+    return net.digest() + optimiser.digest(elements) + splitmix64(next) +
+           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()}, elements + optimiser.state_size());
 }
 
 }   // namespace gradcast

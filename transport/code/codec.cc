@@ -91,13 +91,14 @@ public:
         return true;
     }
 
-    void finish(StepId, uint32_t bucket, const Plan& plan) override {
+    Status finish(StepId, uint32_t bucket, const Plan& plan) override {
         if (plan.record->blocks == 0) {
             std::memset(plan.words.host, 0, plan.words.bytes);
             std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
             plan.record->clipped = plan.record->diverged = 0;
         }
         plan.record->digest = plan.audit ? digest(plan, words_.buckets[bucket]) : 0;
+        return {};
     }
 
     const Layout& words() const override { return words_; }

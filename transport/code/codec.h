@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "runtime/core/protocol.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
@@ -40,6 +41,17 @@ struct Plan {
     bool audit = false;   // holders compare digests
 };
 
+/// The memory of a device, for words that an exchange reads by Kernel::combine alone: what travels of them is combined there.
+struct DeviceWords {
+    virtual ~DeviceWords() = default;
+    /// How many targets exchanges will have, at most: a codec takes accumulators for each.  Once, before the device's memory is taken.
+    virtual void expect(uint32_t targets) = 0;
+    /// Plans so many bytes, zero at first.  *at, for Buffer::device, is filled in when the device's memory is taken; false: it is already.
+    virtual bool plan(uint64_t bytes, void** at) = 0;
+    /// The kernel `combine` from signed words there into residues here, one output.  The network's thread; returns when it is done.
+    virtual Status combine(const Combine& combine, uint64_t count) = 0;
+};
+
 /// Runs where the gradient is: on a lane thread here, on a CUDA stream in transport/code/cuda.
 struct Codec {
     virtual ~Codec() = default;
@@ -56,8 +68,9 @@ struct Codec {
         return false;
     }
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest
-    /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.
-    virtual void finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
+    /// of the words is taken.  Once per step and target, by the lane that added the last block, or any.  On a device: waits until all is
+    /// done; the words are then in the plan's Buffer::device where it has one, else in its host memory.
+    virtual Status finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
     /// What exchanges carry: the layout, in which auto16 has three words for each element of statistics.
     virtual const Layout& words() const = 0;
     /// Such a bucket's sum in int32, valid until the next call; any other sum is itself.  Trainer thread.
@@ -70,6 +83,8 @@ struct Codec {
     virtual void commit(const Sum& sum) = 0;
     /// The scales' exponents [groups], for state digests, checkpoints and joiners.
     virtual std::span<int32_t> exponents() = 0;
+    /// Not null: add() takes gradients in device memory, and words may stay there.
+    virtual DeviceWords* device() { return nullptr; }
 };
 
 struct CodecConfig {

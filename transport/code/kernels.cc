@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/code/codec.h"
 #include "transport/code/field.h"
 
 namespace gradcast {
@@ -74,6 +75,12 @@ void compute_now(const Compute& compute) {
         case Kernel::sub_i64: kernels.sub_i64(dst.as<int64_t>(), src.as<int64_t>(), compute.count); return;
         case Kernel::combine:
             GC_ASSERT(compute.combine->prime == prime_32 || compute.combine->prime == prime_16);
+            if (compute.combine->device) {
+                const Status status = compute.combine->device->combine(*compute.combine, compute.count);
+                if (!status.ok()) fmt::print(stderr, "{}\n", status.what);
+                GC_ASSERT(status.ok() && "a device that has failed gives no words");   // nor would it for the next step
+                return;
+            }
             compute.combine->refused = kernels.combine(*compute.combine, compute.count) != compute.combine->ins;
             return;
         case Kernel::copy_i32_to_i64: std::copy_n(src.as<int32_t>(), compute.count, dst.as<int64_t>()); return;

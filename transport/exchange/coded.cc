@@ -67,9 +67,13 @@ Status Coded::plan_memory(Arena& arena) {
     }
 
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
+    bool on_device = config_.device && combines();
     for (SlotState& slot : memory_) {
         slot.acc.assign(targets(), {}), slot.received.assign(n(), {});
         for (Buffer& acc : slot.acc) arena.plan("own words", next.at * width(config_.self), &acc);
+        slot.acc_device.assign(targets(), nullptr);
+        for (uint32_t t = 0; on_device && t < targets(); ++t)
+            on_device = config_.device->plan(next.at * width(config_.self), &slot.acc_device[t]);
         if (combines()) arena.plan("coded words", next.coded_at * width(config_.self), &slot.coded);
         for (Rank r = 0; r < n(); ++r)
             if (r != config_.self && contributes(r) && received > 0) arena.plan("words of others", received * width(r), &slot.received[r]);
@@ -86,10 +90,19 @@ Status Coded::plan_memory(Arena& arena) {
             work.encode.in.resize(targets() * m()), work.encode.out.resize(1);
             work.decode.in.resize(needed()), work.decode.out.resize(m());
             work.decode.weights.resize(m() * needed()), work.decode.senders.resize(needed());
-            work.encode.combine = {code_.prime, 1,    targets() * m(), nullptr, work.encode.in.data(), work.encode.out.data(), true,
-                                   false,       false};
-            work.decode.combine = {code_.prime, m(),  needed(), work.decode.weights.data(), work.decode.in.data(), work.decode.out.data(),
-                                   false,       true, false};
+            work.encode.combine = {code_.prime,
+                                   1,
+                                   targets() * m(),
+                                   nullptr,
+                                   work.encode.in.data(),
+                                   work.encode.out.data(),
+                                   true,
+                                   false,
+                                   false,
+                                   on_device ? config_.device : nullptr};
+            work.decode.combine = {
+                code_.prime, m(),   needed(), work.decode.weights.data(), work.decode.in.data(), work.decode.out.data(), false,
+                true,        false, nullptr};
         }
     }
     if (combines()) {
@@ -129,7 +142,7 @@ void Coded::cleared(uint32_t s) {
 }
 
 Buffer Coded::target(uint32_t s, uint32_t bucket, uint32_t t) {
-    return memory_[s].acc[t].part(cuts_[bucket].at * width(config_.self), layout_.buckets[bucket].count * width(config_.self));
+    return memory_[s].accumulator(t).part(cuts_[bucket].at * width(config_.self), layout_.buckets[bucket].count * width(config_.self));
 }
 
 Buffer Coded::words_of(uint32_t s, uint32_t b, uint32_t part, Rank sender) const {

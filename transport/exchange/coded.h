@@ -81,7 +81,12 @@ private:
         Job encode, decode;
     };
     struct SlotState {
-        std::vector<Buffer> acc;   // by target
+        std::vector<Buffer> acc;         // by target
+        std::vector<void*> acc_device;   // the same; null: not on a device
+        Buffer accumulator(uint32_t target) const {
+            const Buffer& here = acc[target];
+            return {here.host, acc_device[target], here.bytes, here.region};
+        }
         Buffer coded, sum, asking;
         std::vector<Buffer> received;    // by sender; of the rank itself `coded` stands for it
         std::vector<uint8_t> have;       // [packet of a part][sender]
@@ -169,7 +174,7 @@ private:
     }
     Buffer acc_of(uint32_t slot, uint32_t bucket, uint32_t part, uint32_t target) const {
         const Cut& cut = cuts_[bucket];
-        return memory_[slot].acc[target].part((cut.at + part * cut.words) * width(config_.self), cut.words * width(config_.self));
+        return memory_[slot].accumulator(target).part((cut.at + part * cut.words) * width(config_.self), cut.words * width(config_.self));
     }
     Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) { return memory_[slot].parts[cuts_[bucket].first_part + part]; }
     const Part& part_of(uint32_t slot, uint32_t bucket, uint32_t part) const {

@@ -36,6 +36,7 @@ struct ExchangeConfig {
     uint32_t piece_words = 32 * 1024;                // coded and its kin: words that are encoded, sent and decoded at a time, at most
     uint64_t deadline_us = 30'000'000;               // of the job: what an exchange waits for on its own is a small part of it
     StepId first_step = 0;                           // that it will sum
+    DeviceWords* device = nullptr;                   // of the codec: coded and its kin encode there what it has added up
 };
 
 /// Two ranks that hold the same blocks sent different digests of what they add: one of them computes or stores wrongly.

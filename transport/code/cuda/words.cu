@@ -1,0 +1,209 @@
+// q(x) of transport/code/kernels.h in doubles of which each operation rounds alone (no fused multiply-add: nvcc -fmad=false), sums of
+// integers, and combinations in a prime field.  A thread block works on one group, so that its maximum is one atomic operation.
+#include <cstdint>
+
+#include "runtime/core/cuda/philox.h"
+#include "transport/code/cuda/words.h"
+#include "transport/code/field.h"
+
+namespace gradcast::cuda {
+namespace {
+
+constexpr uint32_t threads = 256, per_block = 8 * threads;   // elements
+constexpr uint32_t draw = 64;                                // elements that share 16 counters: kernels.isa.cc
+
+struct Share {
+    uint32_t maximum = 0, clipped = 0;
+};
+
+// Of the whole thread block into *found.
+__device__ void tell(Found* found, const Share& share, uint32_t block) {
+    __shared__ uint32_t maximum[threads], clipped[threads];
+    maximum[threadIdx.x] = share.maximum, clipped[threadIdx.x] = share.clipped;
+    for (uint32_t half = threads / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x >= half) continue;
+        const uint32_t other = maximum[threadIdx.x + half];
+        if (other > maximum[threadIdx.x]) maximum[threadIdx.x] = other;
+        clipped[threadIdx.x] += clipped[threadIdx.x + half];
+    }
+    if (threadIdx.x > 0) return;
+    if (maximum[0] > 0) atomicMax(&found->maximum, maximum[0]);
+    if (maximum[0] >= 0x7F800000) atomicMax(&found->diverged, UINT32_MAX - block);
+    if (clipped[0] > 0) atomicAdd(&found->clipped, static_cast<unsigned long long>(clipped[0]));
+}
+
+__device__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
+
+// Adding 3 * 2^51 to a |v| below 2^51 leaves rint(v), ties to even, in the low bits of the double.
+constexpr double magic = 0x1.8p52;
+
+__device__ int64_t round_to_even(float x, const QuantiseGroup& group, Share* share) {
+    if (magnitude(x) > share->maximum) share->maximum = magnitude(x);
+    const double limit = group.limit;
+    double v = x;
+    if (group.divisor != 1) v /= group.divisor;
+    v *= group.factor;
+    v = v < limit + 1 ? v : limit + 1;   // NaN becomes that
+    v = v > -limit - 1 ? v : -limit - 1;
+    int64_t q = __double_as_longlong(v + magic) - __double_as_longlong(magic);
+    if (q > group.limit) q = group.limit, ++share->clipped;
+    if (q < -int64_t{group.limit}) q = -int64_t{group.limit}, ++share->clipped;
+    return q;
+}
+
+template <typename Signed, typename Unsigned>
+__device__ void put(Signed* to, int64_t q, bool accumulate) {
+    const Unsigned before = accumulate ? static_cast<Unsigned>(*to) : 0;
+    *to = static_cast<Signed>(static_cast<Unsigned>(before + static_cast<Unsigned>(q)));
+}
+
+__device__ uint32_t group_of(const QuantiseTask& task) {
+    uint32_t g = 0;
+    while (g + 1 < task.groups && blockIdx.x >= task.group[g + 1].begin) ++g;
+    return g;
+}
+
+template <typename Signed, typename Unsigned>
+__global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
+    const uint32_t g = group_of(task);
+    const QuantiseGroup& group = task.group[g];
+    const uint64_t begin = uint64_t{blockIdx.x - group.begin} * per_block;
+    const uint64_t end = group.count - begin < per_block ? group.count : begin + per_block;
+    const float* from = task.gradient + group.from;
+    Signed* to = static_cast<Signed*>(task.words) + group.to;
+    Share share;
+    for (uint64_t i = begin + threadIdx.x; i < end; i += threads)
+        put<Signed, Unsigned>(to + i, round_to_even(from[i], group, &share), task.accumulate);
+    tell(task.found + g, share, task.block);
+}
+
+// Words of 32 bits as digits of 16, to[digit][element], the lowest first: CpuCodec::quantise_digits.
+__global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
+    const uint32_t g = group_of(task);
+    const QuantiseGroup& group = task.group[g];
+    const uint64_t begin = uint64_t{blockIdx.x - group.begin} * per_block;
+    const uint64_t end = group.count - begin < per_block ? group.count : begin + per_block;
+    const float* from = task.gradient + group.from;
+    int16_t* to = static_cast<int16_t*>(task.words) + group.to;
+    const int32_t limit = task.radix / 2;
+    Share share;
+    for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
+        auto rest = static_cast<int32_t>(round_to_even(from[i], group, &share));
+        for (uint32_t d = 0; d < 3; ++d) {
+            int32_t digit = rest % task.radix;
+            if (digit > limit) digit -= task.radix;
+            if (digit < -limit) digit += task.radix;
+            rest = (rest - digit) / task.radix;
+            put<int16_t, uint16_t>(to + d * group.count + i, digit, task.accumulate);
+        }
+    }
+    tell(task.found + g, share, task.block);
+}
+
+// One draw of four words is for elements that are 16 apart.
+__global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
+    const uint32_t g = group_of(task);
+    const QuantiseGroup& group = task.group[g];
+    const uint64_t first = group.element / draw * draw + uint64_t{blockIdx.x - group.begin} * per_block;   // canonical
+    const float* from = task.gradient + group.from;
+    int16_t* to = static_cast<int16_t*>(task.words) + group.to;
+    const double factor = group.factor * 0x1p32, limit = group.limit * 0x1p32;   // v in units of 2^-32 in the low 48 bits
+    Share share;
+    for (uint32_t i = threadIdx.x; i < per_block / 4; i += threads) {
+        const uint64_t counter = first / draw * 16 + i, lowest = first + i / 16 * draw + i % 16;
+        if (lowest >= group.element + group.count) continue;
+        const Draw random = draw4(Purpose::rounding, task.seed, task.step | uint64_t{task.block} << 32, static_cast<uint32_t>(counter));
+        for (uint32_t w = 0; w < 4; ++w) {
+            const uint64_t element = lowest + 16 * w;
+            if (element < group.element || element >= group.element + group.count) continue;
+            const float x = from[element - group.element];
+            if (magnitude(x) > share.maximum) share.maximum = magnitude(x);
+            double v = x * factor;
+            if (!(v <= limit && v >= -limit)) ++share.clipped;
+            v = v < limit ? v : limit;   // NaN becomes the limit
+            v = v > -limit ? v : -limit;
+            const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(v + magic)) + random.word[w];
+            put<int16_t, uint16_t>(to + (element - group.element), static_cast<int16_t>(bits >> 32), task.accumulate);
+        }
+    }
+    tell(task.found + g, share, task.block);
+}
+
+template <typename Signed, typename Unsigned>
+__global__ void sum_words(const __grid_constant__ SumTask task) {
+    const uint64_t i = uint64_t{blockIdx.x} * threads + threadIdx.x;
+    unsigned long long part = 0;
+    if (i < task.count) {
+        Unsigned sum = 0;
+        for (uint32_t s = 0; s < task.sources; ++s) sum = static_cast<Unsigned>(sum + static_cast<const Unsigned*>(task.from[s])[i]);
+        static_cast<Unsigned*>(task.to)[i] = sum;
+        uint64_t key = task.first + i + 0x9E3779B97F4A7C15;   // splitmix64
+        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9;
+        key = (key ^ (key >> 27)) * 0x94D049BB133111EB;
+        part = ((key ^ (key >> 31)) | 1) * static_cast<uint64_t>(int64_t{static_cast<Signed>(sum)});
+    }
+    if (!task.digest) return;
+    __shared__ unsigned long long parts[threads];
+    parts[threadIdx.x] = part;
+    for (uint32_t half = threads / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) atomicAdd(task.digest, parts[0]);
+}
+
+template <uint32_t p, typename Signed, typename Unsigned>
+__global__ void combine_words(const __grid_constant__ CombineTask task) {
+    const uint64_t i = uint64_t{blockIdx.x} * threads + threadIdx.x;
+    if (i >= task.count) return;
+    Unsigned* out = static_cast<Unsigned*>(task.out) + i;
+    uint64_t sum = task.accumulate ? *out : 0;
+    for (uint32_t s = 0; s < task.sources; ++s) {
+        const int64_t word = static_cast<const Signed*>(task.in[s])[i];
+        sum = (sum + static_cast<uint64_t>(word < 0 ? word + 2 * int64_t{p} : word) * task.weight[s]) % p;   // the product is below 2^63
+    }
+    *out = static_cast<Unsigned>(sum);
+}
+
+}   // namespace
+
+Status quantise(Word word, QuantiseTask& task, cudaStream_t stream) {
+    GC_ASSERT(task.groups > 0 && task.groups <= quantise_groups_max);
+    const bool random = word == Word::i16 && task.radix == 0;
+    uint64_t grid = 0;
+    for (uint32_t g = 0; g < task.groups; ++g) {
+        QuantiseGroup& group = task.group[g];
+        group.begin = static_cast<uint32_t>(grid);
+        grid += (group.count + (random ? group.element % draw : 0) + per_block - 1) / per_block;
+    }
+    GC_ASSERT(grid > 0 && grid <= INT32_MAX);
+    const auto blocks = static_cast<uint32_t>(grid);
+    if (random) return GC_LAUNCH(quantise_random, blocks, threads, stream, task);
+    switch (word) {
+        case Word::i16: return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
+        case Word::i32: return GC_LAUNCH((quantise_nearest<int32_t, uint32_t>), blocks, threads, stream, task);
+        case Word::i64: return GC_LAUNCH((quantise_nearest<int64_t, uint64_t>), blocks, threads, stream, task);
+    }
+    return {};
+}
+
+Status sum(Word word, const SumTask& task, cudaStream_t stream) {
+    GC_ASSERT(task.sources <= sources_max && task.count > 0);
+    const uint32_t blocks = blocks_of(task.count, threads);
+    switch (word) {
+        case Word::i16: return GC_LAUNCH((sum_words<int16_t, uint16_t>), blocks, threads, stream, task);
+        case Word::i32: return GC_LAUNCH((sum_words<int32_t, uint32_t>), blocks, threads, stream, task);
+        case Word::i64: return GC_LAUNCH((sum_words<int64_t, uint64_t>), blocks, threads, stream, task);
+    }
+    return {};
+}
+
+Status combine(uint32_t prime, const CombineTask& task, cudaStream_t stream) {
+    GC_ASSERT(task.sources <= sources_max && task.count > 0);
+    const uint32_t blocks = blocks_of(task.count, threads);
+    if (prime == prime_16) return GC_LAUNCH((combine_words<prime_16, int16_t, uint16_t>), blocks, threads, stream, task);
+    return GC_LAUNCH((combine_words<prime_32, int32_t, uint32_t>), blocks, threads, stream, task);
+}
+
+}   // namespace gradcast::cuda
