@@ -34,13 +34,34 @@ say = @printf '  %-5s %s\n' $(1) $(2)
 endif
 
 LIB_DIRS   := runtime transport nn algos datasets
-LIB_SOURCES := $(filter-out runtime/daemon/main.cc,$(shell find $(LIB_DIRS) -name '*.cc'))
+LIB_SOURCES := $(filter-out runtime/daemon/main.cc,$(shell find $(LIB_DIRS) -name '*.cc' -not -path '*/cuda/*'))
 ISA_SOURCES := $(filter %.isa.cc,$(LIB_SOURCES))
 LIB_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(filter-out %.isa.cc,$(LIB_SOURCES))) \
                $(foreach isa,portable avx2 avx512,$(patsubst %.isa.cc,$(BUILD)/obj/%.$(isa).o,$(ISA_SOURCES)))
 LIBRARY    := $(BUILD)/libgradcast.a
-PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench
-TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
+
+# What computes on GPUs is a shared library, opened at run time, so that the programs run where no CUDA is.  It is built where nvcc and cuDNN
+# are; CUDA_HOME is where.
+NVCC       := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDNN      := $(firstword $(wildcard $(addsuffix /cudnn_version.h,$(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu)))
+CUDA_CODE  := $(shell find $(LIB_DIRS) -path '*/cuda/*.cc' -o -path '*/cuda/*.cu')
+ifeq ($(NVCC),)
+CUDA_SAID  := cuda: no (nvcc not found)
+else ifeq ($(CUDNN),)
+CUDA_SAID  := cuda: no (cudnn_version.h not found; with nvcc in $(CUDA_HOME))
+else
+CUDA_SAID  := cuda: yes (nvcc $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'), cuDNN $(shell awk '/define CUDNN_MAJOR/{a=$$3} /define CUDNN_MINOR/{b=$$3} END{print a"."b}' $(CUDNN)))
+# Sanitizers see the same code against the stand-in.
+CUDA_SO    := $(if $(MODE),,$(BUILD)/libgradcast_cuda.so)
+endif
+# A100 and H100, and what newer ones compile for themselves.  -fmad=false: as -ffp-contract=off.  fmt 9 does not know nvcc's constexpr.
+CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+CUDA_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -DFMT_USE_CONSTEXPR=1 $(CUDA_ARCH) -I. -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fPIC
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudnn -lcublasLt -lcublas -lcudart_static -lfmt -lrt -ldl -pthread
+
+PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(CUDA_SO)
+TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
 .PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint format asan tsan fuzz bench install clean features
@@ -59,6 +80,7 @@ help:
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
 	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
 	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan     make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
+	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
 
 # ---- packages ------------------------------------------------------------------------------------------------------------------
@@ -80,9 +102,8 @@ deps-lab: | $(BUILD)/.dir
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
-NVCC := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 features: | $(BUILD)/.dir
-	@{ if [ -z '$(NVCC)' ]; then echo 'cuda: no (nvcc not found)'; else echo 'cuda: no (this version computes on the CPU only)'; fi; } >$(BUILD)/features; \
+	@echo '$(CUDA_SAID)' >$(BUILD)/features; \
 	cmp -s $(BUILD)/features $(BUILD)/features.said || { cat $(BUILD)/features; cp $(BUILD)/features $(BUILD)/features.said; }
 
 # ---- compiling -----------------------------------------------------------------------------------------------------------------
@@ -111,6 +132,17 @@ $(BUILD)/obj/tests/fuzz/%.replay.o: tests/fuzz/%.cc | $(BUILD)/.dir
 	$(call say,cxx,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) -DLLVMFuzzerTestOneInput=fuzz_$* -c $< -o $@
 
+# For GPUs, and once more for tests/cuda/host, which stands in for them: GC_CUDA_HOST is defined there.
+$(BUILD)/obj/cuda/%.cc.o: %.cc | $(BUILD)/.dir
+	$(call say,cuda,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$<) -fPIC -isystem $(CUDA_HOME)/include -c $< -o $@
+$(BUILD)/obj/cuda/%.cu.o: %.cu | $(BUILD)/.dir
+	$(call say,nvcc,$<)
+	$(Q)mkdir -p $(@D) && $(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/obj/host/%.o: % | $(BUILD)/.dir
+	$(call say,host,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) -Itests/cuda/host -DGC_CUDA_HOST -fPIC $(FLAGS) $(call strict,$<) -x c++ -c $< -o $@
+
 $(BUILD)/.dir:
 	@mkdir -p $(BUILD) && touch $@
 
@@ -123,6 +155,11 @@ define program
 	$(call say,link,$@)
 	$(Q)mkdir -p $(@D) && $(CXX) $(MODE) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS) $(1)
 endef
+# libgradcast_cuda.so takes from them what it shares with them.
+$(PROGRAMS): LIBS += -Wl,--export-dynamic
+$(BUILD)/libgradcast_cuda.so: $(CUDA_CODE:%=$(BUILD)/obj/cuda/%.o)
+	$(call say,link,$@)
+	$(Q)$(CXX) $(MODE) -shared -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
 $(BUILD)/gradcastd: $(BUILD)/obj/runtime/daemon/main.o $(LIBRARY)
 	$(call program)
@@ -146,6 +183,22 @@ $(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
 
+# The same tests against the stand-in and, where there is a GPU, against CUDA.
+# Not under TSan, which does not know the stand-in's fibers.
+CUDA_TESTS := $(if $(findstring thread,$(MODE)),,$(BUILD)/tests/cuda $(if $(CUDA_SO),$(BUILD)/tests/cuda-device))
+$(BUILD)/tests/cuda: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc tests/cuda/host/*.cc)) $(LIBRARY)
+	$(call program,-lgtest_main -lgtest)
+$(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc)) $(LIBRARY)
+	$(call program,-lgtest_main -lgtest $(CUDA_LIBS))
+
+# The programs beside the stand-in, for a dry run of tools/device-check.
+HOST_RUN := $(if $(MODE),,$(addprefix $(BUILD)/host/,gradcastd gradcastctl gradcast-bench libgradcast_cuda.so))
+$(BUILD)/host/libgradcast_cuda.so: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/host/*.cc))
+	$(call say,link,$@)
+	$(Q)mkdir -p $(@D) && $(CXX) $(MODE) -shared -o $@ $(filter %.o,$^)
+$(BUILD)/host/%: $(BUILD)/%
+	@mkdir -p $(@D) && ln -f $< $@
+
 # ---- using ---------------------------------------------------------------------------------------------------------------------
 
 demo: deps
@@ -156,9 +209,14 @@ test: deps
 	@$(MAKE) --no-print-directory test-built
 
 .PHONY: test-built tests
-tests: all $(TESTS) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
+tests: all $(TESTS) $(CUDA_TESTS) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
 test-built: tests
 	@tests/run $(BUILD)
+
+# DEVICE_CHECK: more words for it, as "--data DIR" or "--pack DIR".
+.PHONY: device-check
+device-check: all $(CUDA_TESTS)
+	@tools/device-check $(BUILD) $(DEVICE_CHECK)
 
 lab-test: deps deps-lab
 	@$(MAKE) --no-print-directory all
@@ -196,7 +254,7 @@ $(addprefix $(BUILD)/,$(FUZZERS)): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB
 	$(call say,link,$@)
 	$(Q)$(CXX) $(subst fuzzer-no-link,fuzzer,$(MODE)) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS)
 
-SOURCES = $(shell git ls-files '*.cc' '*.h')
+SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 lint: deps-dev
 	@tools/lint $(BUILD) $(SOURCES)
 format:
@@ -206,6 +264,7 @@ PREFIX ?= /usr
 install: all
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
+	$(if $(CUDA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
 

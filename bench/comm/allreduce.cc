@@ -175,7 +175,7 @@ Status Cell::contribute(StepId step) {
             const Plan plan = exchange->plan(step, b, target);
             GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan, &ready.fence));
             plan.record->state = 0, plan.record->loss = 0, sums_word = plan.word;
-            if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) codec->finish(step, b, plan);
+            if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) GC_TRY(codec->finish(step, b, plan));
         }
         ready.bucket = b;
         station.post(ready);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "nn/net.h"
 #include "runtime/control/cli.h"
+#include "runtime/job/cuda_module.h"
 #include "transport/bulk/bulk.h"
 #include "transport/link/interface.h"
 
@@ -161,9 +163,13 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         CLI::App* command = app.add_subcommand(name, what);
         command->add_option("--net", result.net, "a preset")->capture_default_str();
         command->add_option("--isa", result.isa, "portable, avx2, avx512 or auto: what this CPU has")->capture_default_str();
-        command->add_option("--precision", precision, "of convolutions and inner products: f32 or bf16")
-            ->check(CLI::IsMember({precision_names()[0], precision_names()[1]}))
+        command->add_option("--precision", precision, "of convolutions and inner products: f32, bf16 or, on GPUs, tf32")
+            ->check(CLI::IsMember(std::vector<std::string>(precision_names().begin(), precision_names().end())))
             ->capture_default_str();
+        command->add_option("--device", result.device, "cpu, cuda or auto: cuda where there is a GPU")
+            ->check(CLI::IsMember(std::vector<std::string>(device_names().begin(), device_names().end())))
+            ->capture_default_str();
+        command->add_flag("!--any-bits", result.deterministic, "cuda: the fastest kernels, whose bits may differ from run to run");
         command->add_option("--batch", result.batch, "samples of a step")->check(CLI::Range(1, 65536))->capture_default_str();
         command->add_option("--blocks", result.blocks, "that the batch is cut in; `step` takes several, with commas")
             ->delimiter(',')
@@ -217,7 +223,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
         return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));
-    result.precision = precision == precision_names()[0] ? Precision::f32 : Precision::bf16;
+    result.precision = precision_of(precision);
     result.all_send = senders == "all";
     if (result.command == "multicast" && (result.interface.empty() || result.nodes < 2))
         return wrong(fail(Code::invalid, "multicast needs --interface, as eth0 or lo, and at least 2 --nodes"));

@@ -32,6 +32,8 @@ struct Options {
     std::string net = "lenet5";           // layers, step
     std::string isa = "auto";
     Precision precision = Precision::f32;
+    std::string device = "cpu";
+    bool deterministic = true;
     uint32_t batch = 100, threads = 1;
     std::vector<uint32_t> blocks{1};
     // Where, which is each node's own matter.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "bench/comm/report.h"
 #include "bench/net/rig.h"
@@ -48,18 +49,30 @@ Status begin(const Options& options, Isa* isa) {
     return {};
 }
 
-nlohmann::json head(const Options& options, Isa isa, double peak) {
-    return {{"bench", options.command},   {"version", version_text},
-            {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
-            {"batch", options.batch},     {"isa", isa_name(isa)},
-            {"threads", options.threads}, {"peak_gflops", peak},
-            {"repeat", options.repeat}};
+/// peak 0: not known, as of GPUs.
+nlohmann::json head(const Options& options, const std::string& kernels, double peak) {
+    nlohmann::json report{{"bench", options.command},   {"version", version_text},
+                          {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
+                          {"batch", options.batch},     {"isa", kernels},
+                          {"threads", options.threads}, {"peak_gflops", nullptr},
+                          {"repeat", options.repeat}};
+    if (peak > 0) report["peak_gflops"] = peak;
+    return report;
 }
 
-void head_print(const Options& options, Isa isa, double peak) {
-    fmt::print("# {}, batch {}, {} thread{}, kernels {}; peak {:.1f} GFLOP/s measured by multiply-adds alone; medians of {}\n", options.net,
-               options.batch, options.threads, options.threads == 1 ? "" : "s", isa_name(isa), peak, options.repeat);
+void head_print(const Options& options, const std::string& kernels, double peak) {
+    fmt::print("# {}, batch {}, {} thread{}, kernels {}{}; medians of {}\n", options.net, options.batch, options.threads,
+               options.threads == 1 ? "" : "s", kernels,
+               peak > 0 ? fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", peak) : "", options.repeat);
 }
+
+/// What a node of that kind does at most, and the name of what computes.
+std::pair<double, std::string> peak_of(const Options& options, Isa isa, NetRig& rig) {
+    if (rig.on_gpu()) return {0, rig.net().kernels()};
+    return {peak_gflops(isa, options.threads), isa_name(isa)};
+}
+
+NetHow how(const Options& options) { return {options.precision, options.device, options.deterministic}; }
 
 double step_flops(const Net& net, uint32_t batch) {
     std::vector<Layer> layers;
@@ -75,7 +88,7 @@ Status layers_run(const Options& options) {
     Isa isa;
     GC_TRY(begin(options, &isa));
     NetRig rig;
-    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads, options.precision));
+    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads, how(options)));
     Times times;
     times.lanes.resize(options.threads);
     for (uint32_t step = 0; step < options.warmup; ++step) GC_TRY(rig.step());
@@ -96,13 +109,15 @@ Status layers_run(const Options& options) {
             for (const auto& [key, ns] : lane.ns) sums[key] += static_cast<double>(ns);
         for (const auto& [key, ns] : sums) found[key].push_back(ns);
     }
-    const double peak = peak_gflops(isa, options.threads), each = peak / options.threads;
+    const auto [peak, kernels] = peak_of(options, isa, rig);
+    const double each = peak / options.threads;
 
     nlohmann::json rows = nlohmann::json::array();
     auto row = [&](const std::string& layer, const char* pass, double ns, double flop, double most) {
         nlohmann::json made{{"layer", layer},   {"pass", pass},      {"us", ns / 1e3},
                             {"gflop", nullptr}, {"gflops", nullptr}, {"percent_of_peak", nullptr}};
-        if (flop > 0) made["gflop"] = flop / 1e9, made["gflops"] = flop / ns, made["percent_of_peak"] = 100 * flop / ns / most;
+        if (flop > 0) made["gflop"] = flop / 1e9, made["gflops"] = flop / ns;
+        if (flop > 0 && most > 0) made["percent_of_peak"] = 100 * flop / ns / most;
         rows.push_back(std::move(made));
     };
     // A lane that starts late may find no block left.
@@ -116,12 +131,12 @@ Status layers_run(const Options& options) {
     row("", "whole step", median(whole), step_flops(rig.net(), options.batch), peak);
 
     if (options.json) {
-        nlohmann::json report = head(options, isa, peak);
+        nlohmann::json report = head(options, kernels, peak);
         report["blocks"] = options.blocks[0], report["rows"] = rows;
         fmt::print("{}\n", report.dump());
         return {};
     }
-    head_print(options, isa, peak);
+    head_print(options, kernels, peak);
     fmt::print("# {} block{}; a layer's time is that of all threads together, its share of one thread's peak\n", options.blocks[0],
                options.blocks[0] == 1 ? "" : "s");
     const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
@@ -134,11 +149,13 @@ Status layers_run(const Options& options) {
 Status step_run(const Options& options) {
     Isa isa;
     GC_TRY(begin(options, &isa));
-    const double peak = peak_gflops(isa, options.threads);
+    double peak = 0;
+    std::string kernels;
     nlohmann::json rows = nlohmann::json::array();
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
-        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, options.precision));
+        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, how(options)));
+        std::tie(peak, kernels) = peak_of(options, isa, rig);
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();
@@ -150,15 +167,16 @@ Status step_run(const Options& options) {
                         {"median_us", ns / 1e3},
                         {"images_per_s", options.batch * 1e9 / ns},
                         {"gflops", flop / ns},
-                        {"percent_of_peak", 100 * flop / ns / peak}});
+                        {"percent_of_peak", nullptr}});
+        if (peak > 0) rows.back()["percent_of_peak"] = 100 * flop / ns / peak;
     }
     if (options.json) {
-        nlohmann::json report = head(options, isa, peak);
+        nlohmann::json report = head(options, kernels, peak);
         report["rows"] = rows;
         fmt::print("{}\n", report.dump());
         return {};
     }
-    head_print(options, isa, peak);
+    head_print(options, kernels, peak);
     const Column columns[] = {{"blocks", "blocks", 1, 0, 6},
                               {"median_us", "step us", 1, 1, 9},
                               {"images_per_s", "images/s", 1, 0, 9},

@@ -12,30 +12,57 @@ struct NoSink final : GradientSink {
 
 }   // namespace
 
-Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, Precision precision) {
+Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how) {
     const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
     const uint32_t C = small ? 1 : 3, H = small ? 28 : 32;
     GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
     NetConfig config;
-    config.precision = precision;
+    std::string why;
+    GC_TRY(device_open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &module_, &device_, &why));
+    if (!why.empty()) fmt::print(stderr, "{}\n", why);
+    if (device_) threads = device_->lane_count();
+    config.precision = how.precision, config.deterministic = how.deterministic;
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
     OptimiserConfig sgd;
     sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work
-    GC_TRY(net_cpu_plan(spec_, config, arena_, &net_));
-    GC_TRY(optimiser_plan(sgd, net_->layout().elements, arena_, &optimiser_));
-    arena_.plan("words", net_->layout().elements * sizeof(int32_t), &words_);
+    if (device_) {
+        GC_TRY(module_->net_plan(spec_, config, *device_, &net_));
+        GC_TRY(module_->optimiser_plan(sgd, *net_, &optimiser_));
+    } else {
+        GC_TRY(net_cpu_plan(spec_, config, arena_, &net_));
+        GC_TRY(optimiser_plan(sgd, net_->layout().elements, arena_, &optimiser_));
+    }
+    const CodecConfig codec{Quantiser::auto32, batch, blocks};
+    const uint64_t words = net_->layout().elements * sizeof(int32_t);
+    codec_ = device_ ? module_->codec_plan(net_->layout(), codec, *device_) : codec_cpu(net_->layout(), codec);
+    arena_.plan("words", words, &words_);
+    if (device_) {
+        const DataInfo info{.count = batch, .C = C, .H = H, .W = H, .classes = 10, .mean = {}, .std = {}, .source = {}};
+        codec_->device()->expect(1);
+        GC_ASSERT(codec_->device()->plan(words, &device_words_));
+        GC_TRY(module_->resident_plan(info, {}, *device_, &resident_));
+    }
     GC_TRY(arena_.seal());
-    GC_TRY(net_cpu_ready(*net_));
+    if (device_) {
+        device_->share(arena_.whole());
+        GC_TRY(device_->seal());
+        GC_TRY(module_->net_ready(*net_));
+        GC_TRY(module_->codec_ready(*codec_));
+    } else {
+        GC_TRY(net_cpu_ready(*net_));
+    }
     batch_ = batch, blocks_ = blocks;
     images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
     for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
     for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
     mean_.assign(C, 0.3f), std_.assign(C, 0.35f);
     const Layout& layout = net_->layout();
-    codec_ = codec_cpu(layout, {Quantiser::auto32, batch, blocks});
+    for (uint32_t i = 0; i < batch; ++i) places_.push_back({i, 0});
+    if (resident_) GC_TRY(resident_->put(0, images_.data(), batch));
     maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
     for (size_t b = 0; b < records_.size(); ++b)
         records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
+    left_ = std::vector<std::atomic<uint32_t>>(records_.size());
     failed_.resize(blocks), quantise_ns.resize(threads);
     lanes_.open(threads > 1 ? threads : 0);
     net_->apply_on(lanes_);
@@ -45,13 +72,18 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
 Samples NetRig::samples(uint32_t block) const {
     const uint32_t first = batch_ * block / blocks_, end = batch_ * (block + 1) / blocks_;
     const uint64_t bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
-    return {images_.data() + first * bytes, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
+    Samples samples{nullptr, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
+    if (resident_) samples.places = places_.data() + first, samples.resident = resident_.get();
+    else samples.images = images_.data() + first * bytes;
+    return samples;
 }
 
 Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) {
     Fence fence;
     const uint64_t begin_ns = clock_ns();
-    const Status status = codec_->add(lane, id, bucket, gradient, {Word::i32, sum(bucket).words, &records_[bucket]}, &fence);
+    Status status = codec_->add(lane, id, bucket, gradient, plan(bucket), &fence);
+    // acq_rel: who counts to zero has seen what the other lanes added.
+    if (left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 && status.ok()) status = codec_->finish(id.step, bucket, plan(bucket));
     quantise_ns[lane] += clock_ns() - begin_ns;
     return status;
 }
@@ -65,7 +97,7 @@ Sum NetRig::sum(uint32_t bucket) {
     const Bucket& range = net_->layout().buckets[bucket];
     Sum sum;
     sum.bucket = bucket, sum.maxima = records_[bucket].maxima;
-    sum.words = words_.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
+    sum.words = Buffer{words_.host, device_words_, words_.bytes, 0}.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
     return sum;
 }
 
@@ -76,6 +108,7 @@ Status NetRig::block(uint32_t number) {
 
 Status NetRig::step() {
     for (Record& record : records_) record.blocks = 0;
+    for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // lanes start after this
     lanes_.run(blocks_, [this](uint32_t lane, uint32_t block) {
         failed_[block] = net_->block(lane, {step_, block}, samples(block), *this);
     });

@@ -1,6 +1,7 @@
 // A net that trains on made-up samples: one batch in a number of blocks, on a number of threads.  A step is all that a node does without
 // loading and exchange: forward, backward, quantise, words to float, SGD with momentum, copies of the weights, scales.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,14 +9,22 @@
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/lanes.h"
+#include "runtime/job/cuda_module.h"
 #include "transport/code/codec.h"
 
 namespace gradcast {
 
+struct NetHow {
+    Precision precision = Precision::f32;
+    std::string device = "cpu";   // see device_open()
+    bool deterministic = true;
+};
+
 class NetRig final : GradientSink {
 public:
     /// Samples of 3x32x32 for nets that are made for CIFAR-10 (nin, resnet9 and those of that paper), else of 1x28x28.
-    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, Precision precision = Precision::f32);
+    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
+    bool on_gpu() const { return device_ != nullptr; }
     Status step();
     /// One block and nothing else: its gradient goes nowhere.
     Status block(uint32_t number);
@@ -29,22 +38,30 @@ private:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override;
     bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override;
     void loss(uint32_t, BlockId, double) override {}
+    bool on_device() const override { return codec_->device() != nullptr; }
     Sum sum(uint32_t bucket);
+    Plan plan(uint32_t bucket) { return {Word::i32, sum(bucket).words, &records_[bucket]}; }
     Samples samples(uint32_t block) const;
 
     NetSpec spec_;
     Arena arena_;
-    Buffer words_;   // int32
+    Buffer words_;                   // int32
+    void* device_words_ = nullptr;   // the same on a device, where they stay
+    const CudaModule* module_ = nullptr;
+    std::unique_ptr<Device> device_;   // null: the CPU
     std::unique_ptr<Net> net_;
     std::unique_ptr<Optimiser> optimiser_;
     std::unique_ptr<Codec> codec_;
+    std::unique_ptr<ResidentImages> resident_;
+    std::vector<SamplePlace> places_;
     Lanes lanes_;
     uint32_t batch_ = 0, blocks_ = 0;
     std::vector<uint8_t> images_;
     std::vector<int32_t> labels_;
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
-    std::vector<Status> failed_;   // by block
+    std::vector<std::atomic<uint32_t>> left_;   // blocks, by bucket
+    std::vector<Status> failed_;                // by block
     StepId step_ = 0;
 };
 

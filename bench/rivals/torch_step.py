@@ -1,6 +1,6 @@
 """Times a whole training step of PyTorch: zero_grad, forward, loss, backward, SGD with momentum.
 
-usage: torch_step.py NET BATCH THREADS SECONDS [--best | --way LAST FOREACH]     NET: lenet5, mlp or nin as in nn/presets.cc
+usage: torch_step.py NET BATCH THREADS SECONDS [--best | --way LAST FOREACH]     NET: one of torch_nets.py
 Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  --best: for nin and lenet5 the order of dimensions
 (channels_last or not) that is faster here, and for all but nin the optimiser's foreach path if that is; --way 1 0: as an earlier run has found.
 """
@@ -16,35 +16,16 @@ way = tuple(word == "1" for word in sys.argv[6:8]) if sys.argv[5:6] == ["--way"]
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
 import torch  # noqa: E402  (reads them)
 from torch import nn  # noqa: E402
+from torch_nets import model, samples  # noqa: E402
 
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 
 
-def model():
-    if net == "lenet5":
-        return nn.Sequential(
-            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
-    if net == "mlp":
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
-    if net == "nin":
-        layers, inputs = [], 3
-        for kernel, outputs, after in [
-            (5, 192, None), (1, 160, None), (1, 96, nn.MaxPool2d(3, 2, ceil_mode=True)),
-            (5, 192, None), (1, 192, None), (1, 192, nn.AvgPool2d(3, 2, ceil_mode=True)),
-            (3, 192, None), (1, 192, None), (1, 10, None)]:  # fmt: skip
-            layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.ReLU()] + ([after, nn.Dropout(0.5)] if after else [])
-            inputs = outputs
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    sys.exit(f"torch_step.py: no net '{net}': lenet5, mlp or nin")
-
-
 def measure(channels_last, foreach, limit_s):
     order = torch.channels_last if channels_last else torch.contiguous_format
-    made = model().to(memory_format=order)
-    C, H = (3, 32) if net == "nin" else (1, 28)
+    made = model(net).to(memory_format=order)
+    C, H = samples[net]
     images, labels = torch.randn(batch, C, H, H).to(memory_format=order), torch.arange(batch) % 10
     optimiser = torch.optim.SGD(made.parameters(), lr=1e-6, momentum=0.9, foreach=foreach)
     loss_of = nn.CrossEntropyLoss()

@@ -166,8 +166,8 @@ Status JobRun::prepare() {
 
 void JobRun::work() {
     Status status = prepare();
-    host_.membership.opened(plan_->id, status, engine_ ? engine_->kernel_set() : "", engine_ ? engine_->data_digest() : "",
-                            engine_ ? engine_->start_digest() : "");
+    host_.membership.opened(plan_->id, status, engine_ ? fmt::format("{} of {}", engine_->kernel_set(), engine_->kernels()) : "",
+                            engine_ ? engine_->data_digest() : "", engine_ ? engine_->start_digest() : "");
     {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });

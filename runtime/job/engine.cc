@@ -12,10 +12,12 @@
 #include <set>
 
 #include "algos/algorithm.h"
+#include "datasets/resident.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/cuda_module.h"
 #include "runtime/job/evaluate.h"
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
@@ -75,21 +77,32 @@ public:
         GC_TRY(open_data());
         GC_TRY(plan());
         GC_TRY(arena_.seal());
-        GC_TRY(net_cpu_ready(*net_));
+        if (device_) {
+            device_->share(arena_.whole());
+            GC_TRY(device_->seal());
+            GC_TRY(module_->net_ready(*net_));
+            GC_TRY(module_->codec_ready(*codec_));
+        } else {
+            GC_TRY(net_cpu_ready(*net_));
+        }
         GC_TRY(start());
-        GC_TRY(loader_start(*loader_));
-        lanes_.open(config_.lanes, [this](uint32_t lane) { lane_start(lane, config_.cpus); });
+        GC_TRY(resident_ ? resident_fill(*train_, *resident_) : loader_start(*loader_));
+        // Without lanes of its own (the simulator) the trainer computes, as lane 0.
+        lanes_.open(device_ ? std::min(config_.lanes, device_->lane_count()) : config_.lanes,
+                    [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         net_->apply_on(lanes_);
         GC_TRY(probe());
         job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, start_digest_, &progress_,
                                       running_.exchange->losses_tolerated()},
                                      log_);
         log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
-                  net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks, arena_.budget());
+                  net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks,
+                  arena_.budget() + (device_ ? "; " + device_->budget() : ""));
         return {};
     }
 
     const std::string& kernel_set() const override { return kernel_set_; }
+    const char* kernels() const override { return net_->kernels(); }
     const std::string& data_digest() const override { return data_digest_; }
     const std::string& start_digest() const override { return start_digest_; }
     Buffer memory() const override { return arena_.whole(); }
@@ -220,21 +233,32 @@ private:
             return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})",
                         job_.crop, job_.train, info.H, info.W);
 
-        const uint32_t lanes = std::max(config_.lanes, 1u);
+        uint32_t lanes = std::max(config_.lanes, 1u);
+        std::string why;
+        GC_TRY(device_open(job_.device, {.lanes_max = std::min(lanes, job_.blocks)}, &module_, &device_, &why));
+        if (!why.empty()) warn(why);
+        if (device_) lanes = device_->lane_count();
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
         NetConfig net{.lanes = lanes,
                       .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(),
                       .block_sizes = {distinct.begin(), distinct.end()},
                       .seed = job_.seed,
-                      .precision = job_.precision};
-        omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
-        GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
-        const Layout& layout = net_->layout();
+                      .precision = job_.precision,
+                      .deterministic = job_.deterministic};
         OptimiserConfig optimiser = job_.optimiser;
         optimiser.steps = steps_;
-        GC_TRY(optimiser_plan(optimiser, layout.elements, arena_, &optimiser_));
-        codec_ = codec_cpu(layout, {job_.quantiser, job_.batch, job_.blocks, job_.seed});
+        if (device_) {
+            GC_TRY(module_->net_plan(spec, net, *device_, &net_));
+            GC_TRY(module_->optimiser_plan(optimiser, *net_, &optimiser_));
+        } else {
+            omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
+            GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
+            GC_TRY(optimiser_plan(optimiser, net_->layout().elements, arena_, &optimiser_));
+        }
+        const Layout& layout = net_->layout();
+        const CodecConfig codec{job_.quantiser, job_.batch, job_.blocks, job_.seed};
+        codec_ = device_ ? module_->codec_plan(layout, codec, *device_) : codec_cpu(layout, codec);
 
         const uint32_t n = config_.view.n();
         GC_TRY(alternatives_find(job_.exchange,
@@ -247,7 +271,8 @@ private:
                                   .r = job_.r,
                                   .weights = job_.weights,
                                   .servers = job_.servers,
-                                  .deadline_us = deadline_us_},
+                                  .deadline_us = deadline_us_,
+                                  .device = codec_->device()},
                                  n, config_.datagram_bytes, &alternatives_));
         const bool one = alternatives_.size() == 1;
         const Alternative& first = alternatives_.front();
@@ -257,12 +282,20 @@ private:
         if (!one && first.config.s < job_.s)   // auto
             warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job_.s, first.config.s));
         GC_TRY(install(first, 0, arena_, &running_));
+        if (codec_->device()) {
+            uint32_t targets = running_.exchange->targets();
+            for (const Alternative& each : alternatives_)   // of `auto`, where cssgd has r = n - 1 and as many targets
+                if (!one) targets = std::max({targets, each.config.m + each.config.s, each.config.r});
+            codec_->device()->expect(targets);
+        }
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
-        GC_TRY(loader_plan(*train_, *sampler_,
-                           {.ahead = std::max(8u, 2 * lanes),
-                            .threaded = config_.loader_threaded,
-                            .augment = {.crop = job_.crop, .flip = job_.flip, .seed = job_.seed}},
-                           arena_, log_, &loader_));
+        const Augment augment{.crop = job_.crop, .flip = job_.flip, .seed = job_.seed};
+        const uint32_t ahead = std::max(8u, 2 * lanes);
+        if (device_) GC_TRY(module_->resident_plan(info, augment, *device_, &resident_));
+        if (resident_) loader_ = loader_resident(*train_, *sampler_, ahead, *resident_);
+        else
+            GC_TRY(loader_plan(*train_, *sampler_, {.ahead = ahead, .threaded = config_.loader_threaded, .augment = augment}, arena_, log_,
+                               &loader_));
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
         const AlgorithmKind* algorithm;
         GC_TRY(algorithm_find(job_.algorithm, &algorithm));
@@ -280,7 +313,7 @@ private:
         std::lock_guard lock(status_mutex_);
         status_.steps = steps_;
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
-        status_.memory = arena_.budget();
+        status_.memory = arena_.budget() + (device_ ? "; " + device_->budget() : "");
         return {};
     }
 
@@ -606,6 +639,8 @@ private:
     std::unique_ptr<Profile> profile_;
     std::unique_ptr<DataSet> train_, test_;
     std::unique_ptr<Sampler> sampler_;
+    const CudaModule* module_ = nullptr;
+    std::unique_ptr<Device> device_;   // null: the CPU
     std::unique_ptr<Net> net_;
     std::unique_ptr<Optimiser> optimiser_;
     std::unique_ptr<Codec> codec_;
@@ -615,6 +650,7 @@ private:
     std::unique_ptr<Vacancy> vacancy_;   // `auto`: where chosen_ will go
     Arena chosen_arena_;
     Installed chosen_;
+    std::unique_ptr<ResidentImages> resident_;   // null: each block's samples are read
     std::unique_ptr<Loader> loader_;
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
     std::unique_ptr<Algorithm> algorithm_;

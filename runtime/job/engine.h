@@ -64,6 +64,7 @@ public:
     virtual ~Engine() = default;
     /// Digest of the probe block's gradient: the identity of the kernel set.  Members whose digests differ must not train together.
     virtual const std::string& kernel_set() const = 0;
+    virtual const char* kernels() const = 0;   // its name, as Net::kernels()
     virtual const std::string& data_digest() const = 0;
     virtual const std::string& start_digest() const = 0;   // of the file that parameters begin from; empty: the seed's
     /// Protocols by channel, to be attached to the driver or the simulator before run().

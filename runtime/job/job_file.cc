@@ -12,6 +12,7 @@
 #include "runtime/core/limits.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/toml.h"
+#include "runtime/job/cuda_module.h"
 #include "transport/exchange/exchange.h"
 
 namespace gradcast {
@@ -65,6 +66,7 @@ std::vector<std::string> quantiser_names() {
 }
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
+std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
@@ -125,10 +127,13 @@ constexpr Option options[] = {
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
      set<&JobConfig::net_pad>},
     {"net", "precision", Kind::name, "\"f32\"", 0, 0, false, precisions,
-     "what conv and inner_product multiply; bf16 needs CPUs with AVX512-BF16 or AMX",
-     [](Target target, const Value& value) {
-         target.job->precision = value.text == precision_names()[0] ? Precision::f32 : Precision::bf16;
-     }},
+     "what conv and inner_product multiply; bf16 needs CPUs with AVX512-BF16 or AMX, tf32 a GPU",
+     [](Target target, const Value& value) { target.job->precision = precision_of(value.text); }},
+    {"net", "device", Kind::name, "\"cpu\"", 0, 0, false, devices,
+     "what computes, on all nodes alike: cuda takes all GPUs of a node (CUDA_VISIBLE_DEVICES), auto does where there are some",
+     set<&JobConfig::device>},
+    {"net", "deterministic", Kind::flag, "true", 0, 1, false, nullptr,
+     "cuda: false takes the fastest kernels, whose bits may differ from run to run", set<&JobConfig::deterministic>},
     {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
      "safetensors with the parameters to begin with, as gradcastctl export or PyTorch writes them; empty: drawn by the seed",
      set<&JobConfig::start>},

@@ -425,7 +425,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
             give_up(at,
                     fail(Code::conflict,
                          "node {} computes other bits than node {} (kernel sets {} and {}): set the same `isa` in their gradcastd.toml, or "
-                         "leave it out",
+                         "leave it out; GPUs and their libraries must be alike, too",
                          members[rank].name, members[0].name, part.kernel_set, first.kernel_set),
                     actions);
             return;

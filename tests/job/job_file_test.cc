@@ -111,6 +111,8 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     EXPECT_EQ(spelled.classes, job.classes);
     EXPECT_EQ(spelled.crop, job.crop);
     EXPECT_EQ(spelled.precision, job.precision);
+    EXPECT_EQ(spelled.device, job.device);
+    EXPECT_EQ(spelled.deterministic, job.deterministic);
     EXPECT_EQ(spelled.flip, job.flip);
     EXPECT_EQ(spelled.blocks, job.blocks);
     EXPECT_EQ(spelled.deadline_us, job.deadline_us);
@@ -168,8 +170,9 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"train = \"fashion-mnist/train*.h5\"", "train = \"\"", "job.toml:10: data.train: is empty"},
              {"test = \"fashion-mnist/test*.h5\"", "test = \"a\\u0000b\"", "job.toml:11: data.test: holds a zero byte"},
              {"preset = \"lenet5\"", "preset = \"lenet6\"", "(did you mean lenet5?)"},
-             {"[net]", "[net]\nprecision = \"fb16\"", "net.precision: \"fb16\" is not one of f32, bf16 (did you mean bf16?)"},
-             {"[net]", "[net]\nprecision = \"f16\"", "net.precision: \"f16\" is not one of f32, bf16 (did you mean "},
+             {"[net]", "[net]\nprecision = \"fb16\"", "net.precision: \"fb16\" is not one of f32, bf16, tf32 (did you mean bf16?)"},
+             {"[net]", "[net]\nprecision = \"f16\"", "net.precision: \"f16\" is not one of f32, bf16, tf32 (did you mean "},
+             {"[net]", "[net]\ndevice = \"gpu\"", "net.device: \"gpu\" is not one of cpu, cuda, auto (did you mean cpu?)"},
              {"[net]", "[net]\nprecision = 16", "net.precision: is a whole number, not text"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",

@@ -1,0 +1,42 @@
+"""The networks of nn/presets.cc in PyTorch, for the scripts beside this one."""
+from torch import nn
+
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32)}   # channels, height and width
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def unit(inputs, outputs):
+    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+def model(net):
+    if net == "lenet5":
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    if net == "mlp":
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
+    if net == "cnn":
+        return nn.Sequential(
+            nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(1600, 512), nn.ReLU(), nn.Linear(512, 10))
+    if net == "nin":
+        layers, inputs = [], 3
+        for kernel, outputs, after in [
+            (5, 192, None), (1, 160, None), (1, 96, nn.MaxPool2d(3, 2, ceil_mode=True)),
+            (5, 192, None), (1, 192, None), (1, 192, nn.AvgPool2d(3, 2, ceil_mode=True)),
+            (3, 192, None), (1, 192, None), (1, 10, None)]:  # fmt: skip
+            layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.ReLU()] + ([after, nn.Dropout(0.5)] if after else [])
+            inputs = outputs
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    if net == "resnet9":
+        return nn.Sequential(
+            *unit(3, 64), *unit(64, 128), nn.MaxPool2d(2), Residual(*unit(128, 128), *unit(128, 128)),
+            *unit(128, 256), nn.MaxPool2d(2), *unit(256, 512), nn.MaxPool2d(2), Residual(*unit(512, 512), *unit(512, 512)),
+            nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+    raise SystemExit(f"no net '{net}': {', '.join(samples)}")

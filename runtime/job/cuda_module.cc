@@ -1,0 +1,69 @@
+#include "runtime/job/cuda_module.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <mutex>
+#include <string_view>
+
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+/// Of this program, with its last slash.
+std::string own_folder() {
+    char path[PATH_MAX];
+    const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+    const std::string_view whole(path, size > 0 ? static_cast<size_t>(size) : 0);
+    return std::string(whole.substr(0, whole.rfind('/') + 1));
+}
+
+Status load(const CudaModule** module) {
+    constexpr const char* name = "libgradcast_cuda.so";
+    const std::string folder = own_folder();
+    for (const std::string& path : {folder + name, folder + "../lib/" + name}) {
+        if (::access(path.c_str(), R_OK) != 0) continue;
+        void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);   // never closed: what it made may live as long as the program
+        if (!library) return fail(Code::unsupported, "no device: {}", ::dlerror());
+        auto* entry = reinterpret_cast<const CudaModule* (*)()>(::dlsym(library, "gradcast_cuda"));
+        const CudaModule* found = entry ? entry() : nullptr;
+        if (!found || std::string_view(found->version) != version_text)
+            return fail(Code::unsupported, "no device: {} is of version {}, this program of {}: install both together", path,
+                        found ? found->version : "?", version_text);
+        *module = found;
+        return {};
+    }
+    return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name, folder);
+}
+
+}   // namespace
+
+Status cuda_module(const CudaModule** module) {
+    static std::mutex mutex;
+    static const CudaModule* loaded = nullptr;
+    static Status status;
+    std::lock_guard lock(mutex);
+    if (!loaded && status.ok()) status = load(&loaded);
+    *module = loaded;
+    return status;
+}
+
+std::span<const char* const> device_names() {
+    static constexpr std::array names = {"cpu", "cuda", "auto"};
+    return names;
+}
+
+Status device_open(const std::string& wanted, const DeviceConfig& config, const CudaModule** module, std::unique_ptr<Device>* device,
+                   std::string* why) {
+    if (wanted == "cpu") return {};
+    Status status = cuda_module(module);
+    if (status.ok()) status = (*module)->open(config, device);
+    if (status.ok() || wanted != "auto") return status;
+    *why = fmt::format("{}, the CPU computes", status.what);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,78 @@
+// Each kind of layer on a GPU: against finite differences, against the CPU, against PyTorch's numbers.
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "tests/cuda/nn_rig.h"
+#include "tests/nn/nets.h"
+#include "tests/nn/reference.h"
+
+namespace gradcast {
+namespace {
+
+class CudaLayers : public testing::TestWithParam<Difference> {};
+
+TEST_P(CudaLayers, MatchFiniteDifferences) {
+    GC_NEED_GPU();
+    CudaRig rig(GetParam().spec, sizes({GetParam().samples}));
+    expect_slopes(rig, GetParam());
+}
+
+/// Loss and gradient of a block by both, layer by layer, and an evaluation of fewer samples.
+void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, double most) {
+    NetConfig config = sizes({samples});
+    Rig cpu(spec, config);
+    config.precision = precision;
+    CudaRig gpu(spec, config);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (float& w : cpu.net->parameters()) w += 0.02f * normal(random);
+    cpu.net->refresh();
+    std::copy_n(cpu.net->parameters().begin(), cpu.net->layout().elements, gpu.net->parameters().begin());
+    gpu.net->refresh();
+    Data data(spec, samples);
+    const Gather a = gpu.block(data.samples, 0, 2), b = cpu.block(data.samples, 0, 2);
+    EXPECT_NEAR(a.total, b.total, most * std::abs(b.total));
+    for (const Group& group : cpu.net->layout().groups)
+        EXPECT_LT(
+            distance(std::span(a.gradient).subspan(group.offset, group.count), std::span(b.gradient).subspan(group.offset, group.count)),
+            most)
+            << group.layer;
+    Samples fewer = data.samples;
+    fewer.count = std::max(1u, samples - 1);
+    uint32_t right[2] = {};
+    double losses[2] = {};
+    std::vector<int32_t> classes[2] = {std::vector<int32_t>(fewer.count), std::vector<int32_t>(fewer.count)};
+    ASSERT_TRUE(gpu.net->evaluate(0, fewer, &right[0], &losses[0], classes[0].data()).ok());
+    ASSERT_TRUE(cpu.net->evaluate(0, fewer, &right[1], &losses[1], classes[1].data()).ok());
+    EXPECT_NEAR(losses[0], losses[1], most * std::abs(losses[1]));
+    if (precision == Precision::f32) {
+        EXPECT_EQ(right[0], right[1]);
+        EXPECT_EQ(classes[0], classes[1]);
+    }
+}
+
+TEST_P(CudaLayers, AreAsOnTheCpu) {
+    GC_NEED_GPU();
+    expect_as_cpu(GetParam().spec, GetParam().samples, Precision::f32, 1e-5);
+}
+
+TEST_P(CudaLayers, AreNearInBf16) {
+    GC_NEED_GPU();
+    // Each value between two layers is off by up to 2^-9 of itself, most by half of that; through
+    // up to seven layers that makes 4%.
+    expect_as_cpu(smooth(GetParam().spec), GetParam().samples, Precision::bf16, 5e-2);
+    // ReLU and max pooling that decide otherwise for values next to their kinks add far more, yet a wrong term is off by about 1.
+    expect_as_cpu(GetParam().spec, GetParam().samples, Precision::bf16, 0.35);
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaLayers, testing::ValuesIn(differences()), [](const auto& p) { return p.param.name; });
+
+class CudaReference : public testing::TestWithParam<const char*> {};
+TEST_P(CudaReference, GivesPyTorchsNumbers) {
+    GC_NEED_GPU();
+    expect_reference<CudaRig>(GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Nets, CudaReference, testing::ValuesIn(reference_names), [](const auto& p) { return p.param; });
+
+}   // namespace
+}   // namespace gradcast

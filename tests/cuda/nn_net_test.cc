@@ -1,0 +1,364 @@
+// The net on GPUs as a whole: presets as on the CPU, bits that depend on the block alone whatever the lane or the GPU, memory, cancelling,
+// sums applied to the bit as on the CPU.
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "tests/cuda/nn_rig.h"
+#include "tests/nn/nets.h"
+
+namespace gradcast {
+namespace {
+
+#ifdef GC_CUDA_HOST
+constexpr bool on_host = true;   // the stand-in, a thousand times slower
+#else
+constexpr bool on_host = false;
+#endif
+
+struct PresetCase {
+    const char* name;
+    uint32_t C, side;
+    uint32_t samples;   // on a GPU; the stand-in gets 2
+};
+void PrintTo(const PresetCase& p, std::ostream* out) { *out << p.name; }
+class CudaPresets : public testing::TestWithParam<PresetCase> {};
+
+/// Distance of the whole gradient from the CPU's, in float.
+double gradient_off(const PresetCase& p, const NetSpec& spec, Precision precision) {
+    const uint32_t samples = on_host ? 2 : p.samples;
+    NetConfig config = sizes({samples});
+    Rig cpu(spec, config);
+    config.precision = precision;
+    CudaRig gpu(spec, config);
+    Data data(spec, samples);
+    const Gather a = gpu.block(data.samples), b = cpu.block(data.samples);
+    EXPECT_NEAR(a.total, b.total, (precision == Precision::f32 ? 1e-5 : 2e-2) * std::abs(b.total));
+    return distance(a.gradient, b.gradient);
+}
+
+TEST_P(CudaPresets, AreAsOnTheCpu) {
+    GC_NEED_GPU();
+    EXPECT_LT(gradient_off(GetParam(), preset(GetParam().name, GetParam().C, GetParam().side), Precision::f32), 1e-5);
+}
+TEST_P(CudaPresets, AreNearInBf16) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset(GetParam().name, GetParam().C, GetParam().side);
+    EXPECT_LT(gradient_off(GetParam(), smooth(spec), Precision::bf16), 2.5e-2);   // as said in nn_layers_test.cc
+    EXPECT_LT(gradient_off(GetParam(), spec, Precision::bf16), 0.35);
+}
+/// The stand-in would take minutes for the large ones.
+std::vector<PresetCase> presets_here() {
+    std::vector<PresetCase> all = {{"lenet5", 1, 28, 64}, {"mlp", 1, 28, 64}, {"lenet3", 1, 28, 64}};
+    if (on_host) return all;
+    all.insert(all.end(), {{"cnn", 3, 32, 64}, {"cnn-norm", 3, 32, 64}, {"nin", 3, 32, 32}, {"resnet9", 3, 32, 32}});
+    return all;
+}
+INSTANTIATE_TEST_SUITE_P(Presets, CudaPresets, testing::ValuesIn(presets_here()), [](const auto& p) {
+    std::string name = p.param.name;
+    std::replace(name.begin(), name.end(), '-', '_');
+    return name;
+});
+
+std::vector<uint32_t> gpus(uint32_t most) {
+    int count = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+    std::vector<uint32_t> numbers;
+    for (uint32_t number = 0; number < std::min(most, static_cast<uint32_t>(count)); ++number) numbers.push_back(number);
+    return numbers;
+}
+
+TEST(CudaNet, BlockBitsDependOnTheBlockAlone) {
+    GC_NEED_GPU();
+    for (const Precision precision : {Precision::f32, Precision::bf16}) {
+        const NetSpec spec = everything();
+        NetConfig config = sizes({4, 5});
+        config.precision = precision;
+        CudaRig alone(spec, config);
+        Data a(spec, 5, 1), b(spec, 4, 2);
+        const std::vector<float> bits_a = alone.block(a.samples).gradient, bits_b = alone.block(b.samples).gradient;
+        EXPECT_TRUE(same_bits(bits_a, alone.block(a.samples).gradient));
+        // Lanes side by side, on all GPUs in turn.
+        config = sizes({4, 5, 9}, 3);
+        config.precision = precision;
+        CudaRig many(spec, config, {}, gpus(2));
+        std::vector<std::thread> threads;
+        std::array<bool, 3> same = {true, true, true};
+        for (uint32_t lane = 0; lane < 3; ++lane)
+            threads.emplace_back([&, lane] {
+                for (StepId step = 0; step < (on_host ? 3 : 40); ++step) {
+                    const bool first = (lane + step) % 2;
+                    same[lane] = same[lane] && same_bits(first ? bits_a : bits_b, many.block(first ? a.samples : b.samples, lane).gradient);
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_TRUE(same[0] && same[1] && same[2]);
+    }
+}
+
+TEST(CudaNet, SeveralGpusTrainAsOne) {
+    GC_NEED_GPU();
+    if (gpus(2).size() < 2) GTEST_SKIP() << "one GPU alone";
+    const NetSpec spec = everything();
+    const OptimiserConfig adam{.kind = "adam", .lr = 1e-3};
+    for (const Precision precision : {Precision::f32, Precision::bf16}) {
+        NetConfig config = sizes({3}, 2);
+        config.precision = precision;
+        CudaRig one(spec, config, adam), two(spec, config, adam, gpus(2));
+        for (StepId step = 0; step < 3; ++step) {
+            Data data(spec, 6, static_cast<uint32_t>(step) + 1);
+            for (CudaRig* rig : {&one, &two}) {
+                std::vector<float> sum(rig->net->layout().elements);
+                for (uint32_t block = 0; block < 2; ++block) {   // lane 1 is on the other GPU
+                    Samples part = data.samples;
+                    part.count = 3, part.images += block * 3 * 390, part.labels += block * 3;
+                    const Gather gather = rig->block(part, block, step);
+                    for (size_t i = 0; i < sum.size(); ++i) sum[i] += gather.gradient[i];
+                }
+                rig->step(step, sum, 6);
+            }
+            EXPECT_EQ(one.net->digest(), two.net->digest());
+            Data test(spec, 3);
+            EXPECT_EQ(one.loss(test.samples), two.loss(test.samples));
+        }
+    }
+}
+
+// Nothing in a block may come from memory that the block did not write: all of it is NaN before.
+TEST(CudaNet, PoisonedMemoryDoesNotShow) {
+    GC_NEED_GPU();
+    for (const Precision precision : {Precision::f32, Precision::bf16})
+        for (const NetSpec& spec : {preset("lenet5"), everything()}) {
+            NetConfig config = sizes({5, 8});
+            config.precision = precision;
+            CudaRig rig(spec, config);
+            Data data(spec, 5), batch(spec, 3);
+            const Gather clean = rig.block(data.samples);
+            const double loss = rig.loss(batch.samples);
+            auto poison = [&] {
+                (void)rig.net->parameters();   // on the host, too
+                const Buffer whole = rig.device.gpus()[0]->arena.whole();
+                ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+                ASSERT_EQ(cudaMemset(whole.device, 0xff, whole.bytes), cudaSuccess);
+                ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+                rig.net->refresh();
+            };
+            poison();
+            const Gather poisoned = rig.block(data.samples);
+            EXPECT_EQ(clean.total, poisoned.total);
+            EXPECT_TRUE(same_bits(clean.gradient, poisoned.gradient));
+            for (float g : poisoned.gradient) ASSERT_FALSE(std::isnan(g));
+            poison();
+            EXPECT_EQ(loss, rig.loss(batch.samples));
+        }
+}
+
+TEST(CudaNet, NanReachesLossAndGradient) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("lenet5");
+    CudaRig rig(spec, sizes({4}));
+    Data data(spec, 4);
+    rig.net->parameters()[3] = NAN;
+    rig.net->refresh();
+    Gather gather(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, gather).ok());
+    EXPECT_TRUE(std::isnan(gather.total));
+    EXPECT_TRUE(std::isnan(gather.gradient.back()));
+}
+
+TEST(CudaNet, CancelAndErrorsEndABlock) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("mlp");
+    CudaRig rig(spec, sizes({4}));
+    Data data(spec, 4);
+    struct CancelAtFirst : GradientSink {
+        Net* net = nullptr;
+        uint32_t buckets = 0;
+        Status bucket(uint32_t, BlockId id, uint32_t, Buffer) override {
+            ++buckets;
+            net->cancel(id.step);
+            return {};
+        }
+        void loss(uint32_t, BlockId, double) override {}
+    } sink;
+    sink.net = rig.net.get();
+    const std::vector<float> before = rig.block(data.samples).gradient;
+    EXPECT_EQ(rig.net->block(0, {5, 0}, data.samples, sink).code, Code::cancelled);
+    EXPECT_EQ(rig.net->block(0, {5, 1}, data.samples, sink).code, Code::cancelled);
+    EXPECT_EQ(sink.buckets, 1u);
+    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 0).gradient));   // another step is not cancelled
+    struct Refuses : GradientSink {
+        Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {Code::diverged, 0, "refused"}; }
+        void loss(uint32_t, BlockId, double) override {}
+    } refuses;
+    EXPECT_STREQ(rig.net->block(0, {6, 0}, data.samples, refuses).what, "refused");
+    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 0).gradient));
+    Gather gather(rig.net->layout());
+    Data three(spec, 3), five(spec, 5);
+    EXPECT_STREQ(rig.net->block(0, {0, 0}, three.samples, gather).what, "a block of 3 samples, but the net was planned for blocks of 4");
+    uint32_t right = 0;
+    double sum = 0;
+    EXPECT_STREQ(rig.net->evaluate(0, five.samples, &right, &sum, nullptr).what, "a batch of 5 samples, but the net was planned for 4");
+}
+
+/// Takes gradients where they are, by way of the lane's codec stream.
+struct DeviceSink final : GradientSink {
+    DeviceSink(CudaRig& r, float* to) : rig(r), host(to) {}
+    bool on_device() const override { return true; }
+    Status bucket(uint32_t lane, BlockId, uint32_t bucket, Buffer part) override {
+        EXPECT_TRUE(part.device && !part.host);
+        const Bucket& range = rig.net->layout().buckets[bucket];
+        return cuda::check(
+            cudaMemcpyAsync(host + range.offset, part.device, part.bytes, cudaMemcpyDeviceToHost, rig.device.lanes()[lane].codec.get()),
+            "cudaMemcpyAsync");
+    }
+    void loss(uint32_t, BlockId, double) override {}
+    CudaRig& rig;
+    float* host;
+};
+
+TEST(CudaNet, SinksMayTakeGradientsOnTheGpu) {
+    GC_NEED_GPU();
+    const NetSpec spec = everything();
+    CudaRig rig(spec, sizes({3, 4}));
+    const uint64_t elements = rig.net->layout().elements;
+    void* pinned = nullptr;
+    ASSERT_EQ(cudaMallocHost(&pinned, 2 * elements * sizeof(float)), cudaSuccess);
+    auto* host = static_cast<float*>(pinned);
+    Data a(spec, 4, 1), b(spec, 3, 2);
+    // One right behind the other: the second must not overwrite what the first one's sink has not read.
+    DeviceSink first(rig, host), second(rig, host + elements);
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, a.samples, first).ok());
+    ASSERT_TRUE(rig.net->block(0, {0, 1}, b.samples, second).ok());
+    ASSERT_EQ(cudaStreamSynchronize(rig.device.lanes()[0].codec.get()), cudaSuccess);
+    Gather gather(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, a.samples, gather).ok());
+    EXPECT_TRUE(same_bits(gather.gradient, {host, host + elements}));
+    Gather other(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 1}, b.samples, other).ok());
+    EXPECT_TRUE(same_bits(other.gradient, {host + elements, host + 2 * elements}));
+    cudaFreeHost(pinned);
+}
+
+// The same words give the same parameters and state, bit for bit, as nn/kernels.isa.cc makes of them.
+TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
+    GC_NEED_GPU();
+    const NetSpec spec{.C = 3, .H = 5, .W = 4, .classes = 3, .layers = {conv(7, 2), norm(), relu(), fc(3), loss()}};
+    for (const OptimiserConfig& config : {OptimiserConfig{.lr = 0.1}, OptimiserConfig{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+                                          OptimiserConfig{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true},
+                                          OptimiserConfig{.kind = "adam", .lr = 0.01, .weight_decay = 0.01}})
+        for (const Word word : {Word::i16, Word::i32, Word::i64}) {
+            Rig cpu(spec, sizes({2}), config);
+            CudaRig gpu(spec, sizes({2}), config);
+            std::mt19937_64 random(5);
+            for (StepId step = 0; step < 3; ++step) {
+                cpu.optimiser->step(step), gpu.optimiser->step(step);
+                for (uint32_t b = 0; b < cpu.net->layout().buckets.size(); ++b) {
+                    const Bucket& bucket = cpu.net->layout().buckets[b];
+                    std::vector<uint64_t> words(bucket.count);
+                    for (uint64_t& each : words)
+                        each = word == Word::i64 ? static_cast<uint64_t>(static_cast<int64_t>(random()) >> 30) : random();
+                    const std::vector<double> units(bucket.group_count, word == Word::i32 ? 0x1p-31 / 3 : 0x1p-15 / 3);
+                    Sum sum;
+                    sum.step = step, sum.bucket = b, sum.word = word;
+                    sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
+                    ASSERT_TRUE(cpu.net->apply(*cpu.optimiser, sum, units).ok() && gpu.net->apply(*gpu.optimiser, sum, units).ok());
+                }
+            }
+            auto same = [](std::span<const float> a, std::span<const float> b) {
+                return same_bits({a.begin(), a.end()}, {b.begin(), b.end()});
+            };
+            EXPECT_TRUE(same(cpu.net->parameters(), gpu.net->parameters())) << config.kind << " " << config.momentum;
+            EXPECT_TRUE(same(cpu.optimiser->state(), gpu.optimiser->state()));
+            EXPECT_EQ(cpu.net->digest(), gpu.net->digest());
+            EXPECT_EQ(cpu.optimiser->digest(11), gpu.optimiser->digest(11));
+            EXPECT_EQ(cpu.optimiser->state_size(), gpu.optimiser->state_size());
+        }
+}
+
+TEST(CudaNet, TracedBlocksHaveTheSameBits) {
+    GC_NEED_GPU();
+    const NetSpec spec = everything();
+    CudaRig rig(spec, sizes({3}));
+    Data data(spec, 3);
+    const std::vector<float> graph = rig.block(data.samples).gradient;
+    struct Count final : NetTrace {
+        uint64_t now = 0, passes = 0;
+        uint64_t now_ns() override { return ++now; }
+        void pass(uint32_t, const Layer&, Pass, uint64_t begin_ns, uint64_t end_ns) override { passes += end_ns > begin_ns; }
+    } count;
+    rig.net->trace(&count);
+    EXPECT_TRUE(same_bits(graph, rig.block(data.samples).gradient));
+    EXPECT_GT(count.passes, 40u);
+    rig.net->trace(nullptr);
+    EXPECT_TRUE(same_bits(graph, rig.block(data.samples).gradient));
+}
+
+TEST(CudaNet, SaysWhatWouldFit) {
+    GC_NEED_GPU();
+    const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {fc(500), relu(), fc(10), loss()}};
+    auto plan = [&](uint32_t samples, std::string* error) {
+        cuda::CudaDevice device;
+        std::unique_ptr<Net> net;
+        NetConfig config = sizes({samples});
+        EXPECT_TRUE(device.open({}).ok());
+        EXPECT_TRUE(cuda::net_plan(spec, config, device, &net).ok());
+        const Status status = device.seal();
+        *error = status.what;
+        return status.code;
+    };
+    size_t free = 0, total = 0;
+    ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    std::string error;
+    EXPECT_EQ(plan(static_cast<uint32_t>(free / 1000), &error), Code::node_memory);
+    EXPECT_NE(error.find("activations"), std::string::npos) << error;
+    uint32_t fits = 0;
+    ASSERT_EQ(std::sscanf(error.substr(error.find("; blocks of")).c_str(), "; blocks of %u would fit", &fits), 1) << error;
+    EXPECT_GT(fits, 1000u);
+    if (on_host) {
+        EXPECT_EQ(plan(fits, &error), Code::ok) << error;
+    }
+    EXPECT_EQ(plan(fits + fits / 50 + 2, &error), Code::node_memory);
+}
+
+TEST(CudaNet, KernelsAreNamed) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("mlp");
+    for (const auto& [precision, deterministic, name] : {std::tuple{Precision::f32, true, "cuda-f32, "},
+                                                         {Precision::bf16, true, "cuda-bf16, "},
+                                                         {Precision::tf32, true, "cuda-tf32, "},
+                                                         {Precision::f32, false, "cuda-f32-any, "}}) {
+        NetConfig config = sizes({2});
+        config.precision = precision, config.deterministic = deterministic;
+        CudaRig rig(spec, config);
+        EXPECT_TRUE(std::string(rig.net->kernels()).starts_with(name)) << rig.net->kernels();
+        EXPECT_NE(std::string(rig.net->kernels()).find("cuDNN"), std::string::npos);
+    }
+}
+
+#ifdef GC_CUDA_HOST
+// The stand-in counts what a step must not do.
+TEST(CudaNet, TakesNoMemoryAndWaitsForTheExchangeAlone) {
+    const NetSpec spec = everything();
+    CudaRig rig(spec, sizes({3}), {.momentum = 0.9});
+    Data data(spec, 3);
+    const auto buckets = static_cast<uint64_t>(rig.net->layout().buckets.size());
+    rig.block(data.samples);
+    const CudaHostCounts before = cuda_host_counts();
+    rig.block(data.samples);
+    const CudaHostCounts block = cuda_host_counts();
+    EXPECT_EQ(block.allocations, before.allocations);
+    EXPECT_EQ(block.synchronisations - before.synchronisations, 1 + buckets);   // the loss, and each bucket on its way to the host
+    struct Nothing final : GradientSink {
+        bool on_device() const override { return true; }
+        Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {}; }
+        void loss(uint32_t, BlockId, double) override {}
+    } nothing;
+    ASSERT_TRUE(rig.net->block(0, {1, 0}, data.samples, nothing).ok());
+    EXPECT_EQ(cuda_host_counts().synchronisations - block.synchronisations, 1u);
+    EXPECT_EQ(cuda_host_counts().allocations, before.allocations);
+}
+#endif
+
+}   // namespace
+}   // namespace gradcast
