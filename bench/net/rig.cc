@@ -82,15 +82,21 @@ Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradien
     Fence fence;
     const uint64_t begin_ns = clock_ns();
     Status status = codec_->add(lane, id, bucket, gradient, plan(bucket), &fence);
-    // acq_rel: who counts to zero has seen what the other lanes added.
-    if (left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 && status.ok()) status = codec_->finish(id.step, bucket, plan(bucket));
+    if (status.ok()) status = added(id.step, bucket);
     quantise_ns[lane] += clock_ns() - begin_ns;
     return status;
 }
 
 bool NetRig::pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) {
     Fence fence;
-    return codec_->add_pieces(lane, id, bucket, piece, {Word::i32, sum(bucket).words, &records_[bucket]}, &fence, status);
+    if (!codec_->add_pieces(lane, id, bucket, piece, plan(bucket), &fence, status)) return false;
+    if (status->ok()) *status = added(id.step, bucket);
+    return true;
+}
+
+// acq_rel: who counts to zero has seen what the other lanes added.
+Status NetRig::added(StepId step, uint32_t bucket) {
+    return left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? codec_->finish(step, bucket, plan(bucket)) : Status{};
 }
 
 Sum NetRig::sum(uint32_t bucket) {

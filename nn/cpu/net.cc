@@ -127,8 +127,8 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr uint64_t apply_chunk = 4096;     // elements turned to float at a time: they stay in the first-level cache
-constexpr uint64_t apply_share = 65536;    // and that one lane takes of a bucket, so that waking lanes is worth it
+constexpr uint64_t apply_chunk = 4096;    // elements turned to float at a time: they stay in the first-level cache
+constexpr uint64_t apply_share = 65536;   // and that one lane takes of a bucket, so that waking lanes is worth it
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {

@@ -120,7 +120,7 @@ struct Combine {
     const Buffer* in = nullptr;          // [ins]
     const Buffer* out = nullptr;         // [outs]
     bool in_signed = false, out_signed = false;
-    bool refused = false;   // set by the kernel: an input residue was not below prime, and the output means nothing
+    bool refused = false;            // set by the kernel: an input residue was not below prime, and the output means nothing
     DeviceWords* device = nullptr;   // where the inputs are in its memory
 };
 struct Compute {

@@ -96,7 +96,7 @@ struct Runtime {
     bool peers[devices_max][devices_max] = {};
     bool open[devices_max] = {};
     int devices = 2;
-    size_t limit = size_t{1} << 30, used = 0;
+    size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
     std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0};
     uint64_t launches = 0;
     bool helper = false;   // a thread runs what nobody waits for
@@ -380,11 +380,19 @@ cudaError_t copy_now(const char* name, std::function<void()> body) {
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void graph_run(const CUgraph_st& graph) {
+    // Of branches that meet, one replay runs this first, the next one that: all orders come, the same in each run of the program.
+    static std::atomic<uint64_t> replays{0};
+    uint64_t chance = replays.fetch_add(1);
     std::vector<bool> done(graph.nodes.size());
     std::function<void(size_t)> visit = [&](size_t i) {
         if (done[i]) return;
         done[i] = true;
-        for (size_t before : graph.nodes[i].nodes) visit(before);
+        std::vector<size_t> meeting = graph.nodes[i].nodes;
+        for (size_t left = meeting.size(); left > 1; --left) {
+            chance = chance * 6364136223846793005 + 1442695040888963407;
+            std::swap(meeting[left - 1], meeting[(chance >> 33) % left]);
+        }
+        for (size_t before : meeting) visit(before);
         run(graph.nodes[i]);
     };
     for (size_t i = graph.nodes.size(); i-- > 0;) visit(i);   // the last issued branch first
@@ -473,7 +481,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSu
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     std::lock_guard lock(rt().queues);
-    *total = rt().limit, *free = rt().limit - rt().used;
+    *total = rt().limit, *free = rt().limit - rt().used[device];
     return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int of, int peer) { return *can = of != peer, cudaSuccess; }
@@ -494,7 +502,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     std::lock_guard lock(rt().queues);
     if (device >= rt().devices) return result(cudaErrorNoDevice);
     if (bytes == 0) return *at = nullptr, cudaSuccess;
-    if (bytes > rt().limit - rt().used) return result(cudaErrorMemoryAllocation);
+    if (bytes > rt().limit - rt().used[device]) return result(cudaErrorMemoryAllocation);
     if (rt().memory.empty()) {
         struct sigaction action {};
         action.sa_sigaction = fault, action.sa_flags = SA_SIGINFO;
@@ -508,7 +516,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     std::memset(static_cast<char*>(base) + bytes, 0xA5, mapped - bytes);
     mprotect(base, mapped, rt().open[device] ? PROT_READ | PROT_WRITE : PROT_NONE);
     rt().memory[static_cast<char*>(base)] = {bytes, mapped, device};
-    rt().used += bytes, ++rt().allocations;
+    rt().used[device] += bytes, ++rt().allocations;
     *at = base;
     return cudaSuccess;
 }
@@ -524,7 +532,7 @@ cudaError_t cudaFree(void* at) {
     for (size_t i = it->second.bytes; i < it->second.mapped; ++i)
         if (it->first[i] != static_cast<char>(0xA5)) stop("byte %zu was written of an allocation of %zu", i, it->second.bytes);
     munmap(at, it->second.mapped);
-    rt().used -= it->second.bytes;
+    rt().used[it->second.device] -= it->second.bytes;
     rt().memory.erase(it);
     return cudaSuccess;
 }
