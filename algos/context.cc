@@ -169,7 +169,10 @@ Status collect(Context& context, uint64_t until_us) {
         if (context.mailed.size() <= each.id) context.mailed.resize(each.id + 1);
         context.mailed[each.id] = lost ? Context::Mailed::lost : Context::Mailed::done;
     }
-    return conflict ? context.arbitrate(conflict->status, conflict->step) : Status{};
+    if (!conflict) return {};
+    // Others may be a step ahead.  What they disagree about can be computed here once this rank is there.
+    if (conflict->step > context.step) return context.early = *conflict, Status{};
+    return context.arbitrate(conflict->status, conflict->step);
 }
 
 /// The digest of a super-block's words in one bucket, computed here from the state of step `at`.  Rare, so it takes memory.
@@ -315,6 +318,7 @@ Status Context::wait(std::span<const Sum*> into) {
     const Span span(profile, Profile::trainer, "wait");
     std::vector<const Sum*>& come = sums[step % step_slots];
     uint64_t us = (step == 0 ? 10 : 1) * deadline_us, until_us = host.now_us() + us;
+    if (!early.status.ok() && early.step == step) GC_TRY(arbitrate(std::exchange(early.status, {}), step));
     while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
         Status status = collect(*this, until_us);
         if (status.code == Code::deadline && ended.ok()) return overdue(*this, us);

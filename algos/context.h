@@ -105,6 +105,7 @@ struct Context {
     std::vector<float> kept_parameters = {};
     std::vector<int32_t> kept_exponents = {};
     std::vector<Rank> expelled = {};   // lost, but not yet to the link
+    Completion early = {};             // a conflict about the next step, which this rank has not begun
     bool judging = false;
 };
 

@@ -11,7 +11,6 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
-#include "runtime/core/lanes.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
@@ -115,8 +114,6 @@ struct Net {
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
     /// Applies one bucket's sum: value = (float)((double)S * unit of its group), then the optimiser.  Trainer thread, no block running.
     virtual Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) = 0;
-    /// From now on apply() shares out large buckets to these lanes, no more than NetConfig::lanes; they must live as long as it is called.
-    virtual void apply_on(Lanes&) {}
 };
 /// Makes the kernels and plans activations, gradients and parameters in `arena`; after the arena is sealed, net_cpu_ready() binds them
 /// and draws the initial weights.  The arena must outlive the net.  Error: names the layer and both shapes.

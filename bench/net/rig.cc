@@ -65,7 +65,6 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     left_ = std::vector<std::atomic<uint32_t>>(records_.size());
     failed_.resize(blocks), quantise_ns.resize(threads);
     lanes_.open(threads > 1 ? threads : 0);
-    net_->apply_on(lanes_);
     return {};
 }
 

@@ -52,6 +52,7 @@ public:
             GC_TRY(device_.use(*device_.gpus()[g]));
             GC_CUDA(cudaMemcpy(static_cast<uint8_t*>(copies_[g].device) + first * sample_bytes(), images, count * sample_bytes(),
                                cudaMemcpyHostToDevice));
+            GC_CUDA(cudaStreamSynchronize(nullptr));   // of memory that is not page-locked the copy may be under way yet
         }
         return {};
     }

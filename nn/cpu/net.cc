@@ -68,7 +68,6 @@ public:
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
     Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
-    void apply_on(Lanes& lanes) override { apply_lanes_ = &lanes; }
 
 private:
     Status make(Build& build, Program& program);
@@ -81,12 +80,6 @@ private:
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(size_t layer);
-    struct Applied {
-        Optimiser& optimiser;
-        const Sum& sum;
-        std::span<const double> units;
-    };
-    void apply_piece(uint32_t lane, const Applied& applied, uint32_t piece);
 
     NetSpec spec_;
     NetConfig config_;
@@ -106,7 +99,6 @@ private:
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
-    Lanes* apply_lanes_ = nullptr;
     const char* kernels_name_ = nullptr;
     const FloatKernels& kernels_ = float_kernels(isa_best());
 };
@@ -127,8 +119,7 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr uint64_t apply_chunk = 4096;    // elements turned to float at a time: they stay in the first-level cache
-constexpr uint64_t apply_share = 65536;   // and that one lane takes of a bucket, so that waking lanes is worth it
+constexpr uint64_t apply_chunk = 4096;   // elements turned to float at a time: they stay in the first-level cache
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
@@ -215,7 +206,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
     arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
-    arena.plan("parameters", config.lanes * apply_chunk * sizeof(float), &apply_memory_);
+    arena.plan("parameters", apply_chunk * sizeof(float), &apply_memory_);
     return {};
 }
 
@@ -371,17 +362,16 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     return {};
 }
 
-void CpuNet::apply_piece(uint32_t lane, const Applied& applied, uint32_t piece) {
-    const auto& [optimiser, sum, units] = applied;
+Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
+    OneThread one;
+    GC_ASSERT(sum.bucket < layout_.buckets.size());
     const Bucket& bucket = layout_.buckets[sum.bucket];
-    const uint64_t begin = bucket.offset + piece * apply_share, end = std::min(begin + apply_share, bucket.offset + bucket.count);
-    float* gradient = apply_memory_.as<float>() + lane * apply_chunk;
+    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
+    float* gradient = apply_memory_.as<float>();
     for (uint32_t g = 0; g < bucket.group_count; ++g) {
         const Group& group = layout_.groups[bucket.group + g];
-        const uint64_t group_end = std::min(group.offset + group.count, end);
-        for (uint64_t offset = std::max(group.offset, begin), count = 0; offset < group_end; offset += count) {
-            count = std::min(apply_chunk, group_end - offset);
-            const uint64_t word = offset - bucket.offset;
+        for (uint64_t i = 0; i < group.count; i += apply_chunk) {
+            uint64_t count = std::min(apply_chunk, group.count - i), offset = group.offset + i, word = offset - bucket.offset;
             switch (sum.word) {
                 case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, units[g]); break;
                 case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]); break;
@@ -395,19 +385,6 @@ void CpuNet::apply_piece(uint32_t lane, const Applied& applied, uint32_t piece) 
             optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
         }
     }
-}
-
-Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
-    OneThread one;
-    GC_ASSERT(sum.bucket < layout_.buckets.size());
-    const Bucket& bucket = layout_.buckets[sum.bucket];
-    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
-    const Applied applied{optimiser, sum, units};
-    const auto pieces = static_cast<uint32_t>((bucket.count + apply_share - 1) / apply_share);
-    if (pieces > 1 && apply_lanes_ && apply_lanes_->count() > 1)
-        apply_lanes_->run(pieces, [this, &applied](uint32_t lane, uint32_t piece) { apply_piece(lane, applied, piece); });
-    else
-        for (uint32_t piece = 0; piece < pieces; ++piece) apply_piece(0, applied, piece);
     for (size_t i = 0; i < layers_.size(); ++i)
         if (layers_[i].parameters() && layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count)
             refresh_layer(i);

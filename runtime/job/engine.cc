@@ -90,7 +90,6 @@ public:
         // Without lanes of its own (the simulator) the trainer computes, as lane 0.
         lanes_.open(device_ ? std::min(config_.lanes, device_->lane_count()) : config_.lanes,
                     [this](uint32_t lane) { lane_start(lane, config_.cpus); });
-        net_->apply_on(lanes_);
         GC_TRY(probe());
         job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, start_digest_, &progress_,
                                       running_.exchange->losses_tolerated()},

@@ -39,6 +39,7 @@ public:
     }
     explicit DeviceVector(const std::vector<T>& values) : DeviceVector(values.size()) {
         EXPECT_EQ(cudaMemcpy(at_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+        EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);   // the copy may be under way yet
     }
     DeviceVector(const DeviceVector&) = delete;
     DeviceVector& operator=(const DeviceVector&) = delete;

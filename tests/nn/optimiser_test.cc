@@ -155,30 +155,6 @@ TEST(Apply, RefreshesWhatKernelsKeep) {
     EXPECT_EQ(0, std::memcmp(a.gradient.data(), b.gradient.data(), a.gradient.size() * sizeof(float)));
 }
 
-// Buckets that are shared out to lanes, at bounds that are no layer's: the same bits as from one.
-TEST(Apply, LanesGiveTheBitsOfOne) {
-    NetSpec spec;
-    ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &spec).ok());
-    for (uint64_t bucket_bytes : {uint64_t{64} * 1024, uint64_t{1} << 30}) {
-        NetConfig config = sizes({2}, 3);
-        config.bucket_bytes = bucket_bytes;
-        Rig alone(spec, config, {.momentum = 0.9}), together(spec, config, {.momentum = 0.9});
-        Lanes lanes;
-        lanes.open(3);
-        together.net->apply_on(lanes);
-        std::vector<float> gradient(alone.net->layout().elements);
-        for (StepId step = 0; step < 2; ++step) {
-            for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>((i * 2654435761 + step) % 1999) * 1e-4f;
-            alone.step(step, gradient, 2), together.step(step, gradient, 2);
-            for (size_t i = 0; i < gradient.size() && step == 0; ++i)   // no element is left out: the momentum is the first gradient
-                ASSERT_EQ(alone.optimiser->state()[i], static_cast<float>(std::rint(static_cast<double>(gradient[i]) * 0x1p40) * 0x1p-41))
-                    << i;
-        }
-        EXPECT_EQ(0, std::memcmp(alone.net->parameters().data(), together.net->parameters().data(), gradient.size() * sizeof(float)));
-        EXPECT_EQ(0, std::memcmp(alone.optimiser->state().data(), together.optimiser->state().data(), gradient.size() * sizeof(float)));
-    }
-}
-
 // Every build of the element-wise kernels gives the same bits, odd counts and special values included.
 TEST(Kernels, AreEqualOnEveryInstructionSet) {
     const uint64_t count = 1003;

@@ -114,7 +114,9 @@ Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStrea
                                     [&](const Buffer& each) { return at >= each.host && at + bytes <= each.host + each.bytes; });
     if (shared) return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
     GC_CUDA(cudaStreamSynchronize(stream));
-    return check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    GC_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    return check(cudaStreamSynchronize(nullptr),
+                 "cudaStreamSynchronize");   // the copy may be under way yet, and `stream` does not wait for it
 }
 
 std::string CudaDevice::budget() const {

@@ -53,6 +53,7 @@ public:
             GC_TRY(device_.use(device_.gpu_of(index(lane))));
             for (Use& use : lane.uses) GC_TRY(make(&use.added));
             GC_CUDA(cudaMemset(lane.found.device, 0, lane.found.bytes));
+            GC_CUDA(cudaDeviceSynchronize());   // other streams do not wait for it
         }
         for (uint32_t g = finishers_.size(); g-- > 0;) {
             GC_TRY(device_.use(*device_.gpus()[g]));
