@@ -125,16 +125,19 @@ private:
     std::string log_;
 };
 
-/// A port of loopback that nobody uses now, outside the range that the kernel deals out by itself.
+/// A port of loopback that nobody uses now, another one each time, outside the range that the kernel deals out by itself.
 inline uint16_t free_port() {
-    for (;;) {
-        uint16_t random;
-        random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
+    static uint16_t random = [] {
+        uint16_t first;
+        random_bytes({reinterpret_cast<uint8_t*>(&first), sizeof first});
+        return first;
+    }();
+    for (;; ++random) {
         sockaddr_in address{};
         address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
         address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
         Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ntohs(address.sin_port);
+        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ++random, ntohs(address.sin_port);
     }
 }
 

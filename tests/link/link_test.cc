@@ -32,10 +32,10 @@ public:
     /// n nodes that all talk to each other; returns when every trainer has its completion.
     void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
     void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options& options) {
+        std::vector<std::unique_ptr<Chatter>> chatters;   // outlive the drivers
         std::vector<Node> nodes(n);
         std::vector<std::string> addresses(n);
         std::vector<std::unique_ptr<Proxy>> proxies;
-        std::vector<std::unique_ptr<Chatter>> chatters;
         for (Rank rank = 0; rank < n; ++rank) {
             nodes[rank].listen(rank);
             addresses[rank] = nodes[rank].listener->address();
@@ -137,8 +137,8 @@ TEST_P(Link, FlippedBitsAreRefusedAndMended) {
 // ---- peers that do not come, or go ---------------------------------------------------------------------------------------------
 
 struct Two {
+    std::unique_ptr<Chatter> chatters[2];   // outlive the drivers
     Node nodes[2];
-    std::unique_ptr<Chatter> chatters[2];
     void open(Rank rank, const LinkConfig& config) {
         chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10});
         ASSERT_TRUE(nodes[rank].open(config).ok());
@@ -399,12 +399,12 @@ TEST(Socket, WhatSystemsHaveByDefaultBecomesReno) {
 }
 
 TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
+    std::vector<std::unique_ptr<Chatter>> chatters;   // outlive the drivers
     Node nodes[2];
     nodes[1].listen(1);
     std::list<Guest> silent;
     for (int i = 0; i < 300; ++i) silent.emplace_back(nodes[1].listener->address());
     std::vector<std::string> addresses = {"127.0.0.1:1", nodes[1].listener->address()};
-    std::vector<std::unique_ptr<Chatter>> chatters;
     uint64_t start = clock_us();
     for (Rank rank : {0u, 1u}) {
         chatters.push_back(std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10, 20}));
@@ -423,7 +423,7 @@ TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
 }
 
 TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
-    std::string path = testing::TempDir() + "listener.log";
+    std::string path = testing::TempDir() + "listener." + std::to_string(::getpid()) + ".log";
     ::unlink(path.c_str());
     Log log;
     ASSERT_TRUE(log.open(path, "").ok());
