@@ -1,12 +1,12 @@
 // The device-independent half of a net: names, shapes and parameter counts of its layers, and the layout of the flat vector.
-// One more layer: a Kind, a shape rule and a row here (layers.cc), a file and a row in each device's folder.
+// One more layer: a Kind, a shape rule and a row here (layers.cc), a case in programs.h, a file in each device's folder.
 #pragma once
 #include "nn/net.h"
 #include "runtime/core/status.h"
 
 namespace gradcast {
 
-/// In the order of the tables in layers.cc and cpu/net.cc.
+/// In the order of the table in layers.cc.
 enum class Kind : uint8_t {
     conv,
     inner_product,

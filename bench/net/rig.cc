@@ -18,45 +18,29 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
     NetConfig config;
     std::string why;
-    GC_TRY(device_open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &module_, &device_, &why));
+    GC_TRY(compute_.open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &why));
     if (!why.empty()) fmt::print(stderr, "{}\n", why);
-    if (device_) threads = device_->lane_count();
+    if (compute_.device) threads = compute_.device->lane_count();
     config.precision = how.precision, config.deterministic = how.deterministic;
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
     OptimiserConfig sgd;
     sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work
-    if (device_) {
-        GC_TRY(module_->net_plan(spec_, config, *device_, &net_));
-        GC_TRY(module_->optimiser_plan(sgd, *net_, &optimiser_));
-    } else {
-        GC_TRY(net_cpu_plan(spec_, config, arena_, &net_));
-        GC_TRY(optimiser_plan(sgd, net_->layout().elements, arena_, &optimiser_));
-    }
-    const CodecConfig codec{Quantiser::auto32, batch, blocks};
-    const uint64_t words = net_->layout().elements * sizeof(int32_t);
-    codec_ = device_ ? module_->codec_plan(net_->layout(), codec, *device_) : codec_cpu(net_->layout(), codec);
+    GC_TRY(compute_.plan(spec_, config, sgd, {Quantiser::auto32, batch, blocks}, arena_));
+    const uint64_t words = net().layout().elements * sizeof(int32_t);
     arena_.plan("words", words, &words_);
-    if (device_) {
+    if (compute_.device) {
         const DataInfo info{.count = batch, .C = C, .H = H, .W = H, .classes = 10, .mean = {}, .std = {}, .source = {}};
-        codec_->device()->expect(1);
-        GC_ASSERT(codec_->device()->plan(words, &device_words_));
-        GC_TRY(module_->resident_plan(info, {}, *device_, &resident_));
+        compute_.codec->device()->expect(1);
+        GC_ASSERT(compute_.codec->device()->plan(words, &device_words_));
+        GC_TRY(compute_.module->resident_plan(info, {}, *compute_.device, &resident_));
     }
-    GC_TRY(arena_.seal());
-    if (device_) {
-        device_->share(arena_.whole());
-        GC_TRY(device_->seal());
-        GC_TRY(module_->net_ready(*net_));
-        GC_TRY(module_->codec_ready(*codec_));
-    } else {
-        GC_TRY(net_cpu_ready(*net_));
-    }
+    GC_TRY(compute_.ready(arena_));
     batch_ = batch, blocks_ = blocks;
     images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
     for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
     for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
     mean_.assign(C, 0.3f), std_.assign(C, 0.35f);
-    const Layout& layout = net_->layout();
+    const Layout& layout = compute_.net->layout();
     for (uint32_t i = 0; i < batch; ++i) places_.push_back({i, 0});
     if (resident_) GC_TRY(resident_->put(0, images_.data(), batch));
     maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
@@ -80,7 +64,7 @@ Samples NetRig::samples(uint32_t block) const {
 Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) {
     Fence fence;
     const uint64_t begin_ns = clock_ns();
-    Status status = codec_->add(lane, id, bucket, gradient, plan(bucket), &fence);
+    Status status = compute_.codec->add(lane, id, bucket, gradient, plan(bucket), &fence);
     if (status.ok()) status = added(id.step, bucket);
     quantise_ns[lane] += clock_ns() - begin_ns;
     return status;
@@ -88,18 +72,18 @@ Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradien
 
 bool NetRig::pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) {
     Fence fence;
-    if (!codec_->add_pieces(lane, id, bucket, piece, plan(bucket), &fence, status)) return false;
+    if (!compute_.codec->add_pieces(lane, id, bucket, piece, plan(bucket), &fence, status)) return false;
     if (status->ok()) *status = added(id.step, bucket);
     return true;
 }
 
 // acq_rel: who counts to zero has seen what the other lanes added.
 Status NetRig::added(StepId step, uint32_t bucket) {
-    return left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? codec_->finish(step, bucket, plan(bucket)) : Status{};
+    return left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? compute_.codec->finish(step, bucket, plan(bucket)) : Status{};
 }
 
 Sum NetRig::sum(uint32_t bucket) {
-    const Bucket& range = net_->layout().buckets[bucket];
+    const Bucket& range = compute_.net->layout().buckets[bucket];
     Sum sum;
     sum.bucket = bucket, sum.maxima = records_[bucket].maxima;
     sum.words = Buffer{words_.host, device_words_, words_.bytes, 0}.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
@@ -108,26 +92,27 @@ Sum NetRig::sum(uint32_t bucket) {
 
 Status NetRig::block(uint32_t number) {
     NoSink none;
-    return net_->block(0, {step_++, number}, samples(number), none);
+    return compute_.net->block(0, {step_++, number}, samples(number), none);
 }
 
 Status NetRig::step() {
     for (Record& record : records_) record.blocks = 0;
     for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // lanes start after this
     lanes_.run(blocks_, [this](uint32_t lane, uint32_t block) {
-        failed_[block] = net_->block(lane, {step_, block}, samples(block), *this);
+        failed_[block] = compute_.net->block(lane, {step_, block}, samples(block), *this);
     });
     for (const Status& status : failed_) GC_TRY(status);
     const uint64_t begin_ns = clock_ns();
     GC_TRY(apply());
-    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) codec_->commit(sum(bucket));
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) compute_.codec->commit(sum(bucket));
     apply_ns += clock_ns() - begin_ns;
     return {};
 }
 
 Status NetRig::apply() {
-    optimiser_->step(step_++);
-    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) GC_TRY(net_->apply(*optimiser_, sum(bucket), codec_->units(bucket)));
+    compute_.optimiser->step(step_++);
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket)
+        GC_TRY(compute_.net->apply(*compute_.optimiser, sum(bucket), compute_.codec->units(bucket)));
     return {};
 }
 

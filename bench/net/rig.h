@@ -16,7 +16,7 @@ namespace gradcast {
 
 struct NetHow {
     Precision precision = Precision::f32;
-    std::string device = "cpu";   // see device_open()
+    std::string device = "cpu";   // see Computer::open()
     bool deterministic = true;
 };
 
@@ -24,13 +24,13 @@ class NetRig final : GradientSink {
 public:
     /// Samples of 3x32x32 for nets that are made for CIFAR-10 (nin, resnet9 and those of that paper), else of 1x28x28.
     Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
-    bool on_gpu() const { return device_ != nullptr; }
+    bool on_gpu() const { return compute_.device != nullptr; }
     Status step();
     /// One block and nothing else: its gradient goes nowhere.
     Status block(uint32_t number);
     /// What follows the exchange.
     Status apply();
-    Net& net() { return *net_; }
+    Net& net() { return *compute_.net; }
     std::vector<uint64_t> quantise_ns;   // by lane, of all steps so far
     uint64_t apply_ns = 0;
 
@@ -38,7 +38,7 @@ private:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override;
     bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override;
     void loss(uint32_t, BlockId, double) override {}
-    bool on_device() const override { return codec_->device() != nullptr; }
+    bool on_device() const override { return compute_.codec->device() != nullptr; }
     Status added(StepId step, uint32_t bucket);
     Sum sum(uint32_t bucket);
     Plan plan(uint32_t bucket) { return {Word::i32, sum(bucket).words, &records_[bucket]}; }
@@ -48,11 +48,7 @@ private:
     Arena arena_;
     Buffer words_;                   // int32
     void* device_words_ = nullptr;   // the same on a device, where they stay
-    const CudaModule* module_ = nullptr;
-    std::unique_ptr<Device> device_;   // null: the CPU
-    std::unique_ptr<Net> net_;
-    std::unique_ptr<Optimiser> optimiser_;
-    std::unique_ptr<Codec> codec_;
+    Computer compute_;
     std::unique_ptr<ResidentImages> resident_;
     std::vector<SamplePlace> places_;
     Lanes lanes_;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <set>
 
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
+#include "nn/programs.h"
 
 namespace gradcast {
 namespace cpu {
@@ -28,27 +28,8 @@ private:
     int before_;
 };
 
-struct Row {
-    Kind kind;
-    Status (*build)(Build& b);
-};
-constexpr std::array rows = {Row{Kind::conv, conv},
-                             Row{Kind::inner_product, inner_product},
-                             Row{Kind::max_pool, max_pool},
-                             Row{Kind::average_pool, average_pool},
-                             Row{Kind::global_average_pool, average_pool},
-                             Row{Kind::relu, relu},
-                             Row{Kind::dropout, dropout},
-                             Row{Kind::batch_norm, batch_norm},
-                             Row{Kind::add, add},
-                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy},
-                             Row{Kind::squared_loss, squared_loss}};
-static_assert(rows.size() == kind_count);
-
 /// The net for blocks of one size.
-struct Program {
-    uint32_t samples;
-    bool training;
+struct Program : ProgramSize {
     Tensor input;
     std::vector<Operations> layers;   // one each, those with weights at their own place
 };
@@ -71,7 +52,6 @@ public:
 
 private:
     Status make(Build& build, Program& program);
-    std::string block_sizes() const;
     /// Fills the input and runs all layers forward.
     Status forward(const Program& program, Frame& frame, StepId step);
     void input(const Program& program, Frame& frame);
@@ -145,7 +125,7 @@ Status CpuNet::make(Build& build, Program& program) {
         build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i], build.copies = &copies_[i];
         build.activation = take(layers_[i].input, i);
         if (layers_[i].other != Layer::none) build.other = take(layers_[i].other, i);
-        GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
+        GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
     for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
@@ -183,16 +163,11 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
     engine_.reset(engine);
-    std::set<uint32_t> training(config.block_sizes.begin(), config.block_sizes.end());
-    if (training.empty()) training = {config.samples_max, std::max(config.samples_max, 2u) - 1};
-    std::set<uint32_t> sizes = training;
-    sizes.insert(config.samples_max);
     copies_.resize(layers_.size());
     GC_TRY(kernels_name(config.precision, &kernels_name_));
     Build build(engine, config, layers_);
-    for (uint32_t size : sizes) {
-        GC_ASSERT(size >= 1);
-        programs_.push_back({size, training.contains(size), {}, {}});
+    for (const ProgramSize& size : program_sizes(config)) {
+        programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     calls_ = std::move(build.calls);
@@ -236,13 +211,6 @@ void CpuNet::refresh_layer(size_t layer) {
 void CpuNet::refresh() {
     OneThread one;
     for (size_t i = 0; i < layers_.size(); ++i) refresh_layer(i);
-}
-
-std::string CpuNet::block_sizes() const {
-    std::string text;
-    for (const Program& program : programs_)
-        if (program.training) text += fmt::format("{}{}", text.empty() ? "" : ", ", program.samples);
-    return text;
 }
 
 void CpuNet::input(const Program& program, Frame& frame) {
@@ -321,10 +289,8 @@ Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, Gradient
     OneThread one;
     GC_ASSERT(lane < frames_.size());
     GC_TRY(samples_check(spec_, samples));
-    auto program = std::find_if(programs_.begin(), programs_.end(),
-                                [&](const Program& each) { return each.samples == samples.count && each.training; });
-    if (program == programs_.end())
-        return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, block_sizes());
+    Program* program = nullptr;
+    GC_TRY(program_find(programs_, samples.count, true, &program));
     Frame& frame = frames_[lane];
     frame.samples = &samples, frame.predicted = nullptr, frame.id = id, frame.training = true;
     GC_TRY(forward(*program, frame, id.step));
@@ -352,9 +318,8 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     OneThread one;
     GC_ASSERT(lane < frames_.size());
     GC_TRY(samples_check(spec_, samples));
-    auto program = std::find_if(programs_.begin(), programs_.end(), [&](const Program& each) { return each.samples >= samples.count; });
-    if (program == programs_.end())
-        return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
+    Program* program = nullptr;
+    GC_TRY(program_find(programs_, samples.count, false, &program));
     Frame& frame = frames_[lane];
     frame.samples = &samples, frame.predicted = predicted, frame.training = false;
     GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation

@@ -3,39 +3,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "nn/cuda/build.h"
 #include "nn/cuda/cuda.h"
 #include "nn/cuda/optimiser.h"
+#include "nn/programs.h"
 
 namespace gradcast::cuda {
 namespace {
 
-struct Row {
-    Kind kind;
-    Status (*build)(Build& b);
-};
-constexpr std::array rows = {Row{Kind::conv, conv},
-                             Row{Kind::inner_product, inner_product},
-                             Row{Kind::max_pool, max_pool},
-                             Row{Kind::average_pool, average_pool},
-                             Row{Kind::global_average_pool, average_pool},
-                             Row{Kind::relu, relu},
-                             Row{Kind::dropout, dropout},
-                             Row{Kind::batch_norm, batch_norm},
-                             Row{Kind::add, add},
-                             Row{Kind::softmax_cross_entropy, softmax_cross_entropy},
-                             Row{Kind::squared_loss, squared_loss}};
-static_assert(rows.size() == kind_count);
-
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 /// The net for blocks of one size.
-struct Program {
-    uint32_t samples;
-    bool training;
+struct Program : ProgramSize {
     Tensor input;
     std::vector<Operations> layers;
     struct Graphs {
@@ -91,7 +72,6 @@ private:
         Frame frame;   // for refreshing copies
     };
     Status make(Build& build, Program& program);
-    Program* find(uint32_t samples, bool training);
     Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
     /// Everything that a block or an evaluation does on the device, in the lane's stream.
     enum class Way : uint8_t { captured, directly };
@@ -155,7 +135,7 @@ Status CudaNet::make(Build& build, Program& program) {
         build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i];
         build.activation = take(layers_[i].input);
         if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
-        GC_TRY(rows[static_cast<size_t>(layers_[i].kind)].build(build));
+        GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
     for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
@@ -185,18 +165,13 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     kernels_name_ = fmt::format("cuda-{}{}, {}", precision_names()[static_cast<size_t>(config.precision)],
                                 config.deterministic ? "" : "-any", device_.name());
 
-    std::set<uint32_t> training(config.block_sizes.begin(), config.block_sizes.end());
-    if (training.empty()) training = {config.samples_max, std::max(config.samples_max, 2u) - 1};
-    std::set<uint32_t> sizes = training;
-    sizes.insert(config.samples_max);
-    const uint32_t most = *sizes.rbegin();
     GC_TRY(device_.use(device_.gpu_of(0)));
     Build build(config_, layers_, device_.lanes()[0]);
-    for (uint32_t size : sizes) {
-        GC_ASSERT(size >= 1);
-        programs_.push_back({size, training.contains(size), {}, {}, {}});
+    for (const ProgramSize& size : program_sizes(config)) {
+        programs_.push_back({size, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
+    const uint32_t most = programs_.back().samples;
     copies_ = std::move(build.copies);
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -437,12 +412,6 @@ Status CudaNet::capture(const Program& program, uint32_t number, bool training, 
     return {};
 }
 
-Program* CudaNet::find(uint32_t samples, bool training) {
-    for (Program& program : programs_)
-        if (training ? program.samples == samples && program.training : program.samples >= samples) return &program;
-    return nullptr;
-}
-
 Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, bool training) {
     Lane& lane = lanes_[number];
     const cudaStream_t stream = lane.frame.stream;
@@ -462,13 +431,8 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
 Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) {
     GC_ASSERT(number < lanes_.size());
     GC_TRY(samples_check(spec_, samples));
-    Program* program = find(samples.count, true);
-    if (!program) {
-        std::string sizes;
-        for (const Program& each : programs_)
-            if (each.training) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", each.samples);
-        return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples.count, sizes);
-    }
+    Program* program = nullptr;
+    GC_TRY(program_find(programs_, samples.count, true, &program));
     if (cancelled(id.step)) return step_cancelled;
     Lane& lane = lanes_[number];
     GC_TRY(start(*program, number, samples, id, true));
@@ -506,9 +470,8 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink) {
 Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
     GC_ASSERT(number < lanes_.size());
     GC_TRY(samples_check(spec_, samples));
-    Program* program = find(samples.count, false);
-    if (!program)
-        return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples.count, programs_.back().samples);
+    Program* program = nullptr;
+    GC_TRY(program_find(programs_, samples.count, false, &program));
     GC_TRY(start(*program, number, samples, {0, 0}, false));
     const auto* result = lanes_[number].results.as<LossResult>();
     *right = static_cast<uint32_t>(result->right), *loss = result->loss;

@@ -39,8 +39,7 @@ Status load(const CudaModule** module) {
     return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name, folder);
 }
 
-}   // namespace
-
+/// Once.
 Status cuda_module(const CudaModule** module) {
     static std::mutex mutex;
     static const CudaModule* loaded = nullptr;
@@ -51,19 +50,43 @@ Status cuda_module(const CudaModule** module) {
     return status;
 }
 
+}   // namespace
+
 std::span<const char* const> device_names() {
     static constexpr std::array names = {"cpu", "cuda", "auto"};
     return names;
 }
 
-Status device_open(const std::string& wanted, const DeviceConfig& config, const CudaModule** module, std::unique_ptr<Device>* device,
-                   std::string* why) {
+Status Computer::open(const std::string& wanted, const DeviceConfig& config, std::string* why) {
     if (wanted == "cpu") return {};
-    Status status = cuda_module(module);
-    if (status.ok()) status = (*module)->open(config, device);
+    Status status = cuda_module(&module);
+    if (status.ok()) status = module->open(config, &device);
     if (status.ok() || wanted != "auto") return status;
     *why = fmt::format("{}, the CPU computes", status.what);
     return {};
+}
+
+Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config,
+                     const CodecConfig& codec_config, Arena& arena) {
+    if (device) {
+        GC_TRY(module->net_plan(spec, net_config, *device, &net));
+        GC_TRY(module->optimiser_plan(optimiser_config, *net, &optimiser));
+        codec = module->codec_plan(net->layout(), codec_config, *device);
+    } else {
+        GC_TRY(net_cpu_plan(spec, net_config, arena, &net));
+        GC_TRY(optimiser_plan(optimiser_config, net->layout().elements, arena, &optimiser));
+        codec = codec_cpu(net->layout(), codec_config);
+    }
+    return {};
+}
+
+Status Computer::ready(Arena& arena) {
+    GC_TRY(arena.seal());
+    if (!device) return net_cpu_ready(*net);
+    device->share(arena.whole());
+    GC_TRY(device->seal());
+    GC_TRY(module->net_ready(*net));
+    return module->codec_ready(*codec);
 }
 
 }   // namespace gradcast

@@ -23,13 +23,25 @@ struct CudaModule {
     Status (*resident_plan)(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident);
 };
 
-/// Opens the library beside this program or in ../lib, once.  Error: "no device: ..." says what lacks.
-Status cuda_module(const CudaModule** module);
-
-/// Opens the GPUs of a job: `wanted` is "cpu" (*device stays null), "cuda", or "auto": the CPU where there is no GPU, *why says so then.
-Status device_open(const std::string& wanted, const DeviceConfig& config, const CudaModule** module, std::unique_ptr<Device>* device,
-                   std::string* why);
 /// "cpu", "cuda", "auto".
 std::span<const char* const> device_names();
+
+/// What a job computes with: on GPUs where there is a device, else on the CPU.
+struct Computer {
+    const CudaModule* module = nullptr;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Net> net;
+    std::unique_ptr<Optimiser> optimiser;
+    std::unique_ptr<Codec> codec;
+
+    /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU where there is no GPU, *why says so then.  The library is
+    /// looked for beside this program and in ../lib.  Error: "no device: ..." says what lacks.
+    Status open(const std::string& wanted, const DeviceConfig& config, std::string* why);
+    Status plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config, const CodecConfig& codec_config,
+                Arena& arena);
+    /// When everybody has planned: takes the memory of the arena and of the GPUs.
+    Status ready(Arena& arena);
+    std::string budget(const Arena& arena) const { return arena.budget() + (device ? "; " + device->budget() : ""); }
+};
 
 }   // namespace gradcast

@@ -76,32 +76,24 @@ public:
         GC_TRY(steps_log_.open(config_.folder + "/steps.jsonl", config_.lanes > 0, log_));
         GC_TRY(open_data());
         GC_TRY(plan());
-        GC_TRY(arena_.seal());
-        if (device_) {
-            device_->share(arena_.whole());
-            GC_TRY(device_->seal());
-            GC_TRY(module_->net_ready(*net_));
-            GC_TRY(module_->codec_ready(*codec_));
-        } else {
-            GC_TRY(net_cpu_ready(*net_));
-        }
+        GC_TRY(compute_.ready(arena_));
         GC_TRY(start());
         GC_TRY(resident_ ? resident_fill(*train_, *resident_) : loader_start(*loader_));
         // Without lanes of its own (the simulator) the trainer computes, as lane 0.
-        lanes_.open(device_ ? std::min(config_.lanes, device_->lane_count()) : config_.lanes,
+        lanes_.open(compute_.device ? std::min(config_.lanes, compute_.device->lane_count()) : config_.lanes,
                     [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
         job_protocol_ = job_protocol({config_.view, config_.self, deadline_us_, kernel_set_, data_digest_, start_digest_, &progress_,
                                       running_.exchange->losses_tolerated()},
                                      log_);
         log_.info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", config_.self, config_.view.n(),
-                  net_->layout().elements, net_->layout().buckets.size(), own_blocks_.size(), job_.blocks,
-                  arena_.budget() + (device_ ? "; " + device_->budget() : ""));
+                  compute_.net->layout().elements, compute_.net->layout().buckets.size(), own_blocks_.size(), job_.blocks,
+                  compute_.budget(arena_));
         return {};
     }
 
     const std::string& kernel_set() const override { return kernel_set_; }
-    const char* kernels() const override { return net_->kernels(); }
+    const char* kernels() const override { return compute_.net->kernels(); }
     const std::string& data_digest() const override { return data_digest_; }
     const std::string& start_digest() const override { return start_digest_; }
     Buffer memory() const override { return arena_.whole(); }
@@ -123,9 +115,9 @@ public:
                         .loader = *loader_,
                         .data = *train_,
                         .sampler = *sampler_,
-                        .net = *net_,
-                        .optimiser = *optimiser_,
-                        .codec = *codec_,
+                        .net = *compute_.net,
+                        .optimiser = *compute_.optimiser,
+                        .codec = *compute_.codec,
                         .exchange = running_.exchange.get(),
                         .mail = mail,
                         .progress = progress_,
@@ -234,9 +226,9 @@ private:
 
         uint32_t lanes = std::max(config_.lanes, 1u);
         std::string why;
-        GC_TRY(device_open(job_.device, {.lanes_max = std::min(lanes, job_.blocks)}, &module_, &device_, &why));
+        GC_TRY(compute_.open(job_.device, {.lanes_max = std::min(lanes, job_.blocks)}, &why));
         if (!why.empty()) warn(why);
-        if (device_) lanes = device_->lane_count();
+        if (compute_.device) lanes = compute_.device->lane_count();
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
         NetConfig net{.lanes = lanes,
@@ -247,21 +239,12 @@ private:
                       .deterministic = job_.deterministic};
         OptimiserConfig optimiser = job_.optimiser;
         optimiser.steps = steps_;
-        if (device_) {
-            GC_TRY(module_->net_plan(spec, net, *device_, &net_));
-            GC_TRY(module_->optimiser_plan(optimiser, *net_, &optimiser_));
-        } else {
-            omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
-            GC_TRY(net_cpu_plan(spec, net, arena_, &net_));
-            GC_TRY(optimiser_plan(optimiser, net_->layout().elements, arena_, &optimiser_));
-        }
-        const Layout& layout = net_->layout();
-        const CodecConfig codec{job_.quantiser, job_.batch, job_.blocks, job_.seed};
-        codec_ = device_ ? module_->codec_plan(layout, codec, *device_) : codec_cpu(layout, codec);
+        if (!compute_.device) omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
+        GC_TRY(compute_.plan(spec, net, optimiser, {job_.quantiser, job_.batch, job_.blocks, job_.seed}, arena_));
 
         const uint32_t n = config_.view.n();
         GC_TRY(alternatives_find(job_.exchange,
-                                 {.layout = &codec_->words(),
+                                 {.layout = &compute_.codec->words(),
                                   .self = config_.self,
                                   .blocks = job_.blocks,
                                   .quantiser = job_.quantiser,
@@ -271,7 +254,7 @@ private:
                                   .weights = job_.weights,
                                   .servers = job_.servers,
                                   .deadline_us = deadline_us_,
-                                  .device = codec_->device()},
+                                  .device = compute_.codec->device()},
                                  n, config_.datagram_bytes, &alternatives_));
         const bool one = alternatives_.size() == 1;
         const Alternative& first = alternatives_.front();
@@ -281,16 +264,16 @@ private:
         if (!one && first.config.s < job_.s)   // auto
             warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job_.s, first.config.s));
         GC_TRY(install(first, 0, arena_, &running_));
-        if (codec_->device()) {
+        if (compute_.codec->device()) {
             uint32_t targets = running_.exchange->targets();
             for (const Alternative& each : alternatives_)   // of `auto`, where cssgd has r = n - 1 and as many targets
                 if (!one) targets = std::max({targets, each.config.m + each.config.s, each.config.r});
-            codec_->device()->expect(targets);
+            compute_.codec->device()->expect(targets);
         }
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         const Augment augment{.crop = job_.crop, .flip = job_.flip, .seed = job_.seed};
         const uint32_t ahead = std::max(8u, 2 * lanes);
-        if (device_) GC_TRY(module_->resident_plan(info, augment, *device_, &resident_));
+        if (compute_.device) GC_TRY(compute_.module->resident_plan(info, augment, *compute_.device, &resident_));
         if (resident_) loader_ = loader_resident(*train_, *sampler_, ahead, *resident_);
         else
             GC_TRY(loader_plan(*train_, *sampler_, {.ahead = ahead, .threaded = config_.loader_threaded, .augment = augment}, arena_, log_,
@@ -312,7 +295,7 @@ private:
         std::lock_guard lock(status_mutex_);
         status_.steps = steps_;
         status_.epochs = sampler_->epoch_of(steps_ - 1) + 1;
-        status_.memory = arena_.budget() + (device_ ? "; " + device_->budget() : "");
+        status_.memory = compute_.budget(arena_);
         return {};
     }
 
@@ -344,8 +327,8 @@ private:
     /// Parameters of another training in place of the seed's.
     Status start() {
         if (job_.start.empty()) return {};
-        GC_TRY(safetensors_read(job_.start, net_->spec(), net_->parameters(), &start_digest_));
-        net_->refresh();
+        GC_TRY(safetensors_read(job_.start, compute_.net->spec(), compute_.net->parameters(), &start_digest_));
+        compute_.net->refresh();
         log_.info("begins with the parameters of {}, digest {}", job_.start, start_digest_);
         return {};
     }
@@ -360,14 +343,14 @@ private:
         sampler_->block({0, 0}, indices);
         GC_TRY(train_->read(indices, images.data(), labels.data()));
         Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
-        std::vector<float> gradient(net_->layout().elements);
-        ProbeSink sink(net_->layout(), gradient);
+        std::vector<float> gradient(compute_.net->layout().elements);
+        ProbeSink sink(compute_.net->layout(), gradient);
         Status status;
         uint64_t begin_us = clock_us();
-        lanes_.run(1, [&](uint32_t lane, uint32_t) { status = net_->block(lane, {0, 0}, samples, sink); });
+        lanes_.run(1, [&](uint32_t lane, uint32_t) { status = compute_.net->block(lane, {0, 0}, samples, sink); });
         GC_TRY(status);
         uint64_t block_us = clock_us() - begin_us;
-        for (const Group& group : net_->layout().groups)
+        for (const Group& group : compute_.net->layout().groups)
             for (uint64_t i = 0; i < group.count; ++i)
                 if (!std::isfinite(gradient[group.offset + i]))
                     return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
@@ -381,7 +364,7 @@ private:
             timeouts_ = timeouts_of(deadline_us_);
         }
         kernel_set_ = fmt::format("{:016x}", digest64(std::span<const float>(gradient)));
-        codec_->probe(gradient.data());
+        compute_.codec->probe(gradient.data());
         std::lock_guard lock(status_mutex_);
         status_.kernel_set = kernel_set_;
         status_.timeouts_us = timeouts_list(timeouts_);
@@ -429,15 +412,15 @@ private:
             steps_log_.add({line_.data(), line_.size()});
             GC_TRY(status);
         }
-        std::span<const float> parameters = net_->parameters();
+        std::span<const float> parameters = compute_.net->parameters();
         digest_ = sha256_hex(std::as_bytes(parameters));
         const std::string path = config_.folder + "/final.h5", part = path + ".part";
         bool lowest = true;   // of those that live: it keeps the model
         for (Rank rank = 0; rank < config_.self; ++rank) lowest &= rank < context.lost.size() && context.lost[rank];
         if (lowest) {
-            Model model{net_->spec(), train_->info().mean, train_->info().std, job_.text,
-                        digest_,      kernel_set_,         context.step,       status_.accuracy};
-            GC_TRY(model_write(part, model, parameters, optimiser_->state(), codec_->exponents()));
+            Model model{compute_.net->spec(), train_->info().mean, train_->info().std, job_.text, digest_,
+                        kernel_set_,          context.step,        status_.accuracy};
+            GC_TRY(model_write(part, model, parameters, compute_.optimiser->state(), compute_.codec->exponents()));
         }
         // The file gets its name when all ranks have the same bits.
         Event end = job_event(JobCommand::end);
@@ -530,7 +513,7 @@ private:
             "\"apply_us\":{},"
             "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
             step.step, epoch, step.loss, step.digest, step.clipped, step.compute_us, step.wait_us, step.apply_us, sent - sent_,
-            received - received_, net_->kernels(), kernel_set_, exchange_name_, quantiser_name(job_.quantiser));
+            received - received_, compute_.net->kernels(), kernel_set_, exchange_name_, quantiser_name(job_.quantiser));
         sent_ = sent, received_ = received;
 
         std::unique_lock lock(status_mutex_);
@@ -563,7 +546,9 @@ private:
         auto first = [&](Rank rank) { return rank * (batches / n) + std::min(rank, batches % n); };
         auto part = [&](Rank rank) { return results_.part(first(rank) * sizeof(BatchResult), count(rank) * sizeof(BatchResult)); };
         auto total = [&](Rank adder) { return totals_.part(adder * sizeof(BatchResult), sizeof(BatchResult)); };
-        auto run = [&](Rank rank) { return evaluator_->run(*net_, lanes_, rank, n, {results + first(rank), count(rank)}, progress_); };
+        auto run = [&](Rank rank) {
+            return evaluator_->run(*compute_.net, lanes_, rank, n, {results + first(rank), count(rank)}, progress_);
+        };
 
         // Tickets: parts by rank, then totals by adder, then what is sent.
         const std::string what = fmt::format("result of the evaluation after step {}", context.step);
@@ -638,11 +623,7 @@ private:
     std::unique_ptr<Profile> profile_;
     std::unique_ptr<DataSet> train_, test_;
     std::unique_ptr<Sampler> sampler_;
-    const CudaModule* module_ = nullptr;
-    std::unique_ptr<Device> device_;   // null: the CPU
-    std::unique_ptr<Net> net_;
-    std::unique_ptr<Optimiser> optimiser_;
-    std::unique_ptr<Codec> codec_;
+    Computer compute_;
     BulkCounters bulk_counters_;
     bool deaf_told_ = false;
     Installed running_;

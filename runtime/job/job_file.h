@@ -29,7 +29,7 @@ struct JobConfig {
     uint32_t net_pad = 0;   // of [net] with layers of its own
     std::vector<LayerSpec> layers;
     Precision precision = Precision::f32;
-    std::string device = "cpu";   // see device_open()
+    std::string device = "cpu";   // see Computer::open()
     bool deterministic = true;    // see NetConfig
     std::string start;            // absolute path of the parameters to begin with; empty: the seed's
     OptimiserConfig optimiser;

@@ -1,0 +1,64 @@
+// What the nets of all devices share: kernels are made for a few sizes of blocks, and each size builds its layers one after the other.
+#pragma once
+#include <algorithm>
+#include <set>
+
+#include "nn/layers.h"
+
+namespace gradcast {
+
+/// What is made for blocks of one size; devices add theirs.
+struct ProgramSize {
+    uint32_t samples = 0;
+    bool training = false;   // false: for evaluating alone
+};
+/// Ascending.
+inline std::vector<ProgramSize> program_sizes(const NetConfig& config) {
+    std::set<uint32_t> training(config.block_sizes.begin(), config.block_sizes.end());
+    if (training.empty()) training = {config.samples_max, std::max(config.samples_max, 2u) - 1};
+    std::set<uint32_t> sizes = training;
+    sizes.insert(config.samples_max);
+    GC_ASSERT(*sizes.begin() >= 1);
+    std::vector<ProgramSize> all;
+    for (uint32_t size : sizes) all.push_back({size, training.contains(size)});
+    return all;
+}
+
+/// Of a block the one of its size; of an evaluation the smallest that holds it.
+template <typename Program>
+Status program_find(std::vector<Program>& programs, uint32_t samples, bool training, Program** found) {
+    const auto at = std::find_if(programs.begin(), programs.end(), [&](const Program& each) {
+        return training ? each.training && each.samples == samples : each.samples >= samples;
+    });
+    if (at != programs.end()) {
+        *found = &*at;
+        return {};
+    }
+    if (!training) return fail(Code::invalid, "a batch of {} samples, but the net was planned for {}", samples, programs.back().samples);
+    std::string sizes;
+    for (const Program& each : programs)
+        if (each.training) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", each.samples);
+    return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples, sizes);
+}
+
+/// The builder of the layer's kind, in the namespace of the device's Build.
+template <typename Build>
+Status layer_build(Build& b) {
+    switch (b.layer->kind) {
+        case Kind::conv: return conv(b);
+        case Kind::inner_product: return inner_product(b);
+        case Kind::max_pool: return max_pool(b);
+        case Kind::average_pool:
+        case Kind::global_average_pool: return average_pool(b);
+        case Kind::relu: return relu(b);
+        case Kind::dropout: return dropout(b);
+        case Kind::batch_norm: return batch_norm(b);
+        case Kind::add: return add(b);
+        case Kind::softmax_cross_entropy: return softmax_cross_entropy(b);
+        case Kind::squared_loss: return squared_loss(b);
+    }
+    GC_ASSERT(false);
+    return {};
+}
+
+}   // namespace gradcast
