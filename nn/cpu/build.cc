@@ -58,7 +58,7 @@ bool Build::before_relu() const { return layer->takers == 1 && taker_of(layers, 
 dnnl_data_type_t Build::output_type() const {
     for (uint32_t at = number; type == dnnl_bf16 && layers[at].takers == 1;) {
         auto taker = taker_of(layers, at);
-        if (taker->kind == Kind::conv && !conv_few_fits(*taker)) return dnnl_bf16;
+        if (taker->kind == Kind::conv && !conv_few_fits(*taker) && !conv_wide_fits(*this, *taker)) return dnnl_bf16;
         if (taker->kind != Kind::relu) break;
         at = static_cast<uint32_t>(taker - layers.begin());
     }

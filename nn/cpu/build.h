@@ -119,7 +119,7 @@ public:
     /// Descriptors: canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
-    /// Of this layer's output, which stays bf16 only on its way to another convolution: all other layers take float.
+    /// Of this layer's output, which stays bf16 only on its way to another convolution by oneDNN: all others take float.
     dnnl_data_type_t output_type() const;
     /// Nothing but a ReLU takes this layer's output.
     bool before_relu() const;
@@ -173,7 +173,7 @@ private:
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.
 Status conv(Build& b);
-bool conv_wide_fits(const Build& b);
+bool conv_wide_fits(const Build& b, const Layer& l);
 Status conv_wide(Build& b);
 bool conv_few_fits(const Layer& l);
 bool conv_few_pools(const Layer& l, const Layer& pool);

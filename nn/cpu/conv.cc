@@ -10,7 +10,7 @@ namespace gradcast::cpu {
 Status conv(Build& b) {
     const Layer& l = *b.layer;
     if (conv_few_fits(l)) return conv_few(b);
-    if (conv_wide_fits(b)) return conv_wide(b);
+    if (conv_wide_fits(b, l)) return conv_wide(b);
     const Activation x = b.activation;
     Operations& list = *b.operations;
     dnnl_memory_desc_t canonical = Build::plain({l.out.C, l.in.C, l.spec.kernel, l.spec.kernel}), bias = Build::plain({l.out.C});
