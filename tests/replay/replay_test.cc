@@ -72,7 +72,7 @@ TEST_P(Replay, ReachesWhatItIsFor) {
     EXPECT_EQ(GetParam().reaches & ~fuzz_reached, 0u) << "of " << count << " seeds";
 }
 
-INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, ::testing::ValuesIn(targets), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Fuzz, Replay, ::testing::ValuesIn(targets), [](const auto& target) { return std::string(target.param.name); });
 
 }   // namespace
 }   // namespace gradcast
