@@ -398,22 +398,8 @@ TEST(CodedMalformed, EveryFieldIsChecked) {
                          {"a wish", packet_make(PacketType::record, 3, 0, 1, 2, 0, Phase::want), 8}};
     for (const Valid& valid : all) {
         SCOPED_TRACE(valid.what);
-        auto refused = [&](Packet packet, uint64_t bytes, const char* why) {
-            EXPECT_EQ(one.deliver(packet, bytes), Landing::drop) << why;
-            std::vector<std::byte> memory(bytes);
-            packet.payload = {memory.data(), nullptr, bytes, 0};
-            Event event;
-            event.kind = Event::Kind::packet, event.packet = &packet;
-            one.on(event);
-            EXPECT_TRUE(one.silent()) << why;
-        };
-        auto with = [&](auto change) {
-            Packet packet = valid.packet;
-            DataBody body = body_of<DataBody>(packet);
-            change(packet, body);
-            packet.body = body_bytes(body);
-            return packet;
-        };
+        auto refused = [&](const Packet& packet, uint64_t bytes, const char* why) { one.refused(packet, bytes, why); };
+        auto with = [&](auto change) { return changed(valid.packet, change); };
         for (uint64_t bytes : {valid.bytes - 1, valid.bytes + 1, valid.bytes + 4, uint64_t{0}, uint64_t{1} << 20})
             refused(valid.packet, bytes, "length");
         for (Rank sender : {1u, 4u, ~0u}) refused(with([&](Packet& p, DataBody&) { p.sender = sender; }), valid.bytes, "sender");

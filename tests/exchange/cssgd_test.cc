@@ -277,25 +277,13 @@ TEST(Cssgd, EveryFieldOfAPacketIsChecked) {
     // of 16 words.  Records: three super-blocks and two maxima, two packets.
     const Packet words = packet_make(PacketType::words, 0, 0, 1, 0, 0), last = packet_make(PacketType::words, 0, 0, 1, 0, 9);
     const Packet record = packet_make(PacketType::record, 0, 0, 1, 0, 0), rest = packet_make(PacketType::record, 0, 0, 1, 0, 1);
-    auto refused = [&](Packet packet, uint64_t bytes, const char* why) {
+    auto refused = [&](const Packet& packet, uint64_t bytes, const char* why) {
         const bool foreign = packet.type == PacketType::words && body_of<DataBody>(packet).part.get() == 2;   // 023, which lacks us
-        EXPECT_EQ(one.deliver(packet, bytes), foreign ? Landing::foreign : Landing::drop) << why;
-        std::vector<std::byte> memory(bytes);
-        packet.payload = {memory.data(), nullptr, bytes, 0};
-        Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
-        one.on(event);
-        EXPECT_TRUE(one.silent()) << why;
+        one.refused(packet, bytes, why, foreign ? Landing::foreign : Landing::drop);
     };
     for (auto [valid, bytes] :
          {std::pair{words, uint64_t{64}}, std::pair{last, uint64_t{24}}, std::pair{record, uint64_t{64}}, std::pair{rest, uint64_t{24}}}) {
-        auto with = [&, valid = valid](auto change) {
-            Packet packet = valid;
-            DataBody body = body_of<DataBody>(packet);
-            change(packet, body);
-            packet.body = body_bytes(body);
-            return packet;
-        };
+        auto with = [valid = valid](auto change) { return changed(valid, change); };
         refused(valid, bytes - 1, "a byte less");
         refused(valid, bytes + 1, "a byte more");
         refused(valid, bytes + 4, "a word more");

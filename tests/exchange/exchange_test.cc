@@ -220,24 +220,9 @@ TEST(Malformed, EveryFieldIsChecked) {
         // Rank 1 of 3 gets part 0 of bucket 1 (100 of 300 words for the ring, all for unicast) from rank 0 in segments of 16 words.
         const Packet words = packet_make(PacketType::words, 0, 0, 1, 0, 0), record = packet_make(PacketType::record, 0, 0, 1, 0, 0);
         const uint64_t record_size = sizeof(RecordHeader) + 2 * sizeof(float);
-        auto refused = [&](Packet packet, uint64_t bytes, const char* why) {
-            EXPECT_EQ(one.deliver(packet, bytes), Landing::drop) << why;
-            // Even if it came as an event it would do nothing.
-            std::vector<std::byte> memory(bytes);
-            packet.payload = {memory.data(), nullptr, bytes, 0};
-            Event event;
-            event.kind = Event::Kind::packet, event.packet = &packet;
-            one.on(event);
-            EXPECT_TRUE(one.silent()) << why;
-        };
+        auto refused = [&](const Packet& packet, uint64_t bytes, const char* why) { one.refused(packet, bytes, why); };
         for (auto [valid, bytes] : {std::pair{words, uint64_t{64}}, std::pair{record, record_size}}) {
-            auto with = [&, valid = valid](auto change) {
-                Packet packet = valid;
-                DataBody body = body_of<DataBody>(packet);
-                change(packet, body);
-                packet.body = body_bytes(body);
-                return packet;
-            };
+            auto with = [valid = valid](auto change) { return changed(valid, change); };
             refused(valid, bytes - 1, "a byte less");
             refused(valid, bytes + 1, "a byte more");
             refused(valid, bytes + 4, "a word more");

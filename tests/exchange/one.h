@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/exchange/world.h"
 #include "transport/wire/packet.h"
@@ -48,6 +49,16 @@ struct One {
         on(event);
         return landing;
     }
+    /// It is refused when it lands and, even if it came as an event, would do nothing.
+    void refused(Packet packet, uint64_t bytes, const char* why, Landing as = Landing::drop) {
+        EXPECT_EQ(deliver(packet, bytes), as) << why;
+        std::vector<std::byte> memory(bytes);
+        packet.payload = {memory.data(), nullptr, bytes, 0};
+        Event event;
+        event.kind = Event::Kind::packet, event.packet = &packet;
+        on(event);
+        EXPECT_TRUE(silent()) << why;
+    }
     bool silent() const {
         return actions.sends.empty() && actions.computes.empty() && actions.completions.empty() && actions.timers.empty();
     }
@@ -60,6 +71,15 @@ inline Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bu
     DataBody body{};
     body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
     body.index.set(index), body.phase = static_cast<uint8_t>(phase);
+    packet.body = body_bytes(body);
+    return packet;
+}
+
+/// change(packet, body) on a copy.
+template <typename Change>
+Packet changed(Packet packet, Change change) {
+    DataBody body = body_of<DataBody>(packet);
+    change(packet, body);
     packet.body = body_bytes(body);
     return packet;
 }

@@ -4,10 +4,9 @@
 #include <filesystem>
 
 #include "algos/context.h"
-#include "datasets/shard.h"
 #include "runtime/core/fd.h"
-#include "runtime/core/rng.h"
 #include "runtime/job/engine.h"
+#include "tests/job/noise.h"
 #include "tests/link/fixture.h"
 #include "transport/link/sim.h"
 
@@ -47,14 +46,7 @@ protected:
         folder_ = ::testing::TempDir() + "gradcast_wrong_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
         std::filesystem::remove_all(folder_);
         ASSERT_TRUE(make_directories(folder_).ok());
-        constexpr uint32_t count = 96, pixels = 64;
-        std::vector<uint8_t> images(count * pixels);
-        std::vector<int32_t> labels(count);
-        for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);
-        for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 4);
-        DataInfo info{.count = count, .C = 1, .H = 8, .W = 8, .classes = 4, .mean = {0.5f}, .std = {0.3f}, .source = "noise"};
-        ASSERT_TRUE(shard_write(folder_ + "/train.h5", info, images.data(), labels.data()).ok());
-        ASSERT_TRUE(shard_write(folder_ + "/test.h5", info, images.data(), labels.data()).ok());
+        for (const char* name : {"/train.h5", "/test.h5"}) write_noise(folder_ + name, 96);
     }
     void TearDown() override { std::filesystem::remove_all(folder_); }
 
