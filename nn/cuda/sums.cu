@@ -56,7 +56,7 @@ __global__ void totals_kernel(F f, const double* partial, uint32_t count, uint32
 /// Both at once, of few rows.  Grid: channels / 32.
 constexpr uint32_t once_high = 32, once_rows_max = 1024;
 template <typename Element, typename Total>
-__global__ void once_kernel(Element element, Total total, uint32_t rows, uint32_t C) {
+__global__ void __launch_bounds__(wide* once_high) once_kernel(Element element, Total total, uint32_t rows, uint32_t C) {
     __shared__ double part[Element::sums][once_high][wide];
     const uint32_t c = blockIdx.x * wide + threadIdx.x;
     double sums[Element::sums] = {};

@@ -57,6 +57,12 @@ TEST_P(CudaLayers, AreAsOnTheCpu) {
     expect_as_cpu(GetParam().spec, GetParam().samples, Precision::f32, 1e-5);
 }
 
+TEST_P(CudaLayers, AreNearInTf32) {
+    GC_NEED_GPU();
+    // Factors alone are off, by up to 2^-11 of themselves.
+    expect_as_cpu(smooth(GetParam().spec), GetParam().samples, Precision::tf32, 1e-2);
+}
+
 TEST_P(CudaLayers, AreNearInBf16) {
     GC_NEED_GPU();
     // Each value between two layers is off by up to 2^-9 of itself, most by half of that; through

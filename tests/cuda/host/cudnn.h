@@ -1,6 +1,7 @@
 // cuDNN on a CPU, for tests: see cuda_runtime.h.  Convolutions of 4-dimensional tensors in NHWC with filters in KRSC, summed up in double.
-// The *Algorithm_v7 calls offer an algorithm that is not deterministic first (it gives other bits in every second call), then one that is
-// and wants a workspace, which it fills.
+// The *Algorithm_v7 calls offer an algorithm that is not deterministic first (it gives other bits in every second call), then three that
+// are: one that does not exist after all, one that wants more memory than a GPU has, and one that works.  They say that none needs a
+// workspace; the *WorkspaceSize calls know better, and which math type is set counts.  A workspace is filled.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -16,10 +17,9 @@ enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
 enum cudnnMathType_t { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2, CUDNN_FMA_MATH = 3 };
 enum cudnnDeterminism_t { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 };
-enum cudnnConvolutionFwdAlgo_t { CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1 };
-enum cudnnConvolutionBwdFilterAlgo_t { CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1 };
-enum cudnnConvolutionBwdDataAlgo_t { CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1 };
-constexpr int CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 2, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 2, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 2;
+enum cudnnConvolutionFwdAlgo_t : int {};
+enum cudnnConvolutionBwdFilterAlgo_t : int {};
+enum cudnnConvolutionBwdDataAlgo_t : int {};
 using cudnnHandle_t = struct cudnnContext*;
 using cudnnTensorDescriptor_t = struct cudnnTensorStruct*;
 using cudnnFilterDescriptor_t = struct cudnnFilterStruct*;
@@ -67,6 +67,15 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
                                                             cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,
                                                             int wanted, int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* results);
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y,
+                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes);
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                           cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx,
+                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes);
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                             cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,
+                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes);
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
                                       cudnnFilterDescriptor_t wd, const void* w, cudnnConvolutionDescriptor_t convolution,
                                       cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,

@@ -22,6 +22,7 @@ struct cudnnTensorStruct {   // NHWC
 struct cudnnFilterStruct : cudnnTensorStruct {};   // KRSC, as n, h, w, c
 struct cudnnConvolutionStruct {
     int pad_h, pad_w, stride_h, stride_w;
+    cudnnMathType_t math;
 };
 
 namespace {
@@ -138,9 +139,9 @@ cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c,
                                          int h, int w) {
     *tensor = {type, n, c, h, w};
-    return n < 1 || c < 1 || h < 1 || w < 1 ? CUDNN_STATUS_BAD_PARAM
-           : format == CUDNN_TENSOR_NHWC    ? CUDNN_STATUS_SUCCESS
-                                            : CUDNN_STATUS_NOT_SUPPORTED;
+    if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
+    const double count = double{1} * n * c * h * w;   // at most 2^31 elements, as in cuDNN
+    return format == CUDNN_TENSOR_NHWC && count <= 0x1p31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
     return *filter = new cudnnFilterStruct{}, CUDNN_STATUS_SUCCESS;
@@ -162,13 +163,15 @@ cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t con
 }
 cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h, int stride_w,
                                               int dilation_h, int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t compute) {
-    *convolution = {pad_h, pad_w, stride_h, stride_w};
+    *convolution = {pad_h, pad_w, stride_h, stride_w, CUDNN_DEFAULT_MATH};
     if (pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1) return CUDNN_STATUS_BAD_PARAM;
     return dilation_h == 1 && dilation_w == 1 && mode == CUDNN_CROSS_CORRELATION && compute == CUDNN_DATA_FLOAT
                ? CUDNN_STATUS_SUCCESS
                : CUDNN_STATUS_NOT_SUPPORTED;
 }
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t, cudnnMathType_t) { return CUDNN_STATUS_SUCCESS; }
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t type) {
+    return convolution->math = type, CUDNN_STATUS_SUCCESS;
+}
 
 namespace {
 
@@ -177,19 +180,29 @@ bool fit(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConv
            y.h == (x.h + 2 * v.pad_h - w.h) / v.stride_h + 1 && y.w == (x.w + 2 * v.pad_w - w.w) / v.stride_w + 1;
 }
 
-constexpr size_t workspace_bytes(const cudnnTensorStruct& x) { return 64 + size_t(x.c) * 4; }
+// In the order in which they are offered.
+enum Algorithm { not_deterministic, refused, huge, good };
+
+cudnnStatus_t workspace(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y,
+                        int algorithm, size_t* bytes) {
+    if (!fit(x, w, v, y)) return CUDNN_STATUS_BAD_PARAM;
+    if (algorithm < not_deterministic || algorithm > good || algorithm == refused) return CUDNN_STATUS_NOT_SUPPORTED;
+    *bytes = algorithm == not_deterministic ? 0 : algorithm == huge ? size_t{1} << 40 : 64 + size_t(x.c) * 4;
+    if (algorithm == good && v.math == CUDNN_TENSOR_OP_MATH) *bytes *= 2;
+    return CUDNN_STATUS_SUCCESS;
+}
 
 template <typename Perf>
 cudnnStatus_t algorithms(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v,
                          const cudnnTensorStruct& y, int wanted, int* returned, Perf* results) {
     if (!fit(x, w, v, y)) return CUDNN_STATUS_BAD_PARAM;
-    for (*returned = 0; *returned < std::min(wanted, 2); ++*returned)
+    for (*returned = 0; *returned < std::min<int>(wanted, good + 1); ++*returned)
         results[*returned] = {static_cast<decltype(Perf::algo)>(*returned),
                               CUDNN_STATUS_SUCCESS,
                               -1,
-                              *returned ? workspace_bytes(x) : 0,
-                              *returned ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC,
-                              CUDNN_DEFAULT_MATH,
+                              0,
+                              *returned == not_deterministic ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC,
+                              v.math == CUDNN_FMA_MATH ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH,
                               {}};
     return CUDNN_STATUS_SUCCESS;
 }
@@ -212,12 +225,14 @@ enum class Part { y, dx, dw };
 cudnnStatus_t convolve(cudnnHandle_t handle, Part part, const cudnnTensorStruct& x, const void* X, const cudnnTensorStruct& w,
                        const void* W, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y, const void* Y, int algorithm,
                        void* workspace, size_t bytes, const void* alpha, const void* beta, void* to) {
-    if (!fit(x, w, v, y) || (algorithm && (bytes < workspace_bytes(x) || !workspace))) return CUDNN_STATUS_BAD_PARAM;
+    size_t wanted = 0;
+    if (cudnnStatus_t status = ::workspace(x, w, v, y, algorithm, &wanted)) return status;
+    if (bytes < wanted || (wanted && !workspace)) return CUDNN_STATUS_BAD_PARAM;
     const bool narrow = x.type == CUDNN_DATA_BFLOAT16;
     auto body = [=, scale = number(alpha), old = number(beta)] {
         static unsigned calls = 0;
-        const double fuzz = algorithm == 0 && ++calls % 2 ? 1 + 0x1p-22 : 1;
-        if (algorithm) std::memset(workspace, 0xFF, workspace_bytes(x));
+        const double fuzz = algorithm == not_deterministic && ++calls % 2 ? 1 + 0x1p-22 : 1;
+        if (wanted) std::memset(workspace, 0xFF, wanted);
         const size_t C = x.c, K = y.c, step = size_t(w.h) * w.w * C;   // from one filter to the next
         std::vector<float> a, b;
         std::vector<double> sums;
@@ -264,6 +279,22 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnn
                                                             cudnnConvolutionDescriptor_t v, cudnnFilterDescriptor_t dw, int wanted,
                                                             int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* results) {
     return algorithms(*x, *dw, *v, *dy, wanted, returned, results);
+}
+
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t y,
+                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
+    return workspace(*x, *w, *v, *y, algorithm, bytes);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                           cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t dx,
+                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
+    return workspace(*dx, *w, *v, *dy, algorithm, bytes);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                             cudnnConvolutionDescriptor_t v, cudnnFilterDescriptor_t dw,
+                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
+    return workspace(*x, *dw, *v, *dy, algorithm, bytes);
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
