@@ -99,11 +99,17 @@ Status CudaDevice::seal() {
     return {};
 }
 
+// Whoever ends up here may have another GPU as its current one, which may be no GPU of ours, and would be given a context: hundreds of MiB
+// of its memory.  Library handles want the GPU that they were made for.
 CudaDevice::~CudaDevice() {
+    if (!shared_.empty()) (void)use(*gpus_[0]);
     for (const Buffer& each : shared_) cudaHostUnregister(each.host);
+    for (; !lanes_.empty(); lanes_.pop_back()) (void)use(*gpus_[lanes_.back().gpu]);
+    for (; !gpus_.empty(); gpus_.pop_back()) (void)use(*gpus_.back());
 }
 
 void CudaDevice::share(Buffer host) {
+    if (!use(*gpus_[0]).ok()) return;
     if (host.bytes > 0 && cudaHostRegister(host.host, host.bytes, cudaHostRegisterPortable) == cudaSuccess) shared_.push_back(host);
     else (void)cudaGetLastError();   // or the next launch would be blamed for it
 }

@@ -211,3 +211,5 @@ struct CudaHostCounts {
     uint64_t run, allocations, synchronisations;
 };
 CudaHostCounts cuda_host_counts();
+/// How many calls so far would have given that device a context, had there been none: those that are about the current device.
+uint64_t cuda_host_calls(int device);

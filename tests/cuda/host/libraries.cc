@@ -4,15 +4,19 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 struct cublasContext {
     cudaStream_t stream = nullptr;
     void* workspace = nullptr;
     size_t bytes = 0;
+    int device = 0;
 };
 struct cudnnContext {
     cudaStream_t stream = nullptr;
+    int device = 0;
 };
 struct cudnnTensorStruct {   // NHWC
     cudnnDataType_t type;
@@ -50,19 +54,35 @@ void store(void* to, bool narrow, size_t i, float alpha, double sum, float beta)
     write(to, narrow, i, static_cast<float>(value));
 }
 
+void expect_device(int wanted) {
+    int device = -1;
+    cudaFree(nullptr);
+    cudaGetDevice(&device);
+    if (device == wanted) return;
+    std::fprintf(stderr, "CUDA stand-in: a handle of device %d was destroyed while device %d was current\n", wanted, device);
+    std::abort();
+}
+
 float number(const void* at) { return *static_cast<const float*>(at); }
 
 }   // namespace
 
 // ---- cuBLAS ----------------------------------------------------------------------------------------------------------------------
 
-cublasStatus_t cublasCreate(cublasHandle_t* handle) { return *handle = new cublasContext, CUBLAS_STATUS_SUCCESS; }
+// Handles belong to the device that was current when they were made; cudaFree(nullptr) gives it a context.
+cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+    cudaFree(nullptr);
+    *handle = new cublasContext;
+    cudaGetDevice(&(*handle)->device);
+    return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+    expect_device(handle->device);
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-    *handle = {stream, nullptr, 0};   // the workspace is the library's own again, as in cuBLAS
+    *handle = {stream, nullptr, 0, handle->device};   // the workspace is the library's own again, as in cuBLAS
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes) {
@@ -122,8 +142,14 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
     }
     return "?";
 }
-cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { return *handle = new cudnnContext, CUDNN_STATUS_SUCCESS; }
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+    cudaFree(nullptr);
+    *handle = new cudnnContext;
+    cudaGetDevice(&(*handle)->device);
+    return CUDNN_STATUS_SUCCESS;
+}
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+    expect_device(handle->device);
     delete handle;
     return CUDNN_STATUS_SUCCESS;
 }

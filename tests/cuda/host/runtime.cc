@@ -98,6 +98,7 @@ struct Runtime {
     int devices = 2;
     size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
     std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0};
+    std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
     uint64_t launches = 0;
     bool helper = false;   // a thread runs what nobody waits for
 
@@ -113,6 +114,11 @@ Runtime& rt() {
 }
 thread_local int device = 0;
 thread_local cudaError_t last = cudaSuccess;
+// Of the calling thread, for a call that would give it a context.
+int in_context() {
+    ++rt().calls[device];
+    return device;
+}
 cudaError_t result(cudaError_t error) {
     if (error != cudaSuccess && error != cudaErrorNotReady) last = error;
     return error;
@@ -264,7 +270,7 @@ void fault(int, siginfo_t* info, void*) {
 
 // ---- streams ---------------------------------------------------------------------------------------------------------------------
 
-CUstream_st* stream_of(cudaStream_t stream) { return stream ? stream : &rt().defaults[device]; }
+CUstream_st* stream_of(cudaStream_t stream) { return stream ? stream : &rt().defaults[in_context()]; }
 
 void run(const Operation& operation) {
     reach(operation.host ? -1 : operation.device);
@@ -419,6 +425,7 @@ cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<v
     return result(issue(on, {name, device, false, std::move(body), {}, {}}));
 }
 
+uint64_t cuda_host_calls(int of) { return rt().calls[of]; }
 CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations}; }
 
 // ---- errors, devices -------------------------------------------------------------------------------------------------------------
@@ -481,7 +488,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSu
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     std::lock_guard lock(rt().queues);
-    *total = rt().limit, *free = rt().limit - rt().used[device];
+    *total = rt().limit, *free = rt().limit - rt().used[in_context()];
     return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int of, int peer) { return *can = of != peer, cudaSuccess; }
@@ -492,7 +499,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
     rt().peers[device][peer] = true;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return result(synchronise(streams_all(device))); }
+cudaError_t cudaDeviceSynchronize() { return result(synchronise(streams_all(in_context()))); }
 
 // ---- memory ----------------------------------------------------------------------------------------------------------------------
 
@@ -500,7 +507,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
     std::lock_guard running(rt().execution);
     std::lock_guard lock(rt().queues);
-    if (device >= rt().devices) return result(cudaErrorNoDevice);
+    if (in_context() >= rt().devices) return result(cudaErrorNoDevice);
     if (bytes == 0) return *at = nullptr, cudaSuccess;
     if (bytes > rt().limit - rt().used[device]) return result(cudaErrorMemoryAllocation);
     if (rt().memory.empty()) {
@@ -522,6 +529,7 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* at) {
+    in_context();
     if (!at) return cudaSuccess;
     if (cudaError_t error = synchronise(streams_all(-1))) return result(error);
     std::lock_guard running(rt().execution);
@@ -538,6 +546,7 @@ cudaError_t cudaFree(void* at) {
 }
 
 cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) {
+    in_context();
     if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
     *at = std::aligned_alloc(page, (std::max<size_t>(bytes, 1) + page - 1) / page * page);
     std::memset(*at, 0xFF, bytes);
@@ -546,6 +555,7 @@ cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* at) {
+    in_context();
     if (!at) return cudaSuccess;
     if (cudaError_t error = synchronise(streams_all(-1))) return result(error);
     std::lock_guard lock(rt().queues);
@@ -555,6 +565,7 @@ cudaError_t cudaFreeHost(void* at) {
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
+    in_context();
     if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
     std::lock_guard lock(rt().queues);
     if (holder(rt().pinned, at, 1)) return result(cudaErrorHostMemoryAlreadyRegistered);
@@ -562,6 +573,7 @@ cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* at) {
+    in_context();
     if (cudaError_t error = synchronise(streams_all(-1))) return result(error);
     std::lock_guard lock(rt().queues);
     return result(rt().pinned.erase(static_cast<char*>(at)) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
@@ -622,13 +634,14 @@ cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stre
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     std::lock_guard lock(rt().queues);
-    if (device >= rt().devices) return result(cudaErrorNoDevice);
+    if (in_context() >= rt().devices) return result(cudaErrorNoDevice);
     rt().streams.push_back(std::make_unique<CUstream_st>());
     *stream = rt().streams.back().get(), ++rt().allocations;
     (*stream)->device = device, (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    in_context();
     if (!stream || stream->destroyed) return result(cudaErrorInvalidResourceHandle);
     advance_to(stream, stream->issued);
     stream->destroyed = true;
@@ -678,10 +691,11 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     *event = new CUevent_st;
-    (*event)->device = device, (*event)->timing = !(flags & cudaEventDisableTiming), ++rt().allocations;
+    (*event)->device = in_context(), (*event)->timing = !(flags & cudaEventDisableTiming), ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    in_context();
     delete event;
     return cudaSuccess;
 }
@@ -786,6 +800,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    in_context();
     delete exec;
     return cudaSuccess;
 }

@@ -1,0 +1,42 @@
+// A job's GPUs, whatever thread they are used from.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/cuda/nn_rig.h"
+#include "tests/nn/nets.h"
+
+namespace gradcast {
+namespace {
+
+#ifdef GC_CUDA_HOST
+// Each thread's current GPU is 0 at first.  That one is not ours here, so nothing may be done with it: not on the trainer, where the memory
+// for sums is shared, not on the lanes' threads, nor where all of it ends.
+TEST(CudaDevice, LeavesOtherGpusAlone) {
+    const uint64_t before = cuda_host_calls(0);
+    const NetSpec spec = everything();
+    std::vector<std::byte> sums(4096);
+    std::unique_ptr<CudaRig> rig;
+    auto on_a_thread = [](auto body) { std::thread(body).join(); };
+    on_a_thread([&] { rig = std::make_unique<CudaRig>(spec, sizes({3}, 2), OptimiserConfig{.momentum = 0.9}, std::vector<uint32_t>{1}); });
+    on_a_thread([&] { rig->device.share({sums.data(), nullptr, sums.size(), 0}); });
+    on_a_thread([&] {
+        Data data(spec, 3);
+        rig->step(0, rig->block(data.samples, 1).gradient, 3);
+        rig->loss(data.samples);
+        (void)rig->optimiser->state();
+        (void)rig->net->digest();
+    });
+    on_a_thread([&] { rig.reset(); });
+    auto device = std::make_unique<cuda::CudaDevice>();   // one that no net goes before
+    on_a_thread([&] { EXPECT_TRUE(device->open({.lanes_max = 2, .lanes_per_gpu = 2, .numbers = {1}}).ok()); });
+    on_a_thread([&] { device->share({sums.data(), nullptr, sums.size(), 0}); });
+    on_a_thread([&] { device.reset(); });
+    EXPECT_EQ(cuda_host_calls(0), before);
+    EXPECT_EQ(cudaHostUnregister(sums.data()), cudaErrorHostMemoryNotRegistered);   // it has been given back
+    (void)cudaGetLastError();
+}
+#endif
+
+}   // namespace
+}   // namespace gradcast
