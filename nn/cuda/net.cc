@@ -62,6 +62,7 @@ private:
         Buffer losses;
         Buffer gradient;              // on the host, for sinks that want it there
         Event lost, done, taken;      // the loss is there; the block is done; its gradient is not needed any more
+        Event heard;                  // `lost`, for the host: whether an event of a graph wakes a thread that sleeps is not documented
         Event forked, joined;         // what runs beside may begin, has ended
         std::vector<Event> buckets;   // complete, by bucket
         std::vector<Event> copied;    // to the host
@@ -250,6 +251,7 @@ Status CudaNet::ready() {
         GC_TRY(cuda::make(&lane.lost));
         GC_TRY(cuda::make(&lane.done));
         GC_TRY(cuda::make(&lane.taken));
+        GC_TRY(cuda::make(&lane.heard, true));
         GC_TRY(cuda::make(&lane.forked));
         GC_TRY(cuda::make(&lane.joined));
         lane.beside = f;
@@ -257,7 +259,7 @@ Status CudaNet::ready() {
         lane.beside.cudnn = with.beside.cudnn.get(), lane.beside.cublas = with.beside.cublas.get();
         lane.buckets.resize(layout_.buckets.size()), lane.copied.resize(layout_.buckets.size());
         for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
-        for (Event& event : lane.copied) GC_TRY(cuda::make(&event));
+        for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
     }
     for (size_t i = 0; i < gpus_.size(); ++i) {
         Frame& f = gpus_[i].frame;
@@ -424,8 +426,10 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
     if (trace_ && training) GC_TRY(enqueue(program, number, training, Way::directly, trace_));
     else GC_CUDA(cudaGraphLaunch((training ? graphs.block : graphs.evaluation).get(), stream));
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
-    GC_CUDA(cudaEventSynchronize(lane.lost.get()));
-    return {};
+    const cudaStream_t codec = device_.lanes()[number].codec.get();   // has nothing to do: its last work was waited for by `stream`
+    GC_CUDA(cudaStreamWaitEvent(codec, lane.lost.get(), 0));
+    GC_CUDA(cudaEventRecord(lane.heard.get(), codec));
+    return wait(lane.heard);
 }
 
 Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) {
@@ -461,7 +465,7 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink) {
     for (uint32_t b = 0; b < buckets; ++b) {
         if (cancelled(id.step)) return step_cancelled;
         if (device) GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
-        else GC_CUDA(cudaEventSynchronize(lane.copied[b].get()));
+        else GC_TRY(wait(lane.copied[b]));
         GC_TRY(sink.bucket(number, id, b, part(device ? gradient : lane.gradient, b)));
     }
     return {};

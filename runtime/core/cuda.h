@@ -36,8 +36,12 @@ using Event = std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>>;
 using GraphExec = std::unique_ptr<CUgraphExec_st, Closer<&cudaGraphExecDestroy>>;
 /// Not to be mixed up with the stream 0, which waits for all others.
 Status make(Stream* stream);
-/// Without a time: such events are cheaper.
-Status make(Event* event);
+/// Without a time: such events are cheaper.  `awaited`: by the host, with wait().
+Status make(Event* event, bool awaited = false);
+/// Until what was recorded last, outside of graphs, is done.  The first 200 us spin: what takes no longer, as blocks of small nets, is not
+/// late by a wake-up (some 30 us).  Then the thread sleeps, or each lane would keep a core busy all the time, which the network's thread
+/// and the loader want.
+Status wait(const Event& event);
 
 /// Of the device that is current where seal() is called.  Memory is planned first, then taken once.
 class DeviceArena {
@@ -80,8 +84,9 @@ inline uint32_t blocks_of(uint64_t count, uint32_t threads) { return static_cast
 /// Launches `kernel` with those arguments and is a Status: GC_TRY(GC_LAUNCH(relu, grid, block, stream, x, count)).  A kernel that is a
 /// template with several arguments goes in parentheses.  In .cu files only.
 #ifdef GC_CUDA_HOST
-#define GC_LAUNCH(kernel, grid, block, stream, ...) \
-    ::gradcast::cuda::check(cuda_host_launch(#kernel, kernel, dim3(grid), dim3(block), stream, __VA_ARGS__), #kernel)
+#define GC_LAUNCH(kernel, grid, block, stream, ...)                                         \
+    ((void)cuda_host_launch(#kernel, kernel, dim3(grid), dim3(block), stream, __VA_ARGS__), \
+     ::gradcast::cuda::check(cudaGetLastError(), #kernel))
 #else
 // clang-format off
 #define GC_LAUNCH(kernel, grid, block, stream, ...) \

@@ -1,6 +1,7 @@
 #include "runtime/core/cuda.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 
 namespace gradcast::cuda {
@@ -38,11 +39,19 @@ Status make(Stream* stream) {
     return {};
 }
 
-Status make(Event* event) {
+Status make(Event* event, bool awaited) {
     cudaEvent_t made = nullptr;
-    GC_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    GC_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming | (awaited ? cudaEventBlockingSync : 0)));
     event->reset(made);
     return {};
+}
+
+Status wait(const Event& event) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    while (cudaEventQuery(event.get()) == cudaErrorNotReady && std::chrono::steady_clock::now() < until) {
+    }
+    (void)cudaGetLastError();   // "not ready" would be taken for the next launch's error
+    return check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
 }
 
 DeviceArena::~DeviceArena() {
