@@ -158,46 +158,17 @@ TEST(CudaNet, PoisonedMemoryDoesNotShow) {
 
 TEST(CudaNet, NanReachesLossAndGradient) {
     GC_NEED_GPU();
-    const NetSpec spec = preset("lenet5");
-    CudaRig rig(spec, sizes({4}));
-    Data data(spec, 4);
-    rig.net->parameters()[3] = NAN;
-    rig.net->refresh();
-    Gather gather(rig.net->layout());
-    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, gather).ok());
-    EXPECT_TRUE(std::isnan(gather.total));
-    EXPECT_TRUE(std::isnan(gather.gradient.back()));
+    CudaRig rig(preset("lenet5"), sizes({4}));
+    expect_nan_shows(rig);
 }
 
 TEST(CudaNet, CancelAndErrorsEndABlock) {
     GC_NEED_GPU();
-    const NetSpec spec = preset("mlp");
-    CudaRig rig(spec, sizes({4}));
-    Data data(spec, 4);
-    struct CancelAtFirst : GradientSink {
-        Net* net = nullptr;
-        uint32_t buckets = 0;
-        Status bucket(uint32_t, BlockId id, uint32_t, Buffer) override {
-            ++buckets;
-            net->cancel(id.step);
-            return {};
-        }
-        void loss(uint32_t, BlockId, double) override {}
-    } sink;
-    sink.net = rig.net.get();
-    const std::vector<float> before = rig.block(data.samples).gradient;
-    EXPECT_EQ(rig.net->block(0, {5, 0}, data.samples, sink).code, Code::cancelled);
-    EXPECT_EQ(rig.net->block(0, {5, 1}, data.samples, sink).code, Code::cancelled);
-    EXPECT_EQ(sink.buckets, 1u);
-    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 0).gradient));   // another step is not cancelled
-    struct Refuses : GradientSink {
-        Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {Code::diverged, 0, "refused"}; }
-        void loss(uint32_t, BlockId, double) override {}
-    } refuses;
-    EXPECT_STREQ(rig.net->block(0, {6, 0}, data.samples, refuses).what, "refused");
-    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 0).gradient));
+    CudaRig rig(preset("lenet5"), sizes({4}));
+    expect_cancel_ends_a_block(rig);
+    expect_errors_end_a_block(rig);
     Gather gather(rig.net->layout());
-    Data three(spec, 3), five(spec, 5);
+    Data three(rig.net->spec(), 3), five(rig.net->spec(), 5);
     EXPECT_STREQ(rig.net->block(0, {0, 0}, three.samples, gather).what, "a block of 3 samples, but the net was planned for blocks of 4");
     uint32_t right = 0;
     double sum = 0;
@@ -318,10 +289,12 @@ TEST(CudaNet, SaysWhatWouldFit) {
     uint32_t fits = 0;
     ASSERT_EQ(std::sscanf(error.substr(error.find("; blocks of")).c_str(), "; blocks of %u would fit", &fits), 1) << error;
     EXPECT_GT(fits, 1000u);
-    if (on_host) {
+    if (on_host) {   // nobody else is there
         EXPECT_EQ(plan(fits, &error), Code::ok) << error;
+        EXPECT_EQ(plan(fits + fits / 50 + 2, &error), Code::node_memory);
+    } else {   // others may take memory of a GPU and give it back between two looks at it
+        EXPECT_EQ(plan(2 * fits, &error), Code::node_memory);
     }
-    EXPECT_EQ(plan(fits + fits / 50 + 2, &error), Code::node_memory);
 }
 
 TEST(CudaNet, KernelsAreNamed) {

@@ -160,39 +160,13 @@ TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
 }
 
 TEST(Net, CancelEndsABlockBetweenLayers) {
-    NetSpec spec = preset("lenet5");
-    Rig rig(spec, sizes({4}));
-    Data data(spec, 4);
-    struct CancelAtFirst : GradientSink {
-        Net* net;
-        uint32_t buckets = 0;
-        Status bucket(uint32_t, BlockId id, uint32_t, Buffer) override {
-            ++buckets;
-            net->cancel(id.step);
-            return {};
-        }
-        void loss(uint32_t, BlockId, double) override {}
-    } sink;
-    sink.net = rig.net.get();
-    EXPECT_EQ(rig.net->block(0, {5, 0}, data.samples, sink).code, Code::cancelled);
-    EXPECT_EQ(sink.buckets, 1u);
-    rig.block(data.samples, 0, 6);   // another step is not cancelled
-    EXPECT_EQ(rig.net->block(0, {5, 1}, data.samples, sink).code, Code::cancelled);
-    EXPECT_EQ(sink.buckets, 1u);
-    rig.net->cancel(Net::no_step);
-    rig.block(data.samples, 0, 5);
-    rig.loss(data.samples);
+    Rig rig(preset("lenet5"), sizes({4}));
+    expect_cancel_ends_a_block(rig);
 }
 
 TEST(Net, ErrorsOfTheSinkEndTheBlock) {
-    NetSpec spec = preset("lenet5");
-    Rig rig(spec, sizes({4}));
-    Data data(spec, 4);
-    struct Refuses : GradientSink {
-        Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {Code::diverged, 0, "refused"}; }
-        void loss(uint32_t, BlockId, double) override {}
-    } sink;
-    EXPECT_STREQ(rig.net->block(0, {0, 0}, data.samples, sink).what, "refused");
+    Rig rig(preset("lenet5"), sizes({4}));
+    expect_errors_end_a_block(rig);
 }
 
 TEST(Net, SizesAndSamplesAreChecked) {
@@ -227,15 +201,8 @@ TEST(Net, SizesAndSamplesAreChecked) {
 }
 
 TEST(Net, NanReachesLossAndGradient) {
-    NetSpec spec = preset("lenet5");
-    Rig rig(spec, sizes({4}));
-    Data data(spec, 4);
-    rig.net->parameters()[3] = NAN;
-    rig.net->refresh();
-    Gather gather(rig.net->layout());
-    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, gather).ok());
-    EXPECT_TRUE(std::isnan(gather.total));
-    EXPECT_TRUE(std::isnan(gather.gradient.back()));
+    Rig rig(preset("lenet5"), sizes({4}));
+    expect_nan_shows(rig);
 }
 
 // A large layer's gradient that is taken bit by bit has the bits of the whole one, with and without biases, and where it is taken by nobody

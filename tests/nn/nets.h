@@ -72,6 +72,52 @@ inline void expect_slopes(AnyRig& rig, const Difference& p) {
         }
 }
 
+/// Of lenet5 and others with several buckets and no dropout, in blocks of 4.
+inline void expect_nan_shows(AnyRig& rig) {
+    Data data(rig.net->spec(), 4);
+    rig.net->parameters()[3] = NAN;
+    rig.net->refresh();
+    Gather gather(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, gather).ok());
+    EXPECT_TRUE(std::isnan(gather.total));
+    EXPECT_TRUE(std::isnan(gather.gradient.back()));
+}
+
+inline void expect_cancel_ends_a_block(AnyRig& rig) {
+    Data data(rig.net->spec(), 4);
+    struct CancelAtFirst : GradientSink {
+        Net* net = nullptr;
+        uint32_t buckets = 0;
+        Status bucket(uint32_t, BlockId id, uint32_t, Buffer) override {
+            ++buckets;
+            net->cancel(id.step);
+            return {};
+        }
+        void loss(uint32_t, BlockId, double) override {}
+    } sink;
+    sink.net = rig.net.get();
+    const std::vector<float> before = rig.block(data.samples).gradient;
+    EXPECT_EQ(rig.net->block(0, {5, 0}, data.samples, sink).code, Code::cancelled);
+    EXPECT_EQ(sink.buckets, 1u);
+    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 6).gradient));   // another step is not cancelled
+    EXPECT_EQ(rig.net->block(0, {5, 1}, data.samples, sink).code, Code::cancelled);
+    EXPECT_EQ(sink.buckets, 1u);
+    rig.net->cancel(Net::no_step);
+    EXPECT_TRUE(same_bits(before, rig.block(data.samples, 0, 5).gradient));
+    rig.loss(data.samples);
+}
+
+inline void expect_errors_end_a_block(AnyRig& rig) {
+    Data data(rig.net->spec(), 4);
+    struct Refuses : GradientSink {
+        Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {Code::diverged, 0, "refused"}; }
+        void loss(uint32_t, BlockId, double) override {}
+    } sink;
+    const std::vector<float> before = rig.block(data.samples).gradient;
+    EXPECT_STREQ(rig.net->block(0, {6, 0}, data.samples, sink).what, "refused");
+    EXPECT_TRUE(same_bits(before, rig.block(data.samples).gradient));
+}
+
 inline NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) {
     return {.C = C, .H = H, .W = W, .pad = pad, .classes = classes, .layers = std::move(layers)};
 }
