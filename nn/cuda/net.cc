@@ -75,9 +75,7 @@ private:
     Status make(Build& build, Program& program);
     Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
     /// Everything that a block or an evaluation does on the device, in the lane's stream.
-    enum class Way : uint8_t { captured, directly };
-    Status enqueue(const Program& program, uint32_t lane, bool training, Way way, NetTrace* trace = nullptr);
-    Status capture(const Program& program, uint32_t lane, bool training, GraphExec* graph);
+    Status enqueue(const Program& program, uint32_t lane, bool training, NetTrace* trace = nullptr);
     /// stage() and enqueue() by graph, behind whatever the lane has to wait for.
     Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, bool training);
     Status deliver(uint32_t lane, BlockId id, GradientSink& sink);
@@ -285,10 +283,11 @@ Status CudaNet::ready() {
                 if (training && !program.training) continue;
                 GC_TRY(stage(number, samples, {0, 0}, program));
                 GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
-                GC_TRY(enqueue(program, number, training, Way::directly));
+                auto walk = [&] { return enqueue(program, number, training); };
+                GC_TRY(walk());
                 GC_CUDA(cudaStreamSynchronize(stream));
                 Program::Graphs& graphs = program.graphs[number];
-                GC_TRY(capture(program, number, training, training ? &graphs.block : &graphs.evaluation));
+                GC_TRY(capture(stream, walk, training ? &graphs.block : &graphs.evaluation));
             }
         }
     }
@@ -319,7 +318,7 @@ Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const
     return check(cudaMemcpyAsync(images, to + input_.images, bytes, cudaMemcpyHostToDevice, lane.frame.stream), "cudaMemcpyAsync");
 }
 
-Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, Way way, NetTrace* trace) {
+Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, NetTrace* trace) {
     Lane& lane = lanes_[number];
     Frame& f = lane.frame;
     f.training = lane.beside.training = training;
@@ -350,11 +349,6 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, 
     auto walk = [&](const std::vector<Operation>& list, size_t layer, Pass pass) -> Status {
         if (!list.empty()) GC_TRY(join());
         return walk_on(list, layer, pass);
-    };
-    // In a capture, without that flag, an event would be known to the capture alone; outside of one the flag is an error.
-    const unsigned flags = way == Way::captured ? cudaEventRecordExternal : cudaEventRecordDefault;
-    auto record = [&](const Event& event, cudaStream_t in) {
-        return check(cudaEventRecordWithFlags(event.get(), in, flags), "cudaEventRecordWithFlags");
     };
     auto complete = [&](size_t layer, cudaStream_t in) {
         const uint32_t bucket = bucket_of_layer_[layer];
@@ -398,22 +392,6 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, 
     return join();
 }
 
-Status CudaNet::capture(const Program& program, uint32_t number, bool training, GraphExec* exec) {
-    const cudaStream_t stream = lanes_[number].frame.stream;
-    GC_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    const Status status = enqueue(program, number, training, Way::captured);
-    cudaGraph_t graph = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-    GC_TRY(status);
-    GC_TRY(check(ended, "cudaStreamEndCapture"));
-    cudaGraphExec_t made = nullptr;
-    const Status instantiated = check(cudaGraphInstantiate(&made, graph, 0), "cudaGraphInstantiate");
-    cudaGraphDestroy(graph);
-    GC_TRY(instantiated);
-    exec->reset(made);
-    return {};
-}
-
 Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, bool training) {
     Lane& lane = lanes_[number];
     const cudaStream_t stream = lane.frame.stream;
@@ -423,7 +401,7 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
     GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
     if (lane.used) GC_CUDA(cudaStreamWaitEvent(stream, lane.taken.get(), 0));
     const Program::Graphs& graphs = program.graphs[number];
-    if (trace_ && training) GC_TRY(enqueue(program, number, training, Way::directly, trace_));
+    if (trace_ && training) GC_TRY(enqueue(program, number, training, trace_));
     else GC_CUDA(cudaGraphLaunch((training ? graphs.block : graphs.evaluation).get(), stream));
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
     const cudaStream_t codec = device_.lanes()[number].codec.get();   // has nothing to do: its last work was waited for by `stream`

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,12 @@ Status make(Event* event, bool awaited = false);
 /// late by a wake-up (some 30 us).  Then the thread sleeps, or each lane would keep a core busy all the time, which the network's thread
 /// and the loader want.
 Status wait(const Event& event);
+
+/// What `enqueue` puts into that stream, and into others that join it again, as a graph.  What kernels or copies read must be where it is
+/// whenever the graph is launched; what changes from launch to launch lies in memory.
+Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, GraphExec* graph);
+/// cudaEventRecord(), within a capture too: the event is recorded then whenever the graph is launched, and can be waited for from outside.
+Status record(const Event& event, cudaStream_t stream);
 
 /// Of the device that is current where seal() is called.  Memory is planned first, then taken once.
 class DeviceArena {

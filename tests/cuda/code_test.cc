@@ -49,10 +49,14 @@ void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<floa
         DeviceVector<T> to(base);
         DeviceVector<Found> found(std::vector<Found>(1, {0, 0, 0}));
         QuantiseTask task{};
-        task.gradient = from.get(), task.words = to.get(), task.found = found.get();
-        task.seed = 77, task.step = 5, task.block = 3, task.accumulate = accumulate, task.groups = 1;
+        task.gradient = from.get(), task.seed = 77, task.groups = 1;
+        task.now = {to.get(), found.get(), 5, 3, word, accumulate};
         task.group[0] = {0, 0, x.size(), first, scale.divisor, scale.factor, scale.limit, 0};
-        EXPECT_TRUE(ok(quantise(word, task, nullptr)));
+        // As it is, or with what changes from block to block on the device.
+        const DeviceVector<QuantiseNow> now(std::vector<QuantiseNow>{task.now});
+        const DeviceVector<double> factors(std::vector<double>{scale.factor});
+        if (accumulate) task.now_at = now.get(), task.factors = factors.get(), task.group[0].factor = NAN, task.now = {.word = word};
+        EXPECT_TRUE(ok(quantise(task, nullptr)));
         EXPECT_EQ(to.read(), want) << "limit " << scale.limit << " factor " << scale.factor << " accumulate " << accumulate;
         const Found got = found.read()[0];
         EXPECT_EQ(got.maximum, std::bit_cast<uint32_t>(result.maximum));
@@ -108,14 +112,14 @@ void sum_like_the_cpu(Word word, Add add, Digest digest) {
                 from.push_back(std::make_unique<DeviceVector<T>>(values));
             }
             DeviceVector<T> to(count);
-            DeviceVector<unsigned long long> digests(std::vector<unsigned long long>{7});
             SumTask task{};
-            task.to = sources == 3 ? from[1]->get() : to.get(), task.count = count, task.first = 12345, task.sources = sources;
+            task.to = sources == 3 ? from[1]->get() : to.get(), task.sources = sources, task.word = word;
             for (uint32_t s = 0; s < sources; ++s) task.from[s] = from[s]->get();
-            task.digest = count == 255 ? nullptr : digests.get();
-            EXPECT_TRUE(ok(sum(word, task, nullptr)));
+            task.audit = count != 255, task.digest = 7;
+            const DeviceVector<SumTask> there(std::vector<SumTask>{task});
+            EXPECT_TRUE(ok(sum(there.get(), count, 12345, nullptr)));
             EXPECT_EQ(sources == 3 ? from[1]->read() : to.read(), want);
-            EXPECT_EQ(digests.read()[0], 7 + (task.digest ? digest(want.data(), count, 12345) : 0));
+            EXPECT_EQ(there.read()[0].digest, 7 + (task.audit ? digest(want.data(), count, 12345) : 0));
         }
 }
 
@@ -155,16 +159,20 @@ void combine_like_the_cpu(uint32_t prime) {
             const Combine combination{prime, 1, ins, weights.data(), in.data(), &out, true, false};
             ASSERT_EQ(word_kernels(isa_best()).combine(combination, count), ins);
             DeviceVector<T> to(count);
-            task.out = to.get(), task.sources = ins, task.count = count;
-            EXPECT_TRUE(ok(combine(prime, task, nullptr)));
+            task.out = to.get(), task.sources = ins, task.prime = prime, task.count = count;
+            auto run = [&] {
+                const DeviceVector<CombineTask> there(std::vector<CombineTask>{task});
+                return combine(there.get(), 4000, nullptr);   // which is freed after all work
+            };
+            EXPECT_TRUE(ok(run()));
             EXPECT_EQ(to.read(), want) << prime << " " << ins;
             // In two launches, the second of which adds to the first.
             if (ins == 1) continue;
             task.sources = 1;
-            EXPECT_TRUE(ok(combine(prime, task, nullptr)));
+            EXPECT_TRUE(ok(run()));
             std::copy_n(task.in + 1, ins - 1, task.in), std::copy_n(task.weight + 1, ins - 1, task.weight);
-            task.sources = ins - 1, task.accumulate = 1;
-            EXPECT_TRUE(ok(combine(prime, task, nullptr)));
+            task.sources = ins - 1, task.accumulate = true;
+            EXPECT_TRUE(ok(run()));
             EXPECT_EQ(to.read(), want) << prime << " " << ins;
         }
 }

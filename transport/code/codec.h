@@ -48,6 +48,9 @@ struct DeviceWords {
     virtual void expect(uint32_t targets) = 0;
     /// Plans so many bytes, zero at first.  *at, for Buffer::device, is filled in when the device's memory is taken; false: it is already.
     virtual bool plan(uint64_t bytes, void** at) = 0;
+    /// Of a block that is about to be computed on the lane, in a graph that quantises, too: what add() will be told of each of its buckets.
+    /// add() then has nothing to enqueue.  The plans' targets are those of an exchange's step.  Does not allocate.
+    virtual Status begin(uint32_t lane, BlockId block, const std::function<Plan(uint32_t bucket)>& plan) = 0;
     /// The kernel `combine` from signed words there into residues here, one output.  The network's thread; returns when it is done.
     virtual Status combine(const Combine& combine, uint64_t count) = 0;
 };

@@ -54,6 +54,27 @@ Status wait(const Event& event) {
     return check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
 }
 
+Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, GraphExec* graph) {
+    GC_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    Status status = enqueue();
+    cudaGraph_t captured = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
+    if (status.ok()) status = check(ended, "cudaStreamEndCapture");
+    cudaGraphExec_t made = nullptr;
+    if (status.ok()) status = check(cudaGraphInstantiate(&made, captured, 0), "cudaGraphInstantiate");
+    if (captured) cudaGraphDestroy(captured);
+    if (status.ok()) graph->reset(made);
+    return status;
+}
+
+Status record(const Event& event, cudaStream_t stream) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    GC_CUDA(cudaStreamIsCapturing(stream, &capturing));
+    // Without the flag the event would be known to the capture alone; outside of one the flag is an error.
+    const unsigned flags = capturing == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
+    return check(cudaEventRecordWithFlags(event.get(), stream, flags), "cudaEventRecordWithFlags");
+}
+
 DeviceArena::~DeviceArena() {
     if (device_ || host_) cudaSetDevice(number_);
     if (device_) cudaFree(device_);

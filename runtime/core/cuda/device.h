@@ -32,6 +32,14 @@ public:
         Stream codec;        // what is done with gradients, beside the rest of the backward pass
         Worker beside;       // gradients of weights, beside those of activations
     };
+    /// What is done with a block's gradient as a part of the block's graph: the codec's.
+    struct Follower {
+        virtual ~Follower() = default;
+        /// Enqueues a copy of what the codec knows of the lane's next block.
+        virtual Status start(uint32_t lane, cudaStream_t stream) = 0;
+        /// And what is done with a bucket's gradient, which is complete.
+        virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) = 0;
+    };
     ~CudaDevice() override;
     Status open(const DeviceConfig& config);
     const std::string& name() const override { return name_; }
@@ -49,6 +57,10 @@ public:
     Status use(const Gpu& gpu) { return check(cudaSetDevice(gpu.number), "cudaSetDevice"); }
     /// For the error of seal(): this many bytes on each GPU grow with the largest block, which now has `samples`.
     void grows(uint64_t bytes, uint32_t samples) { growing_bytes_ = bytes, growing_samples_ = samples; }
+
+    // What graphs of blocks take in, if it is there when the net is made ready.
+    Follower* follower = nullptr;
+    ResidentImages* resident = nullptr;   // the data set that blocks come from
 
 private:
     static Status make(Worker* worker);

@@ -1,8 +1,10 @@
 #include "transport/code/cuda/codec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -17,8 +19,9 @@ namespace {
 
 constexpr StepId no_step = ~StepId{0};
 
-/// Scales and what else the host knows are the business of codec_cpu(); here is what touches words.
-class CudaCodec final : public Codec, public DeviceWords {
+/// Scales and what else the host knows are the business of codec_cpu(); here is what touches words.  What changes from call to call lies in
+/// page-locked memory, which the graphs fetch.
+class CudaCodec final : public Codec, public DeviceWords, public CudaDevice::Follower {
 public:
     CudaCodec(const Layout& layout, const CodecConfig& config, CudaDevice& device)
         : layout_(layout),
@@ -28,133 +31,163 @@ public:
           word_bytes_(config.quantiser == Quantiser::fixed    ? 8
                       : config.quantiser == Quantiser::auto16 ? 2
                                                               : 4),
-          mutexes_(layout.buckets.size()) {
-        const Layout& words = host_->words();
-        for (const Bucket& bucket : words.buckets) bucket_words_ = std::max(bucket_words_, bucket.count);
-        lanes_.resize(device.lanes().size());
-        finishers_.resize(device.gpus().size());
+          lanes_(device.lanes().size()),
+          mutexes_(layout.buckets.size()),
+          finishers_(device.gpus().size()) {
+        uint32_t groups = 0;
+        for (const Bucket& bucket : host_->words().buckets)
+            bucket_words_ = std::max(bucket_words_, bucket.count), groups = std::max(groups, bucket.group_count);
+        for (size_t g = 0; g < finishers_.size(); ++g) {
+            DeviceArena& arena = device.gpus()[g]->arena;
+            const uint64_t bytes = sizeof(SumTask) + groups * sizeof(Found);
+            arena.plan("quantised", bytes, &finishers_[g].task);
+            arena.plan_pinned("quantised", bytes, &finishers_[g].task_here);
+            arena.plan("quantised", bucket_words_ * word_bytes_, &finishers_[g].sum);
+        }
         DeviceArena& home = device.gpus()[0]->arena;
         home.plan("quantised", bucket_words_ * word_bytes_ * (finishers_.size() - 1), &staged_);
-        home.plan("quantised", sizeof(uint64_t), &digest_);
         home.plan("quantised", combined_max * word_bytes_, &combined_);
-        home.plan_pinned("quantised", sizeof(uint64_t), &digest_here_);
+        home.plan("quantised", sizeof(CombineTask), &combine_task_);
         home.plan_pinned("quantised", bucket_words_ * word_bytes_, &words_here_);
         home.plan_pinned("quantised", combined_max * word_bytes_, &combined_here_);
+        home.plan_pinned("quantised", sizeof(CombineTask), &combine_task_here_);
     }
 
     ~CudaCodec() override {
         for (auto& finisher : finishers_)
             if (finisher.stream) cudaStreamSynchronize(finisher.stream.get());
+        if (device_.follower == this) device_.follower = nullptr;
     }
 
     Status ready() {
         GC_ASSERT(targets_ > 0);
         for (Lane& lane : lanes_) {
             GC_TRY(device_.use(device_.gpu_of(index(lane))));
-            for (Use& use : lane.uses) GC_TRY(make(&use.added));
+            GC_TRY(make(&lane.before));
+            for (Event& event : lane.added) GC_TRY(make(&event));
+            std::memset(lane.now_here.host, 0, lane.now_here.bytes);   // nothing to be done yet
+            GC_CUDA(cudaMemset(lane.now.device, 0, lane.now.bytes));
             GC_CUDA(cudaMemset(lane.found.device, 0, lane.found.bytes));
             GC_CUDA(cudaDeviceSynchronize());   // other streams do not wait for it
         }
-        for (uint32_t g = finishers_.size(); g-- > 0;) {
-            GC_TRY(device_.use(*device_.gpus()[g]));
-            GC_TRY(make(&finishers_[g].stream));
-            GC_TRY(make(&finishers_[g].done));
-        }
-        GC_TRY(make(&combiner_));
         for (auto& [memory, at] : kept_) {
+            GC_TRY(device_.use(*device_.gpus()[0]));
             GC_CUDA(cudaMemset(memory.device, 0, memory.bytes));   // what is beyond a bucket's words stays 0
             *at = memory.device;
         }
         GC_CUDA(cudaDeviceSynchronize());
+        // A kernel runs once before it is captured, or it might be loaded within the capture.
+        for (uint32_t g = finishers_.size(); g-- > 0;) {
+            GC_TRY(device_.use(*device_.gpus()[g]));
+            Finisher& with = finishers_[g];
+            GC_TRY(make(&with.stream));
+            GC_TRY(make(&with.done));
+            std::memset(with.task_here.host, 0, with.task_here.bytes);   // the sum of nothing
+            with.task_here.as<SumTask>()->to = with.sum.device;
+            for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+                auto all = [&] { return add_up(with, bucket); };
+                if (bucket == 0) GC_TRY(all());
+                GC_CUDA(cudaStreamSynchronize(with.stream.get()));
+                GC_TRY(capture(with.stream.get(), all, &with.graphs.emplace_back()));
+            }
+        }
+        GC_TRY(make(&combiner_));
+        *combine_task_here_.as<CombineTask>() = {};
+        auto encode = [this]() -> Status {
+            auto* task = static_cast<CombineTask*>(combine_task_.device);
+            GC_CUDA(cudaMemcpyAsync(task, combine_task_here_.host, sizeof(CombineTask), cudaMemcpyHostToDevice, combiner_.get()));
+            return cuda::combine(task, combined_max, combiner_.get());
+        };
+        GC_TRY(encode());
+        GC_CUDA(cudaStreamSynchronize(combiner_.get()));
+        GC_TRY(capture(combiner_.get(), encode, &combination_));
+        device_.follower = this;
         return {};
     }
 
-    Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
-        const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
+    Status add(uint32_t number, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
+        const Bucket& range = layout_.buckets[bucket];
         GC_ASSERT(gradient.device && gradient.bytes == range.count * sizeof(float));
-        GC_ASSERT(plan.words.bytes == words.count * word_bytes(plan.word) && word_bytes(plan.word) <= word_bytes_);
-        GC_ASSERT(plan.record->maxima.size() == range.group_count);
-        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
-        bool first = false;
-        Use* use = nullptr;
+        Lane& lane = lanes_[number];
+        QuantiseTask task{};
+        bool done = false;
+        GC_TRY(device_.use(device_.gpu_of(number)));
+        const cudaStream_t stream = device_.lanes()[number].codec.get();
         {
             std::scoped_lock lock(mutexes_[bucket]);
             ++plan.record->blocks;
-            use = &use_of(lane, bucket, block.step, plan, &first);
+            GC_TRY(use(number, bucket, block, plan, stream, &task.now, &done));
         }
-        const auto target = static_cast<uint32_t>(use - lanes_[lane].uses.data()) % targets_;
-        const cudaStream_t stream = device_.lanes()[lane].codec.get();
-        GC_TRY(device_.use(device_.gpu_of(lane)));
-        if (use->stale) GC_CUDA(cudaMemsetAsync(found_at(lane, bucket, target), 0, range.group_count * sizeof(Found), stream));
-        use->stale = false;
-        QuantiseTask task{};
-        task.gradient = static_cast<const float*>(gradient.device), task.words = words_at(lane, bucket, target);
-        task.seed = config_.seed, task.step = static_cast<uint32_t>(block.step), task.block = block.block, task.accumulate = !first;
-        // A bucket with statistics has nothing else (nn/layers.h).
-        if (plan.word == Word::i16 && layout_.groups[range.group].statistics)
-            task.radix = 2 * quantise_limit(Quantiser::auto16, config_.blocks) + 1;
-        for (uint32_t g = 0; g < range.group_count; g += task.groups) {
-            task.groups = std::min(quantise_groups_max, range.group_count - g);
-            task.found = found_at(lane, bucket, target) + g;
-            for (uint32_t i = 0; i < task.groups; ++i) {
-                const Group& group = layout_.groups[range.group + g + i];
-                const Scale scale = scale_of(range.group + g + i);
-                task.group[i] = {group.offset - range.offset,
-                                 host_->words().groups[range.group + g + i].offset - words.offset,
-                                 group.count,
-                                 group.offset,
-                                 scale.divisor,
-                                 scale.factor,
-                                 scale.limit,
-                                 0};
-            }
-            GC_TRY(quantise(plan.word, task, stream));
-        }
-        GC_CUDA(cudaEventRecord(use->added.get(), stream));
         *fence = {};   // finish() waits for it
+        if (done) return {};
+        task.gradient = static_cast<const float*>(gradient.device);
+        GC_TRY(enqueue(bucket, task, stream));
+        return record(lane.added[bucket], stream);
+    }
+
+    Status begin(uint32_t number, BlockId block, const std::function<Plan(uint32_t)>& plan) override {
+        Lane& lane = lanes_[number];
+        const cudaStream_t stream = device_.lanes()[number].stream.get();
+        GC_TRY(device_.use(device_.gpu_of(number)));
+        GC_TRY(record(lane.before, stream));
+        lane.begun.fetch_add(1, std::memory_order_release);   // finish() may wait for `before` now
+        auto* now = lane.now_here.as<QuantiseNow>();
+        for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+            std::scoped_lock lock(mutexes_[bucket]);
+            GC_TRY(use(number, bucket, block, plan(bucket), stream, &now[bucket], nullptr));
+        }
+        auto* factors = reinterpret_cast<double*>(now + layout_.buckets.size());
+        for (uint32_t g = 0; g < layout_.groups.size(); ++g) factors[g] = scale_of(g).factor;
         return {};
+    }
+
+    Status start(uint32_t lane, cudaStream_t stream) override {
+        const Buffer &to = lanes_[lane].now, &from = lanes_[lane].now_here;
+        return check(cudaMemcpyAsync(to.device, from.host, from.bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    }
+
+    Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) override {
+        const auto* now = static_cast<const QuantiseNow*>(lanes_[lane].now.device);
+        QuantiseTask task{};
+        task.gradient = static_cast<const float*>(gradient), task.now_at = now + bucket;
+        task.factors = reinterpret_cast<const double*>(now + layout_.buckets.size()) + layout_.buckets[bucket].group;
+        task.now.word = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
+        GC_TRY(enqueue(bucket, task, stream));
+        return record(lanes_[lane].added[bucket], stream);
     }
 
     Status finish(StepId step, uint32_t bucket, const Plan& plan) override {
         std::scoped_lock lock(finishing_);
-        const Bucket& words = host_->words().buckets[bucket];
-        const uint64_t bytes = words.count * word_bytes(plan.word);
+        const uint64_t bytes = host_->words().buckets[bucket].count * word_bytes(plan.word);
         const cudaStream_t home = finishers_[0].stream.get();
-        SumTask all{};
         for (auto g = static_cast<uint32_t>(finishers_.size()); g-- > 0;) {   // GPU 0 last, which adds up what the others have
-            SumTask own{};
-            SumTask& task = g == 0 ? all : own;
-            GC_TRY(device_.use(*device_.gpus()[g]));
-            GC_TRY(gather(g, step, bucket, plan, &task));
-            if (g == 0 || task.sources == 0) continue;
-            task.to = const_cast<void*>(task.from[0]), task.count = words.count;
-            if (task.sources > 1) GC_TRY(sum(plan.word, task, finishers_[g].stream.get()));
-            GC_CUDA(cudaEventRecord(finishers_[g].done.get(), finishers_[g].stream.get()));
-            void* staged = static_cast<char*>(staged_.device) + (g - 1) * bucket_words_ * word_bytes_;
+            Finisher& with = finishers_[g];
+            const auto& gpu = device_.gpus()[g];
+            GC_TRY(device_.use(*gpu));
+            SumTask& task = *with.task_here.as<SumTask>();
+            task.to = g == 0 && plan.words.device ? plan.words.device : with.sum.device;
+            task.sources = 0, task.word = plan.word, task.audit = g == 0 && plan.audit, task.digest = 0;
+            GC_TRY(sources(g, step, bucket, plan, &task));
+            for (size_t other = 1; g == 0 && other < finishers_.size(); ++other)
+                task.found[task.sources] = nullptr, task.from[task.sources++] = staged(other);
+            GC_CUDA(cudaGraphLaunch(with.graphs[bucket].get(), with.stream.get()));
+            if (g == 0) break;
+            GC_TRY(record(with.done, with.stream.get()));
             GC_TRY(device_.use(*device_.gpus()[0]));
-            GC_CUDA(cudaStreamWaitEvent(home, finishers_[g].done.get(), 0));
-            GC_CUDA(cudaMemcpyPeerAsync(staged, device_.gpus()[0]->number, task.to, device_.gpus()[g]->number, bytes, home));
-            all.from[all.sources++] = staged;
+            GC_CUDA(cudaStreamWaitEvent(home, with.done.get(), 0));
+            GC_CUDA(cudaMemcpyPeerAsync(staged(g), device_.gpus()[0]->number, with.sum.device, gpu->number, bytes, home));
         }
-        all.to = plan.words.device ? plan.words.device : all.sources > 0 ? const_cast<void*>(all.from[0]) : nullptr;
-        all.count = words.count, all.first = words.offset;
-        const bool digests = plan.audit && all.sources > 0;   // that of zeros is 0
-        if (digests) all.digest = static_cast<unsigned long long*>(digest_.device);
-        if (digests) GC_CUDA(cudaMemsetAsync(digest_.device, 0, sizeof(uint64_t), home));
-        if (digests || plan.words.device || all.sources > 1) GC_TRY(sum(plan.word, all, home));
-        if (digests) GC_CUDA(cudaMemcpyAsync(digest_here_.host, digest_.device, sizeof(uint64_t), cudaMemcpyDeviceToHost, home));
         const std::byte* here = nullptr;
-        if (!plan.words.device && all.sources > 0) {
+        if (!plan.words.device) {
             cudaPointerAttributes memory{};   // the exchange's is page-locked where the engine could lock it
             GC_CUDA(cudaPointerGetAttributes(&memory, plan.words.host));
             std::byte* to = memory.type == cudaMemoryTypeHost ? plan.words.host : words_here_.host;
-            GC_CUDA(cudaMemcpyAsync(to, all.to, bytes, cudaMemcpyDeviceToHost, home));
+            GC_CUDA(cudaMemcpyAsync(to, finishers_[0].sum.device, bytes, cudaMemcpyDeviceToHost, home));
             here = to;
         }
-        for (Finisher& finisher : finishers_) GC_CUDA(cudaStreamSynchronize(finisher.stream.get()));
+        GC_CUDA(cudaStreamSynchronize(home));   // which comes after those of the others
         if (here && here != plan.words.host) std::memcpy(plan.words.host, here, bytes);
-        if (!all.to) std::memset(plan.words.host, 0, bytes);
-        plan.record->digest = digests ? *digest_here_.as<uint64_t>() : 0;
+        plan.record->digest = finishers_[0].task_here.as<SumTask>()->digest;
         return fold(step, bucket, plan);
     }
 
@@ -174,9 +207,12 @@ public:
             Lane& lane = lanes_[l];
             DeviceArena& arena = device_.gpu_of(l).arena;
             lane.uses = std::vector<Use>(layout_.buckets.size() * targets);
+            lane.added.resize(layout_.buckets.size());
             arena.plan("quantised", targets * host_->words().elements * word_bytes_, &lane.words);
             arena.plan("quantised", targets * layout_.groups.size() * sizeof(Found), &lane.found);
-            arena.plan_pinned("quantised", layout_.groups.size() * sizeof(Found), &lane.found_here);
+            const uint64_t now = layout_.buckets.size() * sizeof(QuantiseNow) + layout_.groups.size() * sizeof(double);
+            arena.plan("quantised", now, &lane.now);
+            arena.plan_pinned("quantised", now, &lane.now_here);
         }
     }
 
@@ -192,16 +228,19 @@ public:
         GC_TRY(device_.use(*device_.gpus()[0]));
         const uint64_t width = combine.prime == prime_16 ? 2 : 4;
         const cudaStream_t stream = combiner_.get();
+        auto& task = *combine_task_here_.as<CombineTask>();
         for (uint64_t at = 0; at < count; at += combined_max) {
-            CombineTask task{};
-            task.out = combined_.device, task.count = std::min(combined_max, count - at);
+            task.out = combined_.device, task.prime = combine.prime, task.count = std::min(combined_max, count - at);
+            task.accumulate = false, task.sources = 0;
             for (uint32_t i = 0; i < combine.ins; ++i) {
                 GC_ASSERT(combine.in[i].device);
                 task.in[task.sources] = static_cast<const char*>(combine.in[i].device) + at * width;
                 task.weight[task.sources++] = combine.weights[i];
                 if (task.sources < sources_max && i + 1 < combine.ins) continue;
-                GC_TRY(cuda::combine(combine.prime, task, stream));
-                task.accumulate = 1, task.sources = 0;
+                GC_CUDA(cudaGraphLaunch(combination_.get(), stream));
+                if (i + 1 == combine.ins) break;
+                GC_CUDA(cudaStreamSynchronize(stream));   // the task has been read
+                task.accumulate = true, task.sources = 0;
             }
             const uint64_t bytes = task.count * width;
             GC_CUDA(cudaMemcpyAsync(combined_here_.host, combined_.device, bytes, cudaMemcpyDeviceToHost, stream));
@@ -218,34 +257,97 @@ private:
     struct Use {
         StepId step = no_step;
         const std::byte* words = nullptr;   // of the plan
-        bool stale = false;                 // `found` holds what is of a step that was never finished
-        Event added;
+        uint32_t begun = 0;                 // Lane::begun as its last block was
+        uint32_t quantises = 0;             // 1 + the block whose graph does it, until add() tells of that
     };
     struct Lane {
-        Buffer words;            // [target][word]
-        Buffer found;            // [target][group]
-        Buffer found_here;       // [group]: of one target
-        std::vector<Use> uses;   // [bucket][target]
+        Buffer words;                     // [target][word]
+        Buffer found;                     // [target][group]
+        std::vector<Use> uses;            // [bucket][target]
+        Buffer now, now_here;             // of the block begun last: QuantiseNow [bucket], double factor [group]
+        std::atomic<uint32_t> begun{0};   // blocks
+        std::vector<Event> added;         // by bucket: the last block begun, or taken by add()
+        Event before;                     // all blocks before the last begun
     };
     struct Finisher {   // of a GPU
         Stream stream;
         Event done;
+        Buffer task, task_here;          // SumTask, Found [group of the bucket]
+        Buffer sum;                      // of the bucket, of this GPU's lanes
+        std::vector<GraphExec> graphs;   // by bucket
     };
 
     uint32_t index(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
+    void* staged(size_t gpu) const { return static_cast<char*>(staged_.device) + (gpu - 1) * bucket_words_ * word_bytes_; }
 
-    // Under the bucket's mutex, since finish() looks through those of all lanes.
-    Use& use_of(uint32_t lane, uint32_t bucket, StepId step, const Plan& plan, bool* first) {
-        std::span<Use> uses(lanes_[lane].uses.data() + uint64_t{bucket} * targets_, targets_);
-        for (Use& use : uses)
-            if (use.step == step && use.words == plan.words.host) return use;
-        for (Use& use : uses)
-            if (use.step != step) {
-                use.stale = use.step != no_step, use.step = step, use.words = plan.words.host;
-                *first = true;
-                return use;
+    /// Where a block goes, into *now.  Under the bucket's mutex, since finish() looks through the uses of all lanes.  Not null `done`: the
+    /// block has been computed, *done with its graph; null: its graph is about to do it.
+    Status use(uint32_t number, uint32_t bucket, BlockId block, const Plan& plan, cudaStream_t stream, QuantiseNow* now, bool* done) {
+        const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
+        GC_ASSERT(plan.words.bytes == words.count * word_bytes(plan.word) && word_bytes(plan.word) <= word_bytes_);
+        GC_ASSERT(plan.record->maxima.size() == range.group_count);
+        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
+        Lane& lane = lanes_[number];
+        std::span<Use> uses(lane.uses.data() + uint64_t{bucket} * targets_, targets_);
+        Use* use = nullptr;
+        for (Use& each : uses)
+            if (each.step == block.step && each.words == plan.words.host) use = &each;
+        const bool first = !use;
+        for (Use& each : uses)
+            if (!use && each.step != block.step) use = &each;
+        GC_ASSERT(use && "more targets than expected");
+        const auto target = static_cast<uint32_t>(use - uses.data());
+        if (done && use->quantises == block.block + 1 && !first) {
+            *done = true, use->quantises = 0;
+            return {};
+        }
+        Found* found = found_at(number, bucket, target);
+        // It may hold what is of a step that was never finished.
+        if (first && use->step != no_step) GC_CUDA(cudaMemsetAsync(found, 0, range.group_count * sizeof(Found), stream));
+        *use = {block.step, plan.words.host, lane.begun.load(std::memory_order_relaxed), done ? 0 : block.block + 1};
+        *now = {words_at(number, bucket, target), found, static_cast<uint32_t>(block.step), block.block, plan.word, !first};
+        return {};
+    }
+
+    /// The bucket's words of a GPU's lanes, and what these have found.
+    Status add_up(Finisher& with, uint32_t bucket) {
+        const Bucket& words = host_->words().buckets[bucket];
+        auto* task = static_cast<SumTask*>(with.task.device);
+        const cudaStream_t stream = with.stream.get();
+        GC_CUDA(cudaMemcpyAsync(task, with.task_here.host, sizeof(SumTask), cudaMemcpyHostToDevice, stream));
+        GC_TRY(sum(task, words.count, words.offset, stream));
+        GC_TRY(gather(task, words.group_count, stream));
+        constexpr uint64_t told = offsetof(SumTask, digest);
+        const uint64_t bytes = sizeof(SumTask) - told + words.group_count * sizeof(Found);
+        return check(cudaMemcpyAsync(with.task_here.host + told, reinterpret_cast<std::byte*>(task) + told, bytes, cudaMemcpyDeviceToHost,
+                                     stream),
+                     "cudaMemcpyAsync");
+    }
+
+    Status enqueue(uint32_t bucket, QuantiseTask& task, cudaStream_t stream) const {
+        const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
+        task.seed = config_.seed;
+        // A bucket with statistics has nothing else (nn/layers.h).
+        if (config_.quantiser == Quantiser::auto16 && layout_.groups[range.group].statistics)
+            task.radix = 2 * quantise_limit(Quantiser::auto16, config_.blocks) + 1;
+        for (task.first = 0; task.first < range.group_count; task.first += task.groups) {
+            task.groups = std::min(quantise_groups_max, range.group_count - task.first);
+            for (uint32_t i = 0; i < task.groups; ++i) {
+                const uint32_t g = range.group + task.first + i;
+                const Group& group = layout_.groups[g];
+                const Scale scale = scale_of(g);
+                task.group[i] = {group.offset - range.offset,
+                                 host_->words().groups[g].offset - words.offset,
+                                 group.count,
+                                 group.offset,
+                                 scale.divisor,
+                                 scale.factor,
+                                 scale.limit,
+                                 0};
             }
-        GC_ASSERT(false && "more targets than expected");
+            GC_TRY(quantise(task, stream));
+        }
+        return {};
     }
 
     Use* used(uint32_t lane, StepId step, uint32_t bucket, const Plan& plan) {
@@ -256,20 +358,19 @@ private:
         return nullptr;
     }
 
-    // The accumulators of a GPU's lanes, and what these have found: brought here, and set to 0 for the next step.
-    Status gather(uint32_t gpu, StepId step, uint32_t bucket, const Plan& plan, SumTask* task) {
-        const cudaStream_t stream = finishers_[gpu].stream.get();
-        const Bucket& range = layout_.buckets[bucket];
+    // The accumulators of a GPU's lanes, which its stream waits for.
+    Status sources(uint32_t gpu, StepId step, uint32_t bucket, const Plan& plan, SumTask* task) {
+        std::scoped_lock lock(mutexes_[bucket]);
         for (uint32_t l = 0; l < lanes_.size(); ++l) {
-            Use* use = device_.lanes()[l].gpu == gpu ? used(l, step, bucket, plan) : nullptr;
+            Lane& lane = lanes_[l];
+            const Use* use = device_.lanes()[l].gpu == gpu ? used(l, step, bucket, plan) : nullptr;
             if (!use) continue;
             GC_ASSERT(task->sources < sources_max);
-            const auto target = static_cast<uint32_t>(use - lanes_[l].uses.data()) % targets_;
-            Found* found = found_at(l, bucket, target);
-            const uint64_t bytes = range.group_count * sizeof(Found);
-            GC_CUDA(cudaStreamWaitEvent(stream, use->added.get(), 0));
-            GC_CUDA(cudaMemcpyAsync(lanes_[l].found_here.as<Found>() + range.group, found, bytes, cudaMemcpyDeviceToHost, stream));
-            GC_CUDA(cudaMemsetAsync(found, 0, bytes, stream));
+            // Where the lane has gone on to another block, of another target, that one need not be waited for.
+            const bool last = use->begun == lane.begun.load(std::memory_order_acquire);
+            GC_CUDA(cudaStreamWaitEvent(finishers_[gpu].stream.get(), (last ? lane.added[bucket] : lane.before).get(), 0));
+            const auto target = static_cast<uint32_t>(use - lane.uses.data()) % targets_;
+            task->found[task->sources] = found_at(l, bucket, target);
             task->from[task->sources++] = words_at(l, bucket, target);
         }
         return {};
@@ -281,11 +382,9 @@ private:
         std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
         record.clipped = record.diverged = 0;
         Status diverged;
-        for (uint32_t l = 0; l < lanes_.size(); ++l) {
-            Use* use = used(l, step, bucket, plan);
-            if (!use) continue;
+        for (const Finisher& with : finishers_)
             for (uint32_t g = 0; g < range.group_count; ++g) {
-                const Found& found = lanes_[l].found_here.as<Found>()[range.group + g];
+                const Found& found = reinterpret_cast<const Found*>(with.task_here.as<SumTask>() + 1)[g];
                 record.maxima[g] = std::fmax(record.maxima[g], found.diverged ? INFINITY : std::bit_cast<float>(found.maximum));
                 record.clipped += found.clipped;
                 if (found.diverged == 0) continue;
@@ -297,8 +396,9 @@ private:
                              "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data", step,
                              layout_.groups[range.group + g].layer, std::isnan(std::bit_cast<float>(found.maximum)) ? "NaN" : "Inf", block);
             }
-            use->step = no_step;
-        }
+        std::scoped_lock lock(mutexes_[bucket]);
+        for (uint32_t l = 0; l < lanes_.size(); ++l)
+            if (Use* use = used(l, step, bucket, plan)) use->step = no_step;
         return diverged;
     }
 
@@ -331,11 +431,12 @@ private:
     std::mutex finishing_;
     std::vector<Finisher> finishers_;   // by GPU
     Buffer staged_;                     // GPU 0: sums of the others
-    Buffer digest_, digest_here_, words_here_;
+    Buffer words_here_;
     // Of combine(), which the network's thread alone calls.
     std::deque<std::pair<Buffer, void**>> kept_;
     Stream combiner_;
-    Buffer combined_, combined_here_;
+    GraphExec combination_;
+    Buffer combined_, combined_here_, combine_task_, combine_task_here_;
 };
 
 }   // namespace

@@ -38,12 +38,12 @@ __device__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFF;
 // Adding 3 * 2^51 to a |v| below 2^51 leaves rint(v), ties to even, in the low bits of the double.
 constexpr double magic = 0x1.8p52;
 
-__device__ int64_t round_to_even(float x, const QuantiseGroup& group, Share* share) {
+__device__ int64_t round_to_even(float x, const QuantiseGroup& group, double factor, Share* share) {
     if (magnitude(x) > share->maximum) share->maximum = magnitude(x);
     const double limit = group.limit;
     double v = x;
     if (group.divisor != 1) v /= group.divisor;
-    v *= group.factor;
+    v *= factor;
     v = v < limit + 1 ? v : limit + 1;   // NaN becomes that
     v = v > -limit - 1 ? v : -limit - 1;
     int64_t q = __double_as_longlong(v + magic) - __double_as_longlong(magic);
@@ -58,62 +58,76 @@ __device__ void put(Signed* to, int64_t q, bool accumulate) {
     *to = static_cast<Signed>(static_cast<Unsigned>(before + static_cast<Unsigned>(q)));
 }
 
+__device__ QuantiseNow now_of(const QuantiseTask& task) { return task.now_at ? *task.now_at : task.now; }
+__device__ double factor_of(const QuantiseTask& task, uint32_t g) {
+    return task.now_at ? task.factors[task.first + g] : task.group[g].factor;
+}
+
 __device__ uint32_t group_of(const QuantiseTask& task) {
     uint32_t g = 0;
     while (g + 1 < task.groups && blockIdx.x >= task.group[g + 1].begin) ++g;
     return g;
 }
 
-template <typename Signed, typename Unsigned>
 __global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
+    const QuantiseNow now = now_of(task);
+    if (!now.words) return;
     const uint32_t g = group_of(task);
+    const double factor = factor_of(task, g);
     const QuantiseGroup& group = task.group[g];
     const uint64_t begin = uint64_t{blockIdx.x - group.begin} * per_block;
     const uint64_t end = group.count - begin < per_block ? group.count : begin + per_block;
     const float* from = task.gradient + group.from;
-    Signed* to = static_cast<Signed*>(task.words) + group.to;
     Share share;
-    for (uint64_t i = begin + threadIdx.x; i < end; i += threads)
-        put<Signed, Unsigned>(to + i, round_to_even(from[i], group, &share), task.accumulate);
-    tell(task.found + g, share, task.block);
+    for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
+        const int64_t q = round_to_even(from[i], group, factor, &share);
+        if (now.word == Word::i32) put<int32_t, uint32_t>(static_cast<int32_t*>(now.words) + group.to + i, q, now.accumulate);
+        else put<int64_t, uint64_t>(static_cast<int64_t*>(now.words) + group.to + i, q, now.accumulate);
+    }
+    tell(now.found + task.first + g, share, now.block);
 }
 
 // Words of 32 bits as digits of 16, to[digit][element], the lowest first: CpuCodec::quantise_digits.
 __global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
+    const QuantiseNow now = now_of(task);
+    if (!now.words) return;
     const uint32_t g = group_of(task);
+    const double factor = factor_of(task, g);
     const QuantiseGroup& group = task.group[g];
     const uint64_t begin = uint64_t{blockIdx.x - group.begin} * per_block;
     const uint64_t end = group.count - begin < per_block ? group.count : begin + per_block;
     const float* from = task.gradient + group.from;
-    int16_t* to = static_cast<int16_t*>(task.words) + group.to;
+    int16_t* to = static_cast<int16_t*>(now.words) + group.to;
     const int32_t limit = task.radix / 2;
     Share share;
     for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
-        auto rest = static_cast<int32_t>(round_to_even(from[i], group, &share));
+        auto rest = static_cast<int32_t>(round_to_even(from[i], group, factor, &share));
         for (uint32_t d = 0; d < 3; ++d) {
             int32_t digit = rest % task.radix;
             if (digit > limit) digit -= task.radix;
             if (digit < -limit) digit += task.radix;
             rest = (rest - digit) / task.radix;
-            put<int16_t, uint16_t>(to + d * group.count + i, digit, task.accumulate);
+            put<int16_t, uint16_t>(to + d * group.count + i, digit, now.accumulate);
         }
     }
-    tell(task.found + g, share, task.block);
+    tell(now.found + task.first + g, share, now.block);
 }
 
 // One draw of four words is for elements that are 16 apart.
 __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
+    const QuantiseNow now = now_of(task);
+    if (!now.words) return;
     const uint32_t g = group_of(task);
     const QuantiseGroup& group = task.group[g];
     const uint64_t first = group.element / draw * draw + uint64_t{blockIdx.x - group.begin} * per_block;   // canonical
     const float* from = task.gradient + group.from;
-    int16_t* to = static_cast<int16_t*>(task.words) + group.to;
-    const double factor = group.factor * 0x1p32, limit = group.limit * 0x1p32;   // v in units of 2^-32 in the low 48 bits
+    int16_t* to = static_cast<int16_t*>(now.words) + group.to;
+    const double factor = factor_of(task, g) * 0x1p32, limit = group.limit * 0x1p32;   // v in units of 2^-32 in the low 48 bits
     Share share;
     for (uint32_t i = threadIdx.x; i < per_block / 4; i += threads) {
         const uint64_t counter = first / draw * 16 + i, lowest = first + i / 16 * draw + i % 16;
         if (lowest >= group.element + group.count) continue;
-        const Draw random = draw4(Purpose::rounding, task.seed, task.step | uint64_t{task.block} << 32, static_cast<uint32_t>(counter));
+        const Draw random = draw4(Purpose::rounding, task.seed, now.step | uint64_t{now.block} << 32, static_cast<uint32_t>(counter));
         for (uint32_t w = 0; w < 4; ++w) {
             const uint64_t element = lowest + 16 * w;
             if (element < group.element || element >= group.element + group.count) continue;
@@ -124,39 +138,61 @@ __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
             v = v < limit ? v : limit;   // NaN becomes the limit
             v = v > -limit ? v : -limit;
             const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(v + magic)) + random.word[w];
-            put<int16_t, uint16_t>(to + (element - group.element), static_cast<int16_t>(bits >> 32), task.accumulate);
+            put<int16_t, uint16_t>(to + (element - group.element), static_cast<int16_t>(bits >> 32), now.accumulate);
         }
     }
-    tell(task.found + g, share, task.block);
+    tell(now.found + task.first + g, share, now.block);
 }
 
 template <typename Signed, typename Unsigned>
-__global__ void sum_words(const __grid_constant__ SumTask task) {
+__device__ int64_t sum_at(const SumTask& task, uint64_t i) {
+    Unsigned sum = 0;
+    for (uint32_t s = 0; s < task.sources; ++s) sum = static_cast<Unsigned>(sum + static_cast<const Unsigned*>(task.from[s])[i]);
+    static_cast<Unsigned*>(task.to)[i] = sum;
+    return static_cast<Signed>(sum);
+}
+
+__global__ void sum_words(SumTask* at, uint64_t count, uint64_t first) {
+    const SumTask& task = *at;
     const uint64_t i = uint64_t{blockIdx.x} * threads + threadIdx.x;
     unsigned long long part = 0;
-    if (i < task.count) {
-        Unsigned sum = 0;
-        for (uint32_t s = 0; s < task.sources; ++s) sum = static_cast<Unsigned>(sum + static_cast<const Unsigned*>(task.from[s])[i]);
-        static_cast<Unsigned*>(task.to)[i] = sum;
-        uint64_t key = task.first + i + 0x9E3779B97F4A7C15;   // splitmix64
+    if (i < count) {
+        const int64_t sum = task.word == Word::i16   ? sum_at<int16_t, uint16_t>(task, i)
+                            : task.word == Word::i32 ? sum_at<int32_t, uint32_t>(task, i)
+                                                     : sum_at<int64_t, uint64_t>(task, i);
+        uint64_t key = first + i + 0x9E3779B97F4A7C15;   // splitmix64
         key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9;
         key = (key ^ (key >> 27)) * 0x94D049BB133111EB;
-        part = ((key ^ (key >> 31)) | 1) * static_cast<uint64_t>(int64_t{static_cast<Signed>(sum)});
+        part = ((key ^ (key >> 31)) | 1) * static_cast<uint64_t>(sum);
     }
-    if (!task.digest) return;
+    if (!task.audit) return;
     __shared__ unsigned long long parts[threads];
     parts[threadIdx.x] = part;
     for (uint32_t half = threads / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
     }
-    if (threadIdx.x == 0) atomicAdd(task.digest, parts[0]);
+    if (threadIdx.x == 0) atomicAdd(&at->digest, parts[0]);
+}
+
+// Of the first block that is not finite, if there is one, the maximum is that of the lane that had it.
+__global__ void gather_found(SumTask* at, uint32_t groups) {
+    const uint32_t g = blockIdx.x * threads + threadIdx.x;
+    if (g >= groups) return;
+    Found all{0, 0, 0};
+    for (uint32_t s = 0; s < at->sources; ++s) {
+        if (!at->found[s]) continue;
+        const Found one = at->found[s][g];
+        at->found[s][g] = {0, 0, 0};
+        if (one.diverged > all.diverged || (one.diverged == all.diverged && one.maximum > all.maximum)) all.maximum = one.maximum;
+        if (one.diverged > all.diverged) all.diverged = one.diverged;
+        all.clipped += one.clipped;
+    }
+    reinterpret_cast<Found*>(at + 1)[g] = all;
 }
 
 template <uint32_t p, typename Signed, typename Unsigned>
-__global__ void combine_words(const __grid_constant__ CombineTask task) {
-    const uint64_t i = uint64_t{blockIdx.x} * threads + threadIdx.x;
-    if (i >= task.count) return;
+__device__ void combine_at(const CombineTask& task, uint64_t i) {
     Unsigned* out = static_cast<Unsigned*>(task.out) + i;
     uint64_t sum = task.accumulate ? *out : 0;
     for (uint32_t s = 0; s < task.sources; ++s) {
@@ -166,11 +202,18 @@ __global__ void combine_words(const __grid_constant__ CombineTask task) {
     *out = static_cast<Unsigned>(sum);
 }
 
+__global__ void combine_words(const CombineTask* task) {
+    const uint64_t i = uint64_t{blockIdx.x} * threads + threadIdx.x;
+    if (i >= task->count) return;
+    if (task->prime == prime_16) combine_at<prime_16, int16_t, uint16_t>(*task, i);
+    else combine_at<prime_32, int32_t, uint32_t>(*task, i);
+}
+
 }   // namespace
 
-Status quantise(Word word, QuantiseTask& task, cudaStream_t stream) {
+Status quantise(QuantiseTask& task, cudaStream_t stream) {
     GC_ASSERT(task.groups > 0 && task.groups <= quantise_groups_max);
-    const bool random = word == Word::i16 && task.radix == 0;
+    const bool random = task.now.word == Word::i16 && task.radix == 0;
     uint64_t grid = 0;
     for (uint32_t g = 0; g < task.groups; ++g) {
         QuantiseGroup& group = task.group[g];
@@ -180,30 +223,20 @@ Status quantise(Word word, QuantiseTask& task, cudaStream_t stream) {
     GC_ASSERT(grid > 0 && grid <= INT32_MAX);
     const auto blocks = static_cast<uint32_t>(grid);
     if (random) return GC_LAUNCH(quantise_random, blocks, threads, stream, task);
-    switch (word) {
-        case Word::i16: return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
-        case Word::i32: return GC_LAUNCH((quantise_nearest<int32_t, uint32_t>), blocks, threads, stream, task);
-        case Word::i64: return GC_LAUNCH((quantise_nearest<int64_t, uint64_t>), blocks, threads, stream, task);
-    }
-    return {};
+    if (task.now.word == Word::i16) return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
+    return GC_LAUNCH(quantise_nearest, blocks, threads, stream, task);
 }
 
-Status sum(Word word, const SumTask& task, cudaStream_t stream) {
-    GC_ASSERT(task.sources <= sources_max && task.count > 0);
-    const uint32_t blocks = blocks_of(task.count, threads);
-    switch (word) {
-        case Word::i16: return GC_LAUNCH((sum_words<int16_t, uint16_t>), blocks, threads, stream, task);
-        case Word::i32: return GC_LAUNCH((sum_words<int32_t, uint32_t>), blocks, threads, stream, task);
-        case Word::i64: return GC_LAUNCH((sum_words<int64_t, uint64_t>), blocks, threads, stream, task);
-    }
-    return {};
+Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream) {
+    return GC_LAUNCH(sum_words, blocks_of(count, threads), threads, stream, task, count, first);
 }
 
-Status combine(uint32_t prime, const CombineTask& task, cudaStream_t stream) {
-    GC_ASSERT(task.sources <= sources_max && task.count > 0);
-    const uint32_t blocks = blocks_of(task.count, threads);
-    if (prime == prime_16) return GC_LAUNCH((combine_words<prime_16, int16_t, uint16_t>), blocks, threads, stream, task);
-    return GC_LAUNCH((combine_words<prime_32, int32_t, uint32_t>), blocks, threads, stream, task);
+Status gather(SumTask* task, uint32_t groups, cudaStream_t stream) {
+    return GC_LAUNCH(gather_found, blocks_of(groups, threads), threads, stream, task, groups);
+}
+
+Status combine(const CombineTask* task, uint64_t most, cudaStream_t stream) {
+    return GC_LAUNCH(combine_words, blocks_of(most, threads), threads, stream, task);
 }
 
 }   // namespace gradcast::cuda

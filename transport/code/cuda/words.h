@@ -21,40 +21,56 @@ struct QuantiseGroup {
     int32_t limit;
     uint32_t begin;   // the first of its thread blocks; set by quantise()
 };
+/// What changes from block to block.
+struct QuantiseNow {
+    void* words = nullptr;    // null: nothing is to be done
+    Found* found = nullptr;   // [groups of the bucket]
+    uint32_t step = 0, block = 0;
+    Word word{};   // i16 rounds at random, but for digits
+    bool accumulate = false;
+};
 constexpr uint32_t quantise_groups_max = 48;   // of one launch: kernels take at most 4 KiB of arguments
 struct QuantiseTask {
     const float* gradient;
-    void* words;
-    Found* found;   // [groups]
+    QuantiseNow now;
+    // Not null, in graphs: on the device, in place of `now` and of the groups' factors; but `now` says there, too, whether words are i16.
+    const QuantiseNow* now_at;
+    const double* factors;   // [groups of the bucket]
     uint64_t seed;
-    uint32_t step, block;
-    int32_t radix;   // of the digits that statistics have in auto16; 0: everything is one word
-    uint32_t accumulate, groups;
+    int32_t radix;            // of the digits that statistics have in auto16; 0: everything is one word
+    uint32_t first, groups;   // of the bucket's
     QuantiseGroup group[quantise_groups_max];
 };
-/// words = q(gradient), or words += q(gradient); *found is added to.  Word::i16 rounds at random, but for digits.
-Status quantise(Word word, QuantiseTask& task, cudaStream_t stream);
+/// words = q(gradient), or words += q(gradient); found is added to.
+Status quantise(QuantiseTask& task, cudaStream_t stream);
 
 constexpr uint32_t sources_max = 64;
+/// Lies on the device, and behind it Found [groups].
 struct SumTask {
     void* to;
-    const void* from[sources_max];   // one of them may be `to`
+    const void* from[sources_max];
+    Found* found[sources_max];   // [groups]: what those found, which is 0 afterwards; null: of sums
     uint32_t sources;
-    uint64_t count;
-    uint64_t first;               // index of to[0] in the digest
-    unsigned long long* digest;   // added to; null: not wanted
+    Word word;
+    bool audit;                  // add to the digest
+    unsigned long long digest;   // 0 at first
 };
-/// to = the sum of all sources, wrapping; none: 0.
-Status sum(Word word, const SumTask& task, cudaStream_t stream);
+/// to [count] = the sum of all sources, wrapping; none: 0.  `first` is the index of to[0] in the digest.
+Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream);
+/// The groups behind it = what all of them found.
+Status gather(SumTask* task, uint32_t groups, cudaStream_t stream);
 
+/// Lies on the device.
 struct CombineTask {
     void* out;                      // residues
     const void* in[sources_max];    // signed words
     uint32_t weight[sources_max];   // residues
-    uint32_t sources, accumulate;   // out +=
+    uint32_t sources;
+    uint32_t prime;    // prime_32 (int32 to uint32) or prime_16 (int16 to uint16)
+    bool accumulate;   // out +=
     uint64_t count;
 };
-/// out = sum of weight[i] in[i] modulo prime_32 (int32 to uint32) or prime_16 (int16 to uint16).
-Status combine(uint32_t prime, const CombineTask& task, cudaStream_t stream);
+/// out = sum of weight[i] in[i] modulo the prime; count is at most `most`.
+Status combine(const CombineTask* task, uint64_t most, cudaStream_t stream);
 
 }   // namespace gradcast::cuda
