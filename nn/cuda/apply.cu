@@ -9,22 +9,22 @@ namespace {
 
 struct SgdUpdate {
     float *w, *v;
-    float lr, momentum, weight_decay;
+    float momentum, weight_decay;
     bool nesterov;
-    __device__ void operator()(uint64_t i, float g) const {
+    __device__ void operator()(uint64_t i, float g, const ApplyNow& now) const {
         const float d = g + weight_decay * w[i];
         if (!v) {
-            w[i] -= lr * d;
+            w[i] -= now.lr * d;
             return;
         }
         v[i] = momentum * v[i] + d;
-        w[i] -= lr * (nesterov ? d + momentum * v[i] : v[i]);
+        w[i] -= now.lr * (nesterov ? d + momentum * v[i] : v[i]);
     }
 };
 struct AdamUpdate {
     float *w, *m, *v;
-    AdamStep s;
-    __device__ void operator()(uint64_t i, float g) const {
+    __device__ void operator()(uint64_t i, float g, const ApplyNow& now) const {
+        const AdamStep& s = now.adam;
         const float d = g + s.weight_decay * w[i];
         m[i] = s.beta1 * m[i] + s.rest1 * d;
         v[i] = s.beta2 * v[i] + s.rest2 * (d * d);
@@ -34,38 +34,32 @@ struct AdamUpdate {
 struct StatisticsUpdate {
     float* w;
     float share;
-    __device__ void operator()(uint64_t i, float g) const { w[i] += share * (g - w[i]); }
+    __device__ void operator()(uint64_t i, float g, const ApplyNow&) const { w[i] += share * (g - w[i]); }
 };
 
-template <typename Update, typename W>
-__global__ void apply_kernel(Update update, const W* words, double unit, uint64_t count) {
+template <typename Update>
+__global__ void apply_kernel(Update update, Words words, uint64_t count) {
     const uint64_t i = thread_number();
-    if (i < count) update(i, static_cast<float>(static_cast<double>(words[i]) * unit));
+    if (i >= count) return;
+    const ApplyNow& now = *words.now;
+    const uint64_t at = words.first + i;
+    const double word = now.word == Word::i16   ? static_cast<double>(static_cast<const int16_t*>(now.words)[at])
+                        : now.word == Word::i32 ? static_cast<double>(static_cast<const int32_t*>(now.words)[at])
+                                                : static_cast<double>(static_cast<const int64_t*>(now.words)[at]);
+    update(i, static_cast<float>(word * *words.unit), now);
 }
 
 template <typename Update>
 Status apply(cudaStream_t stream, const Update& update, const Words& words, uint64_t count) {
-    const uint32_t grid = blocks_of(count, threads);
-    switch (words.word) {
-        case Word::i16:
-            return GC_LAUNCH((apply_kernel<Update, int16_t>), grid, threads, stream, update, static_cast<const int16_t*>(words.at),
-                             words.unit, count);
-        case Word::i32:
-            return GC_LAUNCH((apply_kernel<Update, int32_t>), grid, threads, stream, update, static_cast<const int32_t*>(words.at),
-                             words.unit, count);
-        case Word::i64:
-            return GC_LAUNCH((apply_kernel<Update, int64_t>), grid, threads, stream, update, static_cast<const int64_t*>(words.at),
-                             words.unit, count);
-    }
-    return {};
+    return GC_LAUNCH(apply_kernel<Update>, blocks_of(count, threads), threads, stream, update, words, count);
 }
 
 // Sums of integers have the same bits in any order, so blocks add theirs as they come.
-__global__ void digest_kernel(unsigned long long* result, const uint32_t* words, uint64_t count, uint64_t first) {
+__global__ void digest_kernel(DigestNow* now, const uint32_t* words, uint64_t count) {
     __shared__ uint64_t sums[threads];
     uint64_t sum = 0;
     for (uint64_t i = thread_number(); i < count; i += uint64_t{gridDim.x} * blockDim.x) {
-        uint64_t x = first + i + 0x9E3779B97F4A7C15;   // splitmix64
+        uint64_t x = now->first + i + 0x9E3779B97F4A7C15;   // splitmix64
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
         sum += ((x ^ (x >> 31)) | 1) * words[i];
@@ -75,26 +69,26 @@ __global__ void digest_kernel(unsigned long long* result, const uint32_t* words,
         __syncthreads();
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }
-    if (threadIdx.x == 0) atomicAdd(result, static_cast<unsigned long long>(sums[0]));
+    if (threadIdx.x == 0) atomicAdd(&now->sum, static_cast<unsigned long long>(sums[0]));
 }
 
 }   // namespace
 
-Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float lr, float momentum, float weight_decay,
+Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float momentum, float weight_decay,
                  bool nesterov) {
-    return apply(stream, SgdUpdate{w, v, lr, momentum, weight_decay, nesterov}, words, count);
+    return apply(stream, SgdUpdate{w, v, momentum, weight_decay, nesterov}, words, count);
 }
-Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count, const AdamStep& step) {
-    return apply(stream, AdamUpdate{w, m, v, step}, words, count);
+Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count) {
+    return apply(stream, AdamUpdate{w, m, v}, words, count);
 }
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share) {
     return apply(stream, StatisticsUpdate{w, share}, words, count);
 }
 
-Status digest(cudaStream_t stream, unsigned long long* result, const void* words, uint64_t count, uint64_t first) {
+Status digest(cudaStream_t stream, DigestNow* now, const void* words, uint64_t count) {
     constexpr uint32_t most = 1024;
     const uint32_t grid = std::min(most, blocks_of(count, threads));
-    return GC_LAUNCH(digest_kernel, grid, threads, stream, result, static_cast<const uint32_t*>(words), count, first);
+    return GC_LAUNCH(digest_kernel, grid, threads, stream, now, static_cast<const uint32_t*>(words), count);
 }
 
 }   // namespace gradcast::cuda

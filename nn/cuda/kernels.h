@@ -93,20 +93,32 @@ Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
                     uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result);
 
-/// gradient = (float)((double)word * unit), then one of these.
-struct Words {
-    const void* at;
+/// What changes from step to step, on the device.
+struct ApplyNow {
+    const void* words;   // of the bucket
     Word word;
-    double unit;
+    float lr;   // of SGD
+    AdamStep adam;
+};
+/// Of a group: gradient = (float)((double)word * *unit), then one of these.
+struct Words {
+    const ApplyNow* now;
+    uint64_t first;       // in the bucket
+    const double* unit;   // on the device
 };
 /// Of nn/kernels.h: nesterov where asked for; v may be null where momentum is 0.
-Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float lr, float momentum, float weight_decay,
+Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float momentum, float weight_decay,
                  bool nesterov);
-Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count, const AdamStep& step);
+Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count);
 /// w += share (gradient - w).
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
 
-/// *result += digest64 of those words (runtime/core/digest.h).
-Status digest(cudaStream_t stream, unsigned long long* result, const void* words, uint64_t count, uint64_t first);
+/// What a digest takes along.
+struct DigestNow {
+    unsigned long long sum;   // added to
+    uint64_t first;
+};
+/// now->sum += digest64 of those words (runtime/core/digest.h).
+Status digest(cudaStream_t stream, DigestNow* now, const void* words, uint64_t count);
 
 }   // namespace gradcast::cuda

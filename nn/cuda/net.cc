@@ -70,7 +70,8 @@ private:
     };
     struct Gpu {
         Buffer parameters, copies;
-        Frame frame;   // for refreshing copies
+        Frame frame;                       // for refreshing copies
+        std::vector<GraphExec> refreshes;   // by bucket; the first GPU's are part of CudaNet::updates_
     };
     Status make(Build& build, Program& program);
     Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
@@ -80,8 +81,13 @@ private:
     Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, bool training);
     Status deliver(uint32_t lane, BlockId id, GradientSink& sink);
     Status upload();
-    /// Copies of weights in [offset, end) anew on each GPU, from the first one's parameters; blocks wait for it.
-    Status spread(uint64_t offset, uint64_t end);
+    static constexpr uint32_t all_buckets = ~0u;
+    /// A bucket's sum on the first GPU: the optimiser, and copies of weights.
+    Status update(uint32_t bucket);
+    /// Copies of weights in [offset, end) anew on a GPU, in its stream.
+    Status refresh(const Gpu& gpu, uint64_t offset, uint64_t end);
+    /// The first GPU's parameters to the others, and the copies of weights there; blocks wait for it.  all_buckets: the first one's, too.
+    Status spread(uint32_t bucket);
     /// The first GPU's stream waits for all blocks.
     Status settle();
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
@@ -100,10 +106,15 @@ private:
     InputLayout input_{};
     std::vector<Lane> lanes_;
     std::vector<Gpu> gpus_;
-    Buffer mirror_, words_, digest_, digest_host_;   // the parameters' copy on the host; a bucket's sum; on the first GPU
+    Buffer mirror_, words_;              // the parameters' copy on the host; a bucket's sum; on the first GPU
+    std::vector<uint64_t> update_at_;    // by bucket, in:
+    Buffer update_now_, update_here_;    // ApplyNow, double unit [group]; on the first GPU, on the host
+    std::vector<GraphExec> updates_;     // by bucket
+    std::vector<bool> updated_;          // by bucket, since the last block
+    DeviceDigest digest_;
     std::atomic<bool> blocks_since_{false};          // the last settle()
     bool stale_ = false;                             // mirror_
-    CudaOptimiser* optimiser_ = nullptr;             // to be zeroed
+    CudaOptimiser* optimiser_ = nullptr;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
 };
@@ -214,8 +225,15 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     uint64_t bucket_most = 0;
     for (const Bucket& bucket : layout_.buckets) bucket_most = std::max(bucket_most, bucket.count);
     first.plan("sums", bucket_most * sizeof(int64_t), &words_);
-    first.plan("sums", sizeof(uint64_t), &digest_);
-    first.plan_pinned("sums", sizeof(uint64_t), &digest_host_);
+    uint64_t update = 0;
+    for (const Bucket& bucket : layout_.buckets) {
+        update_at_.push_back(update);
+        update += sizeof(ApplyNow) + bucket.group_count * sizeof(double);
+    }
+    first.plan("sums", update, &update_now_);
+    first.plan_pinned("sums", update, &update_here_);
+    updated_.resize(layout_.buckets.size());
+    digest_.plan(*device_.gpus()[0]);
     first.plan_pinned("parameters", layout_.elements * sizeof(float), &mirror_);
     return {};
 }
@@ -265,11 +283,27 @@ Status CudaNet::ready() {
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[i].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[i].copies.device);
     }
-    if (optimiser_) GC_TRY(optimiser_->zero());
+    // Kernels run once before they are captured: libraries load theirs when they are first used, which no capture allows.  What these write
+    // is overwritten below.
+    std::memset(update_here_.host, 0, update_here_.bytes);
+    for (size_t i = 0; i < gpus_.size(); ++i) {
+        GC_TRY(device_.use(*device_.gpus()[i]));
+        const cudaStream_t stream = gpus_[i].frame.stream;
+        for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
+            const Bucket& bucket = layout_.buckets[b];
+            reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[b])->words = words_.device;
+            auto walk = [&] { return i > 0 ? refresh(gpus_[i], bucket.offset, bucket.offset + bucket.count) : update(b); };
+            if (i == 0 && !optimiser_) break;
+            GC_TRY(walk());
+            GC_CUDA(cudaStreamSynchronize(stream));
+            GC_TRY(capture(stream, walk, &(i > 0 ? gpus_[i].refreshes : updates_).emplace_back()));
+        }
+    }
+    if (optimiser_) GC_TRY(optimiser_->ready());
+    GC_TRY(digest_.ready(*device_.gpus()[0], gpus_[0].parameters));
     weights_initial(spec_, layout_, config_.seed, {mirror_.as<float>(), layout_.elements});
     GC_TRY(upload());
 
-    // Each program runs once before it is captured: libraries load their kernels when they are first used, which no capture allows.
     const std::vector<uint8_t> images(programs_.back().samples * input_.image_bytes);
     const std::vector<int32_t> labels(programs_.back().samples);
     const std::vector<float> mean(spec_.C, 0.0f), std(spec_.C, 1.0f);
@@ -463,6 +497,7 @@ Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* righ
 
 Status CudaNet::settle() {
     if (!blocks_since_.exchange(false, std::memory_order_relaxed)) return {};
+    updated_.assign(updated_.size(), false);   // blocks come after updates, and the last one's loss has been waited for
     for (size_t i = 0; i < lanes_.size(); ++i) {
         GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].done.get(), 0));
         if (lanes_[i].used) GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].taken.get(), 0));
@@ -470,21 +505,45 @@ Status CudaNet::settle() {
     return {};
 }
 
-Status CudaNet::spread(uint64_t offset, uint64_t end) {
+Status CudaNet::update(uint32_t number) {
+    const Bucket& bucket = layout_.buckets[number];
+    auto* now = static_cast<std::byte*>(update_now_.device) + update_at_[number];
+    const uint64_t bytes = sizeof(ApplyNow) + bucket.group_count * sizeof(double);
+    const cudaStream_t stream = gpus_[0].frame.stream;
+    GC_CUDA(cudaMemcpyAsync(now, update_here_.host + update_at_[number], bytes, cudaMemcpyHostToDevice, stream));
+    auto* w = static_cast<float*>(gpus_[0].parameters.device);
+    for (uint32_t g = 0; g < bucket.group_count; ++g) {
+        const Group& group = layout_.groups[bucket.group + g];
+        const Words from{reinterpret_cast<const ApplyNow*>(now), group.offset - bucket.offset,
+                         reinterpret_cast<const double*>(now + sizeof(ApplyNow)) + g};
+        if (statistics_ && number == 0) GC_TRY(apply_statistics(stream, w + group.offset, from, group.count, statistics_share));
+        else GC_TRY(optimiser_->apply(w, group.offset, from, group.count));
+    }
+    return refresh(gpus_[0], bucket.offset, bucket.offset + bucket.count);
+}
+
+Status CudaNet::refresh(const Gpu& gpu, uint64_t offset, uint64_t end) {
+    for (size_t l = 0; l < layers_.size(); ++l)
+        if (copies_[l].refresh && layers_[l].offset >= offset && layers_[l].offset < end) GC_TRY(copies_[l].refresh(gpu.frame));
+    return {};
+}
+
+Status CudaNet::spread(uint32_t bucket) {
     auto& gpus = device_.gpus();
     const cudaStream_t first = gpus[0]->stream.get();
-    const uint64_t bytes = (end - offset) * sizeof(float);
+    const bool all = bucket == all_buckets;
+    const uint64_t offset = all ? 0 : layout_.buckets[bucket].offset, count = all ? layout_.elements : layout_.buckets[bucket].count;
     for (size_t i = 1; i < gpus.size(); ++i) {
         auto at = [&](const Gpu& gpu) { return static_cast<float*>(gpu.parameters.device) + offset; };
-        GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, bytes, first));
+        GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, count * sizeof(float), first));
     }
     if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
     for (size_t i = gpus.size(); i-- > 0;) {   // the first one last: its event says two things
         GC_TRY(device_.use(*gpus[i]));
         const cudaStream_t stream = gpus[i]->stream.get();
         if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
-        for (size_t l = 0; l < layers_.size(); ++l)
-            if (copies_[l].refresh && layers_[l].offset >= offset && layers_[l].offset < end) GC_TRY(copies_[l].refresh(gpus_[i].frame));
+        if (all) GC_TRY(refresh(gpus_[i], offset, offset + count));
+        else if (i > 0) GC_CUDA(cudaGraphLaunch(gpus_[i].refreshes[bucket].get(), stream));
         GC_CUDA(cudaEventRecord(gpus[i]->changed.get(), stream));
     }
     return {};
@@ -495,7 +554,7 @@ Status CudaNet::upload() {
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
     GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
-    GC_TRY(spread(0, layout_.elements));
+    GC_TRY(spread(all_buckets));
     stale_ = false;
     GC_CUDA(cudaStreamSynchronize(stream));   // the caller may write to the mirror again
     return {};
@@ -514,33 +573,31 @@ std::span<float> CudaNet::parameters() {
 
 uint64_t CudaNet::digest() {
     uint64_t sum = 0;
-    GC_ASSERT(digest_fetch(*device_.gpus()[0], gpus_[0].parameters, 0, digest_, digest_host_, &sum).ok());
+    GC_ASSERT(digest_.fetch(0, &sum).ok());
     return sum;
 }
 
 Status CudaNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
     GC_ASSERT(sum.bucket < layout_.buckets.size());
     const Bucket& bucket = layout_.buckets[sum.bucket];
-    const uint64_t size = word_bytes(sum.word), bytes = bucket.count * size;
+    const uint64_t bytes = bucket.count * word_bytes(sum.word);
     GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bytes);
-    auto& with = static_cast<CudaOptimiser&>(optimiser);   // those of other devices do not come here (optimiser_plan)
+    GC_ASSERT(&optimiser == optimiser_);
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
-    const auto* words = static_cast<const std::byte*>(sum.words.device);
-    if (!words) {
-        GC_TRY(device_.copy_in(words_.device, sum.words.host, bytes, stream));
-        words = static_cast<const std::byte*>(words_.device);
+    if (updated_[sum.bucket]) {   // without a block in between: the last graph may not have fetched yet what it needs
+        GC_CUDA(cudaStreamSynchronize(stream));
+        updated_.assign(updated_.size(), false);
     }
-    auto* w = static_cast<float*>(gpus_[0].parameters.device);
-    for (uint32_t g = 0; g < bucket.group_count; ++g) {
-        const Group& group = layout_.groups[bucket.group + g];
-        const Words from{words + (group.offset - bucket.offset) * size, sum.word, units[g]};
-        if (statistics_ && sum.bucket == 0) GC_TRY(apply_statistics(stream, w + group.offset, from, group.count, statistics_share));
-        else GC_TRY(with.apply(w, group.offset, from, group.count));
-    }
-    stale_ = true;
-    return spread(bucket.offset, bucket.offset + bucket.count);
+    if (!sum.words.device) GC_TRY(device_.copy_in(words_.device, sum.words.host, bytes, stream));
+    auto* now = reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[sum.bucket]);
+    now->words = sum.words.device ? sum.words.device : words_.device, now->word = sum.word;
+    optimiser_->now(now);
+    std::copy(units.begin(), units.end(), reinterpret_cast<double*>(now + 1));
+    GC_CUDA(cudaGraphLaunch(updates_[sum.bucket].get(), stream));
+    stale_ = updated_[sum.bucket] = true;
+    return spread(sum.bucket);
 }
 
 }   // namespace

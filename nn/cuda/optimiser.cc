@@ -2,14 +2,33 @@
 
 namespace gradcast::cuda {
 
-Status digest_fetch(const CudaDevice::Gpu& gpu, const Buffer& words, uint64_t first, const Buffer& room, const Buffer& host,
-                    uint64_t* sum) {
+void DeviceDigest::plan(CudaDevice::Gpu& gpu) {
+    gpu.arena.plan("sums", sizeof(DigestNow), &now_);
+    gpu.arena.plan_pinned("sums", sizeof(DigestNow), &here_);
+}
+
+Status DeviceDigest::ready(const CudaDevice::Gpu& gpu, const Buffer& words) {
+    gpu_ = &gpu;
+    const cudaStream_t stream = gpu.stream.get();
+    auto all = [&]() -> Status {
+        auto* now = static_cast<DigestNow*>(now_.device);
+        GC_CUDA(cudaMemcpyAsync(now, here_.host, sizeof(DigestNow), cudaMemcpyHostToDevice, stream));
+        GC_TRY(cuda::digest(stream, now, words.device, words.bytes / 4));
+        return check(cudaMemcpyAsync(here_.host, now, sizeof(DigestNow), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+    };
     GC_CUDA(cudaSetDevice(gpu.number));
-    GC_CUDA(cudaMemsetAsync(room.device, 0, room.bytes, gpu.stream.get()));
-    GC_TRY(cuda::digest(gpu.stream.get(), static_cast<unsigned long long*>(room.device), words.device, words.bytes / 4, first));
-    GC_CUDA(cudaMemcpyAsync(host.host, room.device, room.bytes, cudaMemcpyDeviceToHost, gpu.stream.get()));
-    GC_CUDA(cudaStreamSynchronize(gpu.stream.get()));
-    *sum = *host.as<uint64_t>();
+    *here_.as<DigestNow>() = {};
+    GC_TRY(all());   // a kernel runs once before it is captured
+    GC_CUDA(cudaStreamSynchronize(stream));
+    return capture(stream, all, &graph_);
+}
+
+Status DeviceDigest::fetch(uint64_t first, uint64_t* sum) {
+    GC_CUDA(cudaSetDevice(gpu_->number));
+    *here_.as<DigestNow>() = {0, first};
+    GC_CUDA(cudaGraphLaunch(graph_.get(), gpu_->stream.get()));
+    GC_CUDA(cudaStreamSynchronize(gpu_->stream.get()));
+    *sum = here_.as<DigestNow>()->sum;
     return {};
 }
 
@@ -18,16 +37,15 @@ CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, uint64_t elements, C
     const uint64_t parts = config.kind == "adam" ? 2 : config.momentum != 0 ? 1 : 0;
     gpu_.arena.plan("optimiser", parts * elements * sizeof(float), &state_);
     gpu_.arena.plan_pinned("optimiser", parts * elements * sizeof(float), &host_);
-    gpu_.arena.plan("optimiser", sizeof(uint64_t), &digest_);
-    gpu_.arena.plan_pinned("optimiser", sizeof(uint64_t), &digest_host_);
+    digest_.plan(gpu_);
     step(0);
 }
 
-Status CudaOptimiser::zero() {
+Status CudaOptimiser::ready() {
     if (state_.bytes == 0) return {};
     GC_TRY(device_.use(gpu_));
     GC_CUDA(cudaMemsetAsync(state_.device, 0, state_.bytes, gpu_.stream.get()));
-    return {};
+    return digest_.ready(gpu_, state_);
 }
 
 void CudaOptimiser::step(StepId step) {
@@ -49,15 +67,15 @@ std::span<float> CudaOptimiser::state() {
 uint64_t CudaOptimiser::digest(uint64_t first) {
     if (state_.bytes == 0) return 0;
     uint64_t sum = 0;
-    GC_ASSERT(digest_fetch(gpu_, state_, first, digest_, digest_host_, &sum).ok());
+    GC_ASSERT(digest_.fetch(first, &sum).ok());
     return sum;
 }
 
 Status CudaOptimiser::apply(float* w, uint64_t offset, const Words& words, uint64_t count) {
     auto* state = static_cast<float*>(state_.device);
     if (config_.kind == "adam")
-        return apply_adam(gpu_.stream.get(), w + offset, state + offset, state + elements_ + offset, words, count, adam_);
-    return apply_sgd(gpu_.stream.get(), w + offset, state_.bytes ? state + offset : nullptr, words, count, lr_,
+        return apply_adam(gpu_.stream.get(), w + offset, state + offset, state + elements_ + offset, words, count);
+    return apply_sgd(gpu_.stream.get(), w + offset, state_.bytes ? state + offset : nullptr, words, count,
                      static_cast<float>(config_.momentum), static_cast<float>(config_.weight_decay), config_.nesterov);
 }
 
