@@ -56,6 +56,11 @@ public:
 
     bool on_device() const override { return context_.codec.device() != nullptr; }
 
+    bool begin(uint32_t lane, BlockId id, Status* status) override {
+        *status = context_.codec.device()->begin(lane, id, [this, &id](uint32_t bucket) { return plan(id, bucket); });
+        return true;
+    }
+
     // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
     // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
     void loss(uint32_t, BlockId id, double sum) override {

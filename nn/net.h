@@ -48,6 +48,12 @@ struct GradientSink {
     /// Wants gradients where they are: of a net on a GPU the buffer has `device` alone then, complete once what the lane's codec stream
     /// waits for is (runtime/core/cuda/device.h), and valid until all that is enqueued there is done.
     virtual bool on_device() const { return false; }
+    /// Of sinks that are on_device(), before a block: true if a codec of that device has been told what becomes of each bucket
+    /// (DeviceWords::begin), which is then done as part of the block.  bucket() is called all the same.
+    virtual bool begin(uint32_t lane, BlockId block, Status* status) {
+        (void)lane, (void)block, (void)status;
+        return false;
+    }
     /// bucket() of a gradient that is computed as it is taken: piece(first) gives the elements from `first` on, as many as its buffer
     /// holds, valid until the next call.  All are to be taken, in order.  False: none was, and bucket() gets the whole.  Large gradients
     /// are offered so, because they would travel to memory and back.

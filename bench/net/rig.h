@@ -39,6 +39,10 @@ private:
     bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override;
     void loss(uint32_t, BlockId, double) override {}
     bool on_device() const override { return compute_.codec->device() != nullptr; }
+    bool begin(uint32_t lane, BlockId id, Status* status) override {
+        *status = compute_.codec->device()->begin(lane, id, [this](uint32_t bucket) { return plan(bucket); });
+        return true;
+    }
     Status added(StepId step, uint32_t bucket);
     Sum sum(uint32_t bucket);
     Plan plan(uint32_t bucket) { return {Word::i32, sum(bucket).words, &records_[bucket]}; }

@@ -83,6 +83,7 @@ Status resident_plan(const DataInfo& info, const Augment& augment, Device& devic
         if (gpu->arena.device_bytes() + bytes > free - free / 8) return {};   // libraries take some, too
     }
     *resident = std::make_unique<CudaImages>(info, augment, gpus);
+    gpus.resident = resident->get();
     return {};
 }
 

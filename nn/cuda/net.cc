@@ -1,5 +1,5 @@
-// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  As soon as a bucket's gradient is complete an
-// event says so, and what is done with it goes on beside the rest of the backward pass.
+// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  As soon as a bucket's gradient is complete
+// the codec quantises it, in the same graph, or an event says so; that goes on beside the rest of the backward pass.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,14 +15,15 @@ namespace {
 
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
+/// A block leaves its gradient; quantised is a block from the device's data set, if it has one, whose gradient goes to the device's codec.
+enum class Work : uint8_t { evaluation, block, quantised };
+constexpr size_t work_count = 3;
+
 /// The net for blocks of one size.
 struct Program : ProgramSize {
     Tensor input;
     std::vector<Operations> layers;
-    struct Graphs {
-        GraphExec block, evaluation;
-    };
-    std::vector<Graphs> graphs;   // by lane
+    std::vector<std::array<GraphExec, work_count>> graphs;   // by lane
 };
 
 /// Where parts of what a block brings lie, in page-locked memory and on the device alike.
@@ -64,22 +65,23 @@ private:
         Event lost, done, taken;      // the loss is there; the block is done; its gradient is not needed any more
         Event heard;                  // `lost`, for the host: whether an event of a graph wakes a thread that sleeps is not documented
         Event forked, joined;         // what runs beside may begin, has ended
+        Event complete, followed;     // a bucket; what the codec does with them all
         std::vector<Event> buckets;   // complete, by bucket
         std::vector<Event> copied;    // to the host
         bool used = false;
     };
     struct Gpu {
         Buffer parameters, copies;
-        Frame frame;                       // for refreshing copies
+        Frame frame;                        // for refreshing copies
         std::vector<GraphExec> refreshes;   // by bucket; the first GPU's are part of CudaNet::updates_
     };
     Status make(Build& build, Program& program);
-    Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
+    Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program, Work work);
     /// Everything that a block or an evaluation does on the device, in the lane's stream.
-    Status enqueue(const Program& program, uint32_t lane, bool training, NetTrace* trace = nullptr);
+    Status enqueue(const Program& program, uint32_t lane, Work work, NetTrace* trace = nullptr);
     /// stage() and enqueue() by graph, behind whatever the lane has to wait for.
-    Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, bool training);
-    Status deliver(uint32_t lane, BlockId id, GradientSink& sink);
+    Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, Work work);
+    Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work);
     Status upload();
     static constexpr uint32_t all_buckets = ~0u;
     /// A bucket's sum on the first GPU: the optimiser, and copies of weights.
@@ -106,14 +108,14 @@ private:
     InputLayout input_{};
     std::vector<Lane> lanes_;
     std::vector<Gpu> gpus_;
-    Buffer mirror_, words_;              // the parameters' copy on the host; a bucket's sum; on the first GPU
-    std::vector<uint64_t> update_at_;    // by bucket, in:
-    Buffer update_now_, update_here_;    // ApplyNow, double unit [group]; on the first GPU, on the host
-    std::vector<GraphExec> updates_;     // by bucket
-    std::vector<bool> updated_;          // by bucket, since the last block
+    Buffer mirror_, words_;             // the parameters' copy on the host; a bucket's sum; on the first GPU
+    std::vector<uint64_t> update_at_;   // by bucket, in:
+    Buffer update_now_, update_here_;   // ApplyNow, double unit [group]; on the first GPU, on the host
+    std::vector<GraphExec> updates_;    // by bucket
+    std::vector<bool> updated_;         // by bucket, since the last block
     DeviceDigest digest_;
-    std::atomic<bool> blocks_since_{false};          // the last settle()
-    bool stale_ = false;                             // mirror_
+    std::atomic<bool> blocks_since_{false};   // the last settle()
+    bool stale_ = false;                      // mirror_
     CudaOptimiser* optimiser_ = nullptr;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
@@ -270,6 +272,8 @@ Status CudaNet::ready() {
         GC_TRY(cuda::make(&lane.heard, true));
         GC_TRY(cuda::make(&lane.forked));
         GC_TRY(cuda::make(&lane.joined));
+        GC_TRY(cuda::make(&lane.complete));
+        GC_TRY(cuda::make(&lane.followed));
         lane.beside = f;
         lane.beside.stream = with.beside.stream.get();
         lane.beside.cudnn = with.beside.cudnn.get(), lane.beside.cublas = with.beside.cublas.get();
@@ -306,30 +310,32 @@ Status CudaNet::ready() {
 
     const std::vector<uint8_t> images(programs_.back().samples * input_.image_bytes);
     const std::vector<int32_t> labels(programs_.back().samples);
+    const std::vector<SamplePlace> places(programs_.back().samples);
     const std::vector<float> mean(spec_.C, 0.0f), std(spec_.C, 1.0f);
     for (uint32_t number = 0; number < lanes_.size(); ++number) {
         GC_TRY(device_.use(device_.gpu_of(number)));
         const cudaStream_t stream = device_.lanes()[number].stream.get();
         for (Program& program : programs_) {
             program.graphs.resize(lanes_.size());
-            const Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
-            for (const bool training : {false, true}) {
-                if (training && !program.training) continue;
-                GC_TRY(stage(number, samples, {0, 0}, program));
+            Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
+            for (const Work work : {Work::evaluation, Work::block, Work::quantised}) {
+                if (work != Work::evaluation && !program.training) continue;
+                if (work == Work::quantised && !device_.follower) continue;
+                if (work == Work::quantised && device_.resident) samples.resident = device_.resident, samples.places = places.data();
+                GC_TRY(stage(number, samples, {0, 0}, program, work));
                 GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
-                auto walk = [&] { return enqueue(program, number, training); };
+                auto walk = [&] { return enqueue(program, number, work); };
                 GC_TRY(walk());
                 GC_CUDA(cudaStreamSynchronize(stream));
-                Program::Graphs& graphs = program.graphs[number];
-                GC_TRY(capture(stream, walk, training ? &graphs.block : &graphs.evaluation));
+                GC_TRY(capture(stream, walk, &program.graphs[number][static_cast<size_t>(work)]));
             }
         }
     }
     return {};
 }
 
-// What a block brings, for its graph to fetch; but the images go to the device at once, from here or from its copy of the data set.
-Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program) {
+// What a block brings, for its graph to fetch; but images that come from here go to the device at once.
+Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program, Work work) {
     Lane& lane = lanes_[number];
     std::byte* to = lane.staged.host;
     *reinterpret_cast<BlockHeader*>(to) = {samples.count, id.block};
@@ -345,6 +351,7 @@ Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const
     if (samples.resident) {
         auto* places = reinterpret_cast<SamplePlace*>(to + input_.images);
         std::copy_n(samples.places, samples.count, places);
+        if (work == Work::quantised) return {};
         return samples.resident->take(number, lane.frame.stream, places, samples.count, images);
     }
     const uint64_t bytes = samples.count * input_.image_bytes;
@@ -352,11 +359,12 @@ Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const
     return check(cudaMemcpyAsync(images, to + input_.images, bytes, cudaMemcpyHostToDevice, lane.frame.stream), "cudaMemcpyAsync");
 }
 
-Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, NetTrace* trace) {
+Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetTrace* trace) {
     Lane& lane = lanes_[number];
     Frame& f = lane.frame;
-    f.training = lane.beside.training = training;
-    const cudaStream_t stream = f.stream;
+    f.training = lane.beside.training = work != Work::evaluation;
+    const cudaStream_t stream = f.stream, codec = device_.lanes()[number].codec.get();
+    CudaDevice::Follower* follower = work == Work::quantised ? device_.follower : nullptr;
     auto traced = [&](const Layer& layer, Pass pass, auto run) -> Status {
         if (!trace) return run();
         GC_CUDA(cudaStreamSynchronize(stream));
@@ -384,9 +392,13 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, 
         if (!list.empty()) GC_TRY(join());
         return walk_on(list, layer, pass);
     };
-    auto complete = [&](size_t layer, cudaStream_t in) {
-        const uint32_t bucket = bucket_of_layer_[layer];
-        return bucket == ~0u ? Status{} : record(lane.buckets[bucket], in);
+    const auto* gradient = static_cast<const std::byte*>(lane.memory[static_cast<size_t>(Place::gradient)].device);
+    auto complete = [&](uint32_t bucket, cudaStream_t in) -> Status {
+        if (bucket == ~0u) return {};
+        if (!follower) return record(lane.buckets[bucket], in);
+        GC_CUDA(cudaEventRecord(lane.complete.get(), in));
+        GC_CUDA(cudaStreamWaitEvent(codec, lane.complete.get(), 0));
+        return follower->follow(number, bucket, gradient + layout_.buckets[bucket].offset * sizeof(float), codec);
     };
     auto fork = [&](const std::vector<Operation>& list, size_t layer) -> Status {
         const cudaStream_t side = lane.beside.stream;
@@ -394,13 +406,18 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, 
         GC_CUDA(cudaEventRecord(lane.forked.get(), stream));
         GC_CUDA(cudaStreamWaitEvent(side, lane.forked.get(), 0));
         for (const Operation& operation : list) GC_TRY(operation(lane.beside));
-        GC_TRY(complete(layer, side));
+        GC_TRY(complete(bucket_of_layer_[layer], side));
         GC_CUDA(cudaEventRecord(lane.joined.get(), side));
         forked = true;
         return {};
     };
     auto input = [&]() -> Status {
         GC_CUDA(cudaMemcpyAsync(lane.input.device, lane.staged.host, input_.images, cudaMemcpyHostToDevice, stream));
+        if (follower) GC_TRY(follower->start(number, stream));
+        if (follower && device_.resident) {
+            const auto* places = reinterpret_cast<const SamplePlace*>(lane.staged.host + input_.images);
+            GC_TRY(device_.resident->take(number, stream, places, program.samples, const_cast<uint8_t*>(f.images)));
+        }
         return normalise(stream, f.values(program.input), f.images, f.scale, f.shift, f.header,
                          {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad});
     };
@@ -409,34 +426,34 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, bool training, 
     GC_CUDA(cudaMemcpyAsync(lane.results.host, lane.result.device, sizeof(LossResult) + program.samples * sizeof(int32_t),
                             cudaMemcpyDeviceToHost, stream));
     GC_TRY(record(lane.lost, stream));
-    if (!training) return {};
-    if (statistics_) GC_TRY(record(lane.buckets[0], stream));   // the forward pass has made them
+    if (!f.training) return {};
+    if (statistics_) GC_TRY(complete(0, stream));   // the forward pass has made them
     for (size_t i = layers_.size(); i-- > 0;) {
         const Operations& layer = program.layers[i];
         GC_TRY(walk(layer.before, i, Pass::backward_weights));
         if (layer.weights.empty() || trace) {
             GC_TRY(walk(layer.weights, i, Pass::backward_weights));
-            GC_TRY(complete(i, stream));
+            GC_TRY(complete(bucket_of_layer_[i], stream));
             GC_TRY(walk(layer.data, i, Pass::backward_data));
         } else {
             GC_TRY(fork(layer.weights, i));
             GC_TRY(walk_on(layer.data, i, Pass::backward_data));
         }
     }
-    return join();
+    GC_TRY(join());
+    if (!follower) return {};
+    GC_CUDA(cudaEventRecord(lane.followed.get(), codec));
+    return check(cudaStreamWaitEvent(stream, lane.followed.get(), 0), "cudaStreamWaitEvent");
 }
 
-Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, bool training) {
+Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, Work work) {
     Lane& lane = lanes_[number];
     const cudaStream_t stream = lane.frame.stream;
-    GC_TRY(device_.use(device_.gpu_of(number)));
-    GC_TRY(stage(number, samples, id, program));   // the last block's loss was waited for, so its samples have been read
+    GC_TRY(stage(number, samples, id, program, work));   // the last block's loss was waited for, so its samples have been read
     blocks_since_.store(true, std::memory_order_relaxed);
     GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
-    if (lane.used) GC_CUDA(cudaStreamWaitEvent(stream, lane.taken.get(), 0));
-    const Program::Graphs& graphs = program.graphs[number];
-    if (trace_ && training) GC_TRY(enqueue(program, number, training, trace_));
-    else GC_CUDA(cudaGraphLaunch((training ? graphs.block : graphs.evaluation).get(), stream));
+    if (trace_ && work != Work::evaluation) GC_TRY(enqueue(program, number, work, trace_));
+    else GC_CUDA(cudaGraphLaunch(program.graphs[number][static_cast<size_t>(work)].get(), stream));
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
     const cudaStream_t codec = device_.lanes()[number].codec.get();   // has nothing to do: its last work was waited for by `stream`
     GC_CUDA(cudaStreamWaitEvent(codec, lane.lost.get(), 0));
@@ -451,15 +468,23 @@ Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, Gradi
     GC_TRY(program_find(programs_, samples.count, true, &program));
     if (cancelled(id.step)) return step_cancelled;
     Lane& lane = lanes_[number];
-    GC_TRY(start(*program, number, samples, id, true));
+    GC_TRY(device_.use(device_.gpu_of(number)));
+    if (std::exchange(lane.used, false)) GC_CUDA(cudaStreamWaitEvent(lane.frame.stream, lane.taken.get(), 0));
+    Status begun;
+    const bool quantised = program->graphs[number][static_cast<size_t>(Work::quantised)] && sink.on_device() &&
+                           samples.resident == device_.resident && sink.begin(number, id, &begun);
+    GC_TRY(begun);
+    const Work work = quantised ? Work::quantised : Work::block;
+    GC_TRY(start(*program, number, samples, id, work));
     sink.loss(number, id, lane.results.as<LossResult>()->loss);
-    const Status status = deliver(number, id, sink);
+    const Status status = deliver(number, id, sink, work);
+    if (quantised) return status;
     GC_CUDA(cudaEventRecord(lane.taken.get(), device_.lanes()[number].codec.get()));
     lane.used = true;
     return status;
 }
 
-Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink) {
+Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work work) {
     Lane& lane = lanes_[number];
     const cudaStream_t codec = device_.lanes()[number].codec.get();
     const bool device = sink.on_device();
@@ -476,8 +501,8 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink) {
     }
     for (uint32_t b = 0; b < buckets; ++b) {
         if (cancelled(id.step)) return step_cancelled;
-        if (device) GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
-        else GC_TRY(wait(lane.copied[b]));
+        if (device && work == Work::block) GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
+        if (!device) GC_TRY(wait(lane.copied[b]));
         GC_TRY(sink.bucket(number, id, b, part(device ? gradient : lane.gradient, b)));
     }
     return {};
@@ -488,7 +513,8 @@ Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* righ
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));
-    GC_TRY(start(*program, number, samples, {0, 0}, false));
+    GC_TRY(device_.use(device_.gpu_of(number)));
+    GC_TRY(start(*program, number, samples, {0, 0}, Work::evaluation));
     const auto* result = lanes_[number].results.as<LossResult>();
     *right = static_cast<uint32_t>(result->right), *loss = result->loss;
     if (predicted) std::copy_n(reinterpret_cast<const int32_t*>(result + 1), samples.count, predicted);

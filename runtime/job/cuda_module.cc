@@ -85,8 +85,8 @@ Status Computer::ready(Arena& arena) {
     if (!device) return net_cpu_ready(*net);
     device->share(arena.whole());
     GC_TRY(device->seal());
-    GC_TRY(module->net_ready(*net));
-    return module->codec_ready(*codec);
+    GC_TRY(module->codec_ready(*codec));   // before the net, whose graphs take it in
+    return module->net_ready(*net);
 }
 
 }   // namespace gradcast

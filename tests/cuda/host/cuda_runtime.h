@@ -206,9 +206,9 @@ cudaError_t cuda_host_launch(const char* name, void (*kernel)(Parameters...), di
 /// A library's call: `body` runs once, with the stream's device memory in reach.
 cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body);
 /// How often something was launched, copied or run so far, in streams and replayed graphs; allocations of memory, streams, events and
-/// graphs.
+/// graphs; calls that wait; kernels and libraries' calls launched outside of graphs; graphs launched.
 struct CudaHostCounts {
-    uint64_t run, allocations, synchronisations;
+    uint64_t run, allocations, synchronisations, kernels, graphs;
 };
 CudaHostCounts cuda_host_counts();
 /// How many calls so far would have given that device a context, had there been none: those that are about the current device.

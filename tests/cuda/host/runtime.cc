@@ -97,7 +97,7 @@ struct Runtime {
     bool open[devices_max] = {};
     int devices = 2;
     size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
-    std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0};
+    std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0};
     std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
     uint64_t launches = 0;
     bool helper = false;   // a thread runs what nobody waits for
@@ -422,11 +422,12 @@ cudaError_t cuda_host_grid(const char* name, dim3 grid, dim3 threads, cudaStream
 cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body) {
     CUstream_st* on = stream_of(stream);
     if (on->device != device) return result(cudaErrorInvalidResourceHandle);
+    if (!on->capture) ++rt().kernels;
     return result(issue(on, {name, device, false, std::move(body), {}, {}}));
 }
 
 uint64_t cuda_host_calls(int of) { return rt().calls[of]; }
-CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations}; }
+CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations, rt().kernels, rt().graphs}; }
 
 // ---- errors, devices -------------------------------------------------------------------------------------------------------------
 
@@ -791,6 +792,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (on->capture) return result(cudaErrorStreamCaptureUnsupported);   // child graphs: nobody needs them
     if (cudaError_t error = issue(on, {"cudaGraphLaunch", on->device, false, [graph = exec->graph] { graph_run(*graph); }, {}, {}}))
         return result(error);
+    ++rt().graphs;
     std::lock_guard lock(rt().queues);
     for (cudaEvent_t each : exec->graph->events) each->position = {on, on->issued}, each->recorded = true, each->capture = nullptr;
     return cudaSuccess;

@@ -51,6 +51,11 @@ public:
         home.plan_pinned("quantised", bucket_words_ * word_bytes_, &words_here_);
         home.plan_pinned("quantised", combined_max * word_bytes_, &combined_here_);
         home.plan_pinned("quantised", sizeof(CombineTask), &combine_task_here_);
+        uint64_t whole = 0;
+        for (size_t b = 0; b < layout.buckets.size(); ++b)
+            if (layout.buckets[b].count != host_->words().buckets[b].count) whole = std::max(whole, layout.buckets[b].count * sizeof(int32_t));
+        home.plan("quantised", whole, &whole_);
+        home.plan_pinned("quantised", whole, &whole_here_);
     }
 
     ~CudaCodec() override {
@@ -91,6 +96,7 @@ public:
                 GC_TRY(capture(with.stream.get(), all, &with.graphs.emplace_back()));
             }
         }
+        GC_TRY(make(&uploaded_));
         GC_TRY(make(&combiner_));
         *combine_task_here_.as<CombineTask>() = {};
         auto encode = [this]() -> Status {
@@ -129,7 +135,7 @@ public:
         Lane& lane = lanes_[number];
         const cudaStream_t stream = device_.lanes()[number].stream.get();
         GC_TRY(device_.use(device_.gpu_of(number)));
-        GC_TRY(record(lane.before, stream));
+        GC_CUDA(cudaEventRecord(lane.before.get(), stream));
         lane.begun.fetch_add(1, std::memory_order_release);   // finish() may wait for `before` now
         auto* now = lane.now_here.as<QuantiseNow>();
         for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
@@ -172,7 +178,7 @@ public:
                 task.found[task.sources] = nullptr, task.from[task.sources++] = staged(other);
             GC_CUDA(cudaGraphLaunch(with.graphs[bucket].get(), with.stream.get()));
             if (g == 0) break;
-            GC_TRY(record(with.done, with.stream.get()));
+            GC_CUDA(cudaEventRecord(with.done.get(), with.stream.get()));
             GC_TRY(device_.use(*device_.gpus()[0]));
             GC_CUDA(cudaStreamWaitEvent(home, with.done.get(), 0));
             GC_CUDA(cudaMemcpyPeerAsync(staged(g), device_.gpus()[0]->number, with.sum.device, gpu->number, bytes, home));
@@ -192,7 +198,11 @@ public:
     }
 
     const Layout& words() const override { return host_->words(); }
-    Sum whole(const Sum& sum) override { return host_->whole(sum); }
+    Sum whole(const Sum& sum) override {
+        Sum all = host_->whole(sum);
+        if (all.words.host != sum.words.host) GC_ASSERT(upload(&all.words).ok());   // what fails here has failed before, in finish()
+        return all;
+    }
     void probe(const float* gradient) override { host_->probe(gradient); }
     std::span<const double> units(uint32_t bucket) const override { return host_->units(bucket); }
     void commit(const Sum& sum) override { host_->commit(sum); }
@@ -276,6 +286,21 @@ private:
         Buffer sum;                      // of the bucket, of this GPU's lanes
         std::vector<GraphExec> graphs;   // by bucket
     };
+
+    // To the first GPU, where it is used in the order of its stream, by way of page-locked memory: so nothing waits.
+    Status upload(Buffer* words) {
+        GC_ASSERT(words->bytes <= whole_.bytes);
+        GC_TRY(device_.use(*device_.gpus()[0]));
+        if (cudaEventQuery(uploaded_.get()) != cudaSuccess) {
+            (void)cudaGetLastError();   // which would be the next launch's
+            GC_CUDA(cudaEventSynchronize(uploaded_.get()));
+        }
+        const cudaStream_t stream = device_.gpus()[0]->stream.get();
+        std::memcpy(whole_here_.host, words->host, words->bytes);
+        GC_CUDA(cudaMemcpyAsync(whole_.device, whole_here_.host, words->bytes, cudaMemcpyHostToDevice, stream));
+        words->device = whole_.device;
+        return check(cudaEventRecord(uploaded_.get(), stream), "cudaEventRecord");
+    }
 
     uint32_t index(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
     void* staged(size_t gpu) const { return static_cast<char*>(staged_.device) + (gpu - 1) * bucket_words_ * word_bytes_; }
@@ -432,6 +457,9 @@ private:
     std::vector<Finisher> finishers_;   // by GPU
     Buffer staged_;                     // GPU 0: sums of the others
     Buffer words_here_;
+    // Of whole().
+    Buffer whole_, whole_here_;
+    Event uploaded_;
     // Of combine(), which the network's thread alone calls.
     std::deque<std::pair<Buffer, void**>> kept_;
     Stream combiner_;
