@@ -223,13 +223,17 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
                                           OptimiserConfig{.kind = "adam", .lr = 0.01, .weight_decay = 0.01}})
         for (const Word word : {Word::i16, Word::i32, Word::i64}) {
             Rig cpu(spec, sizes({2}), config);
+            std::vector<uint64_t> all(3 * cpu.net->layout().elements);   // page-locked, so that no copy of words waits
             CudaRig gpu(spec, sizes({2}), config);
+            gpu.device.share({reinterpret_cast<std::byte*>(all.data()), nullptr, all.size() * 8, 0});
+            std::span<uint64_t> free = all;
             std::mt19937_64 random(5);
             for (StepId step = 0; step < 3; ++step) {
                 cpu.optimiser->step(step), gpu.optimiser->step(step);
                 for (uint32_t b = 0; b < cpu.net->layout().buckets.size(); ++b) {
                     const Bucket& bucket = cpu.net->layout().buckets[b];
-                    std::vector<uint64_t> words(bucket.count);
+                    const std::span<uint64_t> words = free.first(bucket.count);
+                    free = free.subspan(bucket.count);
                     for (uint64_t& each : words)
                         each = word == Word::i64 ? static_cast<uint64_t>(static_cast<int64_t>(random()) >> 30) : random();
                     const std::vector<double> units(bucket.group_count, word == Word::i32 ? 0x1p-31 / 3 : 0x1p-15 / 3);

@@ -174,8 +174,10 @@ public:
             task.to = g == 0 && plan.words.device ? plan.words.device : with.sum.device;
             task.sources = 0, task.word = plan.word, task.audit = g == 0 && plan.audit, task.digest = 0;
             GC_TRY(sources(g, step, bucket, plan, &task));
-            for (size_t other = 1; g == 0 && other < finishers_.size(); ++other)
+            for (size_t other = 1; g == 0 && other < finishers_.size(); ++other) {
+                GC_ASSERT(task.sources < sources_max);
                 task.found[task.sources] = nullptr, task.from[task.sources++] = staged(other);
+            }
             GC_CUDA(cudaGraphLaunch(with.graphs[bucket].get(), with.stream.get()));
             if (g == 0) break;
             GC_CUDA(cudaEventRecord(with.done.get(), with.stream.get()));
