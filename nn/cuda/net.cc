@@ -455,7 +455,7 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
     if (trace_ && work != Work::evaluation) GC_TRY(enqueue(program, number, work, trace_));
     else GC_CUDA(cudaGraphLaunch(program.graphs[number][static_cast<size_t>(work)].get(), stream));
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
-    const cudaStream_t codec = device_.lanes()[number].codec.get();   // has nothing to do: its last work was waited for by `stream`
+    const cudaStream_t codec = device_.lanes()[number].codec.get();   // which has nothing else to do, or what `stream` waits for
     GC_CUDA(cudaStreamWaitEvent(codec, lane.lost.get(), 0));
     GC_CUDA(cudaEventRecord(lane.heard.get(), codec));
     return wait(lane.heard);

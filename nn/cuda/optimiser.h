@@ -26,6 +26,8 @@ class CudaOptimiser final : public Optimiser {
 public:
     /// Plans the state; ready() follows Device::seal().
     CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device);
+    CudaOptimiser(const CudaOptimiser&) = delete;
+    ~CudaOptimiser() override { (void)device_.use(gpu_); }   // this thread's may be another, even one that is not ours
     Status ready();
     void step(StepId step) override;
     void update(uint64_t, std::span<float>, std::span<const float>) override { GC_ASSERT(!"parameters are on a GPU: see apply()"); }

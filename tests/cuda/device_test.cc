@@ -5,6 +5,7 @@
 
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/nets.h"
+#include "transport/code/cuda/codec.h"
 
 namespace gradcast {
 namespace {
@@ -29,8 +30,16 @@ TEST(CudaDevice, LeavesOtherGpusAlone) {
     });
     on_a_thread([&] { rig.reset(); });
     auto device = std::make_unique<cuda::CudaDevice>();   // one that no net goes before
-    on_a_thread([&] { EXPECT_TRUE(device->open({.lanes_max = 2, .lanes_per_gpu = 2, .numbers = {1}}).ok()); });
+    const Layout layout{.elements = 10, .groups = {{0, 10, "fc", false}}, .buckets = {{0, 10, 0, 1}}};
+    std::unique_ptr<Codec> codec;
+    on_a_thread([&] {
+        EXPECT_TRUE(device->open({.lanes_max = 2, .lanes_per_gpu = 2, .numbers = {1}}).ok());
+        codec = cuda::codec_plan(layout, {Quantiser::auto32, 64, 2, 99}, *device);
+        codec->device()->expect(1);
+        EXPECT_TRUE(device->seal().ok() && cuda::codec_ready(*codec).ok());
+    });
     on_a_thread([&] { device->share({sums.data(), nullptr, sums.size(), 0}); });
+    on_a_thread([&] { codec.reset(); });
     on_a_thread([&] { device.reset(); });
     EXPECT_EQ(cuda_host_calls(0), before);
     EXPECT_EQ(cudaHostUnregister(sums.data()), cudaErrorHostMemoryNotRegistered);   // it has been given back

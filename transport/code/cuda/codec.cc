@@ -53,12 +53,14 @@ public:
         home.plan_pinned("quantised", sizeof(CombineTask), &combine_task_here_);
         uint64_t whole = 0;
         for (size_t b = 0; b < layout.buckets.size(); ++b)
-            if (layout.buckets[b].count != host_->words().buckets[b].count) whole = std::max(whole, layout.buckets[b].count * sizeof(int32_t));
+            if (layout.buckets[b].count != host_->words().buckets[b].count)
+                whole = std::max(whole, layout.buckets[b].count * sizeof(int32_t));
         home.plan("quantised", whole, &whole_);
         home.plan_pinned("quantised", whole, &whole_here_);
     }
 
     ~CudaCodec() override {
+        (void)device_.use(*device_.gpus()[0]);   // this thread's may be another, even one that is not ours
         for (auto& finisher : finishers_)
             if (finisher.stream) cudaStreamSynchronize(finisher.stream.get());
         if (device_.follower == this) device_.follower = nullptr;
@@ -86,7 +88,7 @@ public:
             GC_TRY(device_.use(*device_.gpus()[g]));
             Finisher& with = finishers_[g];
             GC_TRY(make(&with.stream));
-            GC_TRY(make(&with.done));
+            GC_TRY(make(&with.done, g == 0));                            // the first GPU's is waited for by finish()
             std::memset(with.task_here.host, 0, with.task_here.bytes);   // the sum of nothing
             with.task_here.as<SumTask>()->to = with.sum.device;
             for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
@@ -193,7 +195,8 @@ public:
             GC_CUDA(cudaMemcpyAsync(to, finishers_[0].sum.device, bytes, cudaMemcpyDeviceToHost, home));
             here = to;
         }
-        GC_CUDA(cudaStreamSynchronize(home));   // which comes after those of the others
+        GC_CUDA(cudaEventRecord(finishers_[0].done.get(), home));   // which comes after those of the others
+        GC_TRY(wait(finishers_[0].done));
         if (here && here != plan.words.host) std::memcpy(plan.words.host, here, bytes);
         plan.record->digest = finishers_[0].task_here.as<SumTask>()->digest;
         return fold(step, bucket, plan);
@@ -346,9 +349,9 @@ private:
         GC_TRY(gather(task, words.group_count, stream));
         constexpr uint64_t told = offsetof(SumTask, digest);
         const uint64_t bytes = sizeof(SumTask) - told + words.group_count * sizeof(Found);
-        return check(cudaMemcpyAsync(with.task_here.host + told, reinterpret_cast<std::byte*>(task) + told, bytes, cudaMemcpyDeviceToHost,
-                                     stream),
-                     "cudaMemcpyAsync");
+        return check(
+            cudaMemcpyAsync(with.task_here.host + told, reinterpret_cast<std::byte*>(task) + told, bytes, cudaMemcpyDeviceToHost, stream),
+            "cudaMemcpyAsync");
     }
 
     Status enqueue(uint32_t bucket, QuantiseTask& task, cudaStream_t stream) const {
