@@ -9,6 +9,9 @@ namespace {
 // What NVIDIA advises for Hopper; smaller GPUs take less, but one number keeps the choice of kernels the same.
 constexpr uint64_t cublas_workspace_bytes = 32 << 20;
 
+// What cuDNN and cuBLAS load when a kernel is first used, and graphs, come on top of what is planned.
+constexpr uint64_t libraries_bytes_max = uint64_t{512} << 20;
+
 std::string triple(uint64_t major, uint64_t minor, uint64_t patch) { return fmt::format("{}.{}.{}", major, minor, patch); }
 
 }   // namespace
@@ -81,11 +84,13 @@ Status CudaDevice::seal() {
         GC_TRY(use(*gpu));
         size_t free = 0, total = 0;
         GC_CUDA(cudaMemGetInfo(&free, &total));
-        if (const uint64_t bytes = gpu->arena.device_bytes(); bytes > free && growing_bytes_ > 0) {
-            const uint64_t fixed = bytes - std::min(bytes, growing_bytes_), left = free - std::min<uint64_t>(free, fixed);
+        const uint64_t kept = std::min(free / 16, libraries_bytes_max), ours = free - kept;
+        if (const uint64_t bytes = gpu->arena.device_bytes(); bytes > ours && growing_bytes_ > 0) {
+            const uint64_t fixed = bytes - std::min(bytes, growing_bytes_), left = ours - std::min(ours, fixed);
             const uint64_t samples = left * growing_samples_ / growing_bytes_;
-            return fail(Code::node_memory, "GPU {} has {} MiB free of {}, but blocks of {} samples need {}; {}", gpu->number, free >> 20,
-                        total >> 20, growing_samples_, gpu->arena.budget(),
+            return fail(Code::node_memory,
+                        "GPU {} has {} MiB free of {}, {} of them for libraries' kernels, but blocks of {} samples need {}; {}",
+                        gpu->number, free >> 20, total >> 20, kept >> 20, growing_samples_, gpu->arena.budget(),
                         samples ? fmt::format("blocks of {} would fit", samples) : "not even blocks of one sample would fit");
         }
         GC_TRY(gpu->arena.seal());
