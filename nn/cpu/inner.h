@@ -1,5 +1,6 @@
 // Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Nothing is copied.  Three builds of one file; each is a kernel set of
-// its own (nn_isa).  A sample's y and dx are the same whatever other samples there are.
+// its own (nn_isa).  A sample's y and dx are the same whatever other samples there are.  Backward, terms with a dy of 0 may be left out:
+// the sums are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
 #pragma once
 #include <cstdint>
 

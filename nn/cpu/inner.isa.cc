@@ -128,11 +128,14 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
 
 // ---- backward: sums over the rows of a matrix, each times a number ----------------------------------------------------------------------
 
-/// to[i][c] (+)= sum over j < terms of factor[i * factor_row + j * factor_term] from[j][c].
+// Behind a ReLU half of a gradient is 0, and adding 0 times a number changes no sum: what is 0 for all rows of a tile is left out.
+
+/// to[i][c] (+)= sum over the j listed of factor[i * factor_row + j * factor_term] from[j][c].
 struct Sums {
-    float* to;
+    float* to[rows];
     const float *from, *factor;
-    uint64_t to_row, from_row, factor_row, factor_term;
+    uint64_t from_row, factor_row, factor_term;
+    const uint16_t* list;
     uint32_t terms;
     bool add;
 };
@@ -143,16 +146,16 @@ inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some 
     static_assert(whole || vectors == 1);
     auto get = [some](const float* from) { return whole ? load(from) : some.load(from); };
     auto put = [some](float* at, const V& v) { whole ? store(at, v) : some.store(at, v); };
-    const uint64_t to_row = t.to_row, from_row = t.from_row, factor_row = t.factor_row, factor_term = t.factor_term;
-    float* const to = t.to + c;
+    const uint64_t from_row = t.from_row, factor_row = t.factor_row, factor_term = t.factor_term;
     V sum[height][vectors] = {};
     if (t.add) {
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(to + i * to_row + v * width);
+            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(t.to[i] + c + v * width);
         }
     }
-    const float *from = t.from + c, *factor = t.factor;
-    for (uint32_t j = t.terms; j > 0; --j, from += from_row, factor += factor_term) {
+    const float* const first = t.from + c;
+    for (const uint16_t *j = t.list, *const end = j + t.terms; j < end; ++j) {
+        const float *from = first + *j * from_row, *factor = t.factor + *j * factor_term;
         V value[vectors];
         GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) value[v] = get(from + v * width);
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
@@ -161,7 +164,7 @@ inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some 
         }
     }
     GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) put(to + i * to_row + v * width, sum[i][v]);
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) put(t.to[i] + c + v * width, sum[i][v]);
     }
 }
 
@@ -173,51 +176,120 @@ void sums_of_rows(const Sums& t, uint64_t C) {
     if (c < C) sums<height, 1, false>(t, c, {static_cast<uint32_t>(C - c)});
 }
 
+uint32_t without_sign(float value) { return __builtin_bit_cast(uint32_t, value) << 1; }
+
+/// Lists those of `count` columns that are not 0 in all of some rows.
+uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t height, uint32_t count) {
+    constexpr uint32_t together = 64;
+    uint32_t terms = 0;
+    for (uint32_t j = 0; j < count; j += together) {
+        const uint32_t some = least(together, count - j);
+        uint32_t any[together] = {};
+        for (uint32_t i = 0; i < height; ++i)
+            for (uint32_t k = 0; k < some; ++k) any[k] |= without_sign(from[i * row + j + k]);
+        for (uint32_t k = 0; k < some; ++k) list[terms] = static_cast<uint16_t>(j + k), terms += any[k] != 0;
+    }
+    return terms;
+}
+
 template <size_t... i>
 constexpr auto rows_of(std::index_sequence<i...>) {
     return std::array{sums_of_rows<i + 1>...};
 }
 
-/// `left` rows of C columns.
-void sums_of(uint32_t left, Sums t, uint64_t C) {
+void backward_data(float* dx, const float* dy, const float* w, const InnerShape& s) {
     constexpr auto each = rows_of(std::make_index_sequence<rows>());
-    for (uint32_t height = 0; left; left -= height) {
-        height = part(left, rows);
-        each[height - 1](t, C);
-        t.to += height * t.to_row, t.factor += height * t.factor_row;
+    constexpr uint32_t strip = columns * width;   // of weights, whose rows
+    constexpr uint32_t together = 512;            // stay in the second-level cache while all samples use them
+    constexpr uint32_t most = 256;                // as many as there are lists for
+    struct {
+        uint32_t n, height, terms;
+        uint16_t list[together];
+    } tiles[most / rows + 2];
+    for (uint32_t first = 0; first < s.N; first += most)
+        for (uint32_t k = 0; k < s.K; k += together) {
+            uint32_t count = 0;
+            for (uint32_t n = first, end = least(first + most, s.N); n < end; n += tiles[count++].height) {
+                auto& tile = tiles[count];
+                tile.n = n, tile.height = part(end - n, rows);
+                tile.terms = not_zero(tile.list, dy + uint64_t{n} * s.K + k, s.K, tile.height, least(together, s.K - k));
+            }
+            for (uint32_t c = 0; c < s.C; c += strip)
+                for (uint32_t i = 0; i < count; ++i) {
+                    const auto& [n, height, terms, list] = tiles[i];
+                    Sums t{.to = {},
+                           .from = w + uint64_t{k} * s.C + c,
+                           .factor = dy + uint64_t{n} * s.K + k,
+                           .from_row = s.C,
+                           .factor_row = s.K,
+                           .factor_term = 1,
+                           .list = list,
+                           .terms = terms,
+                           .add = k > 0};
+                    for (uint32_t row = 0; row < height; ++row) t.to[row] = dx + uint64_t{n + row} * s.C + c;
+                    each[height - 1](t, least(strip, s.C - c));
+                }
+        }
+}
+
+constexpr uint32_t sorted_most = 64;   // outputs
+
+/// Outputs 0 .. count - 1 such that those with 0 for about as many samples are beside one another.
+void sort_outputs(uint8_t* order, const float* dy, const InnerShape& s, uint32_t count) {
+    constexpr uint32_t classes = 32;
+    uint32_t active[sorted_most] = {}, begin[classes + 1] = {};
+    for (uint32_t n = 0; n < s.N; ++n)
+        for (uint32_t i = 0; i < count; ++i) active[i] += without_sign(dy[uint64_t{n} * s.K + i]) != 0;
+    for (uint32_t i = 0; i < count; ++i) ++begin[(active[i] = active[i] * uint64_t{classes} / (uint64_t{s.N} + 1)) + 1];
+    for (uint32_t i = 0; i < classes; ++i) begin[i + 1] += begin[i];
+    for (uint32_t i = 0; i < count; ++i) order[begin[active[i]]++] = static_cast<uint8_t>(i);
+}
+
+template <uint32_t height>
+void weights_of(float* dw, const float* dy, const float* x, const InnerShape& s, const uint8_t* order) {
+    constexpr uint32_t most = 128;   // samples
+    for (uint32_t first = 0; first < s.N; first += most) {
+        float factor[most * height];   // one sample behind the other: in dy they are often 4096 bytes apart
+        uint16_t list[most];
+        Sums t{.to = {},
+               .from = x + uint64_t{first} * s.C,
+               .factor = factor,
+               .from_row = s.C,
+               .factor_row = 1,
+               .factor_term = height,
+               .list = list,
+               .terms = 0,
+               .add = first > 0};
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) t.to[i] = dw + uint64_t{order[i]} * s.C;
+        for (uint32_t n = 0, count = least(most, s.N - first); n < count; ++n) {
+            const float* from = dy + uint64_t{first + n} * s.K;
+            uint32_t any = 0;
+            GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
+                const float value = from[order[i]];
+                factor[n * height + i] = value, any |= without_sign(value);
+            }
+            list[t.terms] = static_cast<uint16_t>(n), t.terms += any != 0;
+        }
+        sums_of_rows<height>(t, s.C);
     }
 }
 
-void backward_data(float* dx, const float* dy, const float* w, const InnerShape& s) {
-    constexpr uint32_t strip = columns * width;   // of weights, whose rows
-    constexpr uint32_t together = 512;            // stay in the second-level cache while all samples use them
-    for (uint32_t k = 0; k < s.K; k += together)
-        for (uint32_t c = 0; c < s.C; c += strip)
-            sums_of(s.N,
-                    {.to = dx + c,
-                     .from = w + uint64_t{k} * s.C + c,
-                     .factor = dy + k,
-                     .to_row = s.C,
-                     .from_row = s.C,
-                     .factor_row = s.K,
-                     .factor_term = 1,
-                     .terms = least(together, s.K - k),
-                     .add = k > 0},
-                    least(strip, s.C - c));
+template <size_t... i>
+constexpr auto weights_all(std::index_sequence<i...>) {
+    return std::array{weights_of<i + 1>...};
 }
 
 void backward_weights(float* dw, const float* dy, const float* x, const InnerShape& s, uint32_t first, uint32_t end) {
-    sums_of(end - first,
-            {.to = dw,
-             .from = x,
-             .factor = dy + first,
-             .to_row = s.C,
-             .from_row = s.C,
-             .factor_row = 1,
-             .factor_term = s.K,
-             .terms = s.N,
-             .add = false},
-            s.C);
+    constexpr auto each = weights_all(std::make_index_sequence<rows>());
+    for (uint32_t k = first; k < end; k += sorted_most, dw += uint64_t{sorted_most} * s.C) {
+        const uint32_t count = least(sorted_most, end - k);
+        uint8_t order[sorted_most];
+        sort_outputs(order, dy + k, s, count);
+        for (uint32_t i = 0, height = 0; i < count; i += height) {
+            height = part(count - i, rows);
+            each[height - 1](dw, dy + k, x, s, order + i);
+        }
+    }
 }
 
 void backward_bias(float* db, const float* dy, const InnerShape& s) {
