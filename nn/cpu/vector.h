@@ -41,6 +41,13 @@ inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, cons
     sum += a * b;
 #endif
 }
+#if defined(__AVX512BF16__)
+/// Of words of two bf16: sum += a.first b.first + a.second b.second, as the instruction adds up.
+inline __attribute__((always_inline)) I all(int32_t value) { return value - I{}; }
+inline __attribute__((always_inline)) void multiply_add(V& sum, const I& a, const I& b) {
+    sum = (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#endif
 constexpr uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 }   // namespace GC_ISA

@@ -31,5 +31,8 @@ struct WideKernels {
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& shape);
 };
 const WideKernels& wide_kernels(Isa isa);
+/// Multiply bf16, with AVX512-BF16 alone: 1x1; and any kernel up to 8x8 of fewer than 16 channels, x [N, C, H, W], which is never `turned`.
+/// What is read and written is float.
+const WideKernels& wide_bf16_kernels();
 
 }   // namespace gradcast

@@ -1,176 +1,10 @@
 #include "nn/cpu/wide.h"
 
-#include "nn/cpu/vector.h"
+#include "nn/cpu/product.h"
 
 namespace gradcast {
 namespace GC_ISA {
 namespace {
-
-// ---- matrix products -----------------------------------------------------------------------------------------------------------------
-// Of matrices [channels/16][rows][16].  A tile is rows x panel vectors: what the registers hold.
-
-constexpr uint32_t rows = width == 16 ? 8 : 4, panel = 3;
-constexpr uint32_t chunk = 64;   // pixels of a 1x1 convolution whose channels stay in the second-level cache
-
-/// How many vectors come next of `left`, such that none is left alone.
-uint32_t panel_of(uint32_t left) { return left == 4 ? 2 : least(left, panel); }
-
-/// Where a vector of channels begins, by its number.
-uint64_t place(uint32_t vector, uint64_t plane) { return vector * width / 16 * plane + vector * width % 16; }
-
-/// sum += a b, of so many terms; meanwhile as many lines of memory are fetched ahead.
-template <uint32_t height, uint32_t vectors, uint32_t a_row, uint32_t a_term>
-inline __attribute__((always_inline)) void multiply(V (&sum)[height][vectors], const float* a, const float* const (&b)[vectors],
-                                                    uint64_t b_term, uint32_t terms, const float* ahead) {
-    for (uint32_t j = 0; j < terms; ++j) {
-        V value[vectors];
-        __builtin_prefetch(ahead + j * 16, 0, 2);
-#pragma GCC unroll 8
-        for (uint32_t v = 0; v < vectors; ++v) value[v] = load(b[v] + j * b_term);
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < height; ++i) {
-            const V factor = all(a[i * a_row + uint64_t{j} * a_term]);
-#pragma GCC unroll 8
-            for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], factor, value[v]);
-        }
-    }
-}
-
-/// What becomes of sums before they are stored.
-struct Finish {
-    const float* bias = nullptr;   // [K]
-    bool rectify = false;
-    const float* mask = nullptr;   // in the order of y
-    void operator()(float* y, uint64_t at, V value) const {
-        if (rectify) value = value < 0 ? V{} : value;
-        if (mask) value = load(mask + at) > 0 ? value : V{};
-        store(y + at, value);
-    }
-    V start(uint32_t vector) const { return bias ? load(bias + vector * width) : V{}; }
-};
-
-/// y = x w:  w is [panels][C][vectors of the panel].
-struct Rows {
-    float* y;
-    const float *x, *w;
-    uint64_t y_plane, x_plane;
-    uint32_t C, K;
-    Finish finish;
-    const float* next = nullptr;   // x of the rows that come next, which are fetched ahead; null: the weights are
-};
-
-template <uint32_t height, uint32_t vectors>
-void rows_tile(const Rows& t, uint64_t row, uint32_t vector) {
-    V sum[height][vectors];
-    const float* b[vectors];
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < vectors; ++v) {
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < height; ++i) sum[i][v] = t.finish.start(vector + v);
-        b[v] = t.w + uint64_t{vector} * width * t.C + v * width;
-    }
-    const float* a = t.x + row * 16;
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < vectors; ++v)
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < height; ++i) {
-            __builtin_prefetch(t.y + place(vector + v, t.y_plane) + (row + i) * 16, 1);
-            if (t.finish.mask) __builtin_prefetch(t.finish.mask + place(vector + v, t.y_plane) + (row + i) * 16);
-        }
-    for (uint32_t c = 0; c < t.C; c += 16, a += t.x_plane) {
-        if (t.next && vector == 0)
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < height; ++i) __builtin_prefetch(t.next + c / 16 * t.x_plane + (row + i) * 16, 0, 2);
-        const float* ahead = t.next ? a : t.w + (uint64_t{vector + vectors} * width + row / rows * 16) * t.C + c * 16;
-        multiply<height, vectors, 16, 1>(sum, a, b, vectors * width, 16, ahead);
-        for (const float*& each : b) each += 16 * vectors * width;
-    }
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < vectors; ++v)
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < height; ++i) t.finish(t.y, place(vector + v, t.y_plane) + (row + i) * 16, sum[i][v]);
-}
-
-template <uint32_t vectors>
-void rows_panel(const Rows& t, uint64_t row, uint64_t end, uint32_t vector) {
-    for (; row + rows <= end; row += rows) rows_tile<rows, vectors>(t, row, vector);
-    for (; row < end; ++row) rows_tile<1, vectors>(t, row, vector);
-}
-
-void rows_product(const Rows& t, uint64_t row, uint64_t end) {
-    for (uint32_t vector = 0, count = 0; vector < t.K / width; vector += count) {
-        count = panel_of(t.K / width - vector);
-        if (count == 3) rows_panel<3>(t, row, end, vector);
-        else if (count == 2) rows_panel<2>(t, row, end, vector);
-        else rows_panel<1>(t, row, end, vector);
-    }
-}
-
-/// w [C][K] = the sum over rows of x and y (and of what is in w).
-struct Sums {
-    float* w;
-    const float *x, *y;
-    uint64_t x_plane, y_plane;
-    uint32_t C, K, terms;
-    bool add;
-    struct Runs {   // of memory, each of as many lines as there are rows
-        const float* from;
-        uint64_t stride;
-        uint32_t count;
-    };
-    Runs ahead[2];   // what is needed next: a run is fetched with each tile
-    uint32_t run = 0;
-    const float* next() {
-        const uint32_t i = run++;
-        if (i < ahead[0].count) return ahead[0].from + i * ahead[0].stride;
-        return i - ahead[0].count < ahead[1].count ? ahead[1].from + (i - ahead[0].count) * ahead[1].stride : x;
-    }
-};
-
-template <uint32_t vectors>
-void sums_panel(Sums& t, uint32_t vector) {
-    const float* b[vectors];
-#pragma GCC unroll 8
-    for (uint32_t v = 0; v < vectors; ++v) b[v] = t.y + place(vector + v, t.y_plane);
-    for (uint32_t c = 0; c < t.C; c += rows) {
-        V sum[rows][vectors];
-        float* w = t.w + uint64_t{c} * t.K + vector * width;
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < rows; ++i)
-#pragma GCC unroll 8
-            for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = t.add ? load(w + uint64_t{i} * t.K + v * width) : V{};
-        multiply<rows, vectors, 1, 16>(sum, t.x + c / 16 * t.x_plane + c % 16, b, 16, t.terms, t.next());
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < rows; ++i)
-#pragma GCC unroll 8
-            for (uint32_t v = 0; v < vectors; ++v) store(w + uint64_t{i} * t.K + v * width, sum[i][v]);
-    }
-}
-
-void sums_product(Sums& t) {
-    for (uint32_t vector = 0, count = 0; vector < t.K / width; vector += count) {
-        count = panel_of(t.K / width - vector);
-        if (count == 3) sums_panel<3>(t, vector);
-        else if (count == 2) sums_panel<2>(t, vector);
-        else sums_panel<1>(t, vector);
-    }
-}
-
-/// to [K] += the sum of rows of y.
-void sums_of_rows(float* to, const float* y, uint64_t plane, uint32_t K, uint32_t terms) {
-    for (uint32_t vector = 0; vector < K / width; ++vector) {
-        V sum = load(to + vector * width);
-        for (uint32_t j = 0; j < terms; ++j) sum += load(y + place(vector, plane) + uint64_t{j} * 16);
-        store(to + vector * width, sum);
-    }
-}
-
-/// Weight [c][k] in the order of rows_product, [panels][C][vectors].
-uint64_t packed_place(uint32_t c, uint32_t vector, uint32_t C, uint32_t K) {
-    uint32_t begin = 0, count = 0;
-    for (; begin + count <= vector; count = panel_of(K / width - begin)) begin += count;
-    return uint64_t{begin} * width * C + (uint64_t{c} * count + vector - begin) * width;
-}
 
 // ---- Winograd's transforms -------------------------------------------------------------------------------------------------------------
 
@@ -354,8 +188,9 @@ struct Winograd {
                                     [&](uint32_t i, uint32_t j, const V& each) { store(value + (i * n + j) * x_size, each); });
                 }
             for (uint32_t p = 0; p < points; ++p)   // whole tiles of rows: nobody looks at what is not there
-                rows_product({y_values + p * y_size, x_values + p * x_size, packed + uint64_t{p} * s.C * s.K, plane, plane, s.C, s.K, {}},
-                             0, (count + rows - 1) / rows * rows);
+                rows_product(
+                    Rows<float>{y_values + p * y_size, x_values + p * x_size, packed + uint64_t{p} * s.C * s.K, plane, plane, s.C, s.K, {}},
+                    0, (count + rows - 1) / rows * rows);
             for (uint32_t vector = 0; vector < s.K / width; ++vector)
                 for (uint32_t t = 0; t < count; ++t) {
                     const Tiles::At at = to.at(tile + t, vector);
@@ -374,7 +209,7 @@ struct Winograd {
         return n * (point_size(s.C, together) + point_size(s.K, together)) + uint64_t{points} * s.C * s.K;
     }
 
-    static Sums::Runs runs(const Tiles& t, const float* first, uint64_t image, uint64_t images, uint32_t lines) {
+    static Sums<float>::Runs runs(const Tiles& t, const float* first, uint64_t image, uint64_t images, uint32_t lines) {
         const uint64_t size = uint64_t{t.channels} * t.H * t.W, run = uint64_t{lines} * 16;
         return {first + image * size, run, static_cast<uint32_t>(images * size / run)};
     }
@@ -403,16 +238,16 @@ struct Winograd {
                 const uint64_t begin = tile + together < tiles ? tile + together : 0,
                                end = begin + together < tiles ? begin + together : tiles;
                 const uint64_t image = begin / to.all(1), images = (end - 1) / to.all(1) + 1 - image;
-                Sums t{.w = sums + uint64_t{i} * n * s.C * s.K,
-                       .x = x_values,
-                       .y = y_values,
-                       .x_plane = plane,
-                       .y_plane = plane,
-                       .C = s.C,
-                       .K = s.K,
-                       .terms = count,
-                       .add = tile > 0,
-                       .ahead = {runs(from, x, image, images, count), runs(to, dy, image, images, count)}};
+                Sums<float> t{.w = sums + uint64_t{i} * n * s.C * s.K,
+                              .x = x_values,
+                              .y = y_values,
+                              .x_plane = plane,
+                              .y_plane = plane,
+                              .C = s.C,
+                              .K = s.K,
+                              .terms = count,
+                              .add = tile > 0,
+                              .ahead = {runs(from, x, image, images, count), runs(to, dy, image, images, count)}};
                 for (uint32_t j = 0; j < n; ++j, t.w += s.C * s.K, t.x += x_size, t.y += y_size) sums_product(t);
                 // The values at the points 1 and 1 are the sums of tiles.
                 if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
@@ -439,7 +274,7 @@ void pack_1x1(float* packed, const float* w, const WideShape& s, bool turned) {
 
 void forward_1x1(float* y, const float* x, const float* packed, const Finish& finish, const WideShape& s) {
     const uint64_t pixels = uint64_t{s.H} * s.W;
-    Rows t{y, x, packed, pixels * 16, pixels * 16, s.C, s.K, finish};
+    Rows<float> t{y, x, packed, pixels * 16, pixels * 16, s.C, s.K, finish, nullptr, pixels * 16};
     for (uint32_t image = 0; image < s.N; ++image) {
         for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
             t.next = pixel + chunk < pixels ? t.x + chunk * 16 : t.x + s.C * pixels - pixel * 16;
@@ -459,17 +294,17 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
             // What comes next: in this image, or in the one behind it.
             const uint64_t step = chunk * 16;
             const bool last = pixel + chunk >= pixels;
-            Sums t{.w = sums,
-                   .x = from,
-                   .y = y,
-                   .x_plane = plane,
-                   .y_plane = plane,
-                   .C = s.C,
-                   .K = s.K,
-                   .terms = count,
-                   .add = image > 0 || pixel > 0,
-                   .ahead = {{last ? x + (image + 1) * s.C * pixels : from + step, plane, s.C / 16},
-                             {last ? dy + (image + 1) * s.K * pixels : y + step, plane, s.K / 16}}};
+            Sums<float> t{.w = sums,
+                          .x = from,
+                          .y = y,
+                          .x_plane = plane,
+                          .y_plane = plane,
+                          .C = s.C,
+                          .K = s.K,
+                          .terms = count,
+                          .add = image > 0 || pixel > 0,
+                          .ahead = {{last ? x + (image + 1) * s.C * pixels : from + step, plane, s.C / 16},
+                                    {last ? dy + (image + 1) * s.K * pixels : y + step, plane, s.K / 16}}};
             sums_product(t);
             if (db) sums_of_rows(db, y, plane, s.K, count);
         }
