@@ -73,8 +73,7 @@ uint64_t CudaOptimiser::digest(uint64_t first) {
 
 Status CudaOptimiser::apply(float* w, uint64_t offset, const Words& words, uint64_t count) {
     auto* state = static_cast<float*>(state_.device);
-    if (config_.kind == "adam")
-        return apply_adam(gpu_.stream.get(), w + offset, state + offset, state + elements_ + offset, words, count);
+    if (config_.kind == "adam") return apply_adam(gpu_.stream.get(), w + offset, state + offset, state + elements_ + offset, words, count);
     return apply_sgd(gpu_.stream.get(), w + offset, state_.bytes ? state + offset : nullptr, words, count,
                      static_cast<float>(config_.momentum), static_cast<float>(config_.weight_decay), config_.nesterov);
 }

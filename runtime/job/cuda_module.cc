@@ -67,7 +67,7 @@ Status Computer::open(const std::string& wanted, const DeviceConfig& config, std
 }
 
 Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config,
-                     const CodecConfig& codec_config, Arena& arena) {
+                      const CodecConfig& codec_config, Arena& arena) {
     if (device) {
         GC_TRY(module->net_plan(spec, net_config, *device, &net));
         GC_TRY(module->optimiser_plan(optimiser_config, *net, &optimiser));

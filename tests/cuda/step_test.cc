@@ -32,8 +32,8 @@ struct Words {
             for (size_t b = 0; b < buckets; ++b) {
                 const Bucket &bucket = layout.buckets[b], &range = codec.words().buckets[b];
                 records[t][b].maxima = std::span(maxima[t]).subspan(bucket.group, bucket.group_count);
-                plans.push_back({word, whole.part(t * bytes + range.offset * word_bytes(word), range.count * word_bytes(word)),
-                                 &records[t][b], true});
+                plans.push_back(
+                    {word, whole.part(t * bytes + range.offset * word_bytes(word), range.count * word_bytes(word)), &records[t][b], true});
             }
         }
     }
@@ -86,7 +86,8 @@ public:
         EXPECT_TRUE(ok(cuda::optimiser_plan(c.optimiser, *net, &optimiser)));
         codec = cuda::codec_plan(net->layout(), {c.quantiser, batch, block_count, 99}, device_);
         codec->device()->expect(c.targets);
-        const DataInfo info{.count = batch, .C = spec.C, .H = spec.H, .W = spec.W, .classes = spec.classes, .mean = {}, .std = {}, .source = {}};
+        const DataInfo info{
+            .count = batch, .C = spec.C, .H = spec.H, .W = spec.W, .classes = spec.classes, .mean = {}, .std = {}, .source = {}};
         EXPECT_TRUE(!c.resident || ok(cuda::resident_plan(info, {}, device_, &resident_)));
         words = std::make_unique<Words>(*codec, net->layout(), c.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32, c.targets);
         device_.share(words->whole);
@@ -133,7 +134,8 @@ public:
         Samples samples = all;
         samples.count = block_samples, samples.labels += block * block_samples;
         samples.images += uint64_t{block} * block_samples * all.C * all.H * all.W;
-        if (resident_) samples.images = nullptr, samples.places = places_.data() + block * block_samples, samples.resident = resident_.get();
+        if (resident_)
+            samples.images = nullptr, samples.places = places_.data() + block * block_samples, samples.resident = resident_.get();
         return samples;
     }
 
@@ -192,7 +194,8 @@ private:
 };
 
 const OptimiserConfig adam{.kind = "adam", .lr = 1e-2, .schedule = "step", .decay_every = 1, .decay = 0.5};
-const OptimiserConfig sgd{.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true, .schedule = "cosine", .warm_up = 2, .steps = 5};
+const OptimiserConfig sgd{
+    .lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true, .schedule = "cosine", .warm_up = 2, .steps = 5};
 
 class CudaSteps : public testing::TestWithParam<StepCase> {};
 
@@ -269,7 +272,8 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaSteps,
                          testing::Values(StepCase{1, 1, 1, Quantiser::auto32, sgd, false}, StepCase{2, 1, 2, Quantiser::auto16, adam, true},
-                                         StepCase{3, 2, 1, Quantiser::auto16, adam, false}, StepCase{3, 2, 2, Quantiser::auto32, sgd, true}),
+                                         StepCase{3, 2, 1, Quantiser::auto16, adam, false},
+                                         StepCase{3, 2, 2, Quantiser::auto32, sgd, true}),
                          [](const auto& each) {
                              const StepCase& c = each.param;
                              return fmt::format("{}_{}lanes_{}gpus_{}targets", quantiser_name(c.quantiser), c.lanes, c.gpus, c.targets);
