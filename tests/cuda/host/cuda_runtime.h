@@ -6,7 +6,7 @@
 //  * Device memory begins as NaN, ends in guard bytes, and cannot be touched by code of the host, nor by other devices without peer access.
 //  * A thread of a block that ends while others wait at __syncthreads() stops the process, and says so.
 //  * Handles of libraries end where they were made, or the process stops; calls that would give a device a context are counted.
-// The types and names are NVIDIA's; what they do is in tests/cuda/host/runtime.cc.
+// The types and names are NVIDIA's; what they do is in tests/cuda/host/runtime.cc and kernels.cc.
 #pragma once
 #include <cmath>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The stand-in's runtime: memory, streams, events, graphs, and a block's threads as fibers that change at __syncthreads().
+// The stand-in's runtime: memory, streams, events, graphs.
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,21 +17,15 @@
 #include <utility>
 #include <vector>
 
-uint3 threadIdx, blockIdx;
-dim3 blockDim, gridDim;
+#include "tests/cuda/host/kernels.h"
 
 namespace {
 
-constexpr size_t page = 4096, guard = 256, stack_bytes = 128 * 1024;
+constexpr size_t page = 4096, guard = 256;
 constexpr unsigned threads_max = 1024;
 constexpr int devices_max = 8;
 
-[[noreturn]] void stop(const char* format, auto... args) {
-    std::fprintf(stderr, "CUDA stand-in: ");
-    std::fprintf(stderr, format, args...);
-    std::fprintf(stderr, "\n");
-    std::abort();
-}
+using cuda_host::stop;
 
 struct Stream;
 struct Position {   // everything up to operation `count` of a stream
@@ -99,8 +93,7 @@ struct Runtime {
     size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
     std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0};
     std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
-    uint64_t launches = 0;
-    bool helper = false;   // a thread runs what nobody waits for
+    bool helper = false;                             // a thread runs what nobody waits for
 
     Runtime() {
         if (const char* text = std::getenv("GC_CUDA_HOST_DEVICES")) devices = std::clamp(std::atoi(text), 0, devices_max);
@@ -122,114 +115,6 @@ int in_context() {
 cudaError_t result(cudaError_t error) {
     if (error != cudaSuccess) last = error;   // cudaErrorNotReady, too
     return error;
-}
-
-// ---- fibers ----------------------------------------------------------------------------------------------------------------------
-
-extern "C" void cuda_host_switch(void** from, void* to);
-asm(R"(
-.text
-.type cuda_host_switch,@function
-cuda_host_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-)");
-
-struct Fiber {
-    void* sp = nullptr;
-    unsigned thread = 0;
-};
-/// A block.  Threads that never wait run one after the other on one fiber; one that waits keeps its fiber, and the next takes another.
-struct Block {
-    const std::function<void()>* body;
-    const char* name;
-    unsigned threads, next, ended;
-    bool backwards;
-    void* scheduler;
-    Fiber* current;
-    std::vector<std::unique_ptr<Fiber>> fibers;
-    std::vector<Fiber*> idle, waiting, resumed;
-} block;
-
-void set_thread(unsigned t) { threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)}; }
-
-void fiber_main() {
-    for (;;) {
-        while (block.next < block.threads) {
-            const unsigned t = block.next++;
-            block.current->thread = block.backwards ? block.threads - 1 - t : t;
-            set_thread(block.current->thread);
-            (*block.body)();
-            ++block.ended;
-        }
-        block.idle.push_back(block.current);
-        cuda_host_switch(&block.current->sp, block.scheduler);
-    }
-}
-
-Fiber* fiber_take() {
-    if (block.idle.empty()) {
-        auto* stack =
-            static_cast<char*>(mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-        if (stack == MAP_FAILED || mprotect(stack, page, PROT_NONE) != 0) stop("no memory for fibers");
-        auto* top = reinterpret_cast<void**>(stack + stack_bytes);
-        *--top = nullptr;   // a return address, so that fiber_main finds the stack aligned as after a call
-        *--top = reinterpret_cast<void*>(&fiber_main);
-        top -= 6;
-        block.fibers.push_back(std::make_unique<Fiber>());
-        block.fibers.back()->sp = top;
-        return block.fibers.back().get();
-    }
-    Fiber* fiber = block.idle.back();
-    block.idle.pop_back();
-    return fiber;
-}
-
-void fiber_run(Fiber* fiber) {
-    block.current = fiber;
-    cuda_host_switch(&block.scheduler, fiber->sp);
-}
-
-void block_run(const std::function<void()>& body, bool backwards) {
-    block.body = &body, block.next = block.ended = 0, block.backwards = backwards;
-    while (block.next < block.threads) fiber_run(fiber_take());
-    while (!block.waiting.empty()) {
-        if (block.ended > 0)
-            stop("kernel %s, block (%u, %u, %u): %u threads ended while %zu wait at __syncthreads()", block.name, blockIdx.x, blockIdx.y,
-                 blockIdx.z, block.ended, block.waiting.size());
-        block.resumed.swap(block.waiting);
-        std::reverse(block.resumed.begin(), block.resumed.end());
-        for (Fiber* fiber : block.resumed) {
-            set_thread(fiber->thread);
-            fiber_run(fiber);
-        }
-        block.resumed.clear();
-    }
-}
-
-void kernel_run(const char* name, dim3 grid, dim3 threads, const std::function<void()>& body) {
-    gridDim = grid, blockDim = threads, block.name = name, block.threads = threads.x * threads.y * threads.z;
-    const bool backwards = ++rt().launches % 2 == 0;
-    const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-    for (uint64_t i = 0; i < blocks; ++i) {
-        const uint64_t b = backwards ? blocks - 1 - i : i;
-        blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
-                    static_cast<unsigned>(b / grid.x / grid.y)};
-        block_run(body, b % 2 == 1);
-    }
 }
 
 // ---- memory ----------------------------------------------------------------------------------------------------------------------
@@ -406,17 +291,12 @@ void graph_run(const CUgraph_st& graph) {
 
 }   // namespace
 
-void __syncthreads() {
-    block.waiting.push_back(block.current);
-    cuda_host_switch(&block.current->sp, block.scheduler);
-}
-
 cudaError_t cuda_host_grid(const char* name, dim3 grid, dim3 threads, cudaStream_t stream, std::function<void()> body) {
     const uint64_t n = uint64_t{threads.x} * threads.y * threads.z;
     if (n == 0 || n > threads_max || threads.z > 64 || grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > 65535 || grid.z == 0 ||
         grid.z > 65535)
         return result(cudaErrorInvalidConfiguration);
-    return cuda_host_run(name, stream, [=] { kernel_run(name, grid, threads, body); });
+    return cuda_host_run(name, stream, [=] { cuda_host::kernel_run(name, grid, threads, body); });
 }
 
 cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body) {

@@ -1,0 +1,21 @@
+// What the parts of the stand-in's runtime share.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace cuda_host {
+
+/// Ends the process: what it asked for is wrong on a GPU, too.
+[[noreturn]] void stop(const char* format, auto... args) {
+    std::fprintf(stderr, "CUDA stand-in: ");
+    std::fprintf(stderr, format, args...);
+    std::fprintf(stderr, "\n");
+    std::abort();
+}
+
+/// `body` once for each thread of the grid.  One kernel at a time.
+void kernel_run(const char* name, dim3 grid, dim3 threads, const std::function<void()>& body);
+
+}   // namespace cuda_host
