@@ -8,7 +8,6 @@ namespace GC_ISA {
 
 // A tile is rows x panel vectors: what the registers hold.
 constexpr uint32_t rows = width == 16 ? 8 : 4, panel = 3;
-constexpr uint32_t chunk = 64;   // pixels of a 1x1 convolution whose channels stay in the second-level cache
 
 /// How many values a word holds.
 template <typename Word>

@@ -24,6 +24,8 @@ constexpr Order of_both(0, 16), of_halves[2] = {Order(0, 32), Order(16, 48)};
 inline __m512i words(const V& a, const V& b) { return _mm512_permutexvar_epi16(halves(of_both.at), narrow(a, b)); }
 inline __m512i words(__m512i a, __m512i b, uint32_t half) { return _mm512_permutex2var_epi16(a, halves(of_halves[half].at), b); }
 
+constexpr uint32_t chunk = 128;   // pixels whose values stay in the second-level cache
+
 uint32_t blocks(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
 bool few(const WideShape& s) { return s.C < 16; }
 /// How many products an output is the sum of.
@@ -93,13 +95,16 @@ struct Input {
             }
             return;
         }
-        const uint32_t size = patch(s);
-        const uint64_t plane = uint64_t{s.H + 2 * s.pad} * padded_W(s);
-        for (uint32_t j = 0; j < count; ++j) {
-            const uint16_t* from = padded + (pixel + j) / s.Q() * padded_W(s) + (pixel + j) % s.Q();
+        const uint32_t size = patch(s), C = s.C, kernel = s.kernel, W = padded_W(s);
+        const uint64_t plane = uint64_t{s.H + 2 * s.pad} * W;
+        const uint16_t* corner = padded + pixel / s.Q() * W + pixel % s.Q();   // of a window
+        const uint16_t* end = corner + (s.Q() - pixel % s.Q());                // of the row of corners
+        for (uint32_t j = 0; j < count; ++j, ++corner) {
+            if (corner == end) corner += kernel - 1, end += W;
+            const uint16_t* from = corner;
             uint16_t* to = patches + j * size;
-            for (uint32_t c = 0; c < s.C; ++c)
-                for (uint32_t r = 0; r < s.kernel; ++r, to += s.kernel) __builtin_memcpy(to, from + c * plane + r * padded_W(s), 16);
+            for (uint32_t c = 0; c < C; ++c, from += plane - uint64_t{kernel} * W)
+                for (uint32_t r = 0; r < kernel; ++r, from += W, to += kernel) __builtin_memcpy(to, from, 16);
             __builtin_memset(to, 0, 16);
         }
         for (uint32_t block = 0; block < blocks(values(s), 32); ++block)

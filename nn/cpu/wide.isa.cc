@@ -145,6 +145,9 @@ constexpr uint32_t together = 64;   // tiles whose values stay in the second-lev
 /// Floats of a point's matrix of so many tiles; the 16 more keep a tile's points out of one set of the cache.
 uint64_t point_size(uint32_t channels, uint32_t tiles) { return uint64_t{channels} * tiles + 16; }
 
+/// And of its weights.
+uint64_t weights_size(const WideShape& s) { return uint64_t{s.C} * s.K + 16; }
+
 template <uint32_t kernel>
 struct Winograd {
     static constexpr uint32_t n = kernel + outputs - 1, points = n * n, taps = kernel * kernel;
@@ -167,8 +170,9 @@ struct Winograd {
                         tap[at][lane] = turned ? w[(uint64_t{c} * s.C + k) * taps + taps - 1 - at] : w[(uint64_t{k} * s.C + c) * taps + at];
                     }
                 float* to = packed + packed_place(c, vector, C, K);
-                both_ways<to_w>(Square<kernel>(tap[0], kernel * width, width),
-                                [&](uint32_t i, uint32_t j, const V& value) { store(to + (uint64_t{i} * n + j) * C * K, value); });
+                both_ways<to_w>(Square<kernel>(tap[0], kernel * width, width), [&](uint32_t i, uint32_t j, const V& value) {
+                    store(to + (uint64_t{i} * n + j) * weights_size(s), value);
+                });
             }
     }
 
@@ -189,8 +193,8 @@ struct Winograd {
                 }
             for (uint32_t p = 0; p < points; ++p)   // whole tiles of rows: nobody looks at what is not there
                 rows_product(
-                    Rows<float>{y_values + p * y_size, x_values + p * x_size, packed + uint64_t{p} * s.C * s.K, plane, plane, s.C, s.K, {}},
-                    0, (count + rows - 1) / rows * rows);
+                    Rows<float>{y_values + p * y_size, x_values + p * x_size, packed + p * weights_size(s), plane, plane, s.C, s.K, {}}, 0,
+                    (count + rows - 1) / rows * rows);
             for (uint32_t vector = 0; vector < s.K / width; ++vector)
                 for (uint32_t t = 0; t < count; ++t) {
                     const Tiles::At at = to.at(tile + t, vector);
@@ -206,7 +210,7 @@ struct Winograd {
     }
 
     static uint64_t weights_scratch(const WideShape& s) {
-        return n * (point_size(s.C, together) + point_size(s.K, together)) + uint64_t{points} * s.C * s.K;
+        return n * (point_size(s.C, together) + point_size(s.K, together)) + points * weights_size(s);
     }
 
     static Sums<float>::Runs runs(const Tiles& t, const float* first, uint64_t image, uint64_t images, uint32_t lines) {
@@ -238,7 +242,7 @@ struct Winograd {
                 const uint64_t begin = tile + together < tiles ? tile + together : 0,
                                end = begin + together < tiles ? begin + together : tiles;
                 const uint64_t image = begin / to.all(1), images = (end - 1) / to.all(1) + 1 - image;
-                Sums<float> t{.w = sums + uint64_t{i} * n * s.C * s.K,
+                Sums<float> t{.w = sums + uint64_t{i} * n * weights_size(s),
                               .x = x_values,
                               .y = y_values,
                               .x_plane = plane,
@@ -248,13 +252,13 @@ struct Winograd {
                               .terms = count,
                               .add = tile > 0,
                               .ahead = {runs(from, x, image, images, count), runs(to, dy, image, images, count)}};
-                for (uint32_t j = 0; j < n; ++j, t.w += s.C * s.K, t.x += x_size, t.y += y_size) sums_product(t);
+                for (uint32_t j = 0; j < n; ++j, t.w += weights_size(s), t.x += x_size, t.y += y_size) sums_product(t);
                 // The values at the points 1 and 1 are the sums of tiles.
                 if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
             }
         for (uint32_t c = 0; c < s.C; ++c)
             for (uint32_t vector = 0; vector < s.K / width; ++vector) {
-                both_ways<from_w>(Square<n>(sums + uint64_t{c} * s.K + vector * width, uint64_t{n} * s.C * s.K, uint64_t{s.C} * s.K),
+                both_ways<from_w>(Square<n>(sums + uint64_t{c} * s.K + vector * width, n * weights_size(s), weights_size(s)),
                                   [&](uint32_t i, uint32_t j, const V& value) {
                                       float* to_tap = dw + (uint64_t{vector} * width * s.C + c) * taps + i * kernel + j;
                                       for (uint32_t lane = 0; lane < width; ++lane) to_tap[uint64_t{lane} * s.C * taps] = value[lane];
@@ -264,6 +268,8 @@ struct Winograd {
 };
 
 // ---- 1x1 -----------------------------------------------------------------------------------------------------------------------------
+
+constexpr uint32_t chunk = 64;   // pixels whose channels stay in the second-level cache
 
 void pack_1x1(float* packed, const float* w, const WideShape& s, bool turned) {
     const uint32_t C = turned ? s.K : s.C, K = turned ? s.C : s.K;
@@ -315,8 +321,8 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
 // ---- by size of kernel -----------------------------------------------------------------------------------------------------------------
 
 uint64_t packed(const WideShape& s) {
-    const uint64_t n = s.kernel == 1 ? 1 : s.kernel + outputs - 1;
-    return n * n * s.C * s.K;
+    const uint64_t n = s.kernel + outputs - 1;
+    return s.kernel == 1 ? uint64_t{s.C} * s.K : n * n * weights_size(s);
 }
 
 void pack(float* to, const float* w, const WideShape& s, bool turned) {
