@@ -6,10 +6,21 @@
 
 namespace gradcast {
 
+namespace portable {
+extern const Digest64 digest64;
+}
+namespace avx2 {
+extern const Digest64 digest64;
+}
+namespace avx512 {
+extern const Digest64 digest64;
+}
+
+Digest64 digest64_of(Isa isa) { return isa >= Isa::avx512 ? avx512::digest64 : isa == Isa::avx2 ? avx2::digest64 : portable::digest64; }
+
 uint64_t digest64(std::span<const uint32_t> words, uint64_t first) {
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < words.size(); ++i) sum += (splitmix64(first + i) | 1) * words[i];
-    return sum;
+    static const Digest64 best = digest64_of(isa_best());
+    return best(words.data(), words.size(), first);
 }
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {

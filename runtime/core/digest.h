@@ -5,9 +5,12 @@
 #include <span>
 #include <string>
 
+#include "runtime/core/isa.h"
+
 namespace gradcast {
 
-inline uint64_t splitmix64(uint64_t x) {
+/// Always inline, because what is compiled for one instruction set may not be called where there is another.
+inline __attribute__((always_inline)) uint64_t splitmix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
@@ -19,6 +22,10 @@ uint64_t digest64(std::span<const uint32_t> words, uint64_t first = 0);
 inline uint64_t digest64(std::span<const float> values, uint64_t first = 0) {
     return digest64({reinterpret_cast<const uint32_t*>(values.data()), values.size()}, first);
 }
+
+/// The same as it is computed on one instruction set (three builds of digest.isa.cc), which has no influence on it.
+using Digest64 = uint64_t (*)(const uint32_t* words, uint64_t count, uint64_t first);
+Digest64 digest64_of(Isa isa);
 
 /// SHA-256 as 64 hex digits.
 std::string sha256_hex(std::span<const std::byte> bytes);
