@@ -105,7 +105,7 @@ TEST_F(NetworkJob, OneFlippedBitChangesTheDigest) {
 // Counted over all threads of both ranks.  Queues may still double a few times, and a line of the log comes once a second.
 TEST_F(NetworkJob, AStepAllocatesNothing) {
     if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
-    constexpr uint32_t windows = 10, window_steps = 20;
+    constexpr uint32_t windows = 20, window_steps = 20;   // on a busy machine queues grow in the first ten yet
     for (const char* exchange : {"ring", "unicast"})
         for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp})
             for (const char* protect : {"auth", "encrypt"}) {
@@ -128,7 +128,7 @@ TEST_F(NetworkJob, AStepAllocatesNothing) {
                 ASSERT_EQ(at.size(), windows + 1);
                 uint32_t quiet = 0;
                 for (uint32_t i = 0; i < windows; ++i) quiet += at[i] == at[i + 1];
-                EXPECT_GE(quiet, windows / 4) << exchange << " " << protect;   // on a busy machine queues grow in more windows
+                EXPECT_GE(quiet, windows / 2) << exchange << " " << protect;
                 EXPECT_LT(at.back(), windows * window_steps / 4) << exchange << " " << protect;
                 if (HasFailure()) backtrace_symbols_fd(allocation_first.data(), static_cast<int>(allocation_first.size()), 2);
             }
