@@ -416,11 +416,11 @@ Status Context::wait_job(uint64_t id) {
     }
 }
 
-uint64_t Context::digest(StepId next) {
-    uint64_t elements = net.layout().elements;
+uint64_t Context::digest(StepId next, uint64_t model) {
     std::span<const int32_t> exponents = codec.exponents();
-    return net.digest() + optimiser.digest(elements) + splitmix64(next) +
-           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()}, elements + optimiser.state_size());
+    return model + splitmix64(next) +
+           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()},
+                    net.layout().elements + optimiser.state_size());
 }
 
 }   // namespace gradcast

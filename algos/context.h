@@ -92,8 +92,8 @@ struct Context {
     void cut_expelled();
     /// Before the state is written: where ranks can be missed, a conflict about this step may be found in the next.
     void keep_state();
-    /// Digest of parameters, optimiser state and scales before step `next`.
-    uint64_t digest(StepId next);
+    /// Digest of all that step `next` is computed from: `model`, that of parameters and optimiser state, and the scales.
+    uint64_t digest(StepId next, uint64_t model);
 
     // Working memory of the above.
     std::vector<std::atomic<uint32_t>> blocks_left = {};   // by bucket

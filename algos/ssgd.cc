@@ -25,10 +25,15 @@ public:
         StepRecord record;
         context.keep_state();
         context.optimiser.step(context.step);
+        whole_.clear();
         for (const Sum* sum : sums_) {
-            const Span span(context.profile, Profile::trainer, "apply");
-            GC_TRY(context.net.apply(context.optimiser, context.codec.whole(*sum), context.codec.units(sum->bucket)));
+            whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
             record.clipped += sum->clipped;
+        }
+        uint64_t digest = 0;
+        {
+            const Span span(context.profile, Profile::trainer, "apply");
+            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &digest));
         }
         for (const Sum* sum : sums_) context.codec.commit(*sum);
         record.step = context.step;
@@ -43,10 +48,7 @@ public:
         }
         ++context.step;
         if (expelled) context.cut_expelled();
-        {
-            const Span span(context.profile, Profile::trainer, "digest");
-            record.digest = context.state = context.digest(context.step);
-        }
+        record.digest = context.state = context.digest(context.step, digest);
         if (context.profile) context.profile->on(false);
         record.compute_us = computed_us - begin_us;
         record.wait_us = summed_us - computed_us;
@@ -63,6 +65,7 @@ public:
 
 private:
     std::vector<const Sum*> sums_;   // by bucket
+    std::vector<BucketSum> whole_;   // the same, as the net takes them
 };
 
 }   // namespace

@@ -11,6 +11,7 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
+#include "runtime/core/lanes.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
@@ -76,6 +77,12 @@ struct NetTrace {
 
 struct Optimiser;   // nn/optimiser.h
 
+/// A bucket's sum and what one unit of it is worth in each of the bucket's groups.
+struct BucketSum {
+    Sum sum;
+    std::span<const double> units;
+};
+
 /// What convolutions and inner products multiply.  They add up in float; parameters and gradients are float.  tf32 (GPUs alone): float cut
 /// to 10 bits behind the point.  On GPUs bf16 is what flows between all layers, too.
 enum class Precision : uint8_t { f32, bf16, tf32 };
@@ -118,8 +125,10 @@ struct Net {
     virtual void trace(NetTrace* trace) = 0;
     /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
-    /// Applies one bucket's sum: value = (float)((double)S * unit of its group), then the optimiser.  Trainer thread, no block running.
-    virtual Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) = 0;
+    /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that
+    /// of the parameters and, behind them, of the optimiser's state as they are now.  Trainer thread, which shares the work with the lanes;
+    /// no block running.
+    virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
 };
 /// Makes the kernels and plans activations, gradients and parameters in `arena`; after the arena is sealed, net_cpu_ready() binds them
 /// and draws the initial weights.  The arena must outlive the net.  Error: names the layer and both shapes.

@@ -34,22 +34,27 @@ double cosine(double x) {
 class Sgd final : public Optimiser {
 public:
     Sgd(const OptimiserConfig& config, uint64_t elements, Arena& arena)
-        : config_(config), momentum_(static_cast<float>(config.momentum)), weight_decay_(static_cast<float>(config.weight_decay)) {
+        : config_(config),
+          elements_(elements),
+          momentum_(static_cast<float>(config.momentum)),
+          weight_decay_(static_cast<float>(config.weight_decay)) {
         if (momentum_ != 0) arena.plan("optimiser", elements * sizeof(float), &velocity_);
         step(0);
     }
     void step(StepId step) override { lr_ = static_cast<float>(learning_rate(config_, step)); }
-    void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
+    uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
         float* v = velocity_.host ? velocity_.as<float>() + offset : nullptr;
         auto kernel = config_.nesterov ? kernels_.nesterov : kernels_.sgd;
         kernel(w.data(), v, gradient.data(), w.size(), lr_, momentum_, weight_decay_);
+        return digest64(w, offset) + digest64({v, v ? w.size() : 0}, elements_ + offset);
     }
     std::span<float> state() override { return {velocity_.as<float>(), velocity_.bytes / sizeof(float)}; }
 
 private:
     const FloatKernels& kernels_ = float_kernels(isa_best());
     const OptimiserConfig config_;
+    const uint64_t elements_;
     float lr_, momentum_, weight_decay_;
     Buffer velocity_;
 };
@@ -61,10 +66,12 @@ public:
         step(0);
     }
     void step(StepId step) override { now_ = adam_step(config_, step); }
-    void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
+    uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
         float* m = moments_.as<float>() + offset;
         kernels_.adam(w.data(), m, m + elements_, gradient.data(), w.size(), now_);
+        return digest64(w, offset) + digest64({m, w.size()}, elements_ + offset) +
+               digest64({m + elements_, w.size()}, 2 * elements_ + offset);
     }
     std::span<float> state() override { return {moments_.as<float>(), 2 * elements_}; }
 

@@ -25,8 +25,10 @@ struct Optimiser {
     virtual ~Optimiser() = default;
     /// Before the buckets of a step.  Rates and corrections depend on its number alone, so a step that is repeated repeats them.
     virtual void step(StepId step) = 0;
-    /// w[i] and its state from gradient[i], i in [offset, offset + count).  Element by element, so the grouping changes no bit.
-    virtual void update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
+    /// w[i] and its state from gradient[i], i in [offset, offset + count).  Element by element, so the grouping changes no bit.  Any
+    /// thread; several at a time in ranges of their own.  Returns the digest of what it has written: digest64(w, offset), and its part of
+    /// digest(elements).
+    virtual uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
     /// All state, float32: momentum [elements]; m, v [2, elements] of adam; or empty.  Trainer thread; a copy where the state is on a
     /// device.
     virtual std::span<float> state() = 0;

@@ -111,9 +111,10 @@ Status NetRig::step() {
 
 Status NetRig::apply() {
     compute_.optimiser->step(step_++);
-    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket)
-        GC_TRY(compute_.net->apply(*compute_.optimiser, sum(bucket), compute_.codec->units(bucket)));
-    return {};
+    sums_.clear();
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) sums_.push_back({sum(bucket), compute_.codec->units(bucket)});
+    uint64_t digest = 0;
+    return compute_.net->apply(lanes_, *compute_.optimiser, sums_, &digest);
 }
 
 }   // namespace gradcast

@@ -1,5 +1,5 @@
 // A net that trains on made-up samples: one batch in a number of blocks, on a number of threads.  A step is all that a node does without
-// loading and exchange: forward, backward, quantise, words to float, SGD with momentum, copies of the weights, scales.
+// loading and exchange: forward, backward, quantise, words to float, SGD with momentum, digest, copies of the weights, scales.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -61,6 +61,7 @@ private:
     std::vector<int32_t> labels_;
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
+    std::vector<BucketSum> sums_;
     std::vector<std::atomic<uint32_t>> left_;   // blocks, by bucket
     std::vector<Status> failed_;                // by block
     StepId step_ = 0;

@@ -48,7 +48,7 @@ public:
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
-    Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
+    Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
     Status make(Build& build, Program& program);
@@ -59,7 +59,14 @@ private:
     /// Offers the layer's gradient bit by bit.
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
-    void refresh_layer(size_t layer);
+    void refresh_layer(uint32_t lane, size_t layer);
+    /// Of one group, what a lane applies at a time.
+    struct Piece {
+        uint32_t bucket, group;
+        uint64_t offset, count;
+        uint64_t digest;   // when it has been applied
+    };
+    void apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& from);
 
     NetSpec spec_;
     NetConfig config_;
@@ -70,12 +77,14 @@ private:
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;        // by layer
-    std::vector<Program> programs_;           // ascending sizes
+    std::vector<size_t> copied_;              // the layers that have any
+    std::vector<Piece> pieces_;
+    std::vector<Program> programs_;   // ascending sizes
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
     std::vector<Frame> frames_;
-    Buffer parameters_, copies_memory_, apply_memory_;
+    Buffer parameters_, copies_memory_;
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
@@ -99,7 +108,10 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr uint64_t apply_chunk = 4096;   // elements turned to float at a time: they stay in the first-level cache
+constexpr uint64_t apply_piece_most = 64 * 1024;   // elements
+constexpr uint64_t apply_chunk =
+    512;   // of them, turned to float at a time: with parameters and state a small part of the first-level cache
+constexpr uint64_t apply_alone = 128 * 1024;   // elements that are done before other threads have awoken
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
@@ -159,6 +171,10 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     input_beside_ = layers_[0].kind == Kind::conv && conv_few_fits(layers_[0]) && takers == 1;
     for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
+    for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
+        for (uint32_t g = layout_.buckets[b].group, end = g + layout_.buckets[b].group_count; g < end; ++g)
+            for (uint64_t i = 0; i < layout_.groups[g].count; i += apply_piece_most)
+                pieces_.push_back({b, g, layout_.groups[g].offset + i, std::min(apply_piece_most, layout_.groups[g].count - i), 0});
 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
@@ -171,6 +187,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
         GC_TRY(make(build, programs_.back()));
     }
     calls_ = std::move(build.calls);
+    for (size_t i = 0; i < copies_.size(); ++i)
+        if (!copies_[i].refresh.empty()) copied_.push_back(i);
 
     build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
     constexpr std::array<const char*, place_count> purposes = {
@@ -181,7 +199,6 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
     arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
-    arena.plan("parameters", apply_chunk * sizeof(float), &apply_memory_);
     return {};
 }
 
@@ -203,14 +220,14 @@ Status CpuNet::ready() {
     return {};
 }
 
-void CpuNet::refresh_layer(size_t layer) {
+void CpuNet::refresh_layer(uint32_t lane, size_t layer) {
+    OneThread one;
     for (const Operation& operation : copies_[layer].refresh)
-        GC_ASSERT(operation(frames_[0]).ok());   // no block is running: lane 0's scratch is free
+        GC_ASSERT(operation(frames_[lane]).ok());   // no block is running: the lane's scratch is free
 }
 
 void CpuNet::refresh() {
-    OneThread one;
-    for (size_t i = 0; i < layers_.size(); ++i) refresh_layer(i);
+    for (size_t layer : copied_) refresh_layer(0, layer);
 }
 
 void CpuNet::input(const Program& program, Frame& frame) {
@@ -327,32 +344,50 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     return {};
 }
 
-Status CpuNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
-    OneThread one;
-    GC_ASSERT(sum.bucket < layout_.buckets.size());
-    const Bucket& bucket = layout_.buckets[sum.bucket];
-    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bucket.count * word_bytes(sum.word));
-    float* gradient = apply_memory_.as<float>();
-    for (uint32_t g = 0; g < bucket.group_count; ++g) {
-        const Group& group = layout_.groups[bucket.group + g];
-        for (uint64_t i = 0; i < group.count; i += apply_chunk) {
-            uint64_t count = std::min(apply_chunk, group.count - i), offset = group.offset + i, word = offset - bucket.offset;
-            switch (sum.word) {
-                case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, units[g]); break;
-                case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, units[g]); break;
-                case Word::i64: kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, units[g]); break;
-            }
-            if (statistics_ && sum.bucket == 0) {
-                float* running = parameters().data() + offset;
-                for (uint64_t j = 0; j < count; ++j) running[j] += statistics_share * (gradient[j] - running[j]);
-                continue;
-            }
-            optimiser.update(offset, parameters().subspan(offset, count), {gradient, count});
+void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& from) {
+    const Bucket& bucket = layout_.buckets[piece.bucket];
+    const Sum& sum = from.sum;
+    GC_ASSERT(sum.bucket == piece.bucket && from.units.size() == bucket.group_count);
+    GC_ASSERT(sum.words.bytes >= bucket.count * word_bytes(sum.word));
+    const double unit = from.units[piece.group - bucket.group];
+    float gradient[apply_chunk];
+    piece.digest = 0;
+    for (uint64_t i = 0; i < piece.count; i += apply_chunk) {
+        const uint64_t count = std::min(apply_chunk, piece.count - i), offset = piece.offset + i, word = offset - bucket.offset;
+        switch (sum.word) {
+            case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
+            case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
+            case Word::i64: kernels_.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, unit); break;
+        }
+        const std::span<float> values = parameters().subspan(offset, count);
+        if (statistics_ && piece.bucket == 0) {
+            for (uint64_t j = 0; j < count; ++j) values[j] += statistics_share * (gradient[j] - values[j]);
+            piece.digest += digest64(values, offset);   // the optimiser's state of them stays 0
+        } else {
+            piece.digest += optimiser.update(offset, values, {gradient, count});
         }
     }
-    for (size_t i = 0; i < layers_.size(); ++i)
-        if (layers_[i].parameters() && layers_[i].offset >= bucket.offset && layers_[i].offset < bucket.offset + bucket.count)
-            refresh_layer(i);
+}
+
+Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
+    GC_ASSERT(sums.size() == layout_.buckets.size() && lanes.count() <= frames_.size());
+    const bool alone = lanes.count() == 1 || layout_.elements < apply_alone;
+    auto run = [&lanes, alone](size_t items, const std::function<void(uint32_t, uint32_t)>& task) {
+        if (!alone) return lanes.run(static_cast<uint32_t>(items), task);
+        for (uint32_t i = 0; i < items; ++i) task(0, i);
+    };
+    struct Step {   // behind one pointer, which a std::function takes without memory of its own
+        CpuNet& net;
+        Optimiser& optimiser;
+        const std::span<const BucketSum> sums;
+    } const step{*this, optimiser, sums};
+    run(pieces_.size(), [&step](uint32_t, uint32_t i) {
+        Piece& piece = step.net.pieces_[i];
+        step.net.apply_piece(piece, step.optimiser, step.sums[piece.bucket]);
+    });
+    run(copied_.size(), [this](uint32_t lane, uint32_t i) { refresh_layer(lane, copied_[i]); });
+    *digest = 0;
+    for (const Piece& piece : pieces_) *digest += piece.digest;
     return {};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/cuda/element.h"
+#include "runtime/core/cuda/digest.h"
 
 namespace gradcast::cuda {
 namespace {
@@ -59,10 +60,7 @@ __global__ void digest_kernel(DigestNow* now, const uint32_t* words, uint64_t co
     __shared__ uint64_t sums[threads];
     uint64_t sum = 0;
     for (uint64_t i = thread_number(); i < count; i += uint64_t{gridDim.x} * blockDim.x) {
-        uint64_t x = now->first + i + 0x9E3779B97F4A7C15;   // splitmix64
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-        sum += ((x ^ (x >> 31)) | 1) * words[i];
+        sum += digest_factor(now->first + i) * words[i];
     }
     sums[threadIdx.x] = sum;
     for (uint32_t half = threads / 2; half > 0; half /= 2) {

@@ -51,7 +51,7 @@ public:
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
-    Status apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) override;
+    Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
     /// What belongs to a lane besides CudaDevice::Lane.
@@ -84,6 +84,7 @@ private:
     Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work);
     Status upload();
     static constexpr uint32_t all_buckets = ~0u;
+    Status apply(const Sum& sum, std::span<const double> units);
     /// A bucket's sum on the first GPU: the optimiser, and copies of weights.
     Status update(uint32_t bucket);
     /// Copies of weights in [offset, end) anew on a GPU, in its stream.
@@ -603,12 +604,18 @@ uint64_t CudaNet::digest() {
     return sum;
 }
 
-Status CudaNet::apply(Optimiser& optimiser, const Sum& sum, std::span<const double> units) {
+Status CudaNet::apply(Lanes&, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
+    GC_ASSERT(sums.size() == layout_.buckets.size() && &optimiser == optimiser_);
+    for (const BucketSum& each : sums) GC_TRY(apply(each.sum, each.units));
+    *digest = this->digest() + optimiser.digest(layout_.elements);
+    return {};
+}
+
+Status CudaNet::apply(const Sum& sum, std::span<const double> units) {
     GC_ASSERT(sum.bucket < layout_.buckets.size());
     const Bucket& bucket = layout_.buckets[sum.bucket];
     const uint64_t bytes = bucket.count * word_bytes(sum.word);
     GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bytes);
-    GC_ASSERT(&optimiser == optimiser_);
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();

@@ -30,7 +30,10 @@ public:
     ~CudaOptimiser() override { (void)device_.use(gpu_); }   // this thread's may be another, even one that is not ours
     Status ready();
     void step(StepId step) override;
-    void update(uint64_t, std::span<float>, std::span<const float>) override { GC_ASSERT(!"parameters are on a GPU: see apply()"); }
+    uint64_t update(uint64_t, std::span<float>, std::span<const float>) override {
+        GC_ASSERT(!"parameters are on a GPU: see apply()");
+        return 0;
+    }
     std::span<float> state() override;   // a copy on the host
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
     uint64_t digest(uint64_t first) override;

@@ -387,7 +387,7 @@ private:
 
     Status train(Context& context) {
         if (!own_blocks_.empty()) loader_->plan(0, own_blocks_);
-        context.state = context.digest(0);
+        context.state = context.digest(0, compute_.net->digest() + compute_.optimiser->digest(compute_.net->layout().elements));
         Event begin = job_event(JobCommand::begin);
         begin.tag = context.state;
         context.host.post(on(Channel::job), begin);

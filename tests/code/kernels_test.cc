@@ -267,8 +267,8 @@ TEST(Digest, IsAdditiveAndSeesEveryBit) {
         a[i] = i % 5 == 0 ? -(1 << 29) : static_cast<int32_t>(bits32(static_cast<uint32_t>(i))) >> 2;
         b[i] = i % 7 == 0 ? 1 << 29 : static_cast<int32_t>(bits32(static_cast<uint32_t>(i) + 5000)) >> 2;
         sum[i] = a[i] + b[i], narrow[i] = static_cast<int16_t>(a[i]), wide[i] = a[i];
-        want += (splitmix64(first + i) | 1) * static_cast<uint64_t>(int64_t{a[i]});
-        want_narrow += (splitmix64(first + i) | 1) * static_cast<uint64_t>(int64_t{narrow[i]});
+        want += digest_factor(first + i) * static_cast<uint64_t>(int64_t{a[i]});
+        want_narrow += digest_factor(first + i) * static_cast<uint64_t>(int64_t{narrow[i]});
     }
     for (Isa isa : isas()) {
         const WordKernels& kernels = word_kernels(isa);

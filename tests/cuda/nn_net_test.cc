@@ -230,18 +230,17 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
             std::mt19937_64 random(5);
             for (StepId step = 0; step < 3; ++step) {
                 cpu.optimiser->step(step), gpu.optimiser->step(step);
-                for (uint32_t b = 0; b < cpu.net->layout().buckets.size(); ++b) {
-                    const Bucket& bucket = cpu.net->layout().buckets[b];
-                    const std::span<uint64_t> words = free.first(bucket.count);
-                    free = free.subspan(bucket.count);
-                    for (uint64_t& each : words)
-                        each = word == Word::i64 ? static_cast<uint64_t>(static_cast<int64_t>(random()) >> 30) : random();
-                    const std::vector<double> units(bucket.group_count, word == Word::i32 ? 0x1p-31 / 3 : 0x1p-15 / 3);
-                    Sum sum;
-                    sum.step = step, sum.bucket = b, sum.word = word;
-                    sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
-                    ASSERT_TRUE(cpu.net->apply(*cpu.optimiser, sum, units).ok() && gpu.net->apply(*gpu.optimiser, sum, units).ok());
-                }
+                const Layout& layout = cpu.net->layout();
+                const std::span<uint64_t> words = free.first(layout.elements);
+                free = free.subspan(layout.elements);
+                for (uint64_t& each : words)
+                    each = word == Word::i64 ? static_cast<uint64_t>(static_cast<int64_t>(random()) >> 30) : random();
+                const std::vector<double> units(layout.groups.size(), word == Word::i32 ? 0x1p-31 / 3 : 0x1p-15 / 3);
+                const std::vector<BucketSum> sums = sums_of(layout, words.data(), word, units);
+                uint64_t digests[2] = {};
+                ASSERT_TRUE(cpu.net->apply(cpu.lanes, *cpu.optimiser, sums, &digests[0]).ok());
+                ASSERT_TRUE(gpu.net->apply(gpu.lanes, *gpu.optimiser, sums, &digests[1]).ok());
+                EXPECT_EQ(digests[0], digests[1]);
             }
             auto same = [](std::span<const float> a, std::span<const float> b) {
                 return same_bits({a.begin(), a.end()}, {b.begin(), b.end()});

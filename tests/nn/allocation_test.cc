@@ -29,17 +29,13 @@ TEST(Allocation, NoneInAStep) {
         Data a(spec, 12), b(spec, 13);
         std::vector<int32_t> words(rig.net->layout().elements, 1);
         const std::vector<double> units(rig.net->layout().groups.size(), 0x1p-40);
+        const std::vector<BucketSum> sums = sums_of(rig.net->layout(), words.data(), Word::i32, units);
         Forget sink;
         auto step = [&](StepId number) {
             bool ok = rig.net->block(0, {number, 0}, a.samples, sink).ok() && rig.net->block(0, {number, 1}, b.samples, sink).ok();
             rig.optimiser->step(number);
-            for (uint32_t i = 0; i < rig.net->layout().buckets.size(); ++i) {
-                const Bucket& bucket = rig.net->layout().buckets[i];
-                Sum sum;
-                sum.bucket = i, sum.words = {reinterpret_cast<std::byte*>(words.data() + bucket.offset), nullptr, bucket.count * 4};
-                ok = ok && rig.net->apply(*rig.optimiser, sum, std::span(units).first(bucket.group_count)).ok();
-            }
-            return ok;
+            uint64_t digest = 0;
+            return ok && rig.net->apply(rig.lanes, *rig.optimiser, sums, &digest).ok();
         };
         // OpenMP keeps a setting for each thread, made at the thread's first block.
         ASSERT_TRUE(step(0));

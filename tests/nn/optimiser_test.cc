@@ -126,18 +126,34 @@ TEST(Apply, TurnsSumsIntoFloatOnce) {
             small.push_back(static_cast<int16_t>(i == 0 ? std::numeric_limits<int16_t>::min() : narrow[i]));
             wide.push_back(word == Word::i16 ? small[i] : word == Word::i32 ? narrow[i] : static_cast<int64_t>(random()) >> 12);
         }
-        Sum sum;
-        sum.word = word;
         void* words = word == Word::i16   ? static_cast<void*>(small.data())
                       : word == Word::i32 ? static_cast<void*>(narrow.data())
                                           : wide.data();
-        sum.words = {static_cast<std::byte*>(words), nullptr, layout.elements * word_bytes(word)};
         const double units[] = {0x1p-30 / 3, 0x1p-20 / 7};
+        uint64_t digest = 0;
         rig.optimiser->step(0);
-        ASSERT_TRUE(rig.net->apply(*rig.optimiser, sum, units).ok());
+        ASSERT_TRUE(rig.net->apply(rig.lanes, *rig.optimiser, sums_of(layout, words, word, units), &digest).ok());
         for (size_t g = 0; g < 2; ++g)
             for (uint64_t i = layout.groups[g].offset; i < layout.groups[g].offset + layout.groups[g].count; ++i)
                 EXPECT_EQ(rig.net->parameters()[i], before[i] - static_cast<float>(static_cast<double>(wide[i]) * units[g])) << i;
+    }
+}
+
+// Lanes share the work, and the bits are one thread's: layers of many pieces, copies of weights, statistics.
+TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
+    const NetSpec spec{
+        .C = 3, .H = 12, .W = 12, .classes = 3, .layers = {conv(9, 3), norm(), relu(), conv(16, 3), fc(200), relu(), fc(3), loss()}};
+    for (const OptimiserConfig& optimiser : {OptimiserConfig{.momentum = 0.9}, OptimiserConfig{.kind = "adam", .lr = 0.01}}) {
+        Rig one(spec, sizes({4}, 3), optimiser), three(spec, sizes({4}, 3), optimiser);
+        ASSERT_GT(one.net->layout().elements, 200'000u);
+        three.lanes.open(3);
+        Data data(spec, 4);
+        for (StepId step = 0; step < 3; ++step) {
+            one.step(step, one.block(data.samples).gradient, 4);
+            three.step(step, three.block(data.samples, step % 3).gradient, 4);
+            EXPECT_EQ(one.net->digest(), three.net->digest());
+            EXPECT_EQ(one.optimiser->digest(0), three.optimiser->digest(0));
+        }
     }
 }
 

@@ -127,10 +127,25 @@ struct Gather : GradientSink {
     }
 };
 
+/// Sums of all buckets: words [layout.elements] and units by group.
+inline std::vector<BucketSum> sums_of(const Layout& layout, void* words, Word word, std::span<const double> units) {
+    std::vector<BucketSum> sums;
+    const Buffer all{static_cast<std::byte*>(words), nullptr, layout.elements * word_bytes(word), 0};
+    for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        BucketSum& made = sums.emplace_back();
+        made.sum.bucket = b, made.sum.word = word;
+        made.sum.words = all.part(bucket.offset * word_bytes(word), bucket.count * word_bytes(word));
+        made.units = units.subspan(bucket.group, bucket.group_count);
+    }
+    return sums;
+}
+
 /// A net with its optimiser, whatever they compute on.
 struct AnyRig {
     std::unique_ptr<Net> net;
     std::unique_ptr<Optimiser> optimiser;
+    Lanes lanes;   // apply()'s: this thread, until they are opened
     /// Loss and gradient of a block.
     Gather block(const Samples& samples, uint32_t lane = 0, StepId step = 0) {
         Gather gather(net->layout());
@@ -147,18 +162,15 @@ struct AnyRig {
     }
     /// One step: the gradient's mean, as an exact sum in units of 2^-40, through apply().
     void step(StepId step, const std::vector<float>& gradient, uint32_t batch) {
+        const Layout& layout = net->layout();
+        const std::vector<double> units(layout.groups.size(), 0x1p-40 / batch);
+        std::vector<int64_t> words(layout.elements);
+        for (uint64_t i = 0; i < words.size(); ++i) words[i] = std::llrint(static_cast<double>(gradient[i]) * 0x1p40);
+        const std::vector<BucketSum> sums = sums_of(layout, words.data(), Word::i64, units);
+        uint64_t digest = 0;
         optimiser->step(step);
-        for (uint32_t b = 0; b < net->layout().buckets.size(); ++b) {
-            const Bucket& bucket = net->layout().buckets[b];
-            std::vector<int64_t> words;
-            for (uint64_t i = 0; i < bucket.count; ++i)
-                words.push_back(std::llrint(static_cast<double>(gradient[bucket.offset + i]) * 0x1p40));
-            std::vector<double> units(bucket.group_count, 0x1p-40 / batch);
-            Sum sum;
-            sum.step = step, sum.bucket = b, sum.word = Word::i64,
-            sum.words = {reinterpret_cast<std::byte*>(words.data()), nullptr, words.size() * 8};
-            ASSERT_TRUE(net->apply(*optimiser, sum, units).ok());
-        }
+        ASSERT_TRUE(net->apply(lanes, *optimiser, sums, &digest).ok());
+        EXPECT_EQ(digest, net->digest() + optimiser->digest(layout.elements));
     }
 };
 

@@ -76,7 +76,7 @@ struct Codec {
     virtual Status finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
     /// What exchanges carry: the layout, in which auto16 has three words for each element of statistics.
     virtual const Layout& words() const = 0;
-    /// Such a bucket's sum in int32, valid until the next call; any other sum is itself.  Trainer thread.
+    /// Such a bucket's sum in int32, valid until the next such; any other sum is itself.  Trainer thread.
     virtual Sum whole(const Sum& sum) = 0;
     /// Scales from the probe block: step 0 expects maxima 4 times those of `gradient` (float32, all elements).  Before the first step.
     virtual void probe(const float* gradient) = 0;

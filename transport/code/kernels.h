@@ -42,8 +42,8 @@ struct WordKernels {
     /// Modulo prime_32 or prime_16 (transport/code/field.h).  Returns ins; where the inputs are residues and a word is not below the prime,
     /// the first input that holds one.
     uint32_t (*combine)(const Combine& combine, uint64_t count);
-    /// sum over i of (splitmix64(first + i) | 1) * words[i], modulo 2^64, words sign-extended: the digest of a sum of vectors is the sum of
-    /// their digests, as long as no word has wrapped.
+    /// sum over i of digest_factor(first + i) * words[i] (runtime/core/digest.h), modulo 2^64, words sign-extended: the digest of a sum of
+    /// vectors is the sum of their digests, as long as no word has wrapped.
     uint64_t (*digest_i16)(const int16_t* words, uint64_t count, uint64_t first);
     uint64_t (*digest_i32)(const int32_t* words, uint64_t count, uint64_t first);
     uint64_t (*digest_i64)(const int64_t* words, uint64_t count, uint64_t first);

@@ -1,7 +1,10 @@
 // The kernels of one instruction set.  The Makefile compiles this file once for each, with GC_ISA set to its name; the compiler makes the
 // vectors. Written so that every build gives the same bits: integer arithmetic, and doubles of which each operation rounds alone.  Nothing
-// inline from a header may be called here: the linker would keep one copy for all three, perhaps the one whose instructions this CPU lacks.
+// inline from a header may be called here, but what is inlined always: the linker would keep one copy for all three, perhaps the one whose
+// instructions this CPU lacks.
 #include "transport/code/kernels.h"
+
+#include "runtime/core/digest.h"
 
 #if defined(__AVX2__)
 #if !defined(__clang__)
@@ -236,15 +239,7 @@ QuantiseResult quantise_i16(int16_t* dst, const float* x, uint64_t count, const 
 
 template <typename Signed>
 uint64_t digest(const Signed* __restrict words, uint64_t count, uint64_t first) {
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < count; ++i) {
-        uint64_t key = (first + i) + 0x9E3779B97F4A7C15;   // splitmix64
-        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9;
-        key = (key ^ (key >> 27)) * 0x94D049BB133111EB;
-        key = (key ^ (key >> 31)) | 1;
-        sum += key * static_cast<uint64_t>(int64_t{words[i]});
-    }
-    return sum;
+    return digest_sum(words, count, first);
 }
 
 // ---- combinations in a prime field ----------------------------------------------------------------------------------------------

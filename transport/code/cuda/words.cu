@@ -2,6 +2,7 @@
 // integers, and combinations in a prime field.  A thread block works on one group, so that its maximum is one atomic operation.
 #include <cstdint>
 
+#include "runtime/core/cuda/digest.h"
 #include "runtime/core/cuda/philox.h"
 #include "transport/code/cuda/words.h"
 #include "transport/code/field.h"
@@ -160,10 +161,7 @@ __global__ void sum_words(SumTask* at, uint64_t count, uint64_t first) {
         const int64_t sum = task.word == Word::i16   ? sum_at<int16_t, uint16_t>(task, i)
                             : task.word == Word::i32 ? sum_at<int32_t, uint32_t>(task, i)
                                                      : sum_at<int64_t, uint64_t>(task, i);
-        uint64_t key = first + i + 0x9E3779B97F4A7C15;   // splitmix64
-        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9;
-        key = (key ^ (key >> 27)) * 0x94D049BB133111EB;
-        part = ((key ^ (key >> 31)) | 1) * static_cast<uint64_t>(sum);
+        part = digest_factor(first + i) * static_cast<uint64_t>(sum);
     }
     if (!task.audit) return;
     __shared__ unsigned long long parts[threads];
