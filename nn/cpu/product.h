@@ -49,16 +49,20 @@ struct Finish {
         if (mask) value = load(mask + at) > 0 ? value : V{};
         store(y + at, value);
     }
-    template <uint32_t height, uint32_t vectors>
+    template <bool past_caches, uint32_t height, uint32_t vectors>
     void all_of(float* y, const uint64_t (&at)[vectors], const V (&sum)[height][vectors]) const {
-        auto each = [&](auto change) {
+        auto write = [&](auto change, auto to) {
 #pragma GCC unroll 8
             for (uint32_t v = 0; v < vectors; ++v)
 #pragma GCC unroll 8
-                for (uint32_t i = 0; i < height; ++i) store(y + at[v] + i * 16, change(sum[i][v], at[v] + i * 16));
+                for (uint32_t i = 0; i < height; ++i) to(y + at[v] + i * 16, change(sum[i][v], at[v] + i * 16));
         };
+        auto each = [&](auto change) { write(change, [](float* to, const V& value) { store(to, value); }); };
+        auto masked = [this](V value, uint64_t where) { return load(mask + where) > 0 ? value : V{}; };
         if (mask && rectify) each([this](V value, uint64_t where) { return load(mask + where) > 0 && !(value < 0) ? value : V{}; });
-        else if (mask) each([this](V value, uint64_t where) { return load(mask + where) > 0 ? value : V{}; });
+        else if (past_caches && mask && reinterpret_cast<uintptr_t>(y) % sizeof(V) == 0)
+            write(masked, [](float* to, const V& value) { stream(to, value); });
+        else if (mask) each(masked);
         else if (rectify) each([](V value, uint64_t) { return value < 0 ? V{} : value; });
         else each([](V value, uint64_t) { return value; });
     }
@@ -79,6 +83,7 @@ struct Rows {
 
 template <uint32_t height, uint32_t vectors, typename Word>
 void rows_tile(const Rows<Word>& t, uint64_t row, uint32_t vector) {
+    constexpr bool past_caches = values_in<Word> == 2;   // products of bf16 leave no time to read both the mask and what y is written over
     V sum[height][vectors];
     const Word* b[vectors];
     const Finish finish = t.finish;
@@ -88,7 +93,10 @@ void rows_tile(const Rows<Word>& t, uint64_t row, uint32_t vector) {
         const V start = finish.start(vector + v);
         at[v] = place(vector + v, t.y_plane) + row * 16;
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < height; ++i) sum[i][v] = start, __builtin_prefetch(t.y + at[v] + i * 16, 1);
+        for (uint32_t i = 0; i < height; ++i) {
+            sum[i][v] = start;
+            if (!past_caches || !finish.mask) __builtin_prefetch(t.y + at[v] + i * 16, 1);
+        }
         if (finish.mask)
 #pragma GCC unroll 8
             for (uint32_t i = 0; i < height; ++i) __builtin_prefetch(finish.mask + at[v] + i * 16);
@@ -104,7 +112,7 @@ void rows_tile(const Rows<Word>& t, uint64_t row, uint32_t vector) {
         multiply<height, vectors, 16, 1>(sum, a, b, vectors * width, least(16, t.C - c), ahead);
         for (const Word*& each : b) each += 16 * vectors * width;
     }
-    finish.all_of(t.y, at, sum);
+    finish.all_of<past_caches>(t.y, at, sum);
 }
 
 template <uint32_t vectors, typename Word>

@@ -31,6 +31,14 @@ inline __attribute__((always_inline)) V load(const float* from) {
     return v;
 }
 inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
+/// Past the caches, where there is an instruction for it; aligned to a vector.
+inline __attribute__((always_inline)) void stream(float* to, const V& v) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, static_cast<__m512>(v));
+#else
+    store(to, v);
+#endif
+}
 inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
 inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
 #if defined(__AVX512F__)
