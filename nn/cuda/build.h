@@ -28,6 +28,7 @@ struct Tensor {
 
 /// One lane at work.
 struct Frame {
+    uint32_t lane = 0;
     cudaStream_t stream = nullptr;
     cudnnHandle_t cudnn = nullptr;
     cublasHandle_t cublas = nullptr;
@@ -71,11 +72,11 @@ struct Activation {
 
 class Build {
 public:
-    Build(const NetConfig& net, std::span<const Layer> all, const CudaDevice::Lane& lane)
-        : config(net), layers(all), cudnn(lane.cudnn.get()), bf16(net.precision == Precision::bf16), copies(all.size()) {}
+    Build(const NetConfig& net, std::span<const Layer> all, CudaDevice& computer)
+        : config(net), layers(all), device(computer), bf16(net.precision == Precision::bf16), copies(all.size()) {}
     const NetConfig& config;
     const std::span<const Layer> layers;
-    const cudnnHandle_t cudnn;
+    CudaDevice& device;
     const bool bf16;
 
     // Of the size under construction

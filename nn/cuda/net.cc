@@ -179,7 +179,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
                                 config.deterministic ? "" : "-any", device_.name());
 
     GC_TRY(device_.use(device_.gpu_of(0)));
-    Build build(config_, layers_, device_.lanes()[0]);
+    Build build(config_, layers_, device_);
     for (const ProgramSize& size : program_sizes(config)) {
         programs_.push_back({size, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
@@ -255,7 +255,7 @@ Status CudaNet::ready() {
         const CudaDevice::Lane& with = device_.lanes()[number];
         GC_TRY(device_.use(device_.gpu_of(number)));
         Frame& f = lane.frame;
-        f.stream = with.stream.get(), f.cudnn = with.cudnn.get(), f.cublas = with.cublas.get();
+        f.lane = number, f.stream = with.stream.get(), f.cudnn = with.cudnn.get(), f.cublas = with.cublas.get();
         for (size_t place = 0; place < place_count; ++place) f.base[place] = static_cast<std::byte*>(lane.memory[place].device);
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[with.gpu].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[with.gpu].copies.device);

@@ -24,7 +24,9 @@ Status check(cudaError_t error, const char* call) {
 
 Status check(cudnnStatus_t error, const char* call) {
     if (error == CUDNN_STATUS_SUCCESS) return {};
-    return fail(Code::unsupported, "{}: {}", name_of(call), cudnnGetErrorString(error));
+    char why[256] = "";
+    cudnnGetLastErrorString(why, sizeof why);
+    return fail(Code::unsupported, "{}: {}{}{}", name_of(call), cudnnGetErrorString(error), *why ? ": " : "", why);
 }
 
 Status check(cublasStatus_t error, const char* call) {

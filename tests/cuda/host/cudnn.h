@@ -1,7 +1,7 @@
-// cuDNN on a CPU, for tests: see cuda_runtime.h.  Convolutions of 4-dimensional tensors in NHWC with filters in KRSC, summed up in double.
-// The *Algorithm_v7 calls offer an algorithm that is not deterministic first (it gives other bits in every second call), then three that
-// are: one that does not exist after all, one that wants more memory than a GPU has, and one that works.  They say that none needs a
-// workspace; the *WorkspaceSize calls know better, and which math type is set counts.  A workspace is filled.
+// cuDNN on a CPU, for tests: see cuda_runtime.h.  The graph interface for one convolution in a graph: tensors whose channels are innermost,
+// summed up in double.  Its heuristics offer an engine that is not deterministic first (it gives other bits in every second call), then
+// one for tensor cores (it rounds float to TF32), one that cannot be planned after all, and one that wants more memory than a GPU has; the
+// fallback is one that just works.  A workspace is filled, pointers must be aligned as their tensors say.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -13,78 +13,103 @@ enum cudnnStatus_t {
     CUDNN_STATUS_EXECUTION_FAILED = 5000
 };
 enum cudnnDataType_t { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_BFLOAT16 = 9 };
-enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
-enum cudnnMathType_t { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2, CUDNN_FMA_MATH = 3 };
-enum cudnnDeterminism_t { CUDNN_NON_DETERMINISTIC = 0, CUDNN_DETERMINISTIC = 1 };
-enum cudnnConvolutionFwdAlgo_t : int {};
-enum cudnnConvolutionBwdFilterAlgo_t : int {};
-enum cudnnConvolutionBwdDataAlgo_t : int {};
-using cudnnHandle_t = struct cudnnContext*;
-using cudnnTensorDescriptor_t = struct cudnnTensorStruct*;
-using cudnnFilterDescriptor_t = struct cudnnFilterStruct*;
-using cudnnConvolutionDescriptor_t = struct cudnnConvolutionStruct*;
-template <typename Algorithm>
-struct cudnnConvolutionPerf {
-    Algorithm algo;
-    cudnnStatus_t status;
-    float time;
-    size_t memory;
-    cudnnDeterminism_t determinism;
-    cudnnMathType_t mathType;
-    int reserved[3];
+enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 };
+enum cudnnBackendNumericalNote_t {
+    CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+    CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+    CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+    CUDNN_NUMERICAL_NOTE_FFT,
+    CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+    CUDNN_NUMERICAL_NOTE_TYPE_COUNT
 };
-using cudnnConvolutionFwdAlgoPerf_t = cudnnConvolutionPerf<cudnnConvolutionFwdAlgo_t>;
-using cudnnConvolutionBwdFilterAlgoPerf_t = cudnnConvolutionPerf<cudnnConvolutionBwdFilterAlgo_t>;
-using cudnnConvolutionBwdDataAlgoPerf_t = cudnnConvolutionPerf<cudnnConvolutionBwdDataAlgo_t>;
+enum cudnnBackendAttributeType_t {
+    CUDNN_TYPE_HANDLE = 0,
+    CUDNN_TYPE_DATA_TYPE = 1,
+    CUDNN_TYPE_INT64 = 3,
+    CUDNN_TYPE_FLOAT = 4,
+    CUDNN_TYPE_VOID_PTR = 6,
+    CUDNN_TYPE_CONVOLUTION_MODE = 7,
+    CUDNN_TYPE_HEUR_MODE = 8,
+    CUDNN_TYPE_NUMERICAL_NOTE = 11,
+    CUDNN_TYPE_BACKEND_DESCRIPTOR = 15
+};
+enum cudnnBackendDescriptorType_t {
+    CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR = 1,
+    CUDNN_BACKEND_ENGINE_DESCRIPTOR,
+    CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+    CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+    CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+    CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
+    CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+    CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+    CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR = 15,
+    CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+    CUDNN_BACKEND_TENSOR_DESCRIPTOR
+};
+enum cudnnBackendAttributeName_t {
+    CUDNN_ATTR_CONVOLUTION_COMP_TYPE = 100,
+    CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+    CUDNN_ATTR_CONVOLUTION_DILATIONS,
+    CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
+    CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
+    CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
+    CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS,
+    CUDNN_ATTR_ENGINEHEUR_MODE = 200,
+    CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+    CUDNN_ATTR_ENGINEHEUR_RESULTS,
+    CUDNN_ATTR_ENGINECFG_ENGINE = 300,
+    CUDNN_ATTR_EXECUTION_PLAN_HANDLE = 400,
+    CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+    CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,   // the three passes have theirs in one order
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+    CUDNN_ATTR_OPERATIONGRAPH_HANDLE = 800,
+    CUDNN_ATTR_OPERATIONGRAPH_OPS,
+    CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT = 900,
+    CUDNN_ATTR_TENSOR_DATA_TYPE,
+    CUDNN_ATTR_TENSOR_DIMENSIONS,
+    CUDNN_ATTR_TENSOR_STRIDES,
+    CUDNN_ATTR_TENSOR_UNIQUE_ID,
+    CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
+    CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+    CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+    CUDNN_ATTR_ENGINE_NUMERICAL_NOTE = 1300
+};
+using cudnnHandle_t = struct cudnnContext*;
+using cudnnBackendDescriptor_t = void*;
 
 size_t cudnnGetVersion();
 const char* cudnnGetErrorString(cudnnStatus_t status);
+inline void cudnnGetLastErrorString(char* message, size_t size) {   // there is nothing more to say
+    if (size > 0) *message = 0;
+}
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor);
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor);
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c,
-                                         int h, int w);
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter);
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter);
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k, int c,
-                                         int r, int s);
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution);
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution);
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h, int stride_w,
-                                              int dilation_h, int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t compute);
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t type);
-
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                                     cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y, int wanted,
-                                                     int* returned, cudnnConvolutionFwdAlgoPerf_t* results);
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx, int wanted,
-                                                          int* returned, cudnnConvolutionBwdDataAlgoPerf_t* results);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                                            cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,
-                                                            int wanted, int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* results);
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                                      cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y,
-                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                                           cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t dx,
-                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                                             cudnnConvolutionDescriptor_t convolution, cudnnFilterDescriptor_t dw,
-                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes);
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
-                                      cudnnFilterDescriptor_t wd, const void* w, cudnnConvolutionDescriptor_t convolution,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                      cudnnTensorDescriptor_t yd, void* y);
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t wd, const void* w,
-                                           cudnnTensorDescriptor_t dyd, const void* dy, cudnnConvolutionDescriptor_t convolution,
-                                           cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                           cudnnTensorDescriptor_t dxd, void* dx);
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
-                                             cudnnTensorDescriptor_t dyd, const void* dy, cudnnConvolutionDescriptor_t convolution,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                             cudnnFilterDescriptor_t dwd, void* dw);
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor);
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor);
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void* values);
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
+/// *count: of all there are; at most `wanted` of them are given.
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values);
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t memory);

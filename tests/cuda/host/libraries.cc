@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <vector>
 
 struct cublasContext {
@@ -18,17 +20,6 @@ struct cudnnContext {
     cudaStream_t stream = nullptr;
     int device = 0;
 };
-struct cudnnTensorStruct {   // NHWC
-    cudnnDataType_t type;
-    int n, c, h, w;
-    size_t count() const { return size_t(n) * c * h * w; }
-};
-struct cudnnFilterStruct : cudnnTensorStruct {};   // KRSC, as n, h, w, c
-struct cudnnConvolutionStruct {
-    int pad_h, pad_w, stride_h, stride_w;
-    cudnnMathType_t math;
-};
-
 namespace {
 
 std::vector<float> read(const void* from, bool narrow, size_t count) {
@@ -155,189 +146,292 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) { return handle->stream = stream, CUDNN_STATUS_SUCCESS; }
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
-    return *tensor = new cudnnTensorStruct{}, CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
-    delete tensor;
-    return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c,
-                                         int h, int w) {
-    *tensor = {type, n, c, h, w};
-    if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
-    const double count = double{1} * n * c * h * w;   // at most 2^31 elements, as in cuDNN
-    return format == CUDNN_TENSOR_NHWC && count <= 0x1p31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
-}
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
-    return *filter = new cudnnFilterStruct{}, CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
-    delete filter;
-    return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k, int c,
-                                         int r, int s) {
-    return cudnnSetTensor4dDescriptor(filter, format, type, k, c, r, s);
-}
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
-    return *convolution = new cudnnConvolutionStruct{}, CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
-    delete convolution;
-    return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h, int stride_w,
-                                              int dilation_h, int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t compute) {
-    *convolution = {pad_h, pad_w, stride_h, stride_w, CUDNN_DEFAULT_MATH};
-    if (pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1) return CUDNN_STATUS_BAD_PARAM;
-    return dilation_h == 1 && dilation_w == 1 && mode == CUDNN_CROSS_CORRELATION && compute == CUDNN_DATA_FLOAT
-               ? CUDNN_STATUS_SUCCESS
-               : CUDNN_STATUS_NOT_SUPPORTED;
-}
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t type) {
-    return convolution->math = type, CUDNN_STATUS_SUCCESS;
-}
-
 namespace {
 
-bool fit(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y) {
-    return x.type == w.type && x.type == y.type && x.n == y.n && x.c == w.c && y.c == w.n &&
-           y.h == (x.h + 2 * v.pad_h - w.h) / v.stride_h + 1 && y.w == (x.w + 2 * v.pad_w - w.w) / v.stride_w + 1;
+// What a descriptor has been told.
+struct Contents {
+    cudnnBackendDescriptorType_t type;
+    bool final = false;
+    std::map<int, std::vector<char>> values;                       // by attribute
+    std::map<int, std::vector<std::shared_ptr<Contents>>> parts;   // which it keeps alive
+    int engine = 0;                                                // of engines and their configurations
+
+    template <typename T>
+    std::vector<T> all(int name) const {
+        const auto at = values.find(name);
+        std::vector<T> list(at == values.end() ? 0 : at->second.size() / sizeof(T));
+        if (!list.empty()) std::memcpy(list.data(), at->second.data(), list.size() * sizeof(T));
+        return list;
+    }
+    bool has(int name) const { return values.count(name) > 0 || parts.count(name) > 0; }
+    const Contents& part(int name) const { return *parts.at(name)[0]; }
+};
+std::shared_ptr<Contents>& contents(cudnnBackendDescriptor_t descriptor) { return *static_cast<std::shared_ptr<Contents>*>(descriptor); }
+
+size_t size_of(cudnnBackendAttributeType_t type) {
+    return type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_VOID_PTR ? 8 : 4;
 }
 
-// In the order in which they are offered.
-enum Algorithm { not_deterministic, refused, huge, good };
-
-cudnnStatus_t workspace(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y,
-                        int algorithm, size_t* bytes) {
-    if (!fit(x, w, v, y)) return CUDNN_STATUS_BAD_PARAM;
-    if (algorithm < not_deterministic || algorithm > good || algorithm == refused) return CUDNN_STATUS_NOT_SUPPORTED;
-    *bytes = algorithm == not_deterministic ? 0 : algorithm == huge ? size_t{1} << 40 : 64 + size_t(x.c) * 4;
-    if (algorithm == good && v.math == CUDNN_TENSOR_OP_MATH) *bytes *= 2;
-    return CUDNN_STATUS_SUCCESS;
+struct TensorShape {   // weights: K, C, R, S
+    bool narrow = false;
+    int64_t n = 0, c = 0, h = 0, w = 0, id = 0, alignment = 0;
+    size_t count() const { return static_cast<size_t>(n * c * h * w); }
+};
+struct Convolution {
+    int64_t pad, stride;
+};
+TensorShape tensor_of(const Contents& from) {
+    const auto d = from.all<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
+    return {from.all<int>(CUDNN_ATTR_TENSOR_DATA_TYPE).at(0) == CUDNN_DATA_BFLOAT16,
+            d[0],
+            d[1],
+            d[2],
+            d[3],
+            from.all<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID).at(0),
+            from.all<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT).at(0)};
 }
 
-template <typename Perf>
-cudnnStatus_t algorithms(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v,
-                         const cudnnTensorStruct& y, int wanted, int* returned, Perf* results) {
-    if (!fit(x, w, v, y)) return CUDNN_STATUS_BAD_PARAM;
-    for (*returned = 0; *returned < std::min<int>(wanted, good + 1); ++*returned)
-        results[*returned] = {static_cast<decltype(Perf::algo)>(*returned),
-                              CUDNN_STATUS_SUCCESS,
-                              -1,
-                              0,
-                              *returned == not_deterministic ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC,
-                              v.math == CUDNN_FMA_MATH ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH,
-                              {}};
-    return CUDNN_STATUS_SUCCESS;
+cudnnStatus_t tensor_check(const Contents& from) {
+    const auto d = from.all<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), s = from.all<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+    if (d.size() != 4 || s.size() != 4 || !from.has(CUDNN_ATTR_TENSOR_DATA_TYPE) || !from.has(CUDNN_ATTR_TENSOR_UNIQUE_ID) ||
+        !from.has(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) || *std::min_element(d.begin(), d.end()) < 1)
+        return CUDNN_STATUS_BAD_PARAM;
+    if (s != std::vector<int64_t>{d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}) return CUDNN_STATUS_NOT_SUPPORTED;
+    return double(d[0]) * d[1] * d[2] * d[3] <= 0x1p31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;   // as most engines want it
 }
+
+cudnnStatus_t convolution_check(const Contents& from) {
+    using List = std::vector<int64_t>;
+    const auto pads = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS),
+               strides = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+    if (from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != List{2} || pads.size() != 2 || strides.size() != 2 || pads[0] < 0 ||
+        strides[0] < 1)
+        return CUDNN_STATUS_BAD_PARAM;
+    const bool known = from.all<int>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) == std::vector<int>{CUDNN_CROSS_CORRELATION} &&
+                       from.all<int>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == std::vector<int>{CUDNN_DATA_FLOAT} &&
+                       from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS) == List{1, 1} && pads[0] == pads[1] &&
+                       strides[0] == strides[1] && from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) == pads;
+    return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+/// An operation: its pass, tensors, alpha and beta.
+struct Work {
+    cudnnBackendDescriptorType_t pass;
+    TensorShape x, w, y;
+    Convolution v;
+    float alpha, beta;
+};
+bool work_of(const Contents& from, Work* work) {
+    const int base = from.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
+                     : from.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+                         ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA
+                         : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA;
+    for (int i = 0; i < 6; ++i)
+        if (!from.has(base + i)) return false;
+    const Contents& v = from.part(base + 2);
+    *work = {from.type,
+             tensor_of(from.part(base + 4)),
+             tensor_of(from.part(base + 3)),
+             tensor_of(from.part(base + 5)),
+             {v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[0], v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[0]},
+             from.all<float>(base).at(0),
+             from.all<float>(base + 1).at(0)};
+    const auto& [pass, x, w, y, c, alpha, beta] = *work;
+    return x.narrow == w.narrow && x.narrow == y.narrow && x.n == y.n && x.c == w.c && y.c == w.n &&
+           y.h == (x.h + 2 * c.pad - w.h) / c.stride + 1 && y.w == (x.w + 2 * c.pad - w.w) / c.stride + 1;
+}
+
+// In the order in which they are offered; the last one by the fallback alone.
+enum Engine { not_deterministic, tensor_cores, refused, huge, good };
+
+// Of a plan.
+const Contents& configuration(const Contents& plan) { return plan.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG); }
+const Contents& graph_of(const Contents& config) { return config.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH); }
+Work work_planned(const Contents& plan) {
+    Work work;
+    (void)work_of(graph_of(configuration(plan)).part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &work);
+    return work;
+}
+size_t workspace_of(const Contents& plan) {
+    switch (configuration(plan).engine) {
+        case not_deterministic: return 0;
+        case huge: return size_t{1} << 40;
+        default: return 64 + static_cast<size_t>(work_planned(plan).x.c) * 4;
+    }
+}
+cudnnHandle_t handle_of(const Contents& from, int name) { return from.all<cudnnHandle_t>(name).at(0); }
 
 // Calls term(x element, w element, y element, how many channels C) for each place of the filter that hits the image.
-void places(const cudnnTensorStruct& x, const cudnnTensorStruct& w, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y,
-            auto term) {
-    for (int n = 0; n < y.n; ++n)
-        for (int p = 0; p < y.h; ++p)
-            for (int q = 0; q < y.w; ++q)
-                for (int r = 0; r < w.h; ++r)
-                    for (int s = 0; s < w.w; ++s) {
-                        const int h = p * v.stride_h - v.pad_h + r, l = q * v.stride_w - v.pad_w + s;
+void places(const TensorShape& x, const TensorShape& w, const Convolution& v, const TensorShape& y, auto term) {
+    for (int64_t n = 0; n < y.n; ++n)
+        for (int64_t p = 0; p < y.h; ++p)
+            for (int64_t q = 0; q < y.w; ++q)
+                for (int64_t r = 0; r < w.h; ++r)
+                    for (int64_t s = 0; s < w.w; ++s) {
+                        const int64_t h = p * v.stride - v.pad + r, l = q * v.stride - v.pad + s;
                         if (h < 0 || h >= x.h || l < 0 || l >= x.w) continue;
-                        term(((size_t(n) * x.h + h) * x.w + l) * x.c, (size_t(r) * w.w + s) * w.c, ((size_t(n) * y.h + p) * y.w + q) * y.c);
+                        term(size_t(((n * x.h + h) * x.w + l) * x.c), size_t((r * w.w + s) * w.c), size_t(((n * y.h + p) * y.w + q) * y.c));
                     }
 }
 
-enum class Part { y, dx, dw };
-cudnnStatus_t convolve(cudnnHandle_t handle, Part part, const cudnnTensorStruct& x, const void* X, const cudnnTensorStruct& w,
-                       const void* W, const cudnnConvolutionStruct& v, const cudnnTensorStruct& y, const void* Y, int algorithm,
-                       void* workspace, size_t bytes, const void* alpha, const void* beta, void* to) {
-    size_t wanted = 0;
-    if (cudnnStatus_t status = ::workspace(x, w, v, y, algorithm, &wanted)) return status;
-    if (bytes < wanted || (wanted && !workspace)) return CUDNN_STATUS_BAD_PARAM;
-    const bool narrow = x.type == CUDNN_DATA_BFLOAT16;
-    auto body = [=, scale = number(alpha), old = number(beta)] {
-        static unsigned calls = 0;
-        const double fuzz = algorithm == not_deterministic && ++calls % 2 ? 1 + 0x1p-22 : 1;
-        if (wanted) std::memset(workspace, 0xFF, wanted);
-        const size_t C = x.c, K = y.c, step = size_t(w.h) * w.w * C;   // from one filter to the next
-        std::vector<float> a, b;
-        std::vector<double> sums;
-        if (part == Part::y) {
-            a = read(X, narrow, x.count()), b.resize(w.count()), sums.resize(y.count());
-            const std::vector<float> filters = read(W, narrow, w.count());
-            for (size_t k = 0; k < K; ++k)   // turned, so that the innermost loop goes over neighbours
-                for (size_t i = 0; i < step; ++i) b[i * K + k] = filters[k * step + i];
-            places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
-                for (size_t c = 0; c < C; ++c)
-                    for (size_t k = 0; k < K; ++k) sums[at_y + k] += double{a[at_x + c]} * b[(at_w + c) * K + k];
-            });
-        } else if (part == Part::dx) {
-            a = read(Y, narrow, y.count()), b = read(W, narrow, w.count()), sums.resize(x.count());
-            places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
-                for (size_t k = 0; k < K; ++k)
-                    for (size_t c = 0; c < C; ++c) sums[at_x + c] += double{a[at_y + k]} * b[at_w + k * step + c];
-            });
-        } else {
-            a = read(X, narrow, x.count()), b = read(Y, narrow, y.count()), sums.resize(w.count());
-            places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
-                for (size_t k = 0; k < K; ++k)
-                    for (size_t c = 0; c < C; ++c) sums[at_w + k * step + c] += double{a[at_x + c]} * b[at_y + k];
-            });
-        }
-        for (size_t i = 0; i < sums.size(); ++i) store(to, narrow, i, scale, sums[i] * fuzz, old);
+void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
+    const auto& [pass, x, w, y, v, alpha, beta] = work;
+    static unsigned calls = 0;
+    const double fuzz = engine == not_deterministic && ++calls % 2 ? 1 + 0x1p-22 : 1;
+    const size_t C = size_t(x.c), K = size_t(y.c), step = size_t(w.h * w.w) * C;   // from one filter to the next
+    auto take = [&](const void* from, const TensorShape& shape) {
+        std::vector<float> values = read(from, shape.narrow, shape.count());
+        if (engine == tensor_cores && !shape.narrow)
+            for (float& each : values) each = __uint_as_float((__float_as_uint(each) + 0x1000) & ~0x1FFFu);
+        return values;
     };
-    return cuda_host_run("convolution", handle->stream, body) ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
+    std::vector<double> sums;
+    if (pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
+        const std::vector<float> a = take(X, x), filters = take(W, w);
+        std::vector<float> b(w.count());
+        sums.resize(y.count());
+        for (size_t k = 0; k < K; ++k)   // turned, so that the innermost loop goes over neighbours
+            for (size_t i = 0; i < step; ++i) b[i * K + k] = filters[k * step + i];
+        places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
+            for (size_t c = 0; c < C; ++c)
+                for (size_t k = 0; k < K; ++k) sums[at_y + k] += double{a[at_x + c]} * b[(at_w + c) * K + k];
+        });
+    } else if (pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+        const std::vector<float> a = take(Y, y), b = take(W, w);
+        sums.resize(x.count());
+        places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
+            for (size_t k = 0; k < K; ++k)
+                for (size_t c = 0; c < C; ++c) sums[at_x + c] += double{a[at_y + k]} * b[at_w + k * step + c];
+        });
+    } else {
+        const std::vector<float> a = take(X, x), b = take(Y, y);
+        sums.resize(w.count());
+        places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
+            for (size_t k = 0; k < K; ++k)
+                for (size_t c = 0; c < C; ++c) sums[at_w + k * step + c] += double{a[at_x + c]} * b[at_y + k];
+        });
+    }
+    void* to = pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? Y
+               : pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? X
+                                                                                      : W;
+    for (size_t i = 0; i < sums.size(); ++i) store(to, x.narrow, i, alpha, sums[i] * fuzz, beta);
 }
 
 }   // namespace
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                                     cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t y, int wanted, int* returned,
-                                                     cudnnConvolutionFwdAlgoPerf_t* results) {
-    return algorithms(*x, *w, *v, *y, wanted, returned, results);
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+    auto made = std::make_shared<Contents>();
+    made->type = type;
+    *descriptor = new std::shared_ptr<Contents>(made);
+    return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                                          cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t dx, int wanted,
-                                                          int* returned, cudnnConvolutionBwdDataAlgoPerf_t* results) {
-    return algorithms(*dx, *w, *v, *dy, wanted, returned, results);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                                            cudnnConvolutionDescriptor_t v, cudnnFilterDescriptor_t dw, int wanted,
-                                                            int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-    return algorithms(*x, *dw, *v, *dy, wanted, returned, results);
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+    delete static_cast<std::shared_ptr<Contents>*>(descriptor);
+    return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                                                      cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t y,
-                                                      cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
-    return workspace(*x, *w, *v, *y, algorithm, bytes);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
-                                                           cudnnConvolutionDescriptor_t v, cudnnTensorDescriptor_t dx,
-                                                           cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
-    return workspace(*dx, *w, *v, *dy, algorithm, bytes);
-}
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
-                                                             cudnnConvolutionDescriptor_t v, cudnnFilterDescriptor_t dw,
-                                                             cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
-    return workspace(*x, *dw, *v, *dy, algorithm, bytes);
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+    Contents& to = *contents(descriptor);
+    if (to.final || count < 1 || !values) return CUDNN_STATUS_BAD_PARAM;
+    if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+        const auto* from = static_cast<const char*>(values);
+        to.values[name].assign(from, from + static_cast<size_t>(count) * size_of(type));
+        return CUDNN_STATUS_SUCCESS;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        const auto& part = contents(static_cast<const cudnnBackendDescriptor_t*>(values)[i]);
+        if (!part->final) return CUDNN_STATUS_BAD_PARAM;
+        to.parts[name].push_back(part);
+    }
+    return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
-                                      cudnnFilterDescriptor_t wd, const void* w, cudnnConvolutionDescriptor_t v,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                      cudnnTensorDescriptor_t yd, void* y) {
-    return convolve(handle, Part::y, *xd, x, *wd, w, *v, *yd, nullptr, algorithm, workspace, bytes, alpha, beta, y);
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+    Contents& it = *contents(descriptor);
+    cudnnStatus_t status = it.final ? CUDNN_STATUS_BAD_PARAM : CUDNN_STATUS_SUCCESS;
+    auto wants = [&](std::initializer_list<int> names) {
+        for (int name : names)
+            if (!it.has(name)) status = CUDNN_STATUS_BAD_PARAM;
+    };
+    Work work;
+    switch (it.type) {
+        case CUDNN_BACKEND_TENSOR_DESCRIPTOR: status = tensor_check(it); break;
+        case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR: status = convolution_check(it); break;
+        case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+        case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+        case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+            if (!work_of(it, &work)) status = CUDNN_STATUS_BAD_PARAM;
+            break;
+        case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: wants({CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_ATTR_OPERATIONGRAPH_OPS}); break;
+        case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: wants({CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_ENGINEHEUR_MODE}); break;
+        case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+            wants({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG});
+            if (status) break;
+            if (handle_of(it, CUDNN_ATTR_EXECUTION_PLAN_HANDLE)->device !=
+                handle_of(graph_of(configuration(it)), CUDNN_ATTR_OPERATIONGRAPH_HANDLE)->device)
+                status = CUDNN_STATUS_BAD_PARAM;
+            else if (configuration(it).engine == refused) status = CUDNN_STATUS_NOT_SUPPORTED;
+            break;
+        case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+            wants({CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_ATTR_VARIANT_PACK_WORKSPACE});
+            break;
+        default: status = CUDNN_STATUS_BAD_PARAM;   // those that only GetAttribute fills
+    }
+    it.final = status == CUDNN_STATUS_SUCCESS;
+    return status;
 }
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t wd, const void* w,
-                                           cudnnTensorDescriptor_t dyd, const void* dy, cudnnConvolutionDescriptor_t v,
-                                           cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                           cudnnTensorDescriptor_t dxd, void* dx) {
-    return convolve(handle, Part::dx, *dxd, nullptr, *wd, w, *v, *dyd, dy, algorithm, workspace, bytes, alpha, beta, dx);
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t,
+                                       int64_t wanted, int64_t* count, void* values) {
+    const Contents& from = *contents(descriptor);
+    if (!from.final) return CUDNN_STATUS_BAD_PARAM;
+    auto fill = [&](int64_t at, int engine) {
+        Contents& to = *contents(static_cast<cudnnBackendDescriptor_t*>(values)[at]);
+        to.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] = from.parts.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+        to.engine = engine, to.final = true;
+    };
+    switch (name) {
+        case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
+            const bool fallback = from.all<int>(CUDNN_ATTR_ENGINEHEUR_MODE).at(0) == CUDNN_HEUR_MODE_FALLBACK;
+            *count = fallback ? 1 : good;
+            for (int64_t i = 0; i < std::min(*count, wanted); ++i) fill(i, fallback ? good : static_cast<int>(i));
+            return CUDNN_STATUS_SUCCESS;
+        }
+        case CUDNN_ATTR_ENGINECFG_ENGINE: fill(0, from.engine), *count = 1; return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+            *count = from.engine <= tensor_cores ? 1 : 0;
+            if (*count && wanted > 0)
+                *static_cast<cudnnBackendNumericalNote_t*>(values) =
+                    from.engine == tensor_cores ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+            return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+            *static_cast<int64_t*>(values) = static_cast<int64_t>(workspace_of(from)), *count = 1;
+            return CUDNN_STATUS_SUCCESS;
+        default: return CUDNN_STATUS_NOT_SUPPORTED;
+    }
 }
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t xd, const void* x,
-                                             cudnnTensorDescriptor_t dyd, const void* dy, cudnnConvolutionDescriptor_t v,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace, size_t bytes, const void* beta,
-                                             cudnnFilterDescriptor_t dwd, void* dw) {
-    return convolve(handle, Part::dw, *xd, x, *dwd, nullptr, *v, *dyd, dy, algorithm, workspace, bytes, alpha, beta, dw);
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t with, cudnnBackendDescriptor_t memory) {
+    const Contents &plan = *contents(with), &pack = *contents(memory);
+    if (!plan.final || !pack.final || handle->device != handle_of(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE)->device)
+        return CUDNN_STATUS_BAD_PARAM;
+    const Work work = work_planned(plan);
+    const auto ids = pack.all<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const auto pointers = pack.all<char*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    char* workspace = pack.all<char*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE).at(0);
+    const size_t bytes = workspace_of(plan);
+    std::vector<char*> at;
+    for (const TensorShape* each : {&work.x, &work.w, &work.y}) {
+        const auto found = std::find(ids.begin(), ids.end(), each->id);
+        if (found == ids.end() || ids.size() != pointers.size()) return CUDNN_STATUS_BAD_PARAM;
+        at.push_back(pointers[static_cast<size_t>(found - ids.begin())]);
+        if (!at.back() || reinterpret_cast<uintptr_t>(at.back()) % static_cast<uintptr_t>(each->alignment)) return CUDNN_STATUS_BAD_PARAM;
+    }
+    if (bytes && !workspace) return CUDNN_STATUS_BAD_PARAM;
+    auto body = [=, engine = configuration(plan).engine] {
+        if (bytes) std::memset(workspace, 0xFF, bytes);
+        convolve(work, engine, at[0], at[1], at[2]);
+    };
+    return cuda_host_run("convolution", handle->stream, body) ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }
