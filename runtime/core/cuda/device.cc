@@ -56,6 +56,14 @@ Status CudaDevice::open(const DeviceConfig& config) {
         GC_TRY(cuda::make(&gpu->changed));
         gpus_.push_back(std::move(gpu));
     }
+    for (const auto& gpu : gpus_)   // or what they copy from each other goes by way of the host, and holds other copies up
+        for (const auto& other : gpus_) {
+            int can = 0;
+            if (gpu->number == other->number) continue;
+            GC_TRY(use(*gpu));
+            GC_CUDA(cudaDeviceCanAccessPeer(&can, gpu->number, other->number));
+            if (can && cudaDeviceEnablePeerAccess(other->number, 0) != cudaSuccess) (void)cudaGetLastError();   // a job before did, mostly
+        }
     const auto lanes = std::min(config.lanes_max, config.lanes_per_gpu * static_cast<uint32_t>(gpus_.size()));
     for (uint32_t number = 0; number < lanes; ++number) {
         Lane& lane = lanes_.emplace_back();

@@ -3,7 +3,8 @@
 //  * Nothing runs until somebody synchronises, and then a stream runs only what it must: itself and what it waits for by event.
 //  * Branches of a graph run in another order than they were issued in; blocks, and threads between two barriers, forwards and backwards in
 //  turn.
-//  * Device memory begins as NaN, ends in guard bytes, and cannot be touched by code of the host, nor by other devices without peer access.
+//  * Device memory begins as NaN, ends in guard bytes, and cannot be touched by code of the host, nor by other devices.  A copy
+//  between devices without peer access counts as a wait.
 //  * A thread of a block that ends while others wait at __syncthreads() stops the process, and says so.
 //  * Handles of libraries end where they were made, or the process stops; calls that would give a device a context are counted.
 // The types and names are NVIDIA's; what they do is in tests/cuda/host/runtime.cc and kernels.cc.

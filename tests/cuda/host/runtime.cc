@@ -133,10 +133,10 @@ auto* holder(Map& map, const void* at, size_t bytes) {
     return from + bytes <= it->first + size ? &it->second : nullptr;
 }
 
-// Device memory in reach of a device (its own and its peers'), the rest out of it; -1: none.
+// Device memory in reach of a device (its own: kernels need not that of peers), the rest out of it; -1: none.
 void reach(int from) {
     for (int d = 0; d < devices_max; ++d) {
-        const bool wanted = from >= 0 && rt().peers[from][d];
+        const bool wanted = from == d;
         if (wanted == rt().open[d]) continue;
         rt().open[d] = wanted;
         for (auto& [at, each] : rt().memory)
@@ -496,7 +496,8 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
         const Allocation *a = holder(rt().memory, to, bytes), *b = holder(rt().memory, from, bytes);
         if (!a || !b || a->device != to_device || b->device != from_device) return result(cudaErrorInvalidValue);
     }
-    auto body = [=] {   // works without peer access, too
+    if (!rt().peers[on->device][to_device == on->device ? from_device : to_device]) ++rt().synchronisations;   // by way of the host
+    auto body = [=] {
         std::vector<char> between(bytes);
         reach(from_device), std::memcpy(between.data(), from, bytes);
         reach(to_device), std::memcpy(to, between.data(), bytes);
