@@ -19,7 +19,9 @@ struct How {
 
 // A thread block for each sample.
 __global__ void take_images(uint8_t* to, const uint8_t* all, const SamplePlace* places, const How how) {
-    const SamplePlace place = places[blockIdx.x];
+    __shared__ SamplePlace place;   // the host's memory, read once
+    if (threadIdx.x == 0) place = places[blockIdx.x];
+    __syncthreads();
     const uint32_t bytes = how.C * how.H * how.W;
     const Draw random = draw4(Purpose::augment, how.seed, place.index, place.epoch);
     const auto crop = static_cast<int32_t>(how.crop);
