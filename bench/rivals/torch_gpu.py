@@ -2,8 +2,8 @@
 
 usage: torch_gpu.py [--device cuda] --nets lenet5,mlp --batches 128,1024 --precisions tf32,bf16 [--seconds 0.4] [--limit 120] [--warm]
 Of each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) each way that works: eager and as a CUDA graph, both
-in NCHW and channels_last, then, as long as --limit seconds allow, torch.compile and a CUDA graph of what it makes.  Prints a line of JSON each,
-of all ways before --limit.  --warm: compiles alone, so that another run finds it in the cache.
+in NCHW and channels_last, then, as long as --limit seconds allow, torch.compile and a CUDA graph of what it makes.  Prints a line of JSON for
+each of them whenever there is another way; the last one has all of them.  --warm: compiles alone, so that another run finds it in the cache.
 """
 import argparse
 import json
@@ -97,10 +97,19 @@ def measure(step):
 
 
 ways = [("eager", 0, 0, 0), ("channels_last", 1, 0, 0), ("graph", 0, 0, 1), ("graph channels_last", 1, 0, 1),
-        ("compile", 0, 1, 0), ("compile channels_last", 1, 1, 0), ("compile graph channels_last", 1, 1, 1)]  # fmt: skip
+        ("compile", 0, 1, 0), ("compile channels_last", 1, 1, 0), ("compile graph", 0, 1, 1), ("compile graph channels_last", 1, 1, 1)]  # fmt: skip
 found, failed = {}, {}
 cells = [(net, int(batch), precision) for net in options.nets.split(",") for batch in options.batches.split(",") for precision in options.precisions.split(",")]
 late = False
+
+
+def tell(cell):
+    ways_found = {way: round(rate, 1) for way, rate in found.get(cell, {}).items()}
+    best = max(ways_found, key=ways_found.get) if ways_found else None
+    print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": cell[0], "batch": cell[1], "precision": cell[2], "best": best,
+                      "images_per_s": ways_found.get(best), "ways": ways_found, "failed": failed.get(cell, {}), "cut_short": late}), flush=True)
+
+
 for way, channels_last, compiled, graph in ways:
     if (graph and not on_gpu) or (options.warm and way not in ("compile", "compile channels_last")):
         continue
@@ -117,8 +126,7 @@ for way, channels_last, compiled, graph in ways:
         except Exception as error:  # a way that does not work here is none, and the line says why
             failed.setdefault(cell, {})[way] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         step = None
-for cell in cells if not options.warm else []:
-    ways_found = {way: round(rate, 1) for way, rate in found.get(cell, {}).items()}
-    best = max(ways_found, key=ways_found.get) if ways_found else None
-    print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": cell[0], "batch": cell[1], "precision": cell[2], "best": best,
-                      "images_per_s": ways_found.get(best), "ways": ways_found, "failed": failed.get(cell, {}), "cut_short": late}), flush=True)
+        if not options.warm:
+            tell(cell)
+for cell in cells if late and not options.warm else []:
+    tell(cell)
