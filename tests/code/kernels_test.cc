@@ -108,6 +108,29 @@ TEST(Quantise, EqualsThePlainReferenceAtEveryLevel) {
         }
 }
 
+// Words of long ranges are written by whole lines; what is before the first and behind the last is not forgotten.
+TEST(Quantise, LongRangesEqualShortOnes) {
+    const Scale scale{1, 0x1p20, 1 << 29};
+    constexpr size_t count = 20'000, room = 32;
+    std::vector<float> x(count);
+    for (size_t i = 0; i < count; ++i) x[i] = static_cast<float>(static_cast<int32_t>(bits32(static_cast<uint32_t>(i)))) * 0x1p-21f;
+    for (Isa isa : isas())
+        for (size_t start = 0; start < 18; ++start) {
+            SCOPED_TRACE(fmt::format("{} {}", isa_name(isa), start));
+            std::vector<int32_t> words(count + room, 7), want(count + room, 7);
+            const QuantiseResult all = word_kernels(isa).quantise_i32(words.data() + start, x.data(), count, scale, false);
+            QuantiseResult sum{};
+            for (size_t i = 0; i < count; i += 500) {
+                const QuantiseResult part = word_kernels(isa).quantise_i32(want.data() + start + i, x.data() + i, 500, scale, false);
+                sum.clipped += part.clipped, sum.maximum = std::max(sum.maximum, part.maximum);
+            }
+            EXPECT_EQ(words, want);
+            EXPECT_EQ(all.clipped, sum.clipped);
+            EXPECT_GT(all.clipped, 0u);
+            EXPECT_EQ(all.maximum, sum.maximum);
+        }
+}
+
 TEST(Quantise, AnEmptyRangeAndAnEmptyMaximum) {
     for (Isa isa : isas()) {
         QuantiseResult result = word_kernels(isa).quantise_i32(nullptr, nullptr, 0, {1, 1, 1}, false);

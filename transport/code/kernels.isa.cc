@@ -25,6 +25,7 @@ using Vector = __m512i;
 #define GC_V(name) _mm512_##name
 #define GC_LOAD(from) _mm512_loadu_si512(from)
 #define GC_STORE(to, value) _mm512_storeu_si512(to, value)
+#define GC_STREAM(to, value) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value)
 #define GC_SET64(value) _mm512_set1_epi64(value)
 #define GC_BITS(floats) _mm512_castps_si512(floats)
 #elif defined(__AVX2__)
@@ -32,6 +33,7 @@ using Vector = __m256i;
 #define GC_V(name) _mm256_##name
 #define GC_LOAD(from) _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
 #define GC_STORE(to, value) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value)
+#define GC_STREAM(to, value) _mm256_stream_si256(reinterpret_cast<__m256i*>(to), value)
 #define GC_SET64(value) _mm256_set1_epi64x(value)
 #define GC_BITS(floats) _mm256_castps_si256(floats)
 #endif
@@ -108,8 +110,8 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
 #if defined(GC_V)
 // Where the factor is a power of two and the limit below 2^30 the same words come from floats, in a quarter of the time: the product is
 // exact (or so small that it becomes 0, or so large that it is beyond the limit), and so is +-2^30, to which it is cut before it becomes an
-// integer.
-template <bool accumulate>
+// integer.  `past`: words that overwrite others need not be fetched first; they go past the caches, into lines that begin at dst.
+template <bool accumulate, bool past>
 QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, float factor, int32_t limit) {
     constexpr uint64_t lanes = sizeof(Vector) / sizeof(float), ahead = 1024;
     const Vector magnitude = GC_V(set1_epi32)(0x7FFFFFFF), most = GC_V(set1_epi32)(limit), least = GC_V(set1_epi32)(-limit);
@@ -117,7 +119,8 @@ QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, floa
     Vector maximum{};
     uint64_t clipped = 0;
     for (uint64_t i = 0; i < count; i += lanes) {
-        __builtin_prefetch(x + i + ahead), __builtin_prefetch(dst + i + ahead, 1);
+        __builtin_prefetch(x + i + ahead);
+        if (!past) __builtin_prefetch(dst + i + ahead, 1);
         const auto value = GC_V(loadu_ps)(x + i);
         maximum = GC_V(max_epu32)(maximum, GC_BITS(value) & magnitude);
         const auto cut = GC_V(max_ps)(GC_V(min_ps)(GC_V(mul_ps)(value, scale), top), bottom);   // NaN becomes 2^30
@@ -128,8 +131,10 @@ QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, floa
         clipped += static_cast<uint64_t>(
             8 - __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(word, q))))));
 #endif
-        GC_STORE(dst + i, accumulate ? GC_V(add_epi32)(GC_LOAD(dst + i), q) : q);
+        if (past) GC_STREAM(dst + i, q);
+        else GC_STORE(dst + i, accumulate ? GC_V(add_epi32)(GC_LOAD(dst + i), q) : q);
     }
+    if (past) _mm_sfence();   // such stores are not in order with those that tell others of them
     uint32_t all[lanes], greatest = 0;
     GC_STORE(all, maximum);
     for (uint32_t each : all) greatest = each > greatest ? each : greatest;
@@ -143,12 +148,20 @@ QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const 
     const uint32_t bits = __builtin_bit_cast(uint32_t, factor), exponent = bits >> 23;
     const bool power = factor == scale.factor && (bits & 0x7FFFFF) == 0 && exponent > 0 && exponent < 255;
     if (power && scale.divisor == 1.0 && scale.limit < 1 << 30) {
-        const uint64_t whole = count / 16 * 16;
-        const QuantiseResult most = accumulate ? quantise_float<true>(dst, x, whole, factor, scale.limit)
-                                               : quantise_float<false>(dst, x, whole, factor, scale.limit);
-        const QuantiseResult rest = quantise_any<int32_t, uint32_t>(dst + whole, x + whole, count - whole, scale, accumulate);
-        const uint32_t a = __builtin_bit_cast(uint32_t, most.maximum), b = __builtin_bit_cast(uint32_t, rest.maximum);
-        return {a > b ? most.maximum : rest.maximum, most.clipped + rest.clipped};
+        constexpr uint64_t line = 64 / sizeof(int32_t), much = 16 * 1024;   // less is read while it is in a cache
+        const bool past = !accumulate && count >= much;
+        const uint64_t front = past ? (line - reinterpret_cast<uintptr_t>(dst) / sizeof(int32_t) % line) % line : 0;
+        const uint64_t end = front + (count - front) / line * line;
+        auto quantise = accumulate ? quantise_float<true, false> : past ? quantise_float<false, true> : quantise_float<false, false>;
+        const QuantiseResult parts[] = {quantise_any<int32_t, uint32_t>(dst, x, front, scale, accumulate),
+                                        quantise(dst + front, x + front, end - front, factor, scale.limit),
+                                        quantise_any<int32_t, uint32_t>(dst + end, x + end, count - end, scale, accumulate)};
+        QuantiseResult all{};
+        for (const QuantiseResult& part : parts) {
+            if (__builtin_bit_cast(uint32_t, part.maximum) > __builtin_bit_cast(uint32_t, all.maximum)) all.maximum = part.maximum;
+            all.clipped += part.clipped;
+        }
+        return all;
     }
 #endif
     return quantise_any<int32_t, uint32_t>(dst, x, count, scale, accumulate);
