@@ -192,8 +192,10 @@ $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 CUDA_TESTS := $(if $(findstring thread,$(MODE)),,$(BUILD)/tests/cuda $(if $(CUDA_SO),$(BUILD)/tests/cuda-device))
 $(BUILD)/tests/cuda: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc tests/cuda/host/*.cc)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
+# What tests/cuda/plans_test.cc puts a described GPU into.
+CUDA_WRAPPED := -Wl,--wrap=cudnnBackendSetAttribute,--wrap=cudnnBackendFinalize,--wrap=cudaSetDevice,--wrap=cudaDeviceSynchronize
 $(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc)) $(LIBRARY)
-	$(call program,-lgtest_main -lgtest $(CUDA_LIBS))
+	$(call program,-lgtest_main -lgtest $(CUDA_LIBS) $(CUDA_WRAPPED))
 
 # The programs beside the stand-in, for a dry run of tools/device-check.
 HOST_RUN := $(if $(MODE),,$(addprefix $(BUILD)/host/,gradcastd gradcastctl gradcast-bench libgradcast_cuda.so))
