@@ -46,7 +46,7 @@ public:
     const char* kernels() const override { return kernels_name_.c_str(); }
     std::span<float> parameters() override;
     uint64_t digest() override;
-    void refresh() override { GC_ASSERT(upload().ok()); }   // what fails here has failed before
+    void refresh() override { must(upload()); }
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
@@ -594,13 +594,13 @@ std::span<float> CudaNet::parameters() {
         GC_CUDA(cudaMemcpyAsync(mirror_.host, gpus_[0].parameters.device, mirror_.bytes, cudaMemcpyDeviceToHost, stream));
         return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     };
-    if (std::exchange(stale_, false)) GC_ASSERT(fetch().ok());   // what fails here has failed before, in apply()
+    if (std::exchange(stale_, false)) must(fetch());
     return {mirror_.as<float>(), layout_.elements};
 }
 
 uint64_t CudaNet::digest() {
     uint64_t sum = 0;
-    GC_ASSERT(digest_.fetch(0, &sum).ok());
+    must(digest_.fetch(0, &sum));
     return sum;
 }
 

@@ -60,14 +60,14 @@ std::span<float> CudaOptimiser::state() {
         GC_CUDA(cudaMemcpyAsync(host_.host, state_.device, state_.bytes, cudaMemcpyDeviceToHost, gpu_.stream.get()));
         return check(cudaStreamSynchronize(gpu_.stream.get()), "cudaStreamSynchronize");
     };
-    GC_ASSERT(fetch().ok());   // what fails here has failed before, in apply()
+    must(fetch());
     return {host_.as<float>(), host_.bytes / sizeof(float)};
 }
 
 uint64_t CudaOptimiser::digest(uint64_t first) {
     if (state_.bytes == 0) return 0;
     uint64_t sum = 0;
-    GC_ASSERT(digest_.fetch(first, &sum).ok());
+    must(digest_.fetch(first, &sum));
     return sum;
 }
 

@@ -25,6 +25,11 @@ Status check(cudaError_t error, const char* call);
 Status check(cudnnStatus_t error, const char* call);
 Status check(cublasStatus_t error, const char* call);
 
+/// Where a call cannot return an error: it ends the program with its text.  A device's fault shows no sooner than somebody waits.
+inline void must(const Status& status) {
+    if (!status.ok()) assert_failed(status.what, __FILE__, __LINE__);
+}
+
 template <auto destroy>
 struct Closer {
     template <typename T>

@@ -329,6 +329,14 @@ TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
     EXPECT_STREQ(status.what, "layer wide: cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED");
 }
 
+// A device's fault ends up in whatever waits next, which may be a call without a result.
+TEST(CudaNetDeathTest, SaysWhatTheDeviceSaid) {
+    GTEST_FLAG_SET(death_test_style, "fast");
+    CudaRig rig(preset("mlp"), sizes({2}), {.momentum = 0.9});
+    EXPECT_DEATH(cuda_host_break(); (void)rig.net->digest(), "cudaStreamSynchronize: cudaErrorIllegalAddress");
+    EXPECT_DEATH(cuda_host_break(); (void)rig.optimiser->state(), "cudaStreamSynchronize: cudaErrorIllegalAddress");
+}
+
 // The stand-in counts what a step must not do.
 TEST(CudaNet, TakesNoMemoryAndWaitsForTheExchangeAlone) {
     const NetSpec spec = everything();

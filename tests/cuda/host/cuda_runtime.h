@@ -86,6 +86,7 @@ enum cudaError_t {
     cudaErrorInvalidDevice = 101,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
     cudaErrorPeerAccessAlreadyEnabled = 704,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713,
@@ -213,5 +214,7 @@ struct CudaHostCounts {
     uint64_t run, allocations, synchronisations, kernels, graphs;
 };
 CudaHostCounts cuda_host_counts();
+/// Whoever waits from now on is told of an illegal address.
+void cuda_host_break();
 /// How many calls so far would have given that device a context, had there been none: those that are about the current device.
 uint64_t cuda_host_calls(int device);

@@ -93,6 +93,7 @@ struct Runtime {
     size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
     std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0};
     std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
+    std::atomic<bool> broken{false};                 // see cuda_host_break()
     bool helper = false;                             // a thread runs what nobody waits for
 
     Runtime() {
@@ -238,7 +239,7 @@ cudaError_t synchronise(const std::vector<CUstream_st*>& streams) {
         }
         advance_to(each, issued);
     }
-    return cudaSuccess;
+    return rt().broken ? cudaErrorIllegalAddress : cudaSuccess;
 }
 
 cudaError_t query(CUstream_st* stream, uint64_t count) {
@@ -306,6 +307,7 @@ cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<v
     return result(issue(on, {name, device, false, std::move(body), {}, {}}));
 }
 
+void cuda_host_break() { rt().broken = true; }
 uint64_t cuda_host_calls(int of) { return rt().calls[of]; }
 CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations, rt().kernels, rt().graphs}; }
 
@@ -324,6 +326,7 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
         case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
         case cudaErrorNotReady: return "cudaErrorNotReady";
+        case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
         case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
         case cudaErrorHostMemoryAlreadyRegistered: return "cudaErrorHostMemoryAlreadyRegistered";
         case cudaErrorHostMemoryNotRegistered: return "cudaErrorHostMemoryNotRegistered";

@@ -205,7 +205,7 @@ public:
     const Layout& words() const override { return host_->words(); }
     Sum whole(const Sum& sum) override {
         Sum all = host_->whole(sum);
-        if (all.words.host != sum.words.host) GC_ASSERT(upload(&all.words).ok());   // what fails here has failed before, in finish()
+        if (all.words.host != sum.words.host) must(upload(&all.words));
         return all;
     }
     void probe(const float* gradient) override { host_->probe(gradient); }
