@@ -52,6 +52,8 @@ class Step:
         fused = {"fused": True} if on_gpu else {}
         self.optimiser = torch.optim.SGD(self.made.parameters(), lr=1e-6, momentum=0.9, **fused)
         self.loss_of = nn.CrossEntropyLoss()
+        if compiled:
+            torch.compiler.reset()   # or the ninth net would run uncompiled: config.recompile_limit; what is on disk stays
         self.forward = torch.compile(self.loss, dynamic=False) if compiled else self.loss
         self.run = self.eager
         if graph:
