@@ -1,9 +1,12 @@
 // Importers: from the files a data set is published in to shards.  To add one: a row in `kinds` and, for a new file format, a function that
 // fills the two Sets.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 
 #include "datasets/import.h"
@@ -200,9 +203,13 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     if (config.compress > 9) return fail(Code::invalid, "{} is no level of compression: 1 (fast) to 9 (small)", config.compress);
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
     std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
-    for (const std::string& path : paths)
-        if (!config.force && ::access(path.c_str(), F_OK) == 0)
-            return fail(Code::invalid, "{} is there already: --force replaces it", path);
+    auto absent = [&] {
+        for (const std::string& path : paths)
+            if (!config.force && ::access(path.c_str(), F_OK) == 0)
+                return fail(Code::invalid, "{} is there already: --force replaces it", path);
+        return Status();
+    };
+    GC_TRY(absent());
 
     // Everything is read and checked before the first byte is written.
     Set train, test;
@@ -223,6 +230,12 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     else mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
 
     GC_TRY(make_directories(config.out));
+    // Two imports into one folder would write the same .part and take it away from each other.  Where a file system has no such locks, they
+    // do without.
+    Fd folder(::open(config.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", config.out);
+    GC_TRY(absent());   // it may have ended just now
     info.count = train.count;
     GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data(), config.compress));
     if (test.count == 0) {

@@ -60,12 +60,12 @@ Status images_find(const std::string& folder, const std::vector<std::string>& cl
                         name);
         std::vector<std::string> files;
         GC_TRY(folder_list(folder + "/" + name, &files));
+        if (files.empty()) return fail(Code::data, "{}/{}: a class without images: take the folder away, or fill it", folder, name);
         for (const std::string& file : files) {
             found->paths.push_back(folder + "/" + name + "/" + file);
             found->labels.push_back(static_cast<int32_t>(label - classes.begin()));
         }
     }
-    if (found->paths.empty()) return fail(Code::data, "{}: its classes have no images", folder);
     return {};
 }
 
@@ -93,6 +93,9 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
         for (const std::string& path : half.paths) {
             if (is_folder(path)) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
             GC_TRY(image_open(path, &image));
+            if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
+                return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image.W,
+                            image.H, shard_sample_bytes_max >> 20);
             if (H == 0) H = image.H, W = image.W;
             if (image.H != H || image.W != W)
                 return fail(Code::data,

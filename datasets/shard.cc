@@ -33,8 +33,6 @@ constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest, and 
 constexpr uint64_t digests_max = 512;        // there would be too many: HDF5 keeps an attribute of at most 64 KiB in the object's header
 constexpr uint64_t digest_digits = 64;
 constexpr uint64_t source_bytes_max = 4096;
-constexpr uint64_t side_max = 65536;   // C, H, W, classes
-constexpr uint64_t sample_bytes_max = 256 << 20;
 // Chunks: large enough for deflate to find what repeats, small enough to be inflated for one sample; few, because HDF5 1.10 looks for each
 // from the first one on (2048: 0.2 s, 8192: 4 s).
 constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
@@ -116,8 +114,9 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* d
                                  fmt::join(dims + 1, dims + 4, "x")));
     uint64_t bytes = 1, count = (dims[0] - 1) / sides[0] + 1;
     for (hsize_t side : sides)
-        if (__builtin_mul_overflow(bytes, side, &bytes) || bytes > sample_bytes_max)
-            return wrong(fmt::format("has chunks of more than {} MiB; use h5repack -l with fewer samples in each", sample_bytes_max >> 20));
+        if (__builtin_mul_overflow(bytes, side, &bytes) || bytes > shard_sample_bytes_max)
+            return wrong(
+                fmt::format("has chunks of more than {} MiB; use h5repack -l with fewer samples in each", shard_sample_bytes_max >> 20));
     if (count > stored_read_max)
         return wrong(
             fmt::format("has {} chunks, more than {}: write larger ones (h5repack -l), or several shards", count, stored_read_max));
@@ -201,7 +200,7 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     if (version > format_version)
         return fail(Code::data, "{}: shard format version {} is newer than this gradcast, which reads up to {}: update it", path, version,
                     format_version);
-    GC_TRY(attribute_number(file, path, "classes", 1, side_max, &classes));
+    GC_TRY(attribute_number(file, path, "classes", 1, shard_side_max, &classes));
     GC_TRY(attribute_number(file, path, "digest_samples", 1, UINT64_MAX, &shard->digest_samples));
     GC_TRY(attribute_string(file, path, "source", &shard->info.source));
 
@@ -212,9 +211,10 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     GC_TRY(
         data_set_open(file, path, "labels", 1, 2, file_bytes, nullptr, &labels, &label_count, &shard->label_bytes, &shard->labels_offset));
     if (label_count != dims[0]) return fail(Code::data, "{}: data set labels has {} entries for {} images", path, label_count, dims[0]);
-    if (dims[1] > side_max || dims[2] > side_max || dims[3] > side_max || dims[1] * dims[2] * dims[3] > sample_bytes_max)
+    if (dims[1] > shard_side_max || dims[2] > shard_side_max || dims[3] > shard_side_max ||
+        dims[1] * dims[2] * dims[3] > shard_sample_bytes_max)
         return fail(Code::data, "{}: data set images has samples of {} x {} x {}, above {} MiB each", path, dims[1], dims[2], dims[3],
-                    sample_bytes_max >> 20);
+                    shard_sample_bytes_max >> 20);
     DataInfo& info = shard->info;
     info.count = dims[0], info.classes = static_cast<uint32_t>(classes);
     info.C = static_cast<uint32_t>(dims[1]), info.H = static_cast<uint32_t>(dims[2]), info.W = static_cast<uint32_t>(dims[3]);
@@ -434,6 +434,7 @@ Status truncated(const std::string& path, uint64_t file_bytes, const std::string
 Status shard_open(const std::string& path, Shard* shard) {
     struct stat file_info;
     if (::stat(path.c_str(), &file_info) != 0) return fail_sys(errno, "cannot open the shard {}", path);
+    if (S_ISDIR(file_info.st_mode)) return fail(Code::data, "{}: a folder: name the shards in it, as {}/train*.h5", path, path);
     if (!S_ISREG(file_info.st_mode)) return fail(Code::data, "{}: not a gradcast shard: not a file", path);
     if (::access(path.c_str(), R_OK) != 0) return fail_sys(errno, "cannot open the shard {}", path);
     Shard read;
@@ -483,8 +484,8 @@ Status shard_verify(const Shard& shard) {
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
     GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
               info.std.size() == info.C);
-    if (info.classes == 0 || info.classes > side_max)
-        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, side_max);
+    if (info.classes == 0 || info.classes > shard_side_max)
+        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
     uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
     std::vector<std::byte> packed(info.count * label_bytes);
     for (uint64_t i = 0; i < info.count; ++i) {

@@ -11,6 +11,8 @@
 namespace gradcast {
 
 constexpr uint64_t class_names_max = 32768;   // bytes; HDF5 keeps an attribute of at most 64 KiB
+constexpr uint64_t shard_side_max = 65536;    // C, H, W, classes
+constexpr uint64_t shard_sample_bytes_max = 256 << 20;
 
 struct DataInfo {
     uint64_t count = 0;

@@ -164,7 +164,7 @@ Status SourceFolder::open(const std::string& from, const char* archive, const st
 Status SourceFolder::find(const std::string& name, std::string_view hint, Source* source) {
     if (!archive_.empty()) {
         auto member = members_.find(name);
-        if (member == members_.end()) return fail(Code::data, "{}: has no file {}", archive_, name);
+        if (member == members_.end()) return fail(Code::data, "{}: has no file {}{}", archive_, name, hint);
         source->hold(archive_ + ": " + name, std::move(member->second));
         members_.erase(member);
         return {};

@@ -1,5 +1,6 @@
 #include <png.h>
 #include <turbojpeg.h>
+#include <zlib.h>
 
 #include <numeric>
 
@@ -188,7 +189,20 @@ TEST_F(ImportImages, FoldersThatAreNotOfClasses) {
     std::filesystem::create_directories(from);
     expect_refused({"none: empty"});
     std::filesystem::create_directories(from + "/ant");
-    expect_refused({"none: its classes have no images"});
+    expect_refused({"none/ant: a class without images"});
+}
+
+// A PNG of a few bytes may promise any size: it is not decoded, and no shard is written that could not be read.
+TEST_F(ImportImages, TooLargeForAShardIsRefusedAtOnce) {
+    for (auto [height, width] : {std::pair{60'000u, 60'000u}, {70'000u, 1u}, {9'460u, 9'461u}}) {
+        std::string bytes = read_file(in("train/ant/x.png"));
+        for (auto [at, side] : {std::pair{16, width}, {20, height}})
+            for (int i = 0; i < 4; ++i) bytes[static_cast<size_t>(at + i)] = static_cast<char>(side >> (24 - 8 * i));
+        const auto crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(bytes.data()) + 12, 17));   // of IHDR
+        for (int i = 0; i < 4; ++i) bytes[static_cast<size_t>(29 + i)] = static_cast<char>(crc >> (24 - 8 * i));
+        write_file(in("train/ant/x.png"), bytes);
+        expect_refused({"from/train/ant/x.png", fmt::format("{} x {} pixels are more than a shard takes", width, height)});
+    }
 }
 
 TEST(Image, PngRoundTrip) {

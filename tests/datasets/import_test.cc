@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <lzma.h>
+#include <sys/file.h>
 #include <zlib.h>
 
 #include <cmath>
@@ -160,6 +162,17 @@ TEST_F(ImportIdx, OverwritesOnlyByForce) {
     EXPECT_NE(read_file(out + "/train.h5"), before);
     std::filesystem::remove(out + "/train.h5");
     expect_error(import(), {"out/test.h5", "--force"});
+}
+
+TEST_F(ImportIdx, OneAtATimeInAFolder) {
+    std::filesystem::create_directory(out);
+    Fd other(::open(out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+    write_file(out + "/train.h5.part", "its");
+    expect_error(import(), {"out: another import is writing there"});
+    EXPECT_EQ(read_file(out + "/train.h5.part"), "its");
+    other = Fd();
+    EXPECT_TRUE(import().ok());
 }
 
 TEST_F(ImportIdx, CompressedIsTheSameDataSet) {
@@ -402,7 +415,7 @@ TEST_F(ImportCifar, Archives) {
     write_file(from, bytes);
     expect_refused("cifar10", {"archive: not a tar archive"});
     write_file(from, tar_bytes({files[0]}));
-    expect_refused("cifar10", {"archive: has no file data_batch_1.bin"});
+    expect_refused("cifar10", {"archive: has no file data_batch_1.bin", "--from", "the binary version"});
     write_file(from, tar_bytes({{"data_batch_1.bin", "short"}}));
     expect_refused("cifar10", {"archive: data_batch_1.bin: truncated: it ends within record 0 of 10000"});
 }

@@ -162,7 +162,8 @@ protected:
 
 TEST_F(BrokenShard, NotHdf5) {
     expect_error(shard_open(folder.file("none.h5"), &good), {"none.h5", "No such file"});
-    expect_error(shard_open(folder.path.string(), &good), {folder.path.string(), "not a file"});
+    expect_error(shard_open(folder.path.string(), &good), {folder.path.string(), "a folder: name the shards in it"});
+    expect_error(shard_open("/dev/null", &good), {"/dev/null", "not a file"});
     for (const char* text : {"", "a text file\n", "\x89HDF\r\n\x1a"}) {
         write_file(path, text);
         expect_error(open(), {"bad.h5", "not a gradcast shard", "not an HDF5 file"});
