@@ -61,7 +61,8 @@ Status Computer::open(const std::string& wanted, const DeviceConfig& config, std
     if (wanted == "cpu") return {};
     Status status = cuda_module(&module);
     if (status.ok()) status = module->open(config, &device);
-    if (status.ok() || wanted != "auto") return status;
+    if (status.ok()) return status;
+    if (wanted != "auto") return fail(status.code, "{}: take device cpu, or auto", status.what);
     *why = fmt::format("{}, the CPU computes", status.what);
     return {};
 }

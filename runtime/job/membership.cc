@@ -331,8 +331,10 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
         if (reader.whole()) ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), actions);
     } else if (kind == Kind::refused && session.self == 0 && preparing) {
-        std::string why = reader.text(reason_max);
-        if (reader.whole()) give_up(at, fail(Code::peer_refused, "node {}: {}", name, why), actions);
+        std::string why = reader.text(reason_max), code = reader.text(reason_max);
+        // What is wrong with the job itself is so at every node, whoever says it first.
+        if (reader.whole())
+            give_up(at, fail(code == code_name(Code::invalid) ? Code::invalid : Code::peer_refused, "node {}: {}", name, why), actions);
     } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
         session.state = State::running, session.deadline_us = 0;
         notice({Notice::Kind::start, at->first, nullptr, 0, {}});
@@ -378,7 +380,7 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
         std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == config_.identity.name; });
     if (self == plan.members.end() || plan.members[0].name != config_.names[from] || self == plan.members.begin()) return;
     if (Status why = why_not(plan); !why.ok()) {
-        send(from, Kind::refused, id_write(plan.id, {why.what}), actions);
+        send(from, Kind::refused, id_write(plan.id, {why.what, code_name(why.code)}), actions);
         return;
     }
     Rank rank = static_cast<Rank>(self - plan.members.begin());
@@ -444,7 +446,7 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
         send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
         notice({Notice::Kind::submitted, at->first, nullptr, 0, why});
     } else {
-        send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what}), actions);
+        send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     }
     notice({Notice::Kind::abort, at->first, nullptr, 0, why});
     return sessions_.erase(at);

@@ -188,7 +188,19 @@ TEST(Membership, ARefusalEndsItEverywhereByName) {
         cluster.run();
         EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": data.train: no file matches /x/y*.h5");
         EXPECT_TRUE(cluster[0].seen[{2}].submitted_status.ok());
+        EXPECT_EQ(cluster[0].seen[{1}].submitted_status.code, who == 0 ? Code::data : Code::peer_refused);
         for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(cluster[i].seen[{1}].abort, 1u);
+    }
+}
+
+TEST(Membership, AMistakeOfTheJobIsOneWhoeverFindsItFirst) {
+    for (uint32_t who : {0, 1}) {
+        Cluster cluster(2);
+        cluster[who].open_status = fail(Code::invalid, "layer conv1: too large");
+        cluster[0].submit_at(2 * second, {1}, all(2));
+        cluster.run();
+        EXPECT_EQ(cluster[0].seen[{1}].submitted_status.code, Code::invalid);
+        EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": layer conv1: too large");
     }
 }
 
