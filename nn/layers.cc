@@ -250,6 +250,16 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
     return {};
 }
 
+Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
+    for (const Layer& layer : layers)
+        if (layer.kind == Kind::batch_norm && uint64_t{samples} * layer.in.H * layer.in.W == 1)
+            return fail(Code::invalid,
+                        "layer {}: in a block of 1 sample each channel has one value, and nothing to normalise it by: take a larger batch, "
+                        "or fewer blocks",
+                        layer.spec.name);
+    return {};
+}
+
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
     Layout layout;
     for (const Layer& layer : layers) {

@@ -51,6 +51,10 @@ struct Layer {
 /// Checks the whole list.  Error: names the layer and both shapes.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers);
 
+/// Of a net that is to learn from blocks of so many samples.  Error: batch norm of one value a channel, which gives its bias whatever
+/// comes, and no gradient, so that layers before it would never learn.
+Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
+
 /// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from
 /// the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes);

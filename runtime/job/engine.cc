@@ -13,6 +13,7 @@
 
 #include "algos/algorithm.h"
 #include "datasets/resident.h"
+#include "nn/layers.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
@@ -213,6 +214,9 @@ private:
             return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config_.self, config_.view.n());
         sampler_ = std::make_unique<Sampler>(info.count, job_.seed, job_.batch, job_.blocks);
         steps_ = job_.steps ? job_.steps : sampler_->steps(job_.epochs);
+        if (job_.optimiser.warm_up > steps_)
+            warn(fmt::format("optimiser.warm_up = {} is more than the {} steps of the job: lr is never reached", job_.optimiser.warm_up,
+                             steps_));
         if (job_.profile) profile_ = std::make_unique<Profile>(std::min<StepId>(job_.profile, steps_ - 1));
         if (steps_ > UINT32_MAX)
             return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job_.epochs, info.count, steps_,
@@ -231,6 +235,9 @@ private:
         if (compute_.device) lanes = compute_.device->lane_count();
         NetSpec spec;
         GC_TRY(net_spec(job_, info, &spec));
+        std::vector<Layer> layers;
+        GC_TRY(layers_check(spec, &layers));
+        GC_TRY(blocks_check(layers, *distinct.begin()));
         NetConfig net{.lanes = lanes,
                       .samples_max = test_ ? evaluation_batch : sampler_->block_size_max(),
                       .block_sizes = {distinct.begin(), distinct.end()},

@@ -223,6 +223,26 @@ TEST_F(EngineTest, ADeadlineBelowEightBlocksIsRaised) {
     EXPECT_TRUE(engine->status().warnings.empty());
 }
 
+TEST_F(EngineTest, BatchNormOfOneValueIsRefused) {
+    for (uint32_t blocks : {12u, 13u}) {   // of 24 samples: all have 2, or some have 1
+        EngineConfig c = config(replaced(job_text_of_all(), "blocks = 6", fmt::format("blocks = {}", blocks)));
+        std::unique_ptr<Engine> engine;
+        EXPECT_EQ(std::string(Engine::open(c, Log(), &engine).what).find("layer norm1: in a block of 1 sample"),
+                  blocks == 12 ? std::string::npos : 0u);
+    }
+}
+
+TEST_F(EngineTest, AWarmUpBeyondTheEndIsTold) {
+    for (uint32_t more : {0u, 1u}) {
+        EngineConfig c = config(job_text());
+        c.job.epochs = 0, c.job.steps = 8, c.job.optimiser.warm_up = 8 + more;
+        std::unique_ptr<Engine> engine;
+        Status status = Engine::open(c, Log(), &engine);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(engine->status().warnings.size(), more);
+    }
+}
+
 TEST_F(EngineTest, MAndSThatAreLoweredAreTold) {
     for (uint32_t n : {2u, 3u, 4u}) {
         std::unique_ptr<Engine> engine;

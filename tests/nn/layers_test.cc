@@ -119,6 +119,18 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
                  "layer pool1: kernel 17x17: max_pool takes at most 16x16");
 }
 
+TEST(Layers, BatchNormLearnsFromMoreThanOneValue) {
+    auto why = [](LayerSpec first, uint32_t samples) {
+        std::vector<Layer> layers;
+        EXPECT_TRUE(
+            layers_check({.C = 1, .H = 3, .W = 3, .layers = {std::move(first), {.kind = "batch_norm"}, fc(10), loss()}}, &layers).ok());
+        return std::string(blocks_check(layers, samples).what);
+    };
+    EXPECT_EQ(why(fc(4), 1).find("layer norm1: in a block of 1 sample each channel has one value"), 0u);
+    EXPECT_EQ(why(fc(4), 2), "");
+    EXPECT_EQ(why(conv(4, 2), 1), "");
+}
+
 TEST(Layers, RoundingUpCountsNoWindowThatIsAllPadding) {
     auto out = [](uint32_t side, LayerSpec layer) {
         NetSpec spec{.C = 1, .H = side, .W = side + 1, .classes = 2, .layers = {std::move(layer), fc(2), loss()}};
