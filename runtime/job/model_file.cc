@@ -230,6 +230,7 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
     Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat info;
     if (!fd || ::fstat(fd.get(), &info) != 0) return fail_sys(errno, "cannot open the model {}", path);
+    if (S_ISDIR(info.st_mode)) return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
     Model read;
     std::vector<float> values;
     GC_TRY(model_load(path, static_cast<uint64_t>(info.st_size), &read, &values));

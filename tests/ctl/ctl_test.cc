@@ -108,6 +108,10 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         {"describe", "JOB"},
         {"evaluate final.h5", "--data"},
         {"import mist --from . --out .", "did you mean mnist?"},
+        {"import ridge --out . --samples -5", "--samples"},
+        {"import ridge --out . --samples 0", "--samples"},
+        {"import ridge --out . --compress=0", "--compress"},
+        {"import ridge --out . --compress=12", "--compress"},
         {"help jbo", "no help on jbo"},
         {"submit absent.toml", "absent.toml"},
     };
@@ -126,6 +130,7 @@ TEST_F(Ctl, HelpAndVersionGoToStdout) {
         EXPECT_NE(outcome.out, "") << arguments;
         EXPECT_EQ(outcome.err, "") << arguments;
     }
+    EXPECT_EQ(run("help").out, run("--help").out);
     EXPECT_NE(run("help job").out.find("exchange"), std::string::npos);
     EXPECT_NE(run("help submit").out.find("--wait"), std::string::npos);
 }
@@ -175,8 +180,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
 
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    for (const char* word : {id_a.c_str(), "ring", "128 in 8 blocks", "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n",
-                             "warning         and slow\n"})
+    for (const char* word : {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "128 in 8 blocks", "node-1, node-2", "3.00 MiB",
+                             "warning         2 ranks are too few\n", "warning         and slow\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     EXPECT_EQ(ask("describe aaaa -o json").json()["status"]["step"], 1);
 
@@ -350,6 +355,7 @@ TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
     std::string png;
     ASSERT_TRUE(file_read(folder + "/sheet.png", &png).ok());
     EXPECT_TRUE(png.starts_with("\x89PNG"));
+    EXPECT_NE(run("data inspect t*.h5").out.find("400 samples of 1 x 28 x 28"), std::string::npos);   // as the shell spells it out
     outcome = run("data inspect train.h5 -o json");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["samples"], 320);
@@ -364,6 +370,9 @@ TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
     EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
     EXPECT_FALSE(fs::exists(folder + "/other.png"));
     EXPECT_EQ(run("data").exit, 2);
+    outcome = run("data inspect .");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says(".: a folder: name the shards in it")) << outcome.err;
 }
 
 TEST_F(CtlData, ManifestMakesOneDataSet) {
@@ -389,6 +398,9 @@ TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
     outcome = run("evaluate train.h5 --data test.h5");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    outcome = run("evaluate . --data test.h5");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says(".: a folder: name the model in it, as ./final.h5")) << outcome.err;
     outcome = run("evaluate train.h5 --data 'nothing*.h5'");
     EXPECT_EQ(outcome.exit, 1);
 }
@@ -538,6 +550,41 @@ TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
         EXPECT_LE(end["wait"], begin["apply"]);
     }
     EXPECT_EQ(run("run job.toml --local 2 --profile /nowhere/trace.json").exit, 2);
+    write("job.toml", job + "[profile]\nstep = 3\n");
+    EXPECT_EQ(run("run job.toml --local 2 --keep traced").exit, 0);
+    EXPECT_NE(read("traced/profile.json").find("node-2"), std::string::npos);
+}
+
+TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
+    import();
+    std::string job = good_job;
+    write("job.toml", job.replace(job.find("lenet5"), 6, "resnet9\"\npad = \"x"));
+    EXPECT_EQ(run("run job.toml --local 2 --keep kept").exit, 2);
+    job = good_job;
+    write("job.toml", job.replace(job.find("lenet5"), 6, "ridge"));   // which all nodes find out
+    Outcome outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    EXPECT_EQ(outcome.exit, 2) << outcome.err;
+    EXPECT_TRUE(outcome.says("does not fit 10 classes")) << outcome.err;
+    for (const char* name : {"kept", "trace.json"}) EXPECT_FALSE(fs::exists(folder + "/" + name)) << name;
+
+    job = good_job;
+    write("job.toml", job.replace(job.find("0.05"), 4, "1e20"));
+    outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    EXPECT_EQ(outcome.exit, 1);
+    const size_t told = outcome.err.find("diverged");
+    EXPECT_NE(told, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("diverged", told + 1), std::string::npos) << outcome.err;
+    EXPECT_TRUE(fs::exists(folder + "/kept/log"));
+    EXPECT_FALSE(fs::exists(folder + "/trace.json"));
+    expect_nothing_left();
+
+    write("state", "not a folder");   // where results would go: told before the training
+    write("job.toml", good_job);
+    outcome = run("run job.toml --local 1");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("--keep: ")) << outcome.err;
+    EXPECT_EQ(run("run job.toml --local 1 --keep new --profile /nowhere/trace.json").exit, 2);
+    EXPECT_FALSE(fs::exists(folder + "/new"));
 }
 
 TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {

@@ -41,7 +41,7 @@ int command_nodes(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile);
 int command_import(const Options& options, const ImportConfig& config);
-int command_inspect(const Options& options, const std::string& pattern, const std::string& sheet);
+int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);
 int command_evaluate(const Options& options, const std::string& which, const std::string& data);
 /// `format` is one of export_formats(), or empty: as `out` ends.

@@ -57,9 +57,20 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
     return png_write(path, static_cast<uint32_t>(rows * H), static_cast<uint32_t>(columns * W), pixels.data());
 }
 
-int command_inspect(const Options& options, const std::string& pattern, const std::string& sheet) {
+/// All of them as one data set; `name` is for messages.
+static Status shards_open(const std::vector<std::string>& patterns, const std::string& name, std::unique_ptr<DataSet>* data) {
+    Manifest manifest;
+    for (const std::string& pattern : patterns) {
+        std::vector<std::string> files;
+        GC_TRY(file_glob(pattern, &files));
+        for (std::string& file : files) manifest.shards.push_back({.path = std::move(file)});
+    }
+    return data_open(manifest, name, data);
+}
+
+int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet) {
     std::unique_ptr<DataSet> data;
-    Status status = data_open(pattern, &data);
+    Status status = patterns.size() == 1 ? data_open(patterns[0], &data) : shards_open(patterns, patterns[0], &data);
     if (status.ok()) status = data_verify(*data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     const DataInfo& info = data->info();
@@ -90,7 +101,8 @@ int command_inspect(const Options& options, const std::string& pattern, const st
     if (info.target_scale > 0) fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
     else {
         auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-        fmt::print("{} classes of {} to {} samples{}\n", info.classes, *least, *most, names.empty() ? "" : ": " + names);
+        std::string samples = *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most);
+        fmt::print("{} classes of {} samples{}\n", info.classes, samples, names.empty() ? "" : ": " + names);
     }
     fmt::print("digest {}, every chunk is as it was written\n", data->digest());
     return exit_done;
@@ -98,14 +110,8 @@ int command_inspect(const Options& options, const std::string& pattern, const st
 
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns) {
     if (!is_manifest(path)) return complain(exit_usage, "{}: the name of a manifest ends in .toml", path);
-    Manifest manifest;
-    for (const std::string& pattern : patterns) {
-        std::vector<std::string> files;
-        if (Status status = file_glob(pattern, &files); !status.ok()) return complain(exit_failed, "{}", status.what);
-        for (std::string& file : files) manifest.shards.push_back({.path = std::move(file)});
-    }
     std::unique_ptr<DataSet> data;
-    Status status = data_open(manifest, path, &data);
+    Status status = shards_open(patterns, path, &data);
     if (status.ok()) status = data_verify(*data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     const std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal().parent_path();
@@ -119,7 +125,7 @@ int command_manifest(const Options& options, const std::string& path, const std:
     const uint64_t samples = data->info().count, shards = data->shards().size();
     if (options.json)
         fmt::print("{}\n", json_text(Json{{"path", path}, {"samples", samples}, {"shards", shards}, {"digest", data->digest()}}, 2));
-    else fmt::print("{}\n{} samples in {} shards\ndigest {}\n", path, samples, shards, data->digest());
+    else fmt::print("{}\n{} samples in {} shard{}\ndigest {}\n", path, samples, shards, shards == 1 ? "" : "s", data->digest());
     return exit_done;
 }
 

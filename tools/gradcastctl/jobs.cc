@@ -1,6 +1,7 @@
 // The commands that ask a daemon about jobs and nodes.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -123,7 +124,8 @@ int command_describe(const Options& options, const std::string& which) {
     line("chosen", status.choice);
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     line("datagrams", status.datagrams);
-    line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
+    line("step",
+         fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, std::min(status.epoch + 1, status.epochs), status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
     line("test loss", status.test_loss >= 0 ? fmt::format("{:.6f}", status.test_loss) : "");

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "datasets/shard.h"
+#include "datasets/import.h"
 #include "runtime/control/cli.h"
 #include "runtime/core/version.h"
 #include "runtime/job/job_file.h"
@@ -20,7 +20,7 @@ namespace {
 int command_help(const CLI::App& app, const std::string& topic) {
     auto named = app.get_subcommands([&](const CLI::App* each) { return each->get_name() == topic; });
     if (topic == "job") fmt::print("{}", job_help());
-    else if (topic.empty()) fmt::print("{}", app.help());
+    else if (topic.empty()) fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal));
     else if (!named.empty()) fmt::print("{}", named.front()->help("gradcastctl"));
     else return complain(exit_usage, "there is no help on {}: name a command, or job for the job file", topic);
     return exit_done;
@@ -101,18 +101,23 @@ int run(int argc, char** argv) {
     command = add("import", "write a data set as shards", [&] { return command_import(options, import); });
     command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
     command->add_option("--from", import.from,
-                        "folder of the original files, or CIFAR's archive (default: where Debian's package puts them)");
+                        "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
     command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
-    command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest (1 .. 9)");
-    command->add_option("--samples", import.samples, "of ridge: how many to train on")->capture_default_str();
+    command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest")->check(CLI::Range(1, 9));
+    command->add_option("--samples", import.samples, "of ridge: how many to train on")
+        ->capture_default_str()
+        ->check(CLI::Range(uint64_t{1}, ridge_samples_max));
     command->add_option("--seed", import.seed, "of ridge: which random numbers")->capture_default_str();
     command->add_flag("--force", import.force, "replace shards that are there");
+    command->footer(
+        "images: a folder of PNG and JPEG for each class, or train/ and test/ of such; all of one size\n"
+        "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them; ridge: made, it needs no --from");
 
     CLI::App* on_data = app.add_subcommand("data", "look at data sets");
     on_data->require_subcommand(1);
     command = on_data->add_subcommand("inspect", "what shards hold; compares every digest");
-    commands.emplace_back(command, [&] { return command_inspect(options, data, sheet); });
-    command->add_option("SHARDS", data, "a path, a pattern in quotes or a manifest")->required();
+    commands.emplace_back(command, [&] { return command_inspect(options, shards, sheet); });
+    command->add_option("SHARDS", shards, "paths or patterns, or a manifest")->required();
     command->add_option("--sheet", sheet, "write a contact sheet to this PNG");
     command = on_data->add_subcommand("manifest", "make shards one data set: their paths, samples and digest in a TOML file");
     commands.emplace_back(command, [&] { return command_manifest(options, out, shards); });

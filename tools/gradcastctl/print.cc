@@ -57,7 +57,8 @@ void Progress::show(const JobDetail& job) {
     const JobStatus& status = job.summary.status;
     bool last = status.state != JobState::preparing && status.state != JobState::running;
     uint64_t now = clock_us();
-    bool due = now - shown_us_ >= (terminal_ ? 100'000 : 5'000'000) || (!terminal_ && status.epoch != epoch_) || last;
+    const uint64_t pause_us = terminal_ ? 100'000 : status.epoch != epoch_ ? 1'000'000 : 5'000'000;   // a file gets few lines
+    bool due = now - shown_us_ >= pause_us || last;
     if (!due || status.step == step_) return;   // nothing to say before the first step
     shown_us_ = now;
     epoch_ = status.epoch;

@@ -2,7 +2,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,12 +22,12 @@ namespace {
 constexpr uint32_t profile_step = 10;   // where the job file names none: after the first ones, in which memory and streams warm up
 constexpr uint32_t log_lines = 3;       // of each daemon, shown when something failed
 
-/// $XDG_STATE_HOME/gradcast/<name>-<8 digits of the id>, which no other run uses.
-std::string keep_default(const JobDetail& job) {
+/// $XDG_STATE_HOME/gradcast, in which each job has a folder of its own.
+std::string keep_default() {
     const char* state = std::getenv("XDG_STATE_HOME");
     const char* home = std::getenv("HOME");
     std::string base = state && *state == '/' ? state : home && *home == '/' ? std::string(home) + "/.local/state" : ".";
-    return fmt::format("{}/gradcast/{}-{}", base, job.summary.name, job.summary.id.substr(0, 8));
+    return base + "/gradcast";
 }
 
 /// Copies what the job left at rank 0, each file whole or not at all.
@@ -39,6 +42,8 @@ Status keep_results(const JobDetail& job, const std::string& folder) {
         if (!error) std::filesystem::rename(part, to, error);
         if (!error) continue;
         std::error_code ignored;
+        if (std::filesystem::space(folder, ignored).available == 0)
+            error = std::make_error_code(std::errc::no_space_on_device);   // not EIO
         std::filesystem::remove(part, ignored);
         return fail(Code::node_io, "cannot copy {} to {}: {}; it is left where it is", from.string(), folder, error.message());
     }
@@ -68,7 +73,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         return complain(exit_failed, "{}", status.what);
     };
     if (Status status = cluster.start(nodes); !status.ok()) return give_up(status);
-    fmt::print(stderr, "{} daemons on 127.0.0.1 are ready\n", nodes);
+    fmt::print(stderr, "{} daemon{} on 127.0.0.1 {} ready\n", nodes, nodes == 1 ? "" : "s", nodes == 1 ? "is" : "are");
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
     if (!profile.empty() && config.profile == 0) submission.text += fmt::format("\n[profile]\nstep = {}\n", profile_step);
@@ -101,10 +106,15 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         if (cluster.client(i).job(job.summary.id, &own).exit == exit_done)
             results.back().status = own.summary.status, folders.push_back(own.folder);
     }
-    if (keep.empty()) keep = keep_default(job);
+    if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), job.summary.name, job.summary.id.substr(0, 8));
     Status kept = keep_results(job, keep);
-    if (kept.ok() && !profile.empty()) kept = keep_profile(folders, profile);
-    if (job.summary.status.state != JobState::done) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
+    const bool done = job.summary.status.state == JobState::done;
+    const std::string trace = profile.empty() && config.profile > 0 ? keep + "/profile.json" : profile;
+    if (kept.ok() && done && !trace.empty()) kept = keep_profile(folders, trace);
+    // Where all say the same, their logs say no more.
+    const bool agreed = std::all_of(results.begin(), results.end(),
+                                    [&](const NodeResult& each) { return each.status && each.status->error == job.summary.status.error; });
+    if (!done && !agreed) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
     cluster.stop(!kept.ok());
     int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
     return kept.ok() ? exit : complain(exit_failed, "{}", kept.what);
@@ -115,15 +125,18 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile) {
     JobConfig config;
     if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
-    if (!profile.empty())
-        if (Status status = file_write(profile, ""); !status.ok()) return complain(exit_usage, "--profile: {}", status.what);
     std::error_code error;
     if (!keep.empty() && std::filesystem::exists(keep + "/final.h5", error))
         return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
-    if (!keep.empty())
-        if (Status status = make_directories(keep); !status.ok())
-            return complain(exit_usage, "--keep: {}", status.what);   // before the hours of training
-    int exit = train(options, config, path, nodes, keep, profile);
+    const std::string place = keep.empty() ? keep_default() : keep;
+    const bool made = !std::filesystem::exists(place, error);
+    if (Status status = make_directories(place); !status.ok())   // before the hours of training
+        return complain(exit_usage, "--keep: {}", status.what);
+    if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
+    const Status traceable = profile.empty() ? Status() : file_write(profile, "");
+    int exit = traceable.ok() ? train(options, config, path, nodes, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
+    if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
+    if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
     if (interrupts()) {   // end as a program does that was interrupted, now that nothing is left behind
         ::signal(SIGINT, SIG_DFL);
         ::raise(SIGINT);
