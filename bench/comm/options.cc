@@ -162,7 +162,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     auto add_net = [&](const char* name, const char* what) {
         CLI::App* command = app.add_subcommand(name, what);
         command->add_option("--net", result.net, "a preset")->capture_default_str();
-        command->add_option("--isa", result.isa, "portable, avx2, avx512 or auto: what this CPU has")->capture_default_str();
+        command->add_option("--isa", result.isa, "portable, avx2, avx512, avx512-bf16, amx or auto: what this CPU has")
+            ->capture_default_str();
         command->add_option("--precision", precision, "of convolutions and inner products: f32, bf16 or, on GPUs, tf32")
             ->check(CLI::IsMember(std::vector<std::string>(precision_names().begin(), precision_names().end())))
             ->capture_default_str();

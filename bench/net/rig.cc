@@ -16,6 +16,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
     const uint32_t C = small ? 1 : 3, H = small ? 28 : 32;
     GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
+    if (preset == "ridge") spec_.target_scale = 1;   // a regression
     NetConfig config;
     std::string why;
     GC_TRY(compute_.open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &why));
