@@ -224,7 +224,8 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
         uint32_t number = ++numbers[static_cast<size_t>(row->kind)];
         if (each.name.empty()) layer.spec.name = fmt::format("{}{}", row->short_name, number);
         for (const Layer& other : result)
-            if (other.spec.name == layer.spec.name) return fail(Code::invalid, "two layers have the name {}", layer.spec.name);
+            if (other.spec.name == layer.spec.name)
+                return fail(Code::invalid, "two layers have the name {}: layers without one are named by kind and number", layer.spec.name);
         GC_TRY(keys_check(*row, each, layer.spec.name));
         GC_TRY(inputs(spec, result, layer));
         if (layer.in.elements() > elements_max)

@@ -106,7 +106,8 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({conv(4, 1), conv(5, 1), named(fc(10), "", "conv1"), loss()}), "layer conv2: no layer takes its output 5x3x3");
     EXPECT_EQ(mistake({fc(10), loss(), loss()}), "layer loss1: softmax_cross_entropy must be the last layer");
     EXPECT_EQ(mistake({relu(), loss()}, {.C = 10, .H = 1, .W = 1}), "the net has no layer with weights, so there is nothing to train");
-    EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}), "two layers have the name fc1");
+    EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}),
+              "two layers have the name fc1: layers without one are named by kind and number");
     EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}),
               "layer fc1: 16x3x3 to 4294967295x1x1 makes a net of more than 2147483648 parameters");
     EXPECT_EQ(mistake({fc(10), loss()}, {.C = 0, .H = 1, .W = 1}),
