@@ -69,6 +69,8 @@ public:
         std::vector<char*> argv;
         for (std::string& word : words) argv.push_back(word.data());
         argv.push_back(nullptr);
+        const Fd file(::open(argv[0], O_PATH | O_CLOEXEC));   // another user may not come to where it lies, as below /root
+        ASSERT_TRUE(file) << argv[0];
         pid_ = ::fork();
         ASSERT_GE(pid_, 0);
         if (pid_ > 0) {
@@ -84,7 +86,7 @@ public:
         }
         if (!options.notify.empty()) ::setenv("NOTIFY_SOCKET", options.notify.c_str(), 1);
         if (options.uid && (::setgid(options.uid) != 0 || ::setuid(options.uid) != 0)) ::_exit(126);
-        ::execv(argv[0], argv.data());
+        ::fexecve(file.get(), argv.data(), environ);
         ::_exit(127);
     }
     /// It has said READY=1.  False: it ended, or patience did.
