@@ -31,12 +31,9 @@ void normalise16(float* dst, const uint8_t* src, uint64_t stride, uint32_t sampl
             __builtin_memcpy(rows, mixed, sizeof rows);
         }
         const auto* bytes = reinterpret_cast<const uint8_t*>(rows);
-        if (samples == 16) {
-            normalise(dst + i * 16, bytes, some * 16, scale, shift);
-        } else {
-            for (uint64_t j = 0; j < some * 16; ++j)
-                dst[i * 16 + j] = j % 16 < samples ? static_cast<float>(bytes[j]) * scale + shift : 0.0f;
-        }
+        normalise(dst + i * 16, bytes, some * 16, scale, shift);
+        for (uint64_t j = 0; samples < 16 && j < some; ++j)
+            for (uint32_t n = 0; n < 16; ++n) dst[(i + j) * 16 + n] = n < samples ? dst[(i + j) * 16 + n] : 0.0f;
     }
 }
 

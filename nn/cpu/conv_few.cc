@@ -1,10 +1,68 @@
 // Convolution of few channels, on kernels of our own (nn/cpu/conv16.h): oneDNN computes lenet5's two at a third of their speed.  Max
 // pooling and ReLU behind it are computed with it, where they fit: what is before them is never in memory.
+#include <cstring>
+
 #include "nn/cpu/build.h"
 #include "nn/cpu/conv16.h"
 #include "nn/kernels.h"
 
 namespace gradcast::cpu {
+namespace {
+
+/// Where the last group has 8 samples or fewer, half of each vector and more would be empty: its images are cut into 2 or 4 strips of
+/// rows, which stand side by side like samples.  With 4 samples strip i of sample n is at place 4 i + n.
+struct Strips {
+    uint32_t count = 1;   // 1: images stay whole
+    Conv16Shape shape;    // of one group of strips, which share R - 1 rows of x with their neighbours
+};
+Strips strips_of(const Conv16Shape& image, uint32_t samples, uint32_t window) {
+    const uint32_t count = samples == 0 || samples > 8 ? 1 : samples > 4 ? 2 : 4;
+    const uint32_t rows = (image.P() / window + count - 1) / count * window;   // of y, before pooling
+    Strips strips{rows < image.P() ? count : 1, image};
+    if (strips.count > 1) strips.shape.groups = 1, strips.shape.H = rows + image.R - 1;
+    return strips;
+}
+
+/// What is cut: planes of one group's images, their rows and those of a strip, from where a strip begins to where the next does.
+struct Cut {
+    uint32_t strips, planes, rows, strip_rows, step, pixels;
+    uint64_t image_floats() const { return uint64_t{planes} * rows * pixels * 16; }
+    uint64_t strip_floats() const { return uint64_t{planes} * strip_rows * pixels * 16; }
+};
+typedef float Four __attribute__((vector_size(4 * sizeof(float)), may_alias));
+
+/// Calls f with each row of each strip and the same of the images (null: beyond their end), for 4 samples at a time: pixels are 4 Fours
+/// apart.
+template <typename F>
+void each_row(const Cut& c, float* strips, float* images, F f) {
+    const uint32_t places = 16 / c.strips;   // of a strip
+    for (uint32_t plane = 0; plane < c.planes; ++plane)
+        for (uint32_t strip = 0; strip < c.strips; ++strip)
+            for (uint32_t row = 0; row < c.strip_rows; ++row) {
+                const uint32_t of_image = strip * c.step + row;
+                float* from = strips + (uint64_t{plane} * c.strip_rows + row) * c.pixels * 16 + strip * places;
+                float* image = of_image < c.rows ? images + (uint64_t{plane} * c.rows + of_image) * c.pixels * 16 : nullptr;
+                for (uint32_t place = 0; place < places; place += 4)
+                    f(reinterpret_cast<Four*>(from + place), reinterpret_cast<Four*>(image ? image + place : nullptr));
+            }
+}
+
+/// Beyond the images' end there are zeros.
+void cut(const Cut& c, float* strips, float* images) {
+    each_row(c, strips, images, [end = c.pixels * 4](Four* to, const Four* from) {
+        for (uint32_t i = 0; i < end; i += 4) to[i] = from ? from[i] : Four{};
+    });
+}
+
+/// Where strips overlap they add up; places that no sample has become 0.
+void join(const Cut& c, float* images, float* strips) {
+    std::memset(images, 0, c.image_floats() * sizeof(float));
+    each_row(c, strips, images, [end = c.pixels * 4](const Four* from, Four* to) {
+        for (uint32_t i = 0; to && i < end; i += 4) to[i] += from[i];
+    });
+}
+
+}   // namespace
 
 bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.spec.stride == 1 && l.spec.pad == 0 && l.biases > 0; }
 
@@ -18,48 +76,83 @@ Status conv_few(Build& b) {
     const Activation x = b.activation;
     Operations& list = *b.operations;
     const Conv16Kernels& kernels = conv16_kernels(b.isa());
-    const Conv16Shape shape{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
+    const uint32_t window = b.pool ? 2 : 1;
+    Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
+    const Strips strips = strips_of(whole, b.samples % 16, window);
+    const Conv16Shape strip = strips.shape;
+    whole.groups -= strips.count > 1;
+    const uint32_t y_step = strip.P() / window;
+    const Cut x_cut{strips.count, whole.C, whole.H, strip.H, strip.P(), whole.W};
+    const Cut y_cut{strips.count, whole.K, whole.P() / window, y_step, y_step, whole.Q() / window};
+    const uint64_t x_last = whole.groups * x_cut.image_floats(), y_last = whole.groups * y_cut.image_floats();   // of the group cut
+
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights})), bias = b.bias(Place::parameters);
     auto packed = [&](WeightOrder order) {
-        return b.packed(order != WeightOrder::forward, kernels.packed(shape, order),
-                        [&kernels, shape, w, order](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, order); });
+        return b.packed(order != WeightOrder::forward, kernels.packed(whole, order),
+                        [&kernels, whole, w, order](float* to, Frame& frame) { kernels.pack(to, frame.at(w), whole, order); });
     };
 
-    Tensor x1;
+    Tensor x1, x2;   // images, strips
     GC_TRY(b.consume({x.value}, Build::side_by_side(b.samples, l.in), list.forward, &x1));
     const Tensor w1 = packed(WeightOrder::forward);
     const bool pools = b.pool;
     const Activation y = b.activation = b.flows(Build::side_by_side(b.samples, pools ? b.pool->out : l.out), true);
-    const Tensor winners = pools ? b.kept(y.value.desc) : Tensor{};   // int32 for each float
-    auto winners_at = [=](const Frame& frame) { return pools ? reinterpret_cast<int32_t*>(frame.at(winners)) : nullptr; };
-    list.forward.emplace_back([=, &kernels](Frame& frame) {
-        if (pools) kernels.forward_pooled(frame.at(y.value), winners_at(frame), frame.at(x1), frame.at(w1), frame.at(bias), shape);
-        else kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w1), frame.at(bias), shape);
-        return Status{};
-    });
+    const Tensor winners = pools ? b.kept(y.value.desc) : Tensor{};   // int32 for each float; those of strips in their order
+    auto winners_at = [=](const Frame& frame, uint64_t first) {
+        return pools ? reinterpret_cast<int32_t*>(frame.at(winners)) + first : nullptr;
+    };
+    auto forward = [=, &kernels](const Frame& frame, float* to, int32_t* won, const float* from, const Conv16Shape& shape) {
+        if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), shape);
+        else kernels.forward(to, from, frame.at(w1), frame.at(bias), shape);
+    };
+    list.forward.emplace_back(
+        [=](Frame& frame) { return forward(frame, frame.at(y.value), winners_at(frame, 0), frame.at(x1), whole), Status{}; });
+    if (strips.count > 1) {
+        x2 = b.kept(Build::plain({x_cut.strip_floats()}));
+        list.forward.emplace_back([=, y2 = b.scratch(y_cut.strip_floats())](Frame& frame) {
+            cut(x_cut, frame.at(x2), frame.at(x1) + x_last);
+            forward(frame, frame.at(y2), winners_at(frame, y_last), frame.at(x2), strip);
+            join(y_cut, frame.at(y.value) + y_last, frame.at(y2));
+            return Status{};
+        });
+    }
     if (!b.training) return {};
 
-    const Tensor sums = b.scratch(l.weights * 16), dw = b.weight(Place::gradient, w.desc), db = b.bias(Place::gradient);
+    const uint64_t sums = l.weights * 16, own = l.weights + l.biases;
+    const Tensor dw = b.weight(Place::gradient, w.desc), memory = b.scratch(sums + y_cut.strip_floats() + own);
     const FloatKernels& plain = float_kernels(isa_best());
-    list.weights.emplace_back([=, &kernels, &plain](Frame& frame) {
+    auto weights = [=, &kernels](const Frame& frame, float* to, const float* dy, uint64_t won, const float* from,
+                                 const Conv16Shape& shape) {
+        float *db = to + l.weights, *scratch = frame.at(memory);
+        if (pools) kernels.backward_weights_pooled(to, db, dy, winners_at(frame, won), from, scratch, shape);
+        else kernels.backward_weights(to, db, dy, from, scratch, shape);
+    };
+    list.weights.emplace_back([=, &plain](Frame& frame) {
         float* dy = frame.at(y.gradient);
-        if (pools) {
-            plain.relu_backward(dy, frame.at(y.value), y.value.bytes() / sizeof(float));
-            kernels.backward_weights_pooled(frame.at(dw), frame.at(db), dy, winners_at(frame), frame.at(x1), frame.at(sums), shape);
-        } else {
-            kernels.backward_weights(frame.at(dw), frame.at(db), dy, frame.at(x1), frame.at(sums), shape);
-        }
+        if (pools) plain.relu_backward(dy, frame.at(y.value), y.value.bytes() / sizeof(float));
+        if (whole.groups > 0) weights(frame, frame.at(dw), dy, 0, frame.at(x1), whole);
+        if (strips.count == 1) return Status{};
+        float *dy2 = frame.at(memory) + sums, *more = dy2 + y_cut.strip_floats();
+        cut(y_cut, dy2, dy + y_last);
+        weights(frame, whole.groups > 0 ? more : frame.at(dw), dy2, y_last, frame.at(x2), strip);
+        if (whole.groups > 0) plain.add(frame.at(dw), frame.at(dw), more, own);
         return Status{};
     });
     if (!x.learns) return {};
 
+    const uint64_t edged = uint64_t{whole.K} * whole.P() * (whole.Q() + 2 * (whole.S - 1)) * 16;
     const Tensor w2 = packed(pools ? WeightOrder::data_pooled : WeightOrder::data),
-                 rows = b.scratch(uint64_t{shape.K} * shape.P() * (shape.Q() + 2 * (shape.S - 1)) * 16);
+                 rows = b.scratch(edged + y_cut.strip_floats() + x_cut.strip_floats());
     Tensor dx;
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_data(frame.at(dx), frame.at(y.gradient), winners_at(frame), frame.at(w2), frame.at(rows), shape);
+        float *dy = frame.at(y.gradient), *scratch = frame.at(rows), *dy2 = scratch + edged, *dx2 = dy2 + y_cut.strip_floats();
+        kernels.backward_data(frame.at(dx), dy, winners_at(frame, 0), frame.at(w2), scratch, whole);
+        if (strips.count == 1) return Status{};
+        cut(y_cut, dy2, dy + y_last);
+        kernels.backward_data(dx2, dy2, winners_at(frame, y_last), frame.at(w2), scratch, strip);
+        join(x_cut, frame.at(dx) + x_last, dx2);
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

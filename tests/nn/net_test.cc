@@ -159,6 +159,40 @@ TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
     }
 }
 
+// Convolutions of few channels compute a few samples as strips of images beside each other: the samples are taken in another company, whose
+// sizes take other strips or none, and in strips that end beyond the image, with pooling and without.
+TEST(Net, GradientsOfSamplesAddUpWhateverTheSizesOfBlocks) {
+    for (const NetSpec& spec : {preset("lenet5"), of(3, 12, 9, 0, 4, {conv(7, 3), relu(), max_pool(2), conv(5, 2), relu(), fc(4), loss()}),
+                                of(2, 9, 8, 1, 4, {conv(3, 4), relu(), conv(4, 2), relu(), conv(5, 3), max_pool(2), fc(4), loss()}),
+                                of(1, 6, 9, 0, 3, {conv(3, 5), relu(), conv(2, 1), relu(), fc(3), loss()})}) {
+        const std::vector<std::vector<uint32_t>> companies = {{12, 12, 16}, {8, 16, 16}, {4, 20, 16}, {1, 3, 5, 6, 25}, {18, 2, 13, 7}};
+        Rig rig(spec, sizes({1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 18, 20, 25}));
+        Data data(spec, 40);
+        std::vector<double> wanted;
+        double wanted_loss = 0;
+        for (const std::vector<uint32_t>& company : companies) {
+            std::vector<double> sum(rig.net->layout().elements);
+            double total = 0;
+            Samples block = data.samples;
+            for (uint32_t count : company) {
+                block.count = count;
+                const Gather gather = rig.block(block);
+                total += gather.total;
+                for (size_t i = 0; i < sum.size(); ++i) sum[i] += gather.gradient[i];
+                block.images += count * spec.C * spec.H * spec.W, block.labels += count;
+            }
+            if (wanted.empty()) wanted = sum, wanted_loss = total;
+            EXPECT_NEAR(total, wanted_loss, 1e-5 * wanted_loss);
+            for (const Group& group : rig.net->layout().groups) {
+                double size = 0, apart = 0;
+                for (uint64_t i = group.offset; i < group.offset + group.count; ++i)
+                    size += wanted[i] * wanted[i], apart += (sum[i] - wanted[i]) * (sum[i] - wanted[i]);
+                EXPECT_LE(std::sqrt(apart), 2e-6 * std::sqrt(size)) << group.layer << " in blocks of " << company[0] << " and others";
+            }
+        }
+    }
+}
+
 TEST(Net, CancelEndsABlockBetweenLayers) {
     Rig rig(preset("lenet5"), sizes({4}));
     expect_cancel_ends_a_block(rig);
