@@ -22,7 +22,8 @@ constexpr __attribute__((always_inline)) uint64_t splitmix64(uint64_t x) {
 /// is lost.  The first is small: it takes one instruction for several words, on any CPU.
 constexpr uint64_t digest_row = 256;
 constexpr uint32_t digest_small(uint64_t place) { return static_cast<uint32_t>(splitmix64(~place) >> 33) | 1; }
-constexpr uint64_t digest_factor(uint64_t i) { return digest_small(i % digest_row) * (splitmix64(i / digest_row) | 1); }
+constexpr __attribute__((always_inline)) uint64_t digest_large(uint64_t row) { return splitmix64(row) | 1; }
+constexpr uint64_t digest_factor(uint64_t i) { return digest_small(i % digest_row) * digest_large(i / digest_row); }
 
 /// D = sum over i of digest_factor(first + i) * bits(words[i])  mod 2^64.  Additive over disjoint ranges; cost: one pass.
 uint64_t digest64(std::span<const uint32_t> words, uint64_t first = 0);
@@ -48,7 +49,7 @@ inline __attribute__((always_inline)) uint64_t digest_sum(const Word* words, uin
         some = count - i < digest_row - place ? count - i : digest_row - place;
         uint64_t row = 0;
         for (uint64_t j = 0; j < some; ++j) row += digest_smalls[place + j] * static_cast<uint64_t>(words[i + j]);
-        sum += row * (splitmix64((first + i) / digest_row) | 1);
+        sum += row * digest_large((first + i) / digest_row);
     }
     return sum;
 }

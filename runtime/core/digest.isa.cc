@@ -51,7 +51,7 @@ const Digest64 digest64 = [](const uint32_t* words, uint64_t count, uint64_t fir
     const uint64_t place = first % digest_row;
     const uint64_t front = place ? (digest_row - place < count ? digest_row - place : count) : 0;
     uint64_t sum = digest_sum(words, front, first), i = front;
-    for (; i + digest_row <= count; i += digest_row) sum += row_sum(words + i) * (splitmix64((first + i) / digest_row) | 1);
+    for (; i + digest_row <= count; i += digest_row) sum += row_sum(words + i) * digest_large((first + i) / digest_row);
     return sum + digest_sum(words + i, count - i, first + i);
 };
 
