@@ -138,9 +138,8 @@ Status layers_run(const Options& options) {
     }
     head_print(options, kernels, peak);
     fmt::print(
-        "# {} block{}; a layer's time is that of all threads together, its share of one thread's peak; above 100% where a kernel does "
-        "with\n"
-        "# fewer multiplications than the formula has (Winograd's way, zeros left out)\n",
+        "# {} block{}; a layer's time is that of all threads together, its share of one thread's peak; above 100% where\n"
+        "# a kernel does with fewer multiplications than the formula has (Winograd's way, zeros left out)\n",
         options.blocks[0], options.blocks[0] == 1 ? "" : "s");
     const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
                               {"gflop", "GFLOP", 1, 4, 8},  {"gflops", "GFLOP/s", 1, 1, 8}, {"percent_of_peak", "% of peak", 1, 1, 9}};
