@@ -397,6 +397,10 @@ private:
         if (!has("net.preset") && !has("net.layers"))
             mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", joined(presets())));
         if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
+        for (auto [key, given, value] :
+             {std::tuple{"net.precision", job_.precision == Precision::tf32, "tf32"}, {"net.deterministic", !job_.deterministic, "false"}})
+            if (given && job_.device == "cpu")
+                mistake(line(key), key, fmt::format("{} is for GPUs: it goes with device = \"cuda\"", value));
         const OptimiserConfig& optimiser = job_.optimiser;
         for (auto [key, number] : {std::pair{"optimiser.momentum", optimiser.momentum},
                                    {"optimiser.beta1", optimiser.beta1},

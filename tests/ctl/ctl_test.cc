@@ -550,6 +550,12 @@ TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
         EXPECT_LE(end["wait"], begin["apply"]);
     }
     EXPECT_EQ(run("run job.toml --local 2 --profile /nowhere/trace.json").exit, 2);
+    for (const char* none : {"[profile]\nstep = 0\n", "[profile]\n", "profile.step = 0\n"}) {
+        write("job.toml", *none == 'p' ? none + job : job + none);
+        outcome = run("run job.toml --local 2 --profile trace.json");
+        EXPECT_EQ(outcome.exit, 2);
+        EXPECT_TRUE(outcome.says("job.toml has a [profile] without a step, or with step 0")) << outcome.err;
+    }
     write("job.toml", job + "[profile]\nstep = 3\n");
     EXPECT_EQ(run("run job.toml --local 2 --keep traced").exit, 0);
     EXPECT_NE(read("traced/profile.json").find("node-2"), std::string::npos);
@@ -566,6 +572,11 @@ TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
     EXPECT_EQ(outcome.exit, 2) << outcome.err;
     EXPECT_TRUE(outcome.says("does not fit 10 classes")) << outcome.err;
     for (const char* name : {"kept", "trace.json"}) EXPECT_FALSE(fs::exists(folder + "/" + name)) << name;
+
+    write("trace.json", "of an earlier run");
+    EXPECT_EQ(run("run job.toml --local 1 --keep kept --profile trace.json").exit, 2);
+    EXPECT_EQ(read("trace.json"), "of an earlier run");
+    fs::remove(folder + "/trace.json");
 
     job = good_job;
     write("job.toml", job.replace(job.find("0.05"), 4, "1e20"));

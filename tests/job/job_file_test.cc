@@ -174,6 +174,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"[net]", "[net]\nprecision = \"f16\"", "net.precision: \"f16\" is not one of f32, bf16, tf32 (did you mean "},
              {"[net]", "[net]\ndevice = \"gpu\"", "net.device: \"gpu\" is not one of cpu, cuda, auto (did you mean cpu?)"},
              {"[net]", "[net]\nprecision = 16", "net.precision: is a whole number, not text"},
+             {"[net]", "[net]\nprecision = \"tf32\"", "job.toml:13: net.precision: tf32 is for GPUs: it goes with device = \"cuda\""},
+             {"[net]", "[net]\ndeterministic = false", "job.toml:13: net.deterministic: false is for GPUs"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",
               "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, or "

@@ -76,7 +76,6 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     fmt::print(stderr, "{} daemon{} on 127.0.0.1 {} ready\n", nodes, nodes == 1 ? "" : "s", nodes == 1 ? "is" : "are");
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
-    if (!profile.empty() && config.profile == 0) submission.text += fmt::format("\n[profile]\nstep = {}\n", profile_step);
     Client client = cluster.client(0);
     Reply reply = client.submit(submission, config.deadline_us);
     if (reply.exit != exit_done) {
@@ -125,6 +124,12 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile) {
     JobConfig config;
     if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    if (!profile.empty() && config.profile == 0) {
+        std::vector<JobMistake> mistakes;
+        const std::string text = config.text + fmt::format("\n[profile]\nstep = {}\n", profile_step);
+        if (!job_parse(text, path, config.base, &config, &mistakes))   // what was good has a [profile] already
+            return complain(exit_usage, "--profile: {} has a [profile] without a step, or with step 0: give it one, or leave it out", path);
+    }
     std::error_code error;
     if (!keep.empty() && std::filesystem::exists(keep + "/final.h5", error))
         return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
@@ -133,7 +138,8 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
     if (Status status = make_directories(place); !status.ok())   // before the hours of training
         return complain(exit_usage, "--keep: {}", status.what);
     if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
-    const Status traceable = profile.empty() ? Status() : file_write(profile, "");
+    // One that is there stays until there is another.
+    const Status traceable = profile.empty() || std::filesystem::is_regular_file(profile, error) ? Status() : file_write(profile, "");
     int exit = traceable.ok() ? train(options, config, path, nodes, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
