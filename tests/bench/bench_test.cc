@@ -345,6 +345,11 @@ TEST(SystemBench, PaperTrainsToAnAccuracy) {
         << lines("accuracy-mlp-mnist.csv")[1];
     EXPECT_EQ(lines("accuracy.csv").size(), 3u);
     EXPECT_NE(curves("mlp-mnist --from " + folder.string()).out.find("steps.jsonl is missing"), std::string::npos);
+    auto chart = [&] { return fmt::format("{}", fmt::join(lines("accuracy-seconds.svg"), "\n")); };
+    EXPECT_EQ(chart().find("published"), std::string::npos);
+    fs::create_directory_symlink("mnist", folder / "cifar10");                      // it asks for the number of samples alone
+    EXPECT_EQ(curves("nin-cifar10 --from " + (folder / "cut").string()).code, 1);   // unfinished
+    EXPECT_NE(chart().find("nin-cifar10, published: 0.896</text>"), std::string::npos) << chart();
     EXPECT_EQ(curves("lenet6-mnist").code, 2);
     for (const auto& entry : fs::directory_iterator(folder))
         EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
