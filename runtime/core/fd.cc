@@ -64,6 +64,10 @@ Status make_directories(const std::string& path) {
 }
 
 Status file_glob(const std::string& pattern, std::vector<std::string>* paths) {
+    if (::access(pattern.c_str(), F_OK) == 0) {   // a shell hands over names with brackets in them as they are
+        *paths = {pattern};
+        return {};
+    }
     glob_t found;
     int error = ::glob(pattern.c_str(), 0, nullptr, &found);
     std::vector<std::string> result;

@@ -34,7 +34,7 @@ Status file_read(const std::string& path, std::string* text);
 Status file_write(const std::string& path, std::string_view text, unsigned mode = 0644);
 /// mkdir -p.
 Status make_directories(const std::string& path);
-/// Files that match a shell pattern, sorted.  Error (Code::data) when there is none.
+/// Files that match a shell pattern, sorted; the one that has this very name, if there is one.  Error (Code::data) when there is none.
 Status file_glob(const std::string& pattern, std::vector<std::string>* paths);
 
 }   // namespace gradcast

@@ -385,6 +385,18 @@ TEST_F(CtlData, ManifestMakesOneDataSet) {
     outcome = run("data inspect lists/all.toml -o json");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["digest"], digest);
+    // What it has written can be read.
+    fs::copy(folder + "/train.h5", folder + "/lists/a [1]\".h5");
+    EXPECT_EQ(run("data manifest lists/odd.toml 'lists/a [1]\".h5' 'te*.h5'").exit, 0);
+    outcome = run("data inspect lists/odd.toml -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["digest"], digest);
+    for (const char* twice : {"train.h5 train.h5", "train.h5 ./lists/../train.h5", "train.h5 '*.h5'"}) {
+        outcome = run(std::string("data manifest lists/twice.toml ") + twice);
+        EXPECT_EQ(outcome.exit, 1);
+        EXPECT_TRUE(outcome.says("train.h5 is there twice")) << outcome.err;
+    }
+    EXPECT_FALSE(fs::exists(folder + "/lists/twice.toml"));
     EXPECT_EQ(run("data manifest lists/all.h5 train.h5").exit, 2);
     EXPECT_EQ(run("data manifest lists/other.toml 'absent*.h5'").exit, 1);
     EXPECT_FALSE(fs::exists(folder + "/lists/other.toml"));
