@@ -277,7 +277,7 @@ bool TcpDriver::dispatch(uint64_t now) {
     return true;
 }
 
-// For the profile: exchanges that do not code copy and add.
+// For the profile: exchanges that do not code copy and add; so does cssgd, whose codes are sums.
 static const char* compute_phase(const Compute& compute) {
     if (compute.kernel != Kernel::combine) return compute.kernel == Kernel::copy ? "copy" : "add";
     return compute.combine->in_signed ? "encode" : "decode";
