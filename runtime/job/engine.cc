@@ -706,6 +706,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     if (info.target_scale != spec.target_scale)
         return fail(Code::data, "the model {} has the target_scale {}, {} has {} (0: classes)", path, spec.target_scale, data,
                     info.target_scale);
+    GC_TRY(data_verify(*set));
     threads = std::max(threads, 1u);
     omp_set_num_threads(1);
     Arena arena;

@@ -466,6 +466,14 @@ TEST_F(CtlModel, EvaluateTellsClassesAndConfusion) {
     EXPECT_EQ(label + count, "38");
     EXPECT_EQ(hits, std::to_string(json["right_of_class"][3].get<int>()));
     for (size_t k = 0, as; k < 10 && row >> as; ++k) EXPECT_EQ(as, json["confusion"][3][k].get<size_t>()) << text.out;
+
+    std::string bytes = read("test.h5");
+    bytes[bytes.size() / 4 * 3] ^= 0x10;   // a pixel
+    write("test.h5", bytes);
+    const Outcome damaged = run("evaluate final.h5 --data test.h5");
+    EXPECT_EQ(damaged.exit, 1);
+    EXPECT_TRUE(damaged.says("test.h5: data set images, chunk 0")) << damaged.err;
+    EXPECT_EQ(damaged.out, "");
 }
 
 TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {
