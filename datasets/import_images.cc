@@ -28,10 +28,12 @@ Status folder_list(const std::string& path, std::vector<std::string>* names) {
     return {};
 }
 
-bool is_folder(const std::string& path) {
+/// Its S_IFMT bits; 0: there is nothing.
+mode_t type_of(const std::string& path) {
     struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+    return ::stat(path.c_str(), &info) == 0 ? info.st_mode & S_IFMT : 0;
 }
+bool is_folder(const std::string& path) { return type_of(path) == S_IFDIR; }
 
 struct Found {
     std::vector<std::string> paths;
@@ -91,7 +93,10 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
     uint32_t C = 1, H = 0, W = 0;
     for (const Found& half : found)
         for (const std::string& path : half.paths) {
-            if (is_folder(path)) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
+            const mode_t type = type_of(path);
+            if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
+            if (type != 0 && type != S_IFREG)   // a pipe may never end
+                return fail(Code::data, "{}: not a file: take it away", path);
             GC_TRY(image_open(path, &image));
             if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
                 return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image.W,

@@ -1,4 +1,5 @@
 #include <png.h>
+#include <sys/stat.h>
 #include <turbojpeg.h>
 #include <zlib.h>
 
@@ -179,6 +180,9 @@ TEST_F(ImportImages, FoldersThatAreNotOfClasses) {
     std::filesystem::create_directories(in("train/ant/deep"));
     expect_refused({"from/train/ant/deep: a folder"});
     std::filesystem::remove(in("train/ant/deep"));
+    ASSERT_EQ(::mkfifo(in("train/ant/pipe.png").c_str(), 0600), 0);
+    expect_refused({"from/train/ant/pipe.png: not a file"});
+    std::filesystem::remove(in("train/ant/pipe.png"));
     write_file(in("train/list.txt"), "x");
     expect_refused({"from/train/list.txt: not a folder"});
     std::filesystem::remove(in("train/list.txt"));
