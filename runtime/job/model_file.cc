@@ -227,10 +227,11 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
 }
 
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters) {
-    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));   // not to wait for whoever writes into a pipe
     struct stat info;
     if (!fd || ::fstat(fd.get(), &info) != 0) return fail_sys(errno, "cannot open the model {}", path);
     if (S_ISDIR(info.st_mode)) return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
+    if (!S_ISREG(info.st_mode)) return fail(Code::data, "{}: not a gradcast model: not a file", path);
     Model read;
     std::vector<float> values;
     GC_TRY(model_load(path, static_cast<uint64_t>(info.st_size), &read, &values));

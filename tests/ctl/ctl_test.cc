@@ -1,5 +1,6 @@
 // The real gradcastctl, as a person or a script calls it: exit codes, texts, JSON.  Daemons are faked where the subject is the client.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -413,6 +414,10 @@ TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
     outcome = run("evaluate . --data test.h5");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says(".: a folder: name the model in it, as ./final.h5")) << outcome.err;
+    ASSERT_EQ(::mkfifo((folder + "/pipe.h5").c_str(), 0600), 0);
+    outcome = run("evaluate pipe.h5 --data test.h5");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("pipe.h5: not a gradcast model: not a file")) << outcome.err;
     outcome = run("evaluate train.h5 --data 'nothing*.h5'");
     EXPECT_EQ(outcome.exit, 1);
 }

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <lzma.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cmath>
@@ -380,6 +381,8 @@ TEST_F(ImportCifar, TruncatedTooLongOrMissing) {
     expect_refused("cifar10", {"from/data_batch_1.bin: longer than 10000 records of 3073 bytes"});
     std::filesystem::remove(in("data_batch_1.bin"));
     expect_refused("cifar10", {"from/data_batch_1.bin[.gz, .xz] is missing", "--from", "unpacks"});
+    ASSERT_EQ(::mkfifo(in("data_batch_1.bin").c_str(), 0600), 0);
+    expect_refused("cifar10", {"from/data_batch_1.bin: truncated"});
 }
 
 // In any order, beside files that do not matter.
