@@ -254,7 +254,7 @@ FUZZ_BUILD := $(BUILD)/fuzz
 fuzz: deps-dev
 	@$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CXX=clang++ MODE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' $(addprefix $(FUZZ_BUILD)/,$(FUZZERS))
 	@for f in $(FUZZERS); do mkdir -p $(FUZZ_BUILD)/corpus/$$f; cp -n tests/fuzz/corpus/$$f/* $(FUZZ_BUILD)/corpus/$$f/ 2>/dev/null; echo "fuzz $$f, $(FUZZ_SECONDS) s"; \
-	  $(FUZZ_BUILD)/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 $(FUZZ_BUILD)/corpus/$$f || exit 1; done
+	  LSAN_OPTIONS='suppressions=$(CURDIR)/tests/lsan.suppressions print_suppressions=0' $(FUZZ_BUILD)/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 $(FUZZ_BUILD)/corpus/$$f || exit 1; done
 # Run by the make above, whose FUZZ_BUILD is BUILD here.
 $(addprefix $(BUILD)/,$(FUZZERS)): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIBRARY)
 	$(call say,link,$@)
