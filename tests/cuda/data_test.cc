@@ -49,7 +49,7 @@ TEST_F(Resident, IsNotPlannedWhereItDoesNotFit) {
     const auto device = open(1);
     size_t free = 0, total = 0;
     ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-    const DataInfo info{.count = free / 1024, .C = 1, .H = 32, .W = 32, .classes = 10, .mean = {}, .std = {}, .source = {}};
+    const DataInfo info{.count = total / 1024, .C = 1, .H = 32, .W = 32, .classes = 10, .mean = {}, .std = {}, .source = {}};
     std::unique_ptr<ResidentImages> resident;
     EXPECT_TRUE(ok(resident_plan(info, {}, *device, &resident)));
     EXPECT_FALSE(resident);
