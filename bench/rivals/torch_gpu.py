@@ -1,9 +1,9 @@
 """Times whole training steps of PyTorch on a GPU: forward, loss, backward, SGD with momentum, on samples that are there already.
 
 usage: torch_gpu.py [--device cuda] --nets lenet5,mlp --batches 128,1024 --precisions tf32,bf16 [--seconds 0.4] [--limit 120] [--warm]
-Of each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) each way that works: eager and as a CUDA graph, both
-in NCHW and channels_last, then, as long as --limit seconds allow, torch.compile and a CUDA graph of what it makes.  Prints a line of JSON for
-each of them whenever there is another way; the last one has all of them.  --warm: compiles alone, so that another run finds it in the cache.
+Of each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) each way that works: eager and torch.compile, each as it is and
+as a CUDA graph, in channels_last and NCHW; for --limit seconds at most, f32 last.  Prints a line of JSON for each of them whenever there is another
+way; the last one has all of them, and those that were left untried for lack of time.  --warm: compiles alone, so that another run finds it in the cache.
 """
 import argparse
 import json
@@ -28,6 +28,8 @@ begun = time.perf_counter()
 on_gpu = options.device.startswith("cuda")
 if on_gpu and not torch.cuda.is_available():
     sys.exit("torch_gpu.py: PyTorch sees no GPU")
+if on_gpu:
+    torch.cuda.set_stream(torch.cuda.Stream())   # what has run on the default stream may not be captured afterwards
 
 
 def synchronise():
@@ -38,7 +40,7 @@ def synchronise():
 class Step:
     """One training step, made once, called often."""
 
-    def __init__(self, net, batch, precision, channels_last, compiled, graph):
+    def __init__(self, net, batch, precision, channels_last, compiled):
         torch.manual_seed(1)
         tf32 = precision != "f32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
@@ -55,80 +57,93 @@ class Step:
         if compiled:
             torch.compiler.reset()   # or the ninth net would run uncompiled: config.recompile_limit; what is on disk stays
         self.forward = torch.compile(self.loss, dynamic=False) if compiled else self.loss
-        self.run = self.eager
-        if graph:
-            side = torch.cuda.Stream()   # as torch.cuda.graph wants it
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    self.eager()
-            torch.cuda.current_stream().wait_stream(side)
-            self.graph = torch.cuda.CUDAGraph()
-            self.optimiser.zero_grad(set_to_none=True)
-            with torch.cuda.graph(self.graph):
-                self.eager()
-            self.run = self.graph.replay
+
+    def graph(self):
+        """The same step as a CUDA graph."""
+        for _ in range(3):
+            self.run()
+        self.captured = torch.cuda.CUDAGraph()
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.cuda.graph(self.captured):
+            self.run()
+        return self.captured.replay
 
     def loss(self, images, labels):
         with torch.autocast(options.device.split(":")[0], dtype=torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             return self.loss_of(self.made(images), labels)
 
-    def eager(self):
+    def run(self):
         self.optimiser.zero_grad(set_to_none=True)
         self.forward(self.images, self.labels).backward()
         self.optimiser.step()
 
 
-def measure(step):
+def measure(run):
     """Median seconds of a step: rounds of steps that take some 20 ms each."""
     for _ in range(3):
-        step.run()
+        run()
     synchronise()
     start = time.perf_counter()
-    step.run()
+    run()
     synchronise()
     count = max(1, int(0.02 / max(time.perf_counter() - start, 1e-6)))
     times, until = [], time.perf_counter() + options.seconds
     while len(times) < 3 or time.perf_counter() < until:
         start = time.perf_counter()
         for _ in range(count):
-            step.run()
+            run()
         synchronise()
         times.append((time.perf_counter() - start) / count)
     return statistics.median(times)
 
 
-ways = [("eager", 0, 0, 0), ("channels_last", 1, 0, 0), ("graph", 0, 0, 1), ("graph channels_last", 1, 0, 1),
-        ("compile", 0, 1, 0), ("compile channels_last", 1, 1, 0), ("compile graph", 0, 1, 1), ("compile graph channels_last", 1, 1, 1)]  # fmt: skip
 found, failed = {}, {}
 cells = [(net, int(batch), precision) for net in options.nets.split(",") for batch in options.batches.split(",") for precision in options.precisions.split(",")]
-late = False
+
+
+def name(compiled, graph, channels_last):
+    return " ".join(word for word, said in (("compile", compiled), ("graph", graph), ("channels_last", channels_last)) if said) or "eager"
+
+
+def ways(cell):
+    return [name(compiled, graph, last) for compiled in (0, 1) for graph in range(1 + on_gpu) for last in range(1 + (cell[0] != "mlp"))]
 
 
 def tell(cell):
-    ways_found = {way: round(rate, 1) for way, rate in found.get(cell, {}).items()}
-    best = max(ways_found, key=ways_found.get) if ways_found else None
+    here, broken = {way: round(rate, 1) for way, rate in found.get(cell, {}).items()}, failed.get(cell, {})
+    best = max(here, key=here.get) if here else None
     print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": cell[0], "batch": cell[1], "precision": cell[2], "best": best,
-                      "images_per_s": ways_found.get(best), "ways": ways_found, "failed": failed.get(cell, {}), "cut_short": late}), flush=True)
+                      "images_per_s": here.get(best), "ways": here, "failed": broken,
+                      "untried": [way for way in ways(cell) if way not in here and way not in broken]}), flush=True)  # fmt: skip
 
 
-for way, channels_last, compiled, graph in ways:
-    if (graph and not on_gpu) or (options.warm and way not in ("compile", "compile channels_last")):
-        continue
-    for cell in cells:
-        late = late or time.perf_counter() - begun > options.limit
-        if late or (channels_last and cell[0] == "mlp"):
-            continue
+def late():
+    return time.perf_counter() - begun > options.limit
+
+
+def measured(cell, compiled, channels_last):
+    """Both as it is and as a CUDA graph: what is compiled is compiled once."""
+    step = None
+    for graph in range(1 if options.warm else 1 + on_gpu):
+        way = name(compiled, graph, channels_last)
         try:
-            step = Step(*cell, channels_last, compiled, graph)
+            step = step or Step(*cell, channels_last, compiled)
+            run = step.graph() if graph else step.run
             if options.warm:
-                step.run()
+                run()
             else:
-                found.setdefault(cell, {})[way] = cell[1] / measure(step)
+                found.setdefault(cell, {})[way] = cell[1] / measure(run)
         except Exception as error:  # a way that does not work here is none, and the line says why
             failed.setdefault(cell, {})[way] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        step = None
-        if not options.warm:
-            tell(cell)
-for cell in cells if late and not options.warm else []:
+
+
+for full in (False, True):   # f32 last: little is compared in it
+    for compiled in (1,) if options.warm else (0, 1):
+        for channels_last in (1, 0):
+            for cell in cells:
+                if (cell[2] == "f32") == full and not (channels_last and cell[0] == "mlp") and not late():
+                    measured(cell, compiled, channels_last)
+                    if not options.warm:
+                        tell(cell)
+for cell in cells if late() and not options.warm else []:
     tell(cell)
