@@ -49,8 +49,8 @@ Status make(Event* event, bool awaited = false);
 /// and the loader want.
 Status wait(const Event& event);
 
-/// What `enqueue` puts into that stream, and into others that join it again, as a graph.  What kernels or copies read must be where it is
-/// whenever the graph is launched; what changes from launch to launch lies in memory.
+/// What `enqueue` puts into that stream, and into others that join it again, as a graph, ready on the device.  What kernels or copies read
+/// must be where it is whenever the graph is launched; what changes from launch to launch lies in memory.
 Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, GraphExec* graph);
 /// cudaEventRecord(), within a capture too: the event is recorded then whenever the graph is launched, and can be waited for from outside.
 Status record(const Event& event, cudaStream_t stream);

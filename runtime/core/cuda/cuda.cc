@@ -65,8 +65,9 @@ Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, Grap
     cudaGraphExec_t made = nullptr;
     if (status.ok()) status = check(cudaGraphInstantiate(&made, captured, 0), "cudaGraphInstantiate");
     if (captured) cudaGraphDestroy(captured);
-    if (status.ok()) graph->reset(made);
-    return status;
+    if (!status.ok()) return status;
+    graph->reset(made);
+    return check(cudaGraphUpload(made, stream), "cudaGraphUpload");   // or the first launch would take memory for it
 }
 
 Status record(const Event& event, cudaStream_t stream) {

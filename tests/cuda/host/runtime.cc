@@ -53,6 +53,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::shared_ptr<const CUgraph_st> graph;
+    bool uploaded = false;   // the first launch would take memory for it
 };
 struct CUstream_st {
     int device = 0;
@@ -670,7 +671,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     *exec = new CUgraphExec_st{std::make_shared<CUgraph_st>(*graph)}, ++rt().allocations;
     return cudaSuccess;
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
+    if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
+    if (!std::exchange(exec->uploaded, true)) ++rt().allocations;
+    return cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     CUstream_st* on = stream_of(stream);
     if (on->capture) return result(cudaErrorStreamCaptureUnsupported);   // child graphs: nobody needs them
@@ -678,6 +683,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
         return result(error);
     ++rt().graphs;
     std::lock_guard lock(rt().queues);
+    if (!std::exchange(exec->uploaded, true)) ++rt().allocations;
     for (cudaEvent_t each : exec->graph->events) each->position = {on, on->issued}, each->recorded = true, each->capture = nullptr;
     return cudaSuccess;
 }
