@@ -599,15 +599,18 @@ std::span<float> CudaNet::parameters() {
 }
 
 uint64_t CudaNet::digest() {
-    uint64_t sum = 0;
-    must(digest_.fetch(0, &sum));
-    return sum;
+    must(digest_.start(0));
+    must(check(cudaStreamSynchronize(device_.gpus()[0]->stream.get()), "cudaStreamSynchronize"));
+    return digest_.sum();
 }
 
 Status CudaNet::apply(Lanes&, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
     GC_ASSERT(sums.size() == layout_.buckets.size() && &optimiser == optimiser_);
     for (const BucketSum& each : sums) GC_TRY(apply(each.sum, each.units));
-    *digest = this->digest() + optimiser.digest(layout_.elements);
+    GC_TRY(digest_.start(0));
+    GC_TRY(optimiser_->digest_start(layout_.elements));
+    GC_CUDA(cudaStreamSynchronize(device_.gpus()[0]->stream.get()));
+    *digest = digest_.sum() + optimiser_->digest_sum();
     return {};
 }
 

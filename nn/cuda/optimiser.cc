@@ -23,13 +23,10 @@ Status DeviceDigest::ready(const CudaDevice::Gpu& gpu, const Buffer& words) {
     return capture(stream, all, &graph_);
 }
 
-Status DeviceDigest::fetch(uint64_t first, uint64_t* sum) {
+Status DeviceDigest::start(uint64_t first) {
     GC_CUDA(cudaSetDevice(gpu_->number));
     *here_.as<DigestNow>() = {0, first};
-    GC_CUDA(cudaGraphLaunch(graph_.get(), gpu_->stream.get()));
-    GC_CUDA(cudaStreamSynchronize(gpu_->stream.get()));
-    *sum = here_.as<DigestNow>()->sum;
-    return {};
+    return check(cudaGraphLaunch(graph_.get(), gpu_->stream.get()), "cudaGraphLaunch");
 }
 
 CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device)
@@ -66,9 +63,9 @@ std::span<float> CudaOptimiser::state() {
 
 uint64_t CudaOptimiser::digest(uint64_t first) {
     if (state_.bytes == 0) return 0;
-    uint64_t sum = 0;
-    must(digest_.fetch(first, &sum));
-    return sum;
+    must(digest_.start(first));
+    must(check(cudaStreamSynchronize(gpu_.stream.get()), "cudaStreamSynchronize"));
+    return digest_.sum();
 }
 
 Status CudaOptimiser::apply(float* w, uint64_t offset, const Words& words, uint64_t count) {

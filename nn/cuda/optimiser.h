@@ -12,8 +12,9 @@ public:
     void plan(CudaDevice::Gpu& gpu);
     /// After Device::seal(); the words stay where they are.
     Status ready(const CudaDevice::Gpu& gpu, const Buffer& words);
-    /// Waits for the GPU's stream.
-    Status fetch(uint64_t first, uint64_t* sum);
+    /// Enqueues it; sum() has it when the GPU's stream has been waited for.
+    Status start(uint64_t first);
+    uint64_t sum() const { return here_.as<DigestNow>()->sum; }
 
 private:
     const CudaDevice::Gpu* gpu_ = nullptr;
@@ -37,6 +38,9 @@ public:
     std::span<float> state() override;   // a copy on the host
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
     uint64_t digest(uint64_t first) override;
+    /// The same in two parts, between which the first GPU's stream is waited for.
+    Status digest_start(uint64_t first) { return state_.bytes ? digest_.start(first) : Status{}; }
+    uint64_t digest_sum() const { return state_.bytes ? digest_.sum() : 0; }
     /// Enqueues on the first GPU's stream; may be captured.  w [elements] are the parameters; words of elements offset .. offset + count.
     Status apply(float* w, uint64_t offset, const Words& words, uint64_t count);
     /// What of *now changes with step().
