@@ -105,7 +105,6 @@ struct Cell {
     std::unique_ptr<Exchange> exchange;
     std::unique_ptr<Protocol> bulk;
     std::unique_ptr<Codec> codec;
-    Lanes lanes;
     Word sums_word = Word::i32;
     Station station;   // last: its thread ends before the rest goes
 };
@@ -131,7 +130,6 @@ Status Cell::open() {
     GC_TRY(arena.seal());
     codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
     base = numbers(count, blocks);
-    lanes.open(1);
     codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
     if (options.spoil && meeting.rank() == 0 && !own.empty()) {
@@ -194,9 +192,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const InterfaceBytes wire = interface_bytes(interface);
     GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
     const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
-    Status contributed;
-    lanes.run(1, [&](uint32_t, uint32_t) { contributed = contribute(step); });
-    GC_TRY(contributed);
+    GC_TRY(contribute(step));
     std::vector<const Sum*> sums(layout.buckets.size());
     std::vector<Completion> completions;
     for (size_t left = sums.size(); left > 0; completions.clear()) {
@@ -257,7 +253,14 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
     GC_TRY(cell.open());
     nlohmann::json mine = nlohmann::json::object();
     // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
-    for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < options.repeat; ++run) GC_TRY(cell.repeat(run, mine));
+    // In a thread of their own, as a job's trainer: only now, or the network's would inherit that it yields.
+    Status status;
+    std::thread([&] {
+        yield_to_network();
+        for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < options.repeat && status.ok(); ++run)
+            status = cell.repeat(run, mine);
+    }).join();
+    GC_TRY(status);
     const BulkCounters& bulk = cell.bulk_counters;
     mine["packets"] = bulk.packets_sent.load(), mine["repairs"] = bulk.repairs_sent.load();
     mine["came"] = bulk.packets_received.load(), mine["lost"] = bulk.lost.load();

@@ -50,6 +50,7 @@ struct ProbeSink final : GradientSink {
 
 /// What a lane's thread does first.  A block is computed by one thread, so libraries below must not start more.
 void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
+    yield_to_network();
     omp_set_num_threads(1);
     if (cpus.empty()) return;
     cpu_set_t set;
@@ -80,7 +81,6 @@ public:
         GC_TRY(compute_.ready(arena_));
         GC_TRY(start());
         GC_TRY(resident_ ? resident_fill(*train_, *resident_) : loader_start(*loader_));
-        // Without lanes of its own (the simulator) the trainer computes, as lane 0.
         lanes_.open(compute_.device ? std::min(config_.lanes, compute_.device->lane_count()) : config_.lanes,
                     [this](uint32_t lane) { lane_start(lane, config_.cpus); });
         GC_TRY(probe());
@@ -109,7 +109,7 @@ public:
     }
 
     Status run(Host& host) override {
-        omp_set_num_threads(1);   // without lanes this thread computes
+        if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
         Mail mail(host, on(Channel::mail));
         Context context{.host = host,
                         .lanes = lanes_,
@@ -352,10 +352,8 @@ private:
         Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
         std::vector<float> gradient(compute_.net->layout().elements);
         ProbeSink sink(compute_.net->layout(), gradient);
-        Status status;
         uint64_t begin_us = clock_us();
-        lanes_.run(1, [&](uint32_t lane, uint32_t) { status = compute_.net->block(lane, {0, 0}, samples, sink); });
-        GC_TRY(status);
+        GC_TRY(compute_.net->block(0, {0, 0}, samples, sink));
         uint64_t block_us = clock_us() - begin_us;
         for (const Group& group : compute_.net->layout().groups)
             for (uint64_t i = 0; i < group.count; ++i)
@@ -727,7 +725,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     std::copy(parameters.begin(), parameters.end(), net->parameters().begin());
     net->refresh();
     Lanes lanes;
-    lanes.open(threads, [](uint32_t lane) { lane_start(lane, {}); });
+    lanes.open(threads);
     std::vector<BatchResult> results(evaluator.batches());
     Progress progress;
     GC_TRY(evaluator.run(*net, lanes, 0, 1, results, progress));

@@ -51,7 +51,7 @@ struct EngineConfig {
     uint32_t datagram_bytes = 0;     // payload of one datagram between these nodes; 0: streams alone
     uint64_t pace_bytes_per_s = 0;   // of our datagrams; 0: as the link takes them
     std::string folder;              // of the job; made if missing
-    uint32_t lanes = 1;              // 0: computed by the trainer itself (the simulator)
+    uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
     std::vector<uint32_t> cpus;   // lanes are pinned to these where given
     uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)

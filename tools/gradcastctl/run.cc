@@ -139,7 +139,8 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
         return complain(exit_usage, "--keep: {}", status.what);
     if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
     // One that is there stays until there is another.
-    const Status traceable = profile.empty() || std::filesystem::is_regular_file(profile, error) ? Status() : file_write(profile, "");
+    const bool there = std::filesystem::is_regular_file(profile, error) && ::access(profile.c_str(), W_OK) == 0;
+    const Status traceable = profile.empty() || there ? Status() : file_write(profile, "");
     int exit = traceable.ok() ? train(options, config, path, nodes, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
