@@ -53,7 +53,7 @@ Status begin(const Options& options, Isa* isa) {
 nlohmann::json head(const Options& options, const std::string& kernels, double peak) {
     nlohmann::json report{{"bench", options.command},   {"version", version_text},
                           {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
-                          {"batch", options.batch},     {"isa", kernels},
+                          {"batch", options.batch},     {"kernels", kernels},
                           {"threads", options.threads}, {"peak_gflops", nullptr},
                           {"repeat", options.repeat}};
     if (peak > 0) report["peak_gflops"] = peak;
@@ -66,11 +66,8 @@ void head_print(const Options& options, const std::string& kernels, double peak)
                peak > 0 ? fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", peak) : "", options.repeat);
 }
 
-/// What a node of that kind does at most, and the name of what computes.
-std::pair<double, std::string> peak_of(const Options& options, Isa isa, NetRig& rig) {
-    if (rig.on_gpu()) return {0, rig.net().kernels()};
-    return {peak_gflops(isa, options.threads), isa_name(isa)};
-}
+/// What a node of that kind does at most.
+double peak_of(const Options& options, Isa isa, NetRig& rig) { return rig.on_gpu() ? 0 : peak_gflops(isa, options.threads); }
 
 NetHow how(const Options& options) { return {options.precision, options.device, options.deterministic}; }
 
@@ -109,7 +106,8 @@ Status layers_run(const Options& options) {
             for (const auto& [key, ns] : lane.ns) sums[key] += static_cast<double>(ns);
         for (const auto& [key, ns] : sums) found[key].push_back(ns);
     }
-    const auto [peak, kernels] = peak_of(options, isa, rig);
+    const double peak = peak_of(options, isa, rig);
+    const std::string kernels = rig.net().kernels();
     const double each = peak / options.threads;
 
     nlohmann::json rows = nlohmann::json::array();
@@ -157,7 +155,7 @@ Status step_run(const Options& options) {
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
         GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, how(options)));
-        std::tie(peak, kernels) = peak_of(options, isa, rig);
+        peak = peak_of(options, isa, rig), kernels = rig.net().kernels();
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();

@@ -429,7 +429,7 @@ TEST(SystemBench, LayersAndStepsHaveTimes) {
     EXPECT_EQ(passes.find("conv1 backward data"), std::string::npos);
     nlohmann::json steps = report_of("step --net mlp --batch 8 --blocks 1,3 --isa portable", 0);
     ASSERT_FALSE(steps.is_discarded());
-    EXPECT_EQ(steps["isa"], "portable");
+    EXPECT_EQ(steps["kernels"], "portable");
     ASSERT_EQ(steps["rows"].size(), 2u);
     for (const auto& row : steps["rows"]) EXPECT_GT(row["images_per_s"].get<double>(), 0);
     EXPECT_EQ(run("gradcast-bench step --batch 4 --blocks 5 2>/dev/null").code, 2);

@@ -361,6 +361,13 @@ TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["samples"], 320);
     EXPECT_EQ(outcome.json()["shards"].size(), 1u);
+    EXPECT_EQ(outcome.json()["class_names"].size(), 0u);
+    for (const char* name : {"train/ant", "train/bee", "test/ant"}) {
+        const std::string to = folder + "/images/" + name;
+        ASSERT_TRUE(make_directories(to).ok() && file_write(to + "/sheet.png", png).ok());
+    }
+    EXPECT_EQ(run("import images --from images --out insects").exit, 0);
+    EXPECT_EQ(run("data inspect insects/train.h5 -o json").json()["class_names"], nlohmann::json::parse(R"(["ant", "bee"])"));
     EXPECT_EQ(run("data inspect train.h5 --sheet absent/sheet.png").exit, 1);
     std::string bytes;
     ASSERT_TRUE(file_read(folder + "/train.h5", &bytes).ok());

@@ -11,6 +11,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 
@@ -92,7 +93,7 @@ int command_inspect(const Options& options, const std::vector<std::string>& patt
     const std::string names = data->shards()[0].info.class_names;
     if (options.json) {
         Json json{{"samples", info.count},   {"shape", {info.C, info.H, info.W}},
-                  {"classes", info.classes}, {"class_names", names},
+                  {"classes", info.classes}, {"class_names", class_names_split(names)},
                   {"source", info.source},   {"mean", info.mean},
                   {"std", info.std},         {"digest", data->digest()}};
         if (info.target_scale > 0) json["target_scale"] = info.target_scale;

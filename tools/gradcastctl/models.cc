@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "runtime/core/nearest.h"
 #include "runtime/job/engine.h"
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
@@ -36,12 +35,7 @@ double share(uint64_t part, uint64_t whole) { return whole > 0 ? static_cast<dou
 
 /// A class by its name, or its number.
 std::vector<std::string> labels_of(const Evaluation& evaluation) {
-    std::vector<std::string> labels;
-    for (size_t at = 0; at <= evaluation.class_names.size() && !evaluation.class_names.empty();) {
-        size_t end = std::min(evaluation.class_names.find(',', at), evaluation.class_names.size());
-        labels.push_back(one_line(evaluation.class_names.substr(at, end - at)));
-        at = end + 1;
-    }
+    std::vector<std::string> labels = class_names_split(evaluation.class_names);
     const size_t classes = evaluation.count_of_class.size();
     if (labels.size() >= classes) {
         labels.resize(classes);   // a job may have learnt the first ones only

@@ -12,6 +12,9 @@ std::string text_bytes(uint64_t bytes);     // "12.3 MiB"
 std::string text_seconds(double seconds);   // "12.3 s", "4 min 05 s", "2 h 03 min"
 std::string text_time(uint64_t unix);       // local, "2025-01-31 18:00:05"
 
+/// Of DataInfo::class_names.
+std::vector<std::string> class_names_split(const std::string& names);
+
 /// Columns as wide as their widest cell, two spaces between; a column that holds numbers (first row after the head) is set to the right.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
