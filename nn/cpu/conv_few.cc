@@ -118,12 +118,12 @@ Status conv_few(Build& b) {
     }
     if (!b.training) return {};
 
-    const uint64_t sums = l.weights * 16, own = l.weights + l.biases;
+    const uint64_t count = l.weights, sums = count * 16, own = count + l.biases;
     const Tensor dw = b.weight(Place::gradient, w.desc), memory = b.scratch(sums + y_cut.strip_floats() + own);
     const FloatKernels& plain = float_kernels(isa_best());
     auto weights = [=, &kernels](const Frame& frame, float* to, const float* dy, uint64_t won, const float* from,
                                  const Conv16Shape& shape) {
-        float *db = to + l.weights, *scratch = frame.at(memory);
+        float *db = to + count, *scratch = frame.at(memory);
         if (pools) kernels.backward_weights_pooled(to, db, dy, winners_at(frame, won), from, scratch, shape);
         else kernels.backward_weights(to, db, dy, from, scratch, shape);
     };
