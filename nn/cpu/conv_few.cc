@@ -27,7 +27,7 @@ Strips strips_of(const Conv16Shape& image, uint32_t samples, uint32_t window) {
 struct Cut {
     uint32_t strips, planes, rows, strip_rows, step, pixels;
     uint64_t image_floats() const { return uint64_t{planes} * rows * pixels * 16; }
-    uint64_t strip_floats() const { return uint64_t{planes} * strip_rows * pixels * 16; }
+    uint64_t strip_floats() const { return strips > 1 ? uint64_t{planes} * strip_rows * pixels * 16 : 0; }
 };
 typedef float Four __attribute__((vector_size(4 * sizeof(float)), may_alias));
 
@@ -54,7 +54,7 @@ void cut(const Cut& c, float* strips, float* images) {
     });
 }
 
-/// Where strips overlap they add up; places that no sample has become 0.
+/// Where strips overlap they add up; places beyond a strip's become 0.
 void join(const Cut& c, float* images, float* strips) {
     std::memset(images, 0, c.image_floats() * sizeof(float));
     each_row(c, strips, images, [end = c.pixels * 4](const Four* from, Four* to) {

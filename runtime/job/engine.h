@@ -71,7 +71,8 @@ public:
     virtual void attach(const std::function<void(uint16_t channel, Protocol*, bool datagrams)>& attach) = 0;
     virtual Buffer memory() const = 0;
     virtual Profile* profile() = 0;   // null where the job wants none
-    /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.
+    /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.  With lanes the thread
+    /// is lane 0: it is pinned and yields to the network thread for good, and so would threads that it makes afterwards.
     virtual Status run(Host& host) = 0;
     /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
     virtual void cancel(const std::string& why) = 0;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "runtime/core/arena.h"
@@ -100,6 +102,21 @@ TEST(Lanes, RunEveryItemOnce) {
             });
             for (auto& each : seen) EXPECT_EQ(each, 1);
         }
+    }
+}
+
+TEST(Lanes, WorkSideBySideWithTheCaller) {
+    Lanes lanes;
+    lanes.open(3);
+    const std::thread::id caller = std::this_thread::get_id();
+    for (int round = 0; round < 20; ++round) {
+        std::atomic<uint32_t> begun = 0;
+        lanes.run(3, [&](uint32_t lane, uint32_t) {
+            EXPECT_EQ(lane == 0, std::this_thread::get_id() == caller);
+            ++begun;
+            for (int ms = 0; begun < 3 && ms < 10'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            EXPECT_EQ(begun, 3u);   // each of the three waits for the others
+        });
     }
 }
 

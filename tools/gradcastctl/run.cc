@@ -138,9 +138,11 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
     if (Status status = make_directories(place); !status.ok())   // before the hours of training
         return complain(exit_usage, "--keep: {}", status.what);
     if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
-    // One that is there stays until there is another.
-    const bool there = std::filesystem::is_regular_file(profile, error) && ::access(profile.c_str(), W_OK) == 0;
-    const Status traceable = profile.empty() || there ? Status() : file_write(profile, "");
+    // One that is there stays until there is another, which is renamed to it.
+    Status traceable;
+    if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");
+    else if (!profile.empty() && ::access(std::filesystem::absolute(profile).parent_path().c_str(), W_OK) != 0)
+        traceable = fail_sys(errno, "cannot write {}", profile);
     int exit = traceable.ok() ? train(options, config, path, nodes, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
