@@ -67,9 +67,7 @@ TEST_P(CudaPlans, AreThereForEachConvolution) {
                 EXPECT_TRUE(status.ok()) << name << ", " << samples << " samples: " << status.what;
                 net.reset();
             }
-    if (cudnnGetVersion() == CUDNN_VERSION) {   // others may propose what they cannot build, and the next proposal is taken
-        EXPECT_EQ(refused, 0u);
-    }
+    EXPECT_EQ(refused, 0u);   // what the heuristics propose there is
 }
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaPlans, testing::ValuesIn(gpus), [](const auto& p) { return p.param.name; });
 
