@@ -1,7 +1,6 @@
 #include "runtime/job/engine.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -48,10 +47,9 @@ struct ProbeSink final : GradientSink {
     std::vector<float>& gradient;
 };
 
-/// What a lane's thread does first.  A block is computed by one thread, so libraries below must not start more.
+/// What a lane's thread does first.
 void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     yield_to_network();
-    omp_set_num_threads(1);
     if (cpus.empty()) return;
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -246,7 +244,6 @@ private:
                       .deterministic = job_.deterministic};
         OptimiserConfig optimiser = job_.optimiser;
         optimiser.steps = steps_;
-        if (!compute_.device) omp_set_num_threads(1);   // oneDNN remembers how many threads there were when a primitive was made
         GC_TRY(compute_.plan(spec, net, optimiser, {job_.quantiser, job_.batch, job_.blocks, job_.seed}, arena_));
 
         const uint32_t n = config_.view.n();
@@ -706,7 +703,6 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
                     info.target_scale);
     GC_TRY(data_verify(*set));
     threads = std::max(threads, 1u);
-    omp_set_num_threads(1);
     Arena arena;
     std::unique_ptr<Net> net;
     // Forward only, but for blocks of one sample; in bf16 where the job was and this CPU can.
