@@ -85,9 +85,9 @@ help:
 
 # ---- packages ------------------------------------------------------------------------------------------------------------------
 
-# as-root: apt-get as root, or through sudo.
+# As root, or through sudo; one at a time, as apt-get does not wait for another.
 define install_packages
-@missing=''; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+@exec 9>$(BUILD)/apt.lock; flock -w 1800 9; missing=''; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=''; [ "$$(id -u)" = 0 ] || sudo='sudo -E'; \
   export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 \
   || { tail -n 5 $(BUILD)/apt.log; echo "cannot install:$$missing (as root, or with sudo: apt-get install$$missing)"; exit 1; }; fi
