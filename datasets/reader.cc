@@ -1,10 +1,12 @@
 #include "datasets/reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
@@ -61,11 +63,18 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     auto result = std::make_unique<DataSet>();
     result->pattern_ = name;
     std::string digests;
-    for (const auto& [path, samples, line] : manifest.shards) {
+    std::map<std::pair<dev_t, ino_t>, const Manifest::Entry*> files;
+    for (const Manifest::Entry& entry : manifest.shards) {
+        const auto& [path, samples, line] = entry;
         Shard shard;
         GC_TRY(shard_open(path, &shard));
         Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-        if (!fd) return fail_sys(errno, "cannot open the shard {}", path);
+        struct stat file;
+        if (!fd || ::fstat(fd.get(), &file) < 0) return fail_sys(errno, "cannot open the shard {}", path);
+        const Manifest::Entry& one = *files.try_emplace({file.st_dev, file.st_ino}, &entry).first->second;
+        if (&one != &entry)
+            return line > 0 ? fail(Code::data, "{}: line {}: {} is there twice, in line {} as well", name, line, path, one.line)
+                            : fail(Code::data, "{} is there twice, as {}: name each shard once", path, one.path);
         const DataInfo &ours = result->info_, &its = shard.info;
         if (result->shards_.empty()) result->info_ = its, result->info_.count = 0;
         else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)

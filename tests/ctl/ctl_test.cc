@@ -399,7 +399,8 @@ TEST_F(CtlData, ManifestMakesOneDataSet) {
     outcome = run("data inspect lists/odd.toml -o json");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["digest"], digest);
-    for (const char* twice : {"train.h5 train.h5", "train.h5 ./lists/../train.h5", "train.h5 '*.h5'"}) {
+    fs::create_symlink("train.h5", folder + "/link.h5");
+    for (const char* twice : {"train.h5 train.h5", "./lists/../train.h5 train.h5", "train.h5 '*n.h5'", "link.h5 train.h5"}) {
         outcome = run(std::string("data manifest lists/twice.toml ") + twice);
         EXPECT_EQ(outcome.exit, 1);
         EXPECT_TRUE(outcome.says("train.h5 is there twice")) << outcome.err;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <set>
 
 #include "datasets/image.h"
 #include "datasets/reader.h"
@@ -62,15 +61,10 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
 /// All of them as one data set; `name` is for messages.
 static Status shards_open(const std::vector<std::string>& patterns, const std::string& name, std::unique_ptr<DataSet>* data) {
     Manifest manifest;
-    std::set<std::filesystem::path> seen;
     for (const std::string& pattern : patterns) {
         std::vector<std::string> files;
         GC_TRY(file_glob(pattern, &files));
-        for (std::string& file : files) {
-            if (!seen.insert(std::filesystem::absolute(file).lexically_normal()).second)
-                return fail(Code::invalid, "{} is there twice: name each shard once", file);
-            manifest.shards.push_back({.path = std::move(file)});
-        }
+        for (std::string& file : files) manifest.shards.push_back({.path = std::move(file)});
     }
     return data_open(manifest, name, data);
 }
