@@ -113,13 +113,13 @@ throws = $(filter runtime/control/% runtime/daemon/% tools/% bench/% tests/%,$(1
 strict = $(if $(call throws,$(1)),,$(STRICT))
 
 ISA_portable := -DGC_ISA=portable
-ISA_avx2     := -DGC_ISA=avx2 -mavx2 -mfma
-ISA_avx512   := -DGC_ISA=avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
+ISA_avx2     := -DGC_ISA=avx2 -mavx2 -mfma -mprfchw
+ISA_avx512   := -DGC_ISA=avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprfchw -mprefer-vector-width=512
 
 define isa_rule
 $(BUILD)/obj/%.$(1).o: %.isa.cc | $(BUILD)/.dir
 	$$(call say,$(1),$$<)
-	$$(Q)mkdir -p $$(@D) && $$(CXX) $$(FLAGS) $$(STRICT) -O3 $$(ISA_$(1)) -c $$< -o $$@
+	$$(Q)mkdir -p $$(@D) && $$(CXX) $$(FLAGS) $$(STRICT) -O3 -fno-math-errno $$(ISA_$(1)) -c $$< -o $$@
 endef
 $(foreach isa,portable avx2 avx512,$(eval $(call isa_rule,$(isa))))
 

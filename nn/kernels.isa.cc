@@ -351,7 +351,8 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
 }
 
-// Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.
+// Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.  Of what is written the line is asked
+// for as such (PREFETCHW): one that other cores have read, too, would else be waited for at each store.
 constexpr uint64_t fetch_ahead = 1024;
 template <typename Fetch, typename Each>
 inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch, Each each) {
@@ -386,22 +387,29 @@ void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, ui
 
 void nesterov(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,
               float weight_decay) {
-    for (uint64_t i = 0; i < count; ++i) {
-        float d = g[i] + weight_decay * w[i];
-        v[i] = momentum * v[i] + d;
-        w[i] -= lr * (d + momentum * v[i]);
-    }
+    fetching(
+        count, [=](uint64_t i) { __builtin_prefetch(w + i + fetch_ahead, 1), __builtin_prefetch(v + i + fetch_ahead, 1); },
+        [=](uint64_t i) {
+            float d = g[i] + weight_decay * w[i];
+            v[i] = momentum * v[i] + d;
+            w[i] -= lr * (d + momentum * v[i]);
+        });
 }
 
-__attribute__((optimize("no-math-errno"))) void adam(float* __restrict w, float* __restrict m, float* __restrict v,
-                                                     const float* __restrict g, uint64_t count, const AdamStep& step) {
+void adam(float* __restrict w, float* __restrict m, float* __restrict v, const float* __restrict g, uint64_t count, const AdamStep& step) {
     const AdamStep s = step;
-    for (uint64_t i = 0; i < count; ++i) {
-        float d = g[i] + s.weight_decay * w[i];
-        m[i] = s.beta1 * m[i] + s.rest1 * d;
-        v[i] = s.beta2 * v[i] + s.rest2 * (d * d);
-        w[i] -= s.rate * m[i] / (__builtin_sqrtf(v[i]) * s.root + s.epsilon);
-    }
+    fetching(
+        count,
+        [=](uint64_t i) {
+            __builtin_prefetch(w + i + fetch_ahead, 1), __builtin_prefetch(m + i + fetch_ahead, 1);
+            __builtin_prefetch(v + i + fetch_ahead, 1);
+        },
+        [=](uint64_t i) {
+            float d = g[i] + s.weight_decay * w[i];
+            m[i] = s.beta1 * m[i] + s.rest1 * d;
+            v[i] = s.beta2 * v[i] + s.rest2 * (d * d);
+            w[i] -= s.rate * m[i] / (__builtin_sqrtf(v[i]) * s.root + s.epsilon);
+        });
 }
 
 }   // namespace
