@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+
+#include "runtime/core/fd.h"
 
 namespace gradcast {
 
@@ -44,5 +47,11 @@ std::string Arena::budget() const {
 }
 
 uint64_t machine_memory() { return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
+
+uint64_t last_cache() {
+    std::string kilobytes;   // "32768K"
+    if (!file_read("/sys/devices/system/cpu/cpu0/cache/index3/size", &kilobytes).ok()) return 0;
+    return std::strtoull(kilobytes.c_str(), nullptr, 10) * 1024;
+}
 
 }   // namespace gradcast

@@ -10,8 +10,9 @@
 
 namespace gradcast {
 
-/// Bytes of this machine's memory.
+/// Bytes of this machine's memory, and of the last cache before it; 0: not known.
 uint64_t machine_memory();
+uint64_t last_cache();
 
 class Arena {
 public:

@@ -110,7 +110,7 @@ TEST(Quantise, EqualsThePlainReferenceAtEveryLevel) {
 
 // Words of long ranges are written by whole lines; what is before the first and behind the last is not forgotten.
 TEST(Quantise, LongRangesEqualShortOnes) {
-    const Scale scale{1, 0x1p20, 1 << 29};
+    const Scale scale{1, 0x1p20, 1 << 29, true};
     constexpr size_t count = 20'000, room = 32;
     std::vector<float> x(count);
     for (size_t i = 0; i < count; ++i) x[i] = static_cast<float>(static_cast<int32_t>(bits32(static_cast<uint32_t>(i)))) * 0x1p-21f;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/core/arena.h"
 #include "runtime/core/limits.h"
 #include "transport/code/field.h"
 #include "transport/code/kernels.h"
@@ -39,6 +40,7 @@ namespace {
 
 constexpr int32_t fixed_limit = 2147483647;
 constexpr double fixed_range = 10.0;
+constexpr uint64_t step_bytes = 16;   // that a step touches for each element: words, parameters, state and copies
 
 class CpuCodec : public Codec {
 public:
@@ -48,6 +50,7 @@ public:
           kernels_(word_kernels(isa_best())),
           limit_(quantise_limit(config.quantiser, config.blocks)),
           statistics_limit_(quantise_limit(Quantiser::auto32, config.blocks)),
+          past_caches_(layout.elements * step_bytes > last_cache()),
           words_(layout),
           exponents_(layout.groups.size()),
           units_(layout.groups.size()),
@@ -239,7 +242,7 @@ private:
 
     Scale scale_of(uint32_t group) const {
         if (fixed(group)) return {fixed_range, static_cast<double>(fixed_limit), limit_};
-        return {1.0, std::ldexp(1.0, -exponents_[group]), limit(group)};
+        return {1.0, std::ldexp(1.0, -exponents_[group]), limit(group), past_caches_};
     }
 
     // M = 0 keeps e, and so does an M that is not finite: the next add() of such a gradient says so.
@@ -254,6 +257,7 @@ private:
     const CodecConfig config_;
     const WordKernels& kernels_;
     const int32_t limit_, statistics_limit_;
+    const bool past_caches_;
     Layout words_;
     std::vector<int32_t> whole_;   // the sum of a bucket of statistics
     std::vector<int32_t> exponents_;

@@ -10,8 +10,9 @@ namespace gradcast {
 
 /// q(x) = clamp(rint((double)x / divisor * factor), -limit, limit), ties to even; NaN gives limit (and shows in the maximum).
 struct Scale {
-    double divisor, factor;   // divisor 1 costs nothing
-    int32_t limit;            // >= 1
+    double divisor, factor;     // divisor 1 costs nothing
+    int32_t limit;              // >= 1
+    bool past_caches = false;   // words leave all caches before they are read
 };
 struct QuantiseResult {
     float maximum;      // max |x| before clipping; NaN or Inf when the input holds one

@@ -149,7 +149,7 @@ QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const 
     const bool power = factor == scale.factor && (bits & 0x7FFFFF) == 0 && exponent > 0 && exponent < 255;
     if (power && scale.divisor == 1.0 && scale.limit < 1 << 30) {
         constexpr uint64_t line = 64 / sizeof(int32_t), much = 16 * 1024;   // less is read while it is in a cache
-        const bool past = !accumulate && count >= much;
+        const bool past = scale.past_caches && !accumulate && count >= much;
         const uint64_t front = past ? (line - reinterpret_cast<uintptr_t>(dst) / sizeof(int32_t) % line) % line : 0;
         const uint64_t end = front + (count - front) / line * line;
         auto quantise = accumulate ? quantise_float<true, false> : past ? quantise_float<false, true> : quantise_float<false, false>;
