@@ -17,15 +17,15 @@ constexpr bool looks_up = width > 4;
 constexpr uint32_t channels_most = 6;    // at a time
 constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
 
-// bits: of each lane, whether it has the bits.  either: by lanes, of two places in memory.  look_up: four[place], by lanes.
+// bits: of each lane, whether it has the bits.  either: by lanes.  look_up: four[place], by lanes.
 #define GC_INLINE inline __attribute__((always_inline))
 #if defined(__AVX512F__)
 typedef __mmask16 Mask;
 GC_INLINE Mask bits(const I& lanes, int32_t wanted) {
     return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(lanes), _mm512_set1_epi32(wanted));
 }
-GC_INLINE V either(Mask mask, const float* yes, const float* no) {
-    return static_cast<V>(_mm512_mask_loadu_ps(_mm512_loadu_ps(no), mask, yes));
+GC_INLINE V either(Mask mask, const V& yes, const V& no) {
+    return static_cast<V>(_mm512_mask_blend_ps(mask, static_cast<__m512>(no), static_cast<__m512>(yes)));
 }
 GC_INLINE V look_up(const float* four, const I& place) {
     constexpr __mmask16 every = 0xffff;   // without masks, GCC 12 warns of what is in its own header
@@ -35,7 +35,7 @@ GC_INLINE V look_up(const float* four, const I& place) {
 #else
 typedef I Mask;
 GC_INLINE Mask bits(const I& lanes, int32_t wanted) { return (lanes & wanted) != 0; }
-GC_INLINE V either(const Mask& mask, const float* yes, const float* no) { return mask ? load(yes) : load(no); }
+GC_INLINE V either(const Mask& mask, const V& yes, const V& no) { return mask ? yes : no; }
 #if defined(__AVX2__)
 GC_INLINE V look_up(const float* four, const I& place) {
     return static_cast<V>(
@@ -45,6 +45,15 @@ GC_INLINE V look_up(const float* four, const I& place) {
 GC_INLINE V look_up(const float*, const I&) { return V{}; }
 #endif
 #endif
+
+/// What is used several times, or GCC loads it each time.
+GC_INLINE V once(const float* from) {
+    V v = load(from);
+#if defined(__AVX512F__)
+    asm("" : "+v"(v));
+#endif
+    return v;
+}
 
 /// Output channels are computed so many at a time: as many as there are registers, and evenly.
 uint32_t tile_of(uint32_t outputs) {
@@ -340,13 +349,14 @@ struct Products {
     const float *dy, *x;
     uint64_t sum_plane, dy_plane, x_row;
     uint32_t rows, Q;
+    bool add;   // to what is in sum
 };
 
 template <uint32_t channels, uint32_t taps>
 void products(const Products& t) {
     V sum[channels][taps], x[taps];
     for (uint32_t k = 0; k < channels; ++k)
-        for (uint32_t s = 0; s < taps; ++s) sum[k][s] = load(t.sum + k * t.sum_plane + uint64_t{s} * 16);
+        for (uint32_t s = 0; s < taps; ++s) sum[k][s] = t.add ? load(t.sum + k * t.sum_plane + uint64_t{s} * 16) : V{};
     for (uint32_t p = 0; p < t.rows; ++p) {
         const float *from = t.x + p * t.x_row, *dy = t.dy + uint64_t{p} * t.Q * 16;
         for (uint32_t q = 0; q < t.Q; ++q, from += 16, dy += 16) {
@@ -401,7 +411,6 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, flo
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16, sums = s.C * s.taps() * 16;
     const uint64_t fit = level1 / (rows_most * uint64_t{Q} * 16 * sizeof(float));
     const uint32_t rows = fit < 1 ? 1 : fit > P ? P : static_cast<uint32_t>(fit);
-    __builtin_memset(scratch, 0, s.K * sums * sizeof(float));
     for (uint32_t g = 0; g < s.groups; ++g)
         for (uint32_t part = 0; part < 16; part += width)
             for (uint32_t p = 0; p < P; p += rows)
@@ -416,7 +425,8 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, flo
                                              .dy_plane = y_plane,
                                              .x_row = uint64_t{s.W} * 16,
                                              .rows = least(rows, P - p),
-                                             .Q = Q};
+                                             .Q = Q,
+                                             .add = g > 0 || p > 0};
                             if (channels == rows_most) products_of_row<rows_most>(t, s.S);
                             else if (channels == 2) products_of_row<2>(t, s.S);
                             else products_of_row<1>(t, s.S);
@@ -432,6 +442,7 @@ struct PooledProducts {
     const int32_t* winners;
     uint64_t sum_row, x_row;
     uint32_t P, Q;
+    bool add;
 };
 
 template <uint32_t rows, uint32_t taps>
@@ -440,7 +451,7 @@ void pooled_products(const PooledProducts& t) {
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; ++r)
 #pragma GCC unroll 8
-        for (uint32_t s = 0; s < taps; ++s) sum[r][s] = load(t.sum + r * t.sum_row + uint64_t{s} * 16);
+        for (uint32_t s = 0; s < taps; ++s) sum[r][s] = t.add ? load(t.sum + r * t.sum_row + uint64_t{s} * 16) : V{};
     const float* dy = t.dy;
     const int32_t* winners = t.winners;
     for (uint32_t p = 0; p < t.P; ++p) {
@@ -455,13 +466,16 @@ void pooled_products(const PooledProducts& t) {
                 asm("" : "+r"(row[r]));   // or GCC keeps x for the next window, in registers that the sums need
             }
 #pragma GCC unroll 8
-            for (uint32_t r = 0; r < rows; ++r)
+            for (uint32_t s = 0; s <= taps; ++s) {
+                V upper = once(row[0] + s * 16);
 #pragma GCC unroll 8
-                for (uint32_t s = 0; s <= taps; ++s) {
-                    const V x = either(low, row[r + 1] + s * 16, row[r] + s * 16);
+                for (uint32_t r = 0; r < rows; ++r) {
+                    const V lower = once(row[r + 1] + s * 16), x = either(low, lower, upper);
                     if (s < taps) multiply_add(sum[r][s], d_left, x);
                     if (s > 0) multiply_add(sum[r][s - 1], d_right, x);
+                    upper = lower;
                 }
+            }
         }
     }
 #pragma GCC unroll 8
@@ -481,7 +495,6 @@ void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_
                              const Conv16Shape& s) {
     const uint32_t P = s.P() / 2, Q = s.Q() / 2;
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16, sums = s.C * s.taps() * 16;
-    __builtin_memset(scratch, 0, s.K * sums * sizeof(float));
     for (uint32_t g = 0; g < s.groups; ++g)
         for (uint32_t part = 0; part < 16; part += width)
             for (uint32_t c = 0; c < s.C; ++c)
@@ -495,7 +508,8 @@ void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_
                                                .sum_row = uint64_t{s.S} * 16,
                                                .x_row = uint64_t{s.W} * 16,
                                                .P = P,
-                                               .Q = Q};
+                                               .Q = Q,
+                                               .add = g > 0};
                         if (rows == 1) pooled_products_of_rows<1>(t, s.S);
                         else pooled_products_of_rows<pooled_rows_most>(t, s.S);
                     }
