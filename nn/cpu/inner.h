@@ -1,6 +1,6 @@
-// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Nothing is copied.  Three builds of one file; each is a kernel set of
-// its own (nn_isa).  A sample's y and dx are the same whatever other samples there are.  Backward, terms with a dy of 0 may be left out:
-// the sums are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
+// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Three builds of one file; each is a kernel set of its own (nn_isa).  A
+// sample's y and dx are the same whatever other samples there are.  Terms whose x (forward) or dy (backward) is 0 may be left out: the sums
+// are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
 #pragma once
 #include <cstdint>
 
@@ -11,12 +11,22 @@ namespace gradcast {
 struct InnerShape {
     uint32_t N, C, K;
 };
+constexpr uint32_t inner_strip_most = 64, inner_memory = 128 * inner_strip_most;   // floats
 struct InnerKernels {
-    /// bias may be null.
-    void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
-    void (*backward_data)(float* dx, const float* dy, const float* w, const InnerShape& shape);
-    /// Of outputs first .. end - 1, whose rows alone are in dw.
-    void (*backward_weights)(float* dw, const float* dy, const float* x, const InnerShape& shape, uint32_t first, uint32_t end);
+    /// Weights in the order that forward() computes with: how many floats they are, and how they get there.
+    uint64_t (*turned)(const InnerShape& shape);
+    void (*turn)(float* to, const float* w, const InnerShape& shape);
+    /// turned: null where w is to be turned meanwhile; the same bits.  bias may be null.  memory [inner_memory].
+    void (*forward)(float* y, const float* x, const float* w, const float* turned, const float* bias, float* memory,
+                    const InnerShape& shape);
+    /// memory [inner_memory].
+    void (*backward_data)(float* dx, const float* dy, const float* w, float* memory, const InnerShape& shape);
+    /// How many floats backward_weights() wants of x in another order besides; 0: none.
+    uint64_t (*packed)(const InnerShape& shape);
+    void (*pack)(float* to, const float* x, const InnerShape& shape);
+    /// Of outputs first .. end - 1, whose rows alone are in dw.  packed: null where there is none.
+    void (*backward_weights)(float* dw, const float* dy, const float* x, const float* packed, const InnerShape& shape, uint32_t first,
+                             uint32_t end);
     void (*backward_bias)(float* db, const float* dy, const InnerShape& shape);
 };
 const InnerKernels& inner_kernels(Isa isa);

@@ -1,6 +1,6 @@
-// Matrices are read as they are: packing them takes longer than it saves, even where rows are 4096 bytes apart and fall into one set of the
-// first-level cache.  What counts is how often something comes from which cache: each pass cuts its matrices such that what is used again
-// is still in the second level.  Loops over sums are unrolled, or GCC keeps them in memory.
+// All three passes are one: rows of a matrix, each times a number, are added up in tiles that the registers hold.  A strip of the matrix
+// stays in the first-level cache while all tiles use it.  Of a large matrix it is packed first, because rows that are 4096 bytes apart
+// share few sets of that cache, and the next one is fetched meanwhile.  Loops over sums are unrolled, or GCC keeps them in memory.
 #include "nn/cpu/inner.h"
 
 #include <array>
@@ -14,14 +14,22 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-// What the registers hold: sums of a tile, forward samples * outputs of them, backward rows * columns.
+// A tile: what the registers hold.
 #if defined(__AVX512F__)
-constexpr uint32_t outputs = 4, samples = 6, rows = 6, columns = 4;
+constexpr uint32_t rows = 6, columns = 4;
 #elif defined(__AVX2__)
-constexpr uint32_t outputs = 4, samples = 2, rows = 4, columns = 2;
+constexpr uint32_t rows = 6, columns = 2;
 #else
-constexpr uint32_t outputs = 4, samples = 1, rows = 4, columns = 2;
+constexpr uint32_t rows = 4, columns = 2;
 #endif
+constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
+static_assert(strip <= inner_strip_most && together * strip <= inner_memory);
+
+/// More weights than stay in the second-level cache.
+constexpr bool large(uint64_t weights) { return weights > 128 * 1024; }
+
+/// How many of `left` rows come next, such that none is left to be computed alone.
+uint32_t part(uint32_t left) { return left <= rows ? left : left < 2 * rows ? (left + 1) / 2 : rows; }
 
 /// Some lanes of a register: those that a row's end leaves.
 struct Some {
@@ -46,92 +54,11 @@ struct Some {
 #endif
 };
 
-/// How many of `left` come next, such that none is left to be computed alone.
-uint32_t part(uint32_t left, uint32_t most) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
+// ---- tiles ----------------------------------------------------------------------------------------------------------------------------
 
-// ---- forward -----------------------------------------------------------------------------------------------------------------------
+// Behind a ReLU half of the numbers are 0, and adding 0 times a row changes no sum: what is 0 for all rows of a tile is left out.
 
-/// Lanes in runs of `half`: of a the sums of the first and the second run where the first was, of b where the second was, and so on.
-template <uint32_t half, int... lane>
-inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
-    constexpr int run = half, other = width;
-    return __builtin_shufflevector(a, b, (lane & run ? lane + other : lane)...) +
-           __builtin_shufflevector(a, b, (lane & run ? lane + other - run : lane + run)...);
-}
-
-/// result[i] = the sum over the lanes of v[i].
-template <uint32_t half = width / 2>
-inline __attribute__((always_inline)) V lane_sums(V* v) {
-    GC_UNROLL for (uint32_t i = 0; i < half; ++i) v[i] = folded<half>(v[i], v[i + half], std::make_integer_sequence<int, width>());
-    if constexpr (half > 1) return lane_sums<half / 2>(v);
-    else return v[0];
-}
-
-/// y of `height` samples and `count` outputs, at most `outputs` of them.
-template <uint32_t height, bool fetch>
-void dots(float* y, const float* x, const float* w, const float* bias, uint32_t count, const InnerShape& s) {
-    typedef float Results __attribute__((vector_size(outputs * sizeof(float))));
-    constexpr uint32_t sums = (height * outputs + width - 1) / width * width;
-    const uint64_t C = s.C, whole = C / width * width;
-    const float* row[outputs];   // at the edge some twice, to be thrown away
-    for (uint32_t i = 0; i < outputs; ++i) row[i] = w + least(i, count - 1) * C;
-    V sum[sums] = {};
-    for (uint64_t c = 0; c < whole; c += width) {
-        V weight[outputs];
-        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) {
-            weight[i] = load(row[i] + c);
-            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);   // the next ones: each row is a page
-        }
-        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
-            const V value = load(x + j * C + c);
-            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
-        }
-    }
-    if (const Some some{static_cast<uint32_t>(C - whole)}; some.count) {
-        V weight[outputs];
-        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(row[i] + whole);
-        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
-            const V value = some.load(x + j * C + whole);
-            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
-        }
-    }
-    float results[sums], biases[outputs] = {};
-    GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(sum + i));
-    if (bias && count == outputs) __builtin_memcpy(biases, bias, sizeof biases);   // in place: the call takes longer
-    else if (bias) __builtin_memcpy(biases, bias, count * sizeof(float));
-    for (uint32_t j = 0; j < height; ++j, y += s.K) {
-        Results result, each;
-        __builtin_memcpy(&result, results + j * outputs, sizeof result);
-        __builtin_memcpy(&each, biases, sizeof each);
-        result += each;
-        if (count == outputs) __builtin_memcpy(y, &result, sizeof result);
-        else __builtin_memcpy(y, &result, count * sizeof(float));
-    }
-}
-
-template <size_t... i>
-constexpr auto dots_of(std::index_sequence<i...>) {
-    return std::array{dots<i / 2 + 1, i % 2 != 0>...};
-}
-
-void forward(float* y, const float* x, const float* w, const float* bias, const InnerShape& s) {
-    constexpr auto each = dots_of(std::make_index_sequence<2 * samples>());
-    constexpr uint32_t together = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
-    const uint32_t fit = together / s.C / outputs * outputs, step = fit ? fit : outputs;
-    for (uint32_t first = 0; first < s.K; first += step)
-        for (uint32_t n = 0, height = 0; n < s.N; n += height) {
-            height = part(s.N - n, samples);
-            for (uint32_t k = first, end = least(first + step, s.K); k < end; k += outputs)
-                each[2 * (height - 1) + (n == 0)](y + uint64_t{n} * s.K + k, x + uint64_t{n} * s.C, w + uint64_t{k} * s.C,
-                                                  bias ? bias + k : nullptr, least(outputs, end - k), s);
-        }
-}
-
-// ---- backward: sums over the rows of a matrix, each times a number ----------------------------------------------------------------------
-
-// Behind a ReLU half of a gradient is 0, and adding 0 times a number changes no sum: what is 0 for all rows of a tile is left out.
-
-/// to[i][c] (+)= sum over the j listed of factor[i * factor_row + j * factor_term] from[j][c].
+/// to[i][c] (+)= sum over the j listed of factor[i * factor_row + j * factor_term] from[j * from_row + c].
 struct Sums {
     float* to[rows];
     const float *from, *factor;
@@ -139,53 +66,64 @@ struct Sums {
     const uint16_t* list;
     uint32_t terms;
     bool add;
+    const float* ahead;             // fetched meanwhile: a line a term,
+    const uint32_t* ahead_offset;   // [terms], in floats
 };
 
-/// Some columns: whole vectors of them, or where there are fewer one vector with some lanes.
-template <uint32_t height, uint32_t vectors, bool whole = true>
-inline __attribute__((always_inline)) void sums(const Sums& t, uint64_t c, Some some = {}) {
-    static_assert(whole || vectors == 1);
-    auto get = [some](const float* from) { return whole ? load(from) : some.load(from); };
-    auto put = [some](float* at, const V& v) { whole ? store(at, v) : some.store(at, v); };
-    const uint64_t from_row = t.from_row, factor_row = t.factor_row, factor_term = t.factor_term;
+/// So many columns; of the last vector some lanes alone.
+template <uint32_t height, uint32_t vectors, bool whole>
+void sums(const Sums& t, Some last) {
+    auto get = [last](const float* from, uint32_t v) { return whole || v + 1 < vectors ? load(from) : last.load(from); };
+    auto put = [last](float* to, const V& value, uint32_t v) { whole || v + 1 < vectors ? store(to, value) : last.store(to, value); };
+    const uint64_t factor_row = t.factor_row, factor_term = t.factor_term;
     V sum[height][vectors] = {};
     if (t.add) {
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(t.to[i] + c + v * width);
+            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(t.to[i] + v * width, v);
         }
     }
-    const float* const first = t.from + c;
+    const uint32_t* ahead = t.ahead_offset;
     for (const uint16_t *j = t.list, *const end = j + t.terms; j < end; ++j) {
-        const float *from = first + *j * from_row, *factor = t.factor + *j * factor_term;
+        const float *from = t.from + *j * t.from_row, *factor = t.factor + *j * factor_term;
+        __builtin_prefetch(t.ahead + *ahead++, 0, 2);
         V value[vectors];
-        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) value[v] = get(from + v * width);
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) value[v] = get(from + v * width, v);
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
             const V times = all(factor[i * factor_row]);
             GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
         }
     }
     GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) put(t.to[i] + c + v * width, sum[i][v]);
+        GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) put(t.to[i] + v * width, sum[i][v], v);
     }
 }
 
-template <uint32_t height>
-void sums_of_rows(const Sums& t, uint64_t C) {
-    uint64_t c = 0;
-    for (; c + columns * width <= C; c += columns * width) sums<height, columns>(t, c);
-    for (; c + width <= C; c += width) sums<height, 1>(t, c);
-    if (c < C) sums<height, 1, false>(t, c, {static_cast<uint32_t>(C - c)});
+template <size_t... i>
+constexpr auto sums_of(std::index_sequence<i...>) {
+    return std::array{sums<i / columns + 1, i % columns + 1, false>...};
+}
+template <size_t... i>
+constexpr auto sums_whole(std::index_sequence<i...>) {
+    return std::array{sums<i + 1, columns, true>...};
+}
+
+void run(const Sums& t, uint32_t height, uint32_t count) {
+    static constexpr auto some = sums_of(std::make_index_sequence<rows * columns>());
+    static constexpr auto whole = sums_whole(std::make_index_sequence<rows>());
+    if (count == strip) return whole[height - 1](t, {});
+    const uint32_t before = (count - 1) / width;
+    some[(height - 1) * columns + before](t, {count - before * width});
 }
 
 uint32_t without_sign(float value) { return __builtin_bit_cast(uint32_t, value) << 1; }
 
 /// Lists those of `count` columns that are not 0 in all of some rows.
 uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t height, uint32_t count) {
-    constexpr uint32_t together = 64;
+    constexpr uint32_t some_most = 64;
     uint32_t terms = 0;
-    for (uint32_t j = 0; j < count; j += together) {
-        const uint32_t some = least(together, count - j);
-        uint32_t any[together] = {};
+    for (uint32_t j = 0; j < count; j += some_most) {
+        const uint32_t some = least(some_most, count - j);
+        uint32_t any[some_most] = {};
         for (uint32_t i = 0; i < height; ++i)
             for (uint32_t k = 0; k < some; ++k) any[k] |= without_sign(from[i * row + j + k]);
         for (uint32_t k = 0; k < some; ++k) list[terms] = static_cast<uint16_t>(j + k), terms += any[k] != 0;
@@ -193,44 +131,185 @@ uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t heig
     return terms;
 }
 
-template <size_t... i>
-constexpr auto rows_of(std::index_sequence<i...>) {
-    return std::array{sums_of_rows<i + 1>...};
+/// Columns of a strip; zeros behind them.
+void copy(float* to, const float* from, uint32_t count) {
+    if (count == strip) __builtin_memcpy(to, from, strip * sizeof(float));
+    else __builtin_memcpy(to, from, count * sizeof(float)), __builtin_memset(to + count, 0, (strip - count) * sizeof(float));
 }
 
-void backward_data(float* dx, const float* dy, const float* w, const InnerShape& s) {
-    constexpr auto each = rows_of(std::make_index_sequence<rows>());
-    constexpr uint32_t strip = columns * width;   // of weights, whose rows
-    constexpr uint32_t together = 512;            // stay in the second-level cache while all samples use them
-    constexpr uint32_t most = 256;                // as many as there are lists for
+// ---- samples times weights: forward and gradients of samples ---------------------------------------------------------------------------
+
+/// to [N, wide] (+)= factor [N, deep] m, of which m.at(j, c) is where rows j and columns c begin, in `runs` runs of so many lines, m.stride
+/// floats apart; m.ready(j, terms, c, columns) is the same to be read in rows of m.row floats.
+template <typename Matrix>
+void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t wide, bool add, const Matrix& m) {
+    constexpr uint32_t most = 256;   // as many samples as there are lists for
+    constexpr uint32_t lines = Matrix::runs * Matrix::lines;
     struct {
         uint32_t n, height, terms;
         uint16_t list[together];
     } tiles[most / rows + 2];
-    for (uint32_t first = 0; first < s.N; first += most)
-        for (uint32_t k = 0; k < s.K; k += together) {
+    uint32_t offsets[lines + together], *next = offsets;
+    if (large(uint64_t{deep} * wide))
+        for (uint32_t run = 0; run < Matrix::runs; ++run)
+            for (uint32_t line = 0; line < Matrix::lines; ++line) *next++ = run * m.stride + line * 16;
+    __builtin_memset(next, 0, together * sizeof *next);
+    const uint32_t parts = (deep + together - 1) / together, step = ((deep + parts - 1) / parts + 15) / 16 * 16;
+    for (uint32_t first = 0; first < N; first += most)
+        for (uint32_t j = 0; j < deep; j += step) {
             uint32_t count = 0;
-            for (uint32_t n = first, end = least(first + most, s.N); n < end; n += tiles[count++].height) {
+            const uint32_t some = least(step, deep - j);
+            for (uint32_t n = first, end = least(first + most, N); n < end; n += tiles[count++].height) {
                 auto& tile = tiles[count];
-                tile.n = n, tile.height = part(end - n, rows);
-                tile.terms = not_zero(tile.list, dy + uint64_t{n} * s.K + k, s.K, tile.height, least(together, s.K - k));
+                tile.n = n, tile.height = part(end - n);
+                tile.terms = not_zero(tile.list, factor + uint64_t{n} * deep + j, deep, tile.height, some);
             }
-            for (uint32_t c = 0; c < s.C; c += strip)
+            for (uint32_t c = 0; c < wide; c += strip) {
+                const uint32_t across = least(strip, wide - c);
+                Sums t{.to = {},
+                       .from = m.ready(j, some, c, across),
+                       .factor = nullptr,
+                       .from_row = m.row,
+                       .factor_row = deep,
+                       .factor_term = 1,
+                       .list = nullptr,
+                       .terms = 0,
+                       .add = add || j > 0,
+                       .ahead = c + strip < wide ? m.at(j, c + strip) : m.at(j + step, 0),
+                       .ahead_offset = offsets};
                 for (uint32_t i = 0; i < count; ++i) {
-                    const auto& [n, height, terms, list] = tiles[i];
-                    Sums t{.to = {},
-                           .from = w + uint64_t{k} * s.C + c,
-                           .factor = dy + uint64_t{n} * s.K + k,
-                           .from_row = s.C,
-                           .factor_row = s.K,
-                           .factor_term = 1,
-                           .list = list,
-                           .terms = terms,
-                           .add = k > 0};
-                    for (uint32_t row = 0; row < height; ++row) t.to[row] = dx + uint64_t{n + row} * s.C + c;
-                    each[height - 1](t, least(strip, s.C - c));
+                    const auto& tile = tiles[i];
+                    for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = to + uint64_t{tile.n + row} * wide + c;
+                    t.factor = factor + uint64_t{tile.n} * deep + j, t.list = tile.list, t.terms = tile.terms;
+                    run(t, tile.height, across);
+                    t.ahead_offset += least(t.terms, static_cast<uint32_t>(next - t.ahead_offset));
                 }
+            }
         }
+}
+
+typedef float Four __attribute__((vector_size(16)));
+
+/// Fours that are so far apart, side by side.
+inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart) {
+    auto four = [=](uint32_t i) {
+        Four v;
+        __builtin_memcpy(&v, from + i * apart, sizeof v);
+        return v;
+    };
+#if defined(__AVX512F__)
+    __m512 v = _mm512_castps128_ps512(four(0));
+    v = _mm512_insertf32x4(v, four(1), 1);
+    v = _mm512_insertf32x4(v, four(2), 2);
+    return static_cast<V>(_mm512_insertf32x4(v, four(3), 3));
+#elif defined(__AVX2__)
+    return static_cast<V>(_mm256_insertf128_ps(_mm256_castps128_ps256(four(0)), four(1), 1));
+#else
+    return four(0);
+#endif
+}
+
+/// Two of four lanes in each four: those of a and b in turn (place 0: the first two, 1: the others), or by pairs.
+template <int place, bool pairs, int... lane>
+inline __attribute__((always_inline)) V woven(const V& a, const V& b, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(
+        a, b, (lane / 4 * 4 + 2 * place + (pairs ? lane % 2 : lane % 4 / 2) + ((pairs ? lane % 4 / 2 : lane % 2) ? int{width} : 0))...);
+}
+template <int place, bool pairs>
+inline __attribute__((always_inline)) V woven(const V& a, const V& b) {
+    return woven<place, pairs>(a, b, std::make_integer_sequence<int, width>());
+}
+
+/// to[j][i] = from[i][j], width * width of them.
+void transpose(float* to, uint64_t to_row, const float* from, uint64_t from_row) {
+    GC_UNROLL for (uint32_t j = 0; j < width; j += 4, to += 4 * to_row) {
+        V v[4];   // in each four of v[i] the row that is i below it
+        GC_UNROLL for (uint32_t i = 0; i < 4; ++i) v[i] = fours(from + i * from_row + j, 4 * from_row);
+        const V a = woven<0, false>(v[0], v[1]), b = woven<1, false>(v[0], v[1]), c = woven<0, false>(v[2], v[3]),
+                d = woven<1, false>(v[2], v[3]);
+        store(to, woven<0, true>(a, c)), store(to + to_row, woven<1, true>(a, c));
+        store(to + 2 * to_row, woven<0, true>(b, d)), store(to + 3 * to_row, woven<1, true>(b, d));
+    }
+}
+
+uint64_t turned(const InnerShape& s) { return uint64_t{s.C} * ((s.K + strip - 1) / strip * strip); }
+
+/// to [inputs][strip] from so many rows of w [K, C].
+void turn_strip(float* to, const float* w, uint64_t C, uint32_t outputs, uint32_t inputs) {
+    for (uint32_t i = 0; i < strip; i += width)
+        for (uint32_t c = 0; c < inputs; c += width) {
+            const uint32_t down = i < outputs ? least(width, outputs - i) : 0, across = least(width, inputs - c);
+            const float* from = w + i * C + c;
+            if (down == width && across == width) {
+                transpose(to + uint64_t{c} * strip + i, strip, from, C);
+                continue;
+            }
+            float block[width][width], turned[width][width];
+            for (uint32_t row = 0; row < width; ++row, from += C) store(block[row], row < down ? Some{across}.load(from) : V{});
+            transpose(turned[0], width, block[0], width);
+            for (uint32_t row = 0; row < across; ++row) store(to + uint64_t{c + row} * strip + i, load(turned[row]));
+        }
+}
+
+/// [strips of K][C][strip].
+void turn(float* to, const float* w, const InnerShape& s) {
+    for (uint32_t k = 0; k < s.K; k += strip, to += uint64_t{s.C} * strip)
+        turn_strip(to, w + uint64_t{k} * s.C, s.C, least(strip, s.K - k), s.C);
+}
+
+struct Turned {
+    const float* w;
+    uint64_t C;
+    static constexpr uint32_t row = strip, stride = 0, runs = 1, lines = together * strip / 16;
+    const float* at(uint32_t c, uint32_t k) const { return w + (k / strip * C + c) * strip; }
+    const float* ready(uint32_t c, uint32_t, uint32_t k, uint32_t) const { return at(c, k); }
+};
+
+/// The same of weights that are turned as they are needed.
+struct Turning {
+    const float* w;
+    uint32_t stride;   // C
+    float* memory;
+    static constexpr uint32_t row = strip, runs = strip, lines = together / 16;
+    const float* at(uint32_t c, uint32_t k) const { return w + uint64_t{k} * stride + c; }
+    const float* ready(uint32_t c, uint32_t inputs, uint32_t k, uint32_t outputs) const {
+        turn_strip(memory, at(c, k), stride, outputs, inputs);
+        return memory;
+    }
+};
+
+void forward(float* y, const float* x, const float* w, const float* turned, const float* bias, float* memory, const InnerShape& s) {
+    if (bias)
+        for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
+    if (turned) product(y, x, s.N, s.C, s.K, bias, Turned{turned, s.C});
+    else product(y, x, s.N, s.C, s.K, bias, Turning{w, s.C, memory});
+}
+
+struct Straight {
+    const float* w;
+    uint32_t stride;   // C
+    float* packed;     // or null
+    uint32_t row = packed ? strip : stride;
+    static constexpr uint32_t runs = together, lines = (strip + 15) / 16;
+    const float* at(uint32_t k, uint32_t c) const { return w + uint64_t{k} * stride + c; }
+    const float* ready(uint32_t first, uint32_t count, uint32_t c, uint32_t inputs) const {
+        if (!packed) return at(first, c);
+        for (uint32_t k = 0; k < count; ++k) copy(packed + uint64_t{k} * strip, at(first + k, c), inputs);
+        return packed;
+    }
+};
+
+void backward_data(float* dx, const float* dy, const float* w, float* memory, const InnerShape& s) {
+    product(dx, dy, s.N, s.K, s.C, false, Straight{w, s.C, large(uint64_t{s.C} * s.K) ? memory : nullptr});
+}
+
+// ---- gradients of weights --------------------------------------------------------------------------------------------------------------
+
+uint64_t packed(const InnerShape& s) { return large(uint64_t{s.C} * s.K) ? uint64_t{s.N} * ((s.C + strip - 1) / strip * strip) : 0; }
+
+void pack(float* to, const float* x, const InnerShape& s) {
+    for (uint32_t c = 0; c < s.C; c += strip)
+        for (uint32_t n = 0; n < s.N; ++n, to += strip) copy(to, x + uint64_t{n} * s.C + c, least(strip, s.C - c));
 }
 
 constexpr uint32_t sorted_most = 64;   // outputs
@@ -246,49 +325,62 @@ void sort_outputs(uint8_t* order, const float* dy, const InnerShape& s, uint32_t
     for (uint32_t i = 0; i < count; ++i) order[begin[active[i]]++] = static_cast<uint8_t>(i);
 }
 
+/// What tiles of outputs multiply by, one sample behind the other: in dy they are often 4096 bytes apart.
 template <uint32_t height>
-void weights_of(float* dw, const float* dy, const float* x, const InnerShape& s, const uint8_t* order) {
-    constexpr uint32_t most = 128;   // samples
-    for (uint32_t first = 0; first < s.N; first += most) {
-        float factor[most * height];   // one sample behind the other: in dy they are often 4096 bytes apart
-        uint16_t list[most];
-        Sums t{.to = {},
-               .from = x + uint64_t{first} * s.C,
-               .factor = factor,
-               .from_row = s.C,
-               .factor_row = 1,
-               .factor_term = height,
-               .list = list,
-               .terms = 0,
-               .add = first > 0};
-        GC_UNROLL for (uint32_t i = 0; i < height; ++i) t.to[i] = dw + uint64_t{order[i]} * s.C;
-        for (uint32_t n = 0, count = least(most, s.N - first); n < count; ++n) {
-            const float* from = dy + uint64_t{first + n} * s.K;
-            uint32_t any = 0;
-            GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-                const float value = from[order[i]];
-                factor[n * height + i] = value, any |= without_sign(value);
-            }
-            list[t.terms] = static_cast<uint16_t>(n), t.terms += any != 0;
-        }
-        sums_of_rows<height>(t, s.C);
+uint32_t outputs_of(float* factor, uint16_t* list, const float* dy, uint64_t K, const uint8_t* order, uint32_t count) {
+    uint32_t terms = 0;
+    for (uint32_t n = 0; n < count; ++n, dy += K) {
+        uint32_t any = 0;
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) any |= without_sign(factor[n * height + i] = dy[order[i]]);
+        list[terms] = static_cast<uint16_t>(n), terms += any != 0;
     }
+    return terms;
 }
 
 template <size_t... i>
-constexpr auto weights_all(std::index_sequence<i...>) {
-    return std::array{weights_of<i + 1>...};
+constexpr auto outputs_all(std::index_sequence<i...>) {
+    return std::array{outputs_of<i + 1>...};
 }
 
-void backward_weights(float* dw, const float* dy, const float* x, const InnerShape& s, uint32_t first, uint32_t end) {
-    constexpr auto each = weights_all(std::make_index_sequence<rows>());
+void backward_weights(float* dw, const float* dy, const float* x, const float* in_strips, const InnerShape& s, uint32_t first,
+                      uint32_t end) {
+    constexpr auto numbers = outputs_all(std::make_index_sequence<rows>());
+    constexpr uint32_t nothing[together] = {};
+    struct {
+        uint32_t i, height, terms;
+        uint16_t list[together];
+        float factor[together * rows];
+    } tiles[sorted_most / rows + 2];
     for (uint32_t k = first; k < end; k += sorted_most, dw += uint64_t{sorted_most} * s.C) {
-        const uint32_t count = least(sorted_most, end - k);
+        const uint32_t outputs = least(sorted_most, end - k);
         uint8_t order[sorted_most];
-        sort_outputs(order, dy + k, s, count);
-        for (uint32_t i = 0, height = 0; i < count; i += height) {
-            height = part(count - i, rows);
-            each[height - 1](dw, dy + k, x, s, order + i);
+        sort_outputs(order, dy + k, s, outputs);
+        for (uint32_t n = 0; n < s.N; n += together) {
+            uint32_t count = 0;
+            for (uint32_t i = 0; i < outputs; i += tiles[count++].height) {
+                auto& tile = tiles[count];
+                tile.i = i, tile.height = part(outputs - i);
+                tile.terms =
+                    numbers[tile.height - 1](tile.factor, tile.list, dy + uint64_t{n} * s.K + k, s.K, order + i, least(together, s.N - n));
+            }
+            for (uint32_t c = 0; c < s.C; c += strip)
+                for (uint32_t i = 0; i < count; ++i) {
+                    const auto& tile = tiles[i];
+                    const float* const from = in_strips ? in_strips + uint64_t{c} * s.N + uint64_t{n} * strip : x + uint64_t{n} * s.C + c;
+                    Sums t{.to = {},
+                           .from = from,
+                           .factor = tile.factor,
+                           .from_row = in_strips ? strip : s.C,
+                           .factor_row = 1,
+                           .factor_term = tile.height,
+                           .list = tile.list,
+                           .terms = tile.terms,
+                           .add = n > 0,
+                           .ahead = from,
+                           .ahead_offset = nothing};
+                    for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
+                    run(t, tile.height, least(strip, s.C - c));
+                }
         }
     }
 }
@@ -301,7 +393,7 @@ void backward_bias(float* db, const float* dy, const InnerShape& s) {
 }   // namespace
 
 extern const InnerKernels inner_kernels;
-const InnerKernels inner_kernels = {forward, backward_data, backward_weights, backward_bias};
+const InnerKernels inner_kernels = {turned, turn, forward, backward_data, packed, pack, backward_weights, backward_bias};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

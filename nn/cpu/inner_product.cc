@@ -1,6 +1,6 @@
 // Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].
 //
-// Everything stays in canonical order.  Float is computed by kernels of our own: oneDNN's copy all weights at each call.  bf16 is oneDNN's.
+// Everything stays in canonical order.  Float is computed by kernels of our own; bf16 is oneDNN's.
 #include <algorithm>
 
 #include "nn/cpu/build.h"
@@ -9,6 +9,7 @@
 namespace gradcast::cpu {
 namespace {
 
+constexpr uint32_t turned_below = 48;        // samples: then it is dearer to turn all weights in each block than once a step
 constexpr uint64_t in_pieces = 256 * 1024;   // parameters: more than what is still in the second-level cache when all are there
 constexpr uint32_t piece = 32 * 1024;        // of them
 
@@ -26,15 +27,24 @@ Status inner_float(Build& b) {
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
     const Activation y = b.activation = b.flows(Build::plain({b.samples, l.out.C, 1, 1}), true);
+    const bool turns = b.training && b.samples < turned_below;
+    const Tensor memory = b.scratch(inner_memory),
+                 turned = turns ? b.packed(false, kernels.turned(shape),
+                                           [=, &kernels](float*to, Frame&frame) { kernels.turn(to, frame.at(w), shape); })
+                                : Tensor{};
     list.forward.emplace_back([=, &kernels](Frame& frame) {
-        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w), biased ? frame.at(bias) : nullptr, shape);
+        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w), turns ? frame.at(turned) : nullptr, biased ? frame.at(bias) : nullptr,
+                        frame.at(memory), shape);
         return Status{};
     });
     if (!b.training) return {};
 
-    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {   // with the last ones the biases, wherever the others are
+    const bool packs = kernels.packed(shape) > 0;
+    const Tensor packed = packs ? b.scratch(kernels.packed(shape)) : Tensor{};   // from the first rows on
+    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {      // with the last ones the biases, wherever the others are
         float *to = frame.at(dw), *const biases = biased && end == shape.K ? to + uint64_t{end - first} * shape.C : nullptr;
-        kernels.backward_weights(to, frame.at(y.gradient), frame.at(x1), shape, first, end);
+        if (packs && first == 0) kernels.pack(frame.at(packed), frame.at(x1), shape);
+        kernels.backward_weights(to, frame.at(y.gradient), frame.at(x1), packs ? frame.at(packed) : nullptr, shape, first, end);
         if (biases) kernels.backward_bias(biases, frame.at(y.gradient), shape);
         return uint64_t{end - first} * shape.C + (biases ? shape.K : 0);
     };
@@ -53,7 +63,7 @@ Status inner_float(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, order, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), shape);
+        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape);
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

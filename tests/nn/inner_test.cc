@@ -20,8 +20,8 @@ std::vector<float> rectified(uint32_t N, uint32_t K, uint32_t key) {
 }
 
 TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
-    std::vector<InnerShape> shapes = {{100, 784, 10}, {133, 300, 51}, {7, 9, 1030}, {2, 40000, 9},
-                                      {12, 65, 33},   {16, 400, 120}, {3, 1, 1},    {270, 33, 150}};
+    std::vector<InnerShape> shapes = {{100, 784, 10}, {133, 300, 51}, {7, 9, 1030},   {2, 40000, 9}, {12, 65, 33},
+                                      {16, 400, 120}, {3, 1, 1},      {270, 33, 150}, {140, 512, 30}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
     for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
         if (isa > isa_best()) continue;
@@ -32,14 +32,21 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                                      dy = N % 2 ? numbers(uint64_t{N} * K, 4) : rectified(N, K, 4);
             const float nan = std::nanf("");   // what is not written shows, and what is written beside it
             std::vector<float> y(dy.size() + 1, nan), bare = y, dx(x.size() + 1, nan), dw(w.size() + 1, nan), db(K + 1, nan);
-            kernels.forward(y.data(), x.data(), w.data(), bias.data(), {N, C, K});
-            kernels.forward(bare.data(), x.data(), w.data(), nullptr, {N, C, K});
-            kernels.backward_data(dx.data(), dy.data(), w.data(), {N, C, K});
-            kernels.backward_weights(dw.data(), dy.data(), x.data(), {N, C, K}, 0, K);
-            kernels.backward_bias(db.data(), dy.data(), {N, C, K});
+            const InnerShape shape{N, C, K};
+            std::vector<float> memory(inner_memory, nan), turned(kernels.turned(shape), nan), packed(kernels.packed(shape), nan), y2 = y;
+            kernels.turn(turned.data(), w.data(), shape);
+            kernels.forward(y.data(), x.data(), nullptr, turned.data(), bias.data(), nullptr, shape);
+            kernels.forward(y2.data(), x.data(), w.data(), nullptr, bias.data(), memory.data(), shape);
+            EXPECT_EQ(0, std::memcmp(y.data(), y2.data(), y.size() * sizeof(float)));
+            kernels.forward(bare.data(), x.data(), w.data(), nullptr, nullptr, memory.data(), shape);
+            kernels.backward_data(dx.data(), dy.data(), w.data(), memory.data(), shape);
+            if (!packed.empty()) kernels.pack(packed.data(), x.data(), shape);
+            const float* const strips = packed.empty() ? nullptr : packed.data();
+            kernels.backward_weights(dw.data(), dy.data(), x.data(), strips, shape, 0, K);
+            kernels.backward_bias(db.data(), dy.data(), shape);
             if (K > 2) {   // some rows are the same bits
                 std::vector<float> some((K - 2) * C + 1, nan);
-                kernels.backward_weights(some.data(), dy.data(), x.data(), {N, C, K}, 1, K - 1);
+                kernels.backward_weights(some.data(), dy.data(), x.data(), strips, shape, 1, K - 1);
                 EXPECT_EQ(0, std::memcmp(some.data(), dw.data() + C, (K - 2) * C * sizeof(float)));
                 EXPECT_TRUE(std::isnan(some.back()));
             }
@@ -90,12 +97,12 @@ TEST(Inner, ASampleIsTheSameInAnyCompany) {
         const InnerKernels& kernels = inner_kernels(isa);
         constexpr uint32_t N = 113, C = 137, K = 551;   // more than what is computed together in each of them
         const std::vector<float> x = numbers(N * C, 1), w = numbers(K * C, 2), dy = rectified(N, K, 3);
-        std::vector<float> y(N * K), dx(N * C), one_y(K), one_dx(C);
-        kernels.forward(y.data(), x.data(), w.data(), nullptr, {N, C, K});
-        kernels.backward_data(dx.data(), dy.data(), w.data(), {N, C, K});
+        std::vector<float> y(N * K), dx(N * C), one_y(K), one_dx(C), memory(inner_memory);
+        kernels.forward(y.data(), x.data(), w.data(), nullptr, nullptr, memory.data(), {N, C, K});
+        kernels.backward_data(dx.data(), dy.data(), w.data(), memory.data(), {N, C, K});
         for (uint32_t n = 0; n < N; ++n) {
-            kernels.forward(one_y.data(), x.data() + n * C, w.data(), nullptr, {1, C, K});
-            kernels.backward_data(one_dx.data(), dy.data() + n * K, w.data(), {1, C, K});
+            kernels.forward(one_y.data(), x.data() + n * C, w.data(), nullptr, nullptr, memory.data(), {1, C, K});
+            kernels.backward_data(one_dx.data(), dy.data() + n * K, w.data(), memory.data(), {1, C, K});
             for (uint32_t k = 0; k < K; ++k) ASSERT_EQ(one_y[k], y[n * K + k]);
             for (uint32_t c = 0; c < C; ++c) ASSERT_EQ(one_dx[c], dx[n * C + c]);
         }
