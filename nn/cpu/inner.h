@@ -1,6 +1,6 @@
 // Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Three builds of one file; each is a kernel set of its own (nn_isa).  A
-// sample's y and dx are the same whatever other samples there are.  Terms whose x (forward) or dy (backward) is 0 may be left out: the sums
-// are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
+// sample's y and dx are the same whatever other samples there are.  Terms whose x (forward_packed) or dy (backward) is 0 may be left out:
+// the sums are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
 #pragma once
 #include <cstdint>
 
@@ -13,12 +13,9 @@ struct InnerShape {
 };
 constexpr uint32_t inner_strip_most = 64, inner_memory = 128 * inner_strip_most;   // floats
 struct InnerKernels {
-    /// Weights in the order that forward() computes with: how many floats they are, and how they get there.
-    uint64_t (*turned)(const InnerShape& shape);
-    void (*turn)(float* to, const float* w, const InnerShape& shape);
-    /// turned: null where w is to be turned meanwhile; the same bits.  bias may be null.  memory [inner_memory].
-    void (*forward)(float* y, const float* x, const float* w, const float* turned, const float* bias, float* memory,
-                    const InnerShape& shape);
+    /// bias may be null.  For few samples or outputs; for more of both the second, memory [inner_memory].  Each has bits of its own.
+    void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
+    void (*forward_packed)(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& shape);
     /// memory [inner_memory].
     void (*backward_data)(float* dx, const float* dy, const float* w, float* memory, const InnerShape& shape);
     /// How many floats backward_weights() wants of x in another order besides; 0: none.

@@ -1,6 +1,7 @@
 // All three passes are one: rows of a matrix, each times a number, are added up in tiles that the registers hold.  A strip of the matrix
-// stays in the first-level cache while all tiles use it.  Of a large matrix it is packed first, because rows that are 4096 bytes apart
-// share few sets of that cache, and the next one is fetched meanwhile.  Loops over sums are unrolled, or GCC keeps them in memory.
+// stays in the first-level cache while all tiles use it.  It is packed first, forward turned as well (backward only a large matrix's,
+// because rows that are 4096 bytes apart share few sets of that cache), and the next one is fetched meanwhile.  Where there are few samples
+// or outputs, packing is dearer than products: forward() reads all as it is.  Loops over sums are unrolled, or GCC keeps them in memory.
 #include "nn/cpu/inner.h"
 
 #include <array>
@@ -14,22 +15,23 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-// A tile: what the registers hold.
+// A tile: what the registers hold, rows by vectors; of matrices as they are, samples by outputs.
 #if defined(__AVX512F__)
-constexpr uint32_t rows = 6, columns = 4;
+constexpr uint32_t rows = 6, columns = 4, samples = 6;
 #elif defined(__AVX2__)
-constexpr uint32_t rows = 6, columns = 2;
+constexpr uint32_t rows = 6, columns = 2, samples = 2;
 #else
-constexpr uint32_t rows = 4, columns = 2;
+constexpr uint32_t rows = 4, columns = 2, samples = 1;
 #endif
+constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
 static_assert(strip <= inner_strip_most && together * strip <= inner_memory);
 
 /// More weights than stay in the second-level cache.
 constexpr bool large(uint64_t weights) { return weights > 128 * 1024; }
 
-/// How many of `left` rows come next, such that none is left to be computed alone.
-uint32_t part(uint32_t left) { return left <= rows ? left : left < 2 * rows ? (left + 1) / 2 : rows; }
+/// How many of `left` come next, such that none is left to be computed alone.
+uint32_t part(uint32_t left, uint32_t most = rows) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
 
 /// Some lanes of a register: those that a row's end leaves.
 struct Some {
@@ -54,6 +56,84 @@ struct Some {
 #endif
 };
 
+// ---- forward, of matrices as they are --------------------------------------------------------------------------------------------------
+
+/// Lanes in runs of `half`: of a the sums of the first and the second run where the first was, of b where the second was, and so on.
+template <uint32_t half, int... lane>
+inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
+    constexpr int run = half, other = width;
+    return __builtin_shufflevector(a, b, (lane & run ? lane + other : lane)...) +
+           __builtin_shufflevector(a, b, (lane & run ? lane + other - run : lane + run)...);
+}
+
+/// result[i] = the sum over the lanes of v[i].
+template <uint32_t half = width / 2>
+inline __attribute__((always_inline)) V lane_sums(V* v) {
+    GC_UNROLL for (uint32_t i = 0; i < half; ++i) v[i] = folded<half>(v[i], v[i + half], std::make_integer_sequence<int, width>());
+    if constexpr (half > 1) return lane_sums<half / 2>(v);
+    else return v[0];
+}
+
+/// y of `height` samples and `count` outputs, at most `outputs` of them.
+template <uint32_t height, bool fetch>
+void dots(float* y, const float* x, const float* w, const float* bias, uint32_t count, const InnerShape& s) {
+    typedef float Results __attribute__((vector_size(outputs * sizeof(float))));
+    constexpr uint32_t sums = (height * outputs + width - 1) / width * width;
+    const uint64_t C = s.C, whole = C / width * width;
+    const float* row[outputs];   // at the edge some twice, to be thrown away
+    for (uint32_t i = 0; i < outputs; ++i) row[i] = w + least(i, count - 1) * C;
+    V sum[sums] = {};
+    for (uint64_t c = 0; c < whole; c += width) {
+        V weight[outputs];
+        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) {
+            weight[i] = load(row[i] + c);
+            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);   // the next ones: each row is a page
+        }
+        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
+            const V value = load(x + j * C + c);
+            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+        }
+    }
+    if (const Some some{static_cast<uint32_t>(C - whole)}; some.count) {
+        V weight[outputs];
+        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(row[i] + whole);
+        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
+            const V value = some.load(x + j * C + whole);
+            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+        }
+    }
+    float results[sums], biases[outputs] = {};
+    GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(sum + i));
+    if (bias && count == outputs) __builtin_memcpy(biases, bias, sizeof biases);   // in place: the call takes longer
+    else if (bias) __builtin_memcpy(biases, bias, count * sizeof(float));
+    for (uint32_t j = 0; j < height; ++j, y += s.K) {
+        Results result, each;
+        __builtin_memcpy(&result, results + j * outputs, sizeof result);
+        __builtin_memcpy(&each, biases, sizeof each);
+        result += each;
+        if (count == outputs) __builtin_memcpy(y, &result, sizeof result);
+        else __builtin_memcpy(y, &result, count * sizeof(float));
+    }
+}
+
+template <size_t... i>
+constexpr auto dots_of(std::index_sequence<i...>) {
+    return std::array{dots<i / 2 + 1, i % 2 != 0>...};
+}
+
+void forward(float* y, const float* x, const float* w, const float* bias, const InnerShape& s) {
+    constexpr auto each = dots_of(std::make_index_sequence<2 * samples>());
+    constexpr uint32_t in_cache = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
+    const uint32_t fit = in_cache / s.C / outputs * outputs, step = fit ? fit : outputs;
+    for (uint32_t first = 0; first < s.K; first += step)
+        for (uint32_t n = 0, height = 0; n < s.N; n += height) {
+            height = part(s.N - n, samples);
+            for (uint32_t k = first, end = least(first + step, s.K); k < end; k += outputs)
+                each[2 * (height - 1) + (n == 0)](y + uint64_t{n} * s.K + k, x + uint64_t{n} * s.C, w + uint64_t{k} * s.C,
+                                                  bias ? bias + k : nullptr, least(outputs, end - k), s);
+        }
+}
+
 // ---- tiles ----------------------------------------------------------------------------------------------------------------------------
 
 // Behind a ReLU half of the numbers are 0, and adding 0 times a row changes no sum: what is 0 for all rows of a tile is left out.
@@ -76,12 +156,7 @@ void sums(const Sums& t, Some last) {
     auto get = [last](const float* from, uint32_t v) { return whole || v + 1 < vectors ? load(from) : last.load(from); };
     auto put = [last](float* to, const V& value, uint32_t v) { whole || v + 1 < vectors ? store(to, value) : last.store(to, value); };
     const uint64_t factor_row = t.factor_row, factor_term = t.factor_term;
-    V sum[height][vectors] = {};
-    if (t.add) {
-        GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
-            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] = get(t.to[i] + v * width, v);
-        }
-    }
+    V sum[height][vectors] = {};   // with what is there already they would be less exact
     const uint32_t* ahead = t.ahead_offset;
     for (const uint16_t *j = t.list, *const end = j + t.terms; j < end; ++j) {
         const float *from = t.from + *j * t.from_row, *factor = t.factor + *j * factor_term;
@@ -91,6 +166,11 @@ void sums(const Sums& t, Some last) {
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
             const V times = all(factor[i * factor_row]);
             GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) multiply_add(sum[i][v], times, value[v]);
+        }
+    }
+    if (t.add) {
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
+            GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) sum[i][v] += get(t.to[i] + v * width, v);
         }
     }
     GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
@@ -131,10 +211,10 @@ uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t heig
     return terms;
 }
 
-/// Columns of a strip; zeros behind them.
+/// Columns of a strip.
 void copy(float* to, const float* from, uint32_t count) {
-    if (count == strip) __builtin_memcpy(to, from, strip * sizeof(float));
-    else __builtin_memcpy(to, from, count * sizeof(float)), __builtin_memset(to + count, 0, (strip - count) * sizeof(float));
+    if (count == strip) __builtin_memcpy(to, from, strip * sizeof(float));   // in registers
+    else __builtin_memcpy(to, from, count * sizeof(float));
 }
 
 // ---- samples times weights: forward and gradients of samples ---------------------------------------------------------------------------
@@ -232,13 +312,11 @@ void transpose(float* to, uint64_t to_row, const float* from, uint64_t from_row)
     }
 }
 
-uint64_t turned(const InnerShape& s) { return uint64_t{s.C} * ((s.K + strip - 1) / strip * strip); }
-
 /// to [inputs][strip] from so many rows of w [K, C].
-void turn_strip(float* to, const float* w, uint64_t C, uint32_t outputs, uint32_t inputs) {
-    for (uint32_t i = 0; i < strip; i += width)
+void turn_strip(float* to, const float* w, uint64_t C, uint32_t down_all, uint32_t inputs) {
+    for (uint32_t i = 0; i < down_all; i += width)
         for (uint32_t c = 0; c < inputs; c += width) {
-            const uint32_t down = i < outputs ? least(width, outputs - i) : 0, across = least(width, inputs - c);
+            const uint32_t down = least(width, down_all - i), across = least(width, inputs - c);
             const float* from = w + i * C + c;
             if (down == width && across == width) {
                 transpose(to + uint64_t{c} * strip + i, strip, from, C);
@@ -251,38 +329,23 @@ void turn_strip(float* to, const float* w, uint64_t C, uint32_t outputs, uint32_
         }
 }
 
-/// [strips of K][C][strip].
-void turn(float* to, const float* w, const InnerShape& s) {
-    for (uint32_t k = 0; k < s.K; k += strip, to += uint64_t{s.C} * strip)
-        turn_strip(to, w + uint64_t{k} * s.C, s.C, least(strip, s.K - k), s.C);
-}
-
-struct Turned {
-    const float* w;
-    uint64_t C;
-    static constexpr uint32_t row = strip, stride = 0, runs = 1, lines = together * strip / 16;
-    const float* at(uint32_t c, uint32_t k) const { return w + (k / strip * C + c) * strip; }
-    const float* ready(uint32_t c, uint32_t, uint32_t k, uint32_t) const { return at(c, k); }
-};
-
-/// The same of weights that are turned as they are needed.
+/// [C, K] of w [K, C].
 struct Turning {
     const float* w;
     uint32_t stride;   // C
     float* memory;
     static constexpr uint32_t row = strip, runs = strip, lines = together / 16;
     const float* at(uint32_t c, uint32_t k) const { return w + uint64_t{k} * stride + c; }
-    const float* ready(uint32_t c, uint32_t inputs, uint32_t k, uint32_t outputs) const {
-        turn_strip(memory, at(c, k), stride, outputs, inputs);
+    const float* ready(uint32_t c, uint32_t inputs, uint32_t k, uint32_t some) const {
+        turn_strip(memory, at(c, k), stride, some, inputs);
         return memory;
     }
 };
 
-void forward(float* y, const float* x, const float* w, const float* turned, const float* bias, float* memory, const InnerShape& s) {
+void forward_packed(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& s) {
     if (bias)
         for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
-    if (turned) product(y, x, s.N, s.C, s.K, bias, Turned{turned, s.C});
-    else product(y, x, s.N, s.C, s.K, bias, Turning{w, s.C, memory});
+    product(y, x, s.N, s.C, s.K, bias, Turning{w, s.C, memory});
 }
 
 struct Straight {
@@ -345,42 +408,47 @@ constexpr auto outputs_all(std::index_sequence<i...>) {
 void backward_weights(float* dw, const float* dy, const float* x, const float* in_strips, const InnerShape& s, uint32_t first,
                       uint32_t end) {
     constexpr auto numbers = outputs_all(std::make_index_sequence<rows>());
-    constexpr uint32_t nothing[together] = {};
+    constexpr uint32_t nothing[together] = {}, few = 8;
     struct {
         uint32_t i, height, terms;
         uint16_t list[together];
         float factor[together * rows];
     } tiles[sorted_most / rows + 2];
     for (uint32_t k = first; k < end; k += sorted_most, dw += uint64_t{sorted_most} * s.C) {
-        const uint32_t outputs = least(sorted_most, end - k);
+        const uint32_t some = least(sorted_most, end - k);
         uint8_t order[sorted_most];
-        sort_outputs(order, dy + k, s, outputs);
+        sort_outputs(order, dy + k, s, some);
         for (uint32_t n = 0; n < s.N; n += together) {
             uint32_t count = 0;
-            for (uint32_t i = 0; i < outputs; i += tiles[count++].height) {
+            for (uint32_t i = 0; i < some; i += tiles[count++].height) {
                 auto& tile = tiles[count];
-                tile.i = i, tile.height = part(outputs - i);
+                tile.i = i, tile.height = part(some - i);
                 tile.terms =
                     numbers[tile.height - 1](tile.factor, tile.list, dy + uint64_t{n} * s.K + k, s.K, order + i, least(together, s.N - n));
             }
-            for (uint32_t c = 0; c < s.C; c += strip)
-                for (uint32_t i = 0; i < count; ++i) {
-                    const auto& tile = tiles[i];
-                    const float* const from = in_strips ? in_strips + uint64_t{c} * s.N + uint64_t{n} * strip : x + uint64_t{n} * s.C + c;
-                    Sums t{.to = {},
-                           .from = from,
-                           .factor = tile.factor,
-                           .from_row = in_strips ? strip : s.C,
-                           .factor_row = 1,
-                           .factor_term = tile.height,
-                           .list = tile.list,
-                           .terms = tile.terms,
-                           .add = n > 0,
-                           .ahead = from,
-                           .ahead_offset = nothing};
-                    for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
-                    run(t, tile.height, least(strip, s.C - c));
-                }
+            auto one = [&](uint32_t i, uint32_t c) {
+                const auto& tile = tiles[i];
+                const float* const from = in_strips ? in_strips + uint64_t{c} * s.N + uint64_t{n} * strip : x + uint64_t{n} * s.C + c;
+                Sums t{.to = {},
+                       .from = from,
+                       .factor = tile.factor,
+                       .from_row = in_strips ? strip : s.C,
+                       .factor_row = 1,
+                       .factor_term = tile.height,
+                       .list = tile.list,
+                       .terms = tile.terms,
+                       .add = n > 0,
+                       .ahead = from,
+                       .ahead_offset = nothing};
+                for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
+                run(t, tile.height, least(strip, s.C - c));
+            };
+            if (s.N < few)   // what is written counts: by whole rows
+                for (uint32_t i = 0; i < count; ++i)
+                    for (uint32_t c = 0; c < s.C; c += strip) one(i, c);
+            else
+                for (uint32_t c = 0; c < s.C; c += strip)
+                    for (uint32_t i = 0; i < count; ++i) one(i, c);
         }
     }
 }
@@ -393,7 +461,7 @@ void backward_bias(float* db, const float* dy, const InnerShape& s) {
 }   // namespace
 
 extern const InnerKernels inner_kernels;
-const InnerKernels inner_kernels = {turned, turn, forward, backward_data, packed, pack, backward_weights, backward_bias};
+const InnerKernels inner_kernels = {forward, forward_packed, backward_data, packed, pack, backward_weights, backward_bias};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

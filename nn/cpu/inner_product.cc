@@ -9,9 +9,9 @@
 namespace gradcast::cpu {
 namespace {
 
-constexpr uint32_t turned_below = 48;        // samples: then it is dearer to turn all weights in each block than once a step
-constexpr uint64_t in_pieces = 256 * 1024;   // parameters: more than what is still in the second-level cache when all are there
-constexpr uint32_t piece = 32 * 1024;        // of them
+constexpr uint32_t few_samples = 48, few_outputs = 16;   // packing weights takes longer than it saves
+constexpr uint64_t in_pieces = 256 * 1024;               // parameters: more than what is still in the second-level cache when all are there
+constexpr uint32_t piece = 32 * 1024;                    // of them
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
@@ -27,14 +27,12 @@ Status inner_float(Build& b) {
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
     const Activation y = b.activation = b.flows(Build::plain({b.samples, l.out.C, 1, 1}), true);
-    const bool turns = b.training && b.samples < turned_below;
-    const Tensor memory = b.scratch(inner_memory),
-                 turned = turns ? b.packed(false, kernels.turned(shape),
-                                           [=, &kernels](float*to, Frame&frame) { kernels.turn(to, frame.at(w), shape); })
-                                : Tensor{};
+    const bool packed_forward = shape.K > few_outputs && (!b.training || shape.N >= few_samples);   // evaluations: whatever their size
+    const Tensor memory = b.scratch(inner_memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
-        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w), turns ? frame.at(turned) : nullptr, biased ? frame.at(bias) : nullptr,
-                        frame.at(memory), shape);
+        float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
+        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape);
+        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape);
         return Status{};
     });
     if (!b.training) return {};
