@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <tuple>
 
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
@@ -63,7 +64,7 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     auto result = std::make_unique<DataSet>();
     result->pattern_ = name;
     std::string digests;
-    std::map<std::pair<dev_t, ino_t>, const Manifest::Entry*> files;
+    std::map<std::tuple<dev_t, ino_t, std::string>, const Manifest::Entry*> files;
     for (const Manifest::Entry& entry : manifest.shards) {
         const auto& [path, samples, line] = entry;
         Shard shard;
@@ -71,7 +72,8 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
         struct stat file;
         if (!fd || ::fstat(fd.get(), &file) < 0) return fail_sys(errno, "cannot open the shard {}", path);
-        const Manifest::Entry& one = *files.try_emplace({file.st_dev, file.st_ino}, &entry).first->second;
+        const std::string text = digest_text(shard);   // some file systems give two files one number
+        const Manifest::Entry& one = *files.try_emplace({file.st_dev, file.st_ino, text}, &entry).first->second;
         if (&one != &entry)
             return line > 0 ? fail(Code::data, "{}: line {}: {} is there twice, in line {} as well", name, line, path, one.line)
                             : fail(Code::data, "{} is there twice, as {}: name each shard once", path, one.path);
@@ -86,7 +88,7 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         if (samples > 0 && samples != its.count)
             return fail(Code::data, "{}: line {}: {} has {} samples instead of {}", name, line, path, its.count, samples);
         GC_TRY(labels_read(shard, fd.get(), &result->labels_));
-        digests += digest_text(shard);
+        digests += text;
         result->first_.push_back(result->info_.count);
         result->info_.count += its.count;
         result->shards_.push_back(std::move(shard));

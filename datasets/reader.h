@@ -64,7 +64,7 @@ private:
 /// 0 .. classes - 1 are left out, as if the shards did not have them (8 bytes of memory for each that stays); 0: all are taken.
 /// `inflated_max`: bytes of memory for chunks that have been inflated; 0: an eighth of the machine's.
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0, uint64_t inflated_max = 0);
-/// The same of these shards; `name` is for messages.  One that is there twice, under whatever name, is refused.
+/// The same of these shards; `name` is for messages.  One that is there twice, by whatever path, is refused.
 Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes = 0,
                  uint64_t inflated_max = 0);
 /// shard_verify() of every shard: about 0.6 s a GB from the page cache.  A job does it once before it starts.
