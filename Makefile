@@ -90,7 +90,7 @@ define install_packages
 @exec 9>$(BUILD)/apt.lock; flock -w 1800 9; missing=''; for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 if [ -n "$$missing" ]; then echo "installing:$$missing"; sudo=''; [ "$$(id -u)" = 0 ] || sudo='sudo -E'; \
   export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 \
-  || { tail -n 5 $(BUILD)/apt.log; echo "cannot install:$$missing (as root, or with sudo: apt-get install$$missing)"; exit 1; }; fi
+  9>&- || { tail -n 5 $(BUILD)/apt.log; echo "cannot install:$$missing (as root, or with sudo: apt-get install$$missing)"; exit 1; }; fi
 endef
 
 deps: | $(BUILD)/.dir
@@ -112,6 +112,7 @@ features: | $(BUILD)/.dir
 throws = $(filter runtime/control/% runtime/daemon/% tools/% bench/% tests/%,$(1))
 strict = $(if $(call throws,$(1)),,$(STRICT))
 
+# PREFETCHW: CPUs that have AVX2 and lack it (Haswell) take it for nothing.
 ISA_portable := -DGC_ISA=portable
 ISA_avx2     := -DGC_ISA=avx2 -mavx2 -mfma -mprfchw
 ISA_avx512   := -DGC_ISA=avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprfchw -mprefer-vector-width=512

@@ -373,10 +373,10 @@ void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t co
 
 void sgd(float* __restrict w, float* __restrict v, const float* __restrict g, uint64_t count, float lr, float momentum,
          float weight_decay) {
-    if (!v) {
-        for (uint64_t i = 0; i < count; ++i) w[i] -= lr * (g[i] + weight_decay * w[i]);
-        return;
-    }
+    if (!v)
+        return fetching(
+            count, [=](uint64_t i) { __builtin_prefetch(w + i + fetch_ahead, 1); },
+            [=](uint64_t i) { w[i] -= lr * (g[i] + weight_decay * w[i]); });
     fetching(
         count, [=](uint64_t i) { __builtin_prefetch(w + i + fetch_ahead, 1), __builtin_prefetch(v + i + fetch_ahead, 1); },
         [=](uint64_t i) {

@@ -34,7 +34,8 @@ void copy(benchmark::State& state) {
     measure<int32_t>(state, [](int32_t* dst, const float* x, uint64_t count) { std::memcpy(dst, x, count * sizeof(float)); });
 }
 void auto32(benchmark::State& state, Isa isa, bool accumulate) {
-    const Scale scale = {1.0, 0x1p27, quantise_limit(Quantiser::auto32, 8)};
+    const bool past_caches = state.range(0) > 1 << 20;
+    const Scale scale = {1.0, 0x1p27, quantise_limit(Quantiser::auto32, 8), past_caches};
     measure<int32_t>(
         state, [&](int32_t* dst, const float* x, uint64_t count) { word_kernels(isa).quantise_i32(dst, x, count, scale, accumulate); });
 }

@@ -48,7 +48,7 @@ std::string Arena::budget() const {
 
 uint64_t machine_memory() { return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
-uint64_t last_cache() {
+uint64_t third_level_cache() {
     std::string kilobytes;   // "32768K"
     if (!file_read("/sys/devices/system/cpu/cpu0/cache/index3/size", &kilobytes).ok()) return 0;
     return std::strtoull(kilobytes.c_str(), nullptr, 10) * 1024;

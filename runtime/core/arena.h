@@ -10,9 +10,10 @@
 
 namespace gradcast {
 
-/// Bytes of this machine's memory, and of the last cache before it; 0: not known.
+/// Bytes of this machine's memory.
 uint64_t machine_memory();
-uint64_t last_cache();
+/// Bytes of the first core's third-level cache, which it shares with whoever uses it; 0: not known.
+uint64_t third_level_cache();
 
 class Arena {
 public:

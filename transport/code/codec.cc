@@ -50,7 +50,7 @@ public:
           kernels_(word_kernels(isa_best())),
           limit_(quantise_limit(config.quantiser, config.blocks)),
           statistics_limit_(quantise_limit(Quantiser::auto32, config.blocks)),
-          past_caches_(layout.elements * step_bytes > last_cache()),
+          past_caches_(layout.elements * step_bytes > third_level_cache()),
           words_(layout),
           exponents_(layout.groups.size()),
           units_(layout.groups.size()),
