@@ -27,8 +27,8 @@ constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
 static_assert(strip <= inner_strip_most && together * strip <= inner_memory);
 
-/// More weights than stay in the second-level cache.
-constexpr bool large(uint64_t weights) { return weights > 128 * 1024; }
+constexpr uint32_t cached = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
+constexpr bool large(uint64_t weights) { return weights > cached; }
 
 /// How many of `left` come next, such that none is left to be computed alone.
 uint32_t part(uint32_t left, uint32_t most = rows) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
@@ -123,8 +123,7 @@ constexpr auto dots_of(std::index_sequence<i...>) {
 
 void forward(float* y, const float* x, const float* w, const float* bias, const InnerShape& s) {
     constexpr auto each = dots_of(std::make_index_sequence<2 * samples>());
-    constexpr uint32_t in_cache = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
-    const uint32_t fit = in_cache / s.C / outputs * outputs, step = fit ? fit : outputs;
+    const uint32_t fit = cached / s.C / outputs * outputs, step = fit ? fit : outputs;
     for (uint32_t first = 0; first < s.K; first += step)
         for (uint32_t n = 0, height = 0; n < s.N; n += height) {
             height = part(s.N - n, samples);

@@ -37,9 +37,9 @@ Status inner_float(Build& b) {
     });
     if (!b.training) return {};
 
-    const bool packs = kernels.packed(shape) > 0;
-    const Tensor packed = packs ? b.scratch(kernels.packed(shape)) : Tensor{};   // from the first rows on
-    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {      // with the last ones the biases, wherever the others are
+    const uint64_t packs = kernels.packed(shape);
+    const Tensor packed = packs ? b.scratch(packs) : Tensor{};   // from the first rows to the last: nobody else is there between pieces
+    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {   // with the last ones the biases, wherever the others are
         float *to = frame.at(dw), *const biases = biased && end == shape.K ? to + uint64_t{end - first} * shape.C : nullptr;
         if (packs && first == 0) kernels.pack(frame.at(packed), frame.at(x1), shape);
         kernels.backward_weights(to, frame.at(y.gradient), frame.at(x1), packs ? frame.at(packed) : nullptr, shape, first, end);
