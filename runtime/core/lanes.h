@@ -1,5 +1,6 @@
 // Lanes: the threads of a rank that compute blocks side by side.  Which lane computes a block changes no bit of it.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -27,11 +28,15 @@ private:
     void loop(uint32_t lane);
     /// The next item.
     void work(std::unique_lock<std::mutex>& lock, uint32_t lane);
+    template <typename Until>
+    void wait(std::unique_lock<std::mutex>& lock, const std::atomic<uint32_t>& awake, std::condition_variable& asleep, Until until);
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
     const std::function<void(uint32_t, uint32_t)>* task_ = nullptr;
     uint32_t next_ = 0, items_ = 0, running_ = 0;
+    std::atomic<uint32_t> begun_ = 0,
+                          ended_ = 0;   // what who is awake looks at: they rise when there are items for others, and when all are done
     bool stop_ = false;
 };
 
