@@ -1,7 +1,7 @@
 # gradcast's only build system.  `make help` lists the targets.  V=1 shows the commands.
 #
 # Sources are found by folder: a new .cc file under runtime, transport, nn, algos or datasets is built without a line here.  A file named
-# *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name; *.bf16.cc for AVX512-BF16 alone.
+# *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name; *.bf16.cc for AVX512-BF16 and *.amx.cc for AMX alone.
 
 BUILD    ?= build
 # All cores, unless the caller says how many.
@@ -128,9 +128,18 @@ $(BUILD)/obj/%.bf16.o: %.bf16.cc | $(BUILD)/.dir
 	$(call say,bf16,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -O3 $(subst =avx512,=avx512_bf16,$(ISA_avx512)) -mavx512bf16 -c $< -o $@
 
+$(BUILD)/obj/%.amx.o: %.amx.cc | $(BUILD)/.dir
+	$(call say,amx,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -O3 $(subst =avx512,=amx,$(ISA_avx512)) -c $< -o $@
+
 $(BUILD)/obj/%.o: %.cc | $(BUILD)/.dir
 	$(call say,cxx,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$<) -c $< -o $@
+
+# The same for tests, with instructions that every CPU with AVX-512 has.
+$(BUILD)/obj/emulated/%.o: %.amx.cc | $(BUILD)/.dir
+	$(call say,amx,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -O3 $(subst =avx512,=emulated,$(ISA_avx512)) -DGC_TILES='"tests/nn/emulated_tiles.h"' -c $< -o $@
 
 # A fuzz target for tests/replay, which calls them all.
 $(BUILD)/obj/tests/fuzz/%.replay.o: tests/fuzz/%.cc | $(BUILD)/.dir
@@ -187,6 +196,7 @@ $(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS
 .SECONDEXPANSION:
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
+$(BUILD)/tests/nn: $(patsubst %.amx.cc,$(BUILD)/obj/emulated/%.o,$(filter %.amx.cc,$(LIB_SOURCES)))
 
 # The same tests against the stand-in and, where there is a GPU, against CUDA.
 # Not under TSan, which does not know the stand-in's fibers.

@@ -7,9 +7,15 @@
 
 namespace gradcast {
 
-/// x is [planes, H, W, width], y [planes, P, Q, width]; a plane is `width` channels of one sample.
+/// x is [planes, H, W, width], y [planes, P, Q, width]; a plane is `width` channels of one sample.  Or x is [samples, H, W, apart]: all
+/// channels of a pixel lie together.
 struct PoolShape {
     uint32_t planes, H, W, P, Q, kernel, stride, pad, width;   // width 8 or 16
+    uint32_t apart = width;                                    // floats from a pixel of x to the next one
+    uint64_t pixels() const { return uint64_t{H} * W; }
+    uint32_t together() const { return apart / width; }   // planes whose pixels lie together
+    /// Where a plane of x begins.
+    uint64_t begin(uint32_t plane) const { return plane / together() * pixels() * apart + plane % together() * width; }
 };
 constexpr uint32_t pool_kernel_max = 16;   // a window's places are numbered in a byte
 

@@ -15,8 +15,9 @@ void normalise(float* __restrict dst, const uint8_t* __restrict src, uint64_t co
 // 16 bytes of 16 samples at a time, transposed by four rounds of interleaving the first half of the rows with the second.
 void normalise16(float* dst, const uint8_t* src, uint64_t stride, uint32_t samples, uint64_t count, float scale, float shift) {
     typedef uint8_t Bytes __attribute__((vector_size(16)));
-    for (uint64_t i = 0; i < count; i += 16) {
-        const uint64_t some = count - i < 16 ? count - i : 16;
+    for (uint64_t begin = 0; begin < count; begin += 16) {
+        const uint64_t i = count < 16 || begin + 16 <= count ? begin : count - 16;   // the last ones partly again
+        const uint64_t some = count < 16 ? count : 16;
         Bytes rows[16] = {}, mixed[16];
         for (uint32_t n = 0; n < samples; ++n) {
             if (some == 16) __builtin_memcpy(&rows[n], src + n * stride + i, 16);
@@ -95,14 +96,15 @@ inline __attribute__((always_inline)) void window(const PoolShape& s, uint32_t p
 template <uint32_t width, uint32_t kernel>
 void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s) {
     using V = Vector<width>;
-    for (uint32_t plane = 0; plane < s.planes; ++plane, x += uint64_t{s.H} * s.W * width)
+    for (uint32_t plane = 0; plane < s.planes; ++plane) {
+        const float* const from = x + s.begin(plane);
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, y += width, winners += width) {
                 typename V::F best = {}, value;
                 typename V::I winner = {};
                 bool first = true;
                 window<kernel>(s, p, q, [&](uint32_t place, uint64_t pixel) {
-                    load(value, x + pixel * width);
+                    load(value, from + pixel * s.apart);
                     typename V::I here = (typename V::I){} + static_cast<int32_t>(place);
                     typename V::I nan = value != value;   // NOLINT(misc-redundant-expression)
                     typename V::I takes = first ? (typename V::I){} - 1 : (typename V::I)(value > best) | nan;
@@ -113,16 +115,20 @@ void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s)
                 store(y, best);
                 store(winners, __builtin_convertvector(winner, typename V::B));
             }
+    }
+}
+
+void fill_zeros(float* to, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) to[i] = 0;
 }
 
 template <uint32_t width, uint32_t kernel>
 void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, const PoolShape& s) {
     using V = Vector<width>;
     bool tiles = s.stride == s.kernel && s.pad == 0 && s.P * s.stride == s.H && s.Q * s.stride == s.W;   // each pixel is in one window
-    uint64_t plane_size = uint64_t{s.H} * s.W * width;
-    for (uint32_t plane = 0; plane < s.planes; ++plane, dx += plane_size) {
-        if (!tiles)
-            for (uint64_t i = 0; i < plane_size; ++i) dx[i] = 0;
+    for (uint32_t plane = 0; plane < s.planes; ++plane) {
+        float* const to = dx + s.begin(plane);
+        if (!tiles && plane % s.together() == 0) fill_zeros(to, s.pixels() * s.apart);
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, dy += width, winners += width) {
                 typename V::F gradient, before = {};
@@ -131,8 +137,8 @@ void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, co
                 typename V::I winner = __builtin_convertvector(bytes, typename V::I);
                 window<kernel>(s, p, q, [&](uint32_t place, uint64_t pixel) {
                     typename V::F share = winner == static_cast<int32_t>(place) ? gradient : (typename V::F){};
-                    if (!tiles) load(before, dx + pixel * width);
-                    store(dx + pixel * width, tiles ? share : before + share);
+                    if (!tiles) load(before, to + pixel * s.apart);
+                    store(to + pixel * s.apart, tiles ? share : before + share);
                 });
             }
     }
@@ -159,25 +165,27 @@ void max_pool_backward(float* dx, const float* dy, const uint8_t* winners, const
 template <uint32_t width, uint32_t kernel>
 void average_pool_of(float* y, const float* x, const PoolShape& s) {
     using V = Vector<width>;
-    for (uint32_t plane = 0; plane < s.planes; ++plane, x += uint64_t{s.H} * s.W * width)
+    for (uint32_t plane = 0; plane < s.planes; ++plane) {
+        const float* const from = x + s.begin(plane);
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, y += width) {
                 typename V::F sum = {}, value;
                 uint32_t inside = 0;
                 window<kernel>(s, p, q, [&](uint32_t, uint64_t pixel) {
-                    load(value, x + pixel * width);
+                    load(value, from + pixel * s.apart);
                     sum += value, ++inside;
                 });
                 store(y, sum / static_cast<float>(inside));
             }
+    }
 }
 
 template <uint32_t width, uint32_t kernel>
 void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
     using V = Vector<width>;
-    uint64_t plane_size = uint64_t{s.H} * s.W * width;
-    for (uint32_t plane = 0; plane < s.planes; ++plane, dx += plane_size) {
-        for (uint64_t i = 0; i < plane_size; ++i) dx[i] = 0;
+    for (uint32_t plane = 0; plane < s.planes; ++plane) {
+        float* const to = dx + s.begin(plane);
+        if (plane % s.together() == 0) fill_zeros(to, s.pixels() * s.apart);
         for (uint32_t p = 0; p < s.P; ++p)
             for (uint32_t q = 0; q < s.Q; ++q, dy += width) {
                 typename V::F share, before;
@@ -186,8 +194,8 @@ void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
                 load(share, dy);
                 share /= static_cast<float>(inside);
                 window<kernel>(s, p, q, [&](uint32_t, uint64_t pixel) {
-                    load(before, dx + pixel * width);
-                    store(dx + pixel * width, before + share);
+                    load(before, to + pixel * s.apart);
+                    store(to + pixel * s.apart, before + share);
                 });
             }
     }

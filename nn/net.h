@@ -136,8 +136,8 @@ Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, 
 Status net_cpu_ready(Net& net);
 
 /// Fixes the instruction set of this process's kernels (oneDNN), once and before the first net is planned: bits differ between levels.
-/// Beyond avx512 the float kernels are the same, so avx512_bf16 and amx matter to Precision::bf16 alone.  Error: this CPU lacks it, or it
-/// comes too late.  Not called: whatever this CPU has.
+/// Those of float are the same from avx512 on but for what amx multiplies (nn/README.md); avx512_bf16 matters to Precision::bf16 alone.
+/// Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
 Status nn_isa(Isa isa);
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)

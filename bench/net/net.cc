@@ -45,7 +45,7 @@ double median(std::vector<double> values) {
 Status begin(const Options& options, Isa* isa) {
     GC_TRY(isa_parse(options.isa, isa));
     GC_TRY(nn_isa(*isa));
-    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // float knows no more
+    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // for the peak: that of float
     return {};
 }
 
@@ -137,7 +137,7 @@ Status layers_run(const Options& options) {
     head_print(options, kernels, peak);
     fmt::print(
         "# {} block{}; a layer's time is that of all threads together, its share of one thread's peak; above 100% where\n"
-        "# a kernel does with fewer multiplications than the formula has (Winograd's way, zeros left out)\n",
+        "# a kernel does with fewer multiplications than the formula has (Winograd's way, zeros left out), or with AMX\n",
         options.blocks[0], options.blocks[0] == 1 ? "" : "s");
     const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
                               {"gflop", "GFLOP", 1, 4, 8},  {"gflops", "GFLOP/s", 1, 1, 8}, {"percent_of_peak", "% of peak", 1, 1, 9}};
@@ -155,7 +155,8 @@ Status step_run(const Options& options) {
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
         GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, how(options)));
-        peak = peak_of(options, isa, rig), kernels = rig.net().kernels();
+        peak = peak_of(options, isa, rig);
+        if (kernels.empty()) kernels = rig.net().kernels();   // small blocks may have others
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();

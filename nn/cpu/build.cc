@@ -65,10 +65,10 @@ dnnl_data_type_t Build::output_type() const {
     return dnnl_f32;
 }
 
-dnnl_memory_desc_t Build::blocked(const Shape& shape, uint32_t width) const {
+dnnl_memory_desc_t Build::tagged(const Shape& shape, dnnl_format_tag_t tag) const {
     dnnl_dims_t dims = {samples, shape.C, shape.H, shape.W};
     dnnl_memory_desc_t desc;
-    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, dnnl_f32, width == 8 ? dnnl_nChw8c : dnnl_nChw16c) == dnnl_success);
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, dnnl_f32, tag) == dnnl_success);
     return desc;
 }
 

@@ -36,18 +36,23 @@ Status conv(Build& b) {
 
     Pd backward;
     dnnl_memory_desc_t any_dy = Build::any(out, b.type), any_dw = Build::any(canonical, dnnl_f32);
-    GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_dw, with_bias, &any_dy, strides, pad,
-                                                          pad) == dnnl_success);
-    GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     Tensor x2, dy2, dw;
     std::vector<Operation> after;
-    GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
-    GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
-    GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
-    tensors = {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}};
-    if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
-    GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
-    list.weights.insert(list.weights.end(), after.begin(), after.end());
+    if (conv_wide_weights_fits(l)) {   // in bf16: in float all of it is conv_wide()'s
+        GC_TRY(conv_wide_weights(b, x.value, y.gradient));
+        dy2 = y.gradient;
+    } else {
+        GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_dw, with_bias, &any_dy, strides,
+                                                              pad, pad) == dnnl_success);
+        GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
+        GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
+        GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
+        GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
+        tensors = {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}};
+        if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
+        GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
+        list.weights.insert(list.weights.end(), after.begin(), after.end());
+    }
     if (!x.learns) return {};
 
     dnnl_memory_desc_t any_dx = Build::any(in, x.gradient.desc.data_type);

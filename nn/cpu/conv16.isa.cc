@@ -1,5 +1,5 @@
 #include "nn/cpu/conv16.h"
-#include "nn/cpu/vector.h"
+#include "nn/cpu/transpose.h"
 
 namespace gradcast {
 namespace GC_ISA {
@@ -141,7 +141,9 @@ void pack(float* to, const float* w, const Conv16Shape& s, WeightOrder order) {
                 }
 }
 
-void forward(float* y, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
+uint64_t forward_scratch(const Conv16Shape&) { return 0; }
+
+void forward(float* y, const float* x, const float* w, const float* bias, float*, const Conv16Shape& s) {
     const uint32_t step = tile_of(s.K), P = s.P(), Q = s.Q();
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
     for (uint32_t g = 0; g < s.groups; ++g)
@@ -190,18 +192,7 @@ inline __attribute__((always_inline)) void window(const Window& t, uint64_t q) {
                 }
             }
         }
-    for (uint32_t k = 0; k < channels; ++k) {
-        V best = sum[k][0];
-        I winner{};
-        for (int32_t place = 1; place < 4; ++place) {
-            const V value = sum[k][place];
-            const I takes = (value > best) | (value != value);   // NOLINT(misc-redundant-expression)
-            best = takes ? value : best;
-            winner = takes ? I{} + place : winner;
-        }
-        store(t.y + k * t.y_plane + q * 16, best < 0 ? V{} : best);
-        store(t.winners + k * t.y_plane + q * 16, winner);
-    }
+    for (uint32_t k = 0; k < channels; ++k) pool(t.y + k * t.y_plane + q * 16, t.winners + k * t.y_plane + q * 16, sum[k]);
 }
 
 template <uint32_t channels>
@@ -215,7 +206,7 @@ void windows_of(uint32_t channels, const Window& t, uint32_t count) {
     each[channels - 1](t, count);
 }
 
-void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
+void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, const float* bias, float*, const Conv16Shape& s) {
     const uint32_t step = tile_of(s.K), P = s.P() / 2, Q = s.Q() / 2;
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
     for (uint32_t g = 0; g < s.groups; ++g)
@@ -388,7 +379,19 @@ float over_samples(const float* sums) {
 
 /// db, and dw from sums by place in the group.
 void weights_finish(float* dw, float* db, const float* dy, const float* scratch, uint64_t y_plane, const Conv16Shape& s) {
-    for (uint64_t i = 0; i < s.K * s.C * s.taps(); ++i) dw[i] = over_samples(scratch + i * 16);
+    const uint64_t weights = s.K * s.C * s.taps();
+    uint64_t done = 0;
+    for (; done + width <= weights; done += width) {
+        V v[width];
+        GC_UNROLL for (uint32_t i = 0; i < width; ++i) {
+            const float* const from = scratch + (done + i) * 16;
+            v[i] = load(from);
+            if (width == 8) v[i] += load(from + 8);
+            if (width == 4) v[i] = (v[i] + load(from + 8)) + (load(from + 4) + load(from + 12));
+        }
+        store(dw + done, lane_sums(v));
+    }
+    for (; done < weights; ++done) dw[done] = over_samples(scratch + done * 16);
     for (uint32_t k = 0; k < s.K; ++k) {
         float sum[16];
         for (uint32_t part = 0; part < 16; part += width) {
@@ -519,7 +522,8 @@ void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_
 }   // namespace
 
 extern const Conv16Kernels conv16_kernels;
-const Conv16Kernels conv16_kernels = {packed, pack, forward, forward_pooled, backward_data, backward_weights, backward_weights_pooled};
+const Conv16Kernels conv16_kernels = {packed,         pack,          forward_scratch,  forward,
+                                      forward_pooled, backward_data, backward_weights, backward_weights_pooled};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -1,5 +1,6 @@
 // Convolution of few channels, on kernels of our own (nn/cpu/conv16.h): oneDNN computes lenet5's two at a third of their speed.  Max
 // pooling and ReLU behind it are computed with it, where they fit: what is before them is never in memory.
+#include <algorithm>
 #include <cstring>
 
 #include "nn/cpu/build.h"
@@ -75,9 +76,11 @@ Status conv_few(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const Conv16Kernels& kernels = conv16_kernels(b.isa());
     const uint32_t window = b.pool ? 2 : 1;
     Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
+    const bool tiled = b.isa() == Isa::amx && conv16_tiled(whole);
+    const Conv16Kernels& kernels = conv16_kernels(tiled ? Isa::amx : std::min(b.isa(), Isa::avx512));
+    b.tiled |= tiled;
     const Strips strips = strips_of(whole, b.samples % 16, window);
     const Conv16Shape strip = strips.shape;
     whole.groups -= strips.count > 1;
@@ -94,7 +97,7 @@ Status conv_few(Build& b) {
 
     Tensor x1, x2;   // images, strips
     GC_TRY(b.consume({x.value}, Build::side_by_side(b.samples, l.in), list.forward, &x1));
-    const Tensor w1 = packed(WeightOrder::forward);
+    const Tensor w1 = packed(WeightOrder::forward), scratch1 = b.scratch(y_cut.strip_floats() + kernels.forward_scratch(whole));
     const bool pools = b.pool;
     const Activation y = b.activation = b.flows(Build::side_by_side(b.samples, pools ? b.pool->out : l.out), true);
     const Tensor winners = pools ? b.kept(y.value.desc) : Tensor{};   // int32 for each float; those of strips in their order
@@ -102,17 +105,17 @@ Status conv_few(Build& b) {
         return pools ? reinterpret_cast<int32_t*>(frame.at(winners)) + first : nullptr;
     };
     auto forward = [=, &kernels](const Frame& frame, float* to, int32_t* won, const float* from, const Conv16Shape& shape) {
-        if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), shape);
-        else kernels.forward(to, from, frame.at(w1), frame.at(bias), shape);
+        if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
+        else kernels.forward(to, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
     };
     list.forward.emplace_back(
         [=](Frame& frame) { return forward(frame, frame.at(y.value), winners_at(frame, 0), frame.at(x1), whole), Status{}; });
     if (strips.count > 1) {
         x2 = b.kept(Build::plain({x_cut.strip_floats()}));
-        list.forward.emplace_back([=, y2 = b.scratch(y_cut.strip_floats())](Frame& frame) {
+        list.forward.emplace_back([=](Frame& frame) {
             cut(x_cut, frame.at(x2), frame.at(x1) + x_last);
-            forward(frame, frame.at(y2), winners_at(frame, y_last), frame.at(x2), strip);
-            join(y_cut, frame.at(y.value) + y_last, frame.at(y2));
+            forward(frame, frame.at(scratch1), winners_at(frame, y_last), frame.at(x2), strip);
+            join(y_cut, frame.at(y.value) + y_last, frame.at(scratch1));
             return Status{};
         });
     }

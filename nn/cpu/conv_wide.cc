@@ -5,6 +5,35 @@
 
 namespace gradcast::cpu {
 
+namespace {
+
+WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.pad}; }
+
+void weights_operation(Build& b, const WideKernels& kernels, const WideShape& shape, const Tensor& x, const Tensor& dy) {
+    const Layer& l = *b.layer;
+    const bool biased = l.biases > 0;
+    const Tensor dw = b.weight(Place::gradient, Build::plain({l.weights})), db = biased ? b.bias(Place::gradient) : Tensor{},
+                 scratch = b.scratch(kernels.weights_scratch(shape));
+    b.operations->weights.emplace_back([=, &kernels](Frame& frame) {
+        kernels.backward_weights(frame.at(dw), biased ? frame.at(db) : nullptr, frame.at(dy), frame.at(x), frame.at(scratch), shape);
+        return Status{};
+    });
+}
+
+}   // namespace
+
+bool conv_wide_weights_fits(const Layer& l) {
+    return l.in.C % 16 == 0 && l.out.C % 16 == 0 && l.spec.kernel == 5 && l.spec.stride == 1 && l.spec.pad < 5;
+}
+
+Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
+    Tensor x1, dy1;
+    GC_TRY(b.consume({x}, b.blocked(b.layer->in, 16), b.operations->weights, &x1));
+    GC_TRY(b.consume({dy}, b.blocked(b.layer->out, 16), b.operations->weights, &dy1));
+    weights_operation(b, wide_kernels(b.isa(), b.layer->spec.kernel), shape_of(b, *b.layer), x1, dy1);
+    return {};
+}
+
 bool conv_wide_fits(const Build& b, const Layer& l) {
     // In bf16 only where it is multiplied at twice the speed of float and no more: Winograd's way in float is as fast or faster.
     const bool narrow = b.type == dnnl_bf16;
@@ -20,11 +49,13 @@ Status conv_wide(Build& b) {
     const Activation x = b.activation;
     Operations& list = *b.operations;
     const bool few = l.in.C < 16;
-    const WideKernels& kernels = b.type == dnnl_bf16 && (few || l.spec.kernel == 1) ? wide_bf16_kernels() : wide_kernels(b.isa());
-    const WideShape shape{b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.pad}, turned = shape.turned();
+    const WideKernels& kernels =
+        b.type == dnnl_bf16 && (few || l.spec.kernel == 1) ? wide_bf16_kernels() : wide_kernels(b.isa(), l.spec.kernel);
+    b.tiled |= b.isa() == Isa::amx && l.spec.kernel == 1;
+    const WideShape shape = shape_of(b, l), turned = shape.turned();
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights}));
     const bool biased = l.biases > 0;
-    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{}, db = biased ? b.bias(Place::gradient) : Tensor{};
+    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{};
     auto packed = [&](bool backward) {
         return b.packed(backward, kernels.packed(shape),
                         [&kernels, shape, w, backward](float* to, Frame& frame) { kernels.pack(to, frame.at(w), shape, backward); });
@@ -44,12 +75,7 @@ Status conv_wide(Build& b) {
     });
     if (!b.training) return {};
 
-    const Tensor dw = b.weight(Place::gradient, w.desc), scratch2 = b.scratch(kernels.weights_scratch(shape));
-    list.weights.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_weights(frame.at(dw), biased ? frame.at(db) : nullptr, frame.at(y.gradient), frame.at(x1), frame.at(scratch2),
-                                 shape);
-        return Status{};
-    });
+    weights_operation(b, kernels, shape, x1, y.gradient);
     if (!x.learns) return {};
 
     const Tensor w2 = packed(true), scratch3 = b.scratch(kernels.forward_scratch(turned));

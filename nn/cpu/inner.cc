@@ -11,14 +11,20 @@ extern const InnerKernels inner_kernels;
 namespace avx512 {
 extern const InnerKernels inner_kernels;
 }
+namespace amx {
+InnerKernels inner_kernels();
+}
 
 const InnerKernels& inner_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::inner_kernels;
         case Isa::avx2: return avx2::inner_kernels;
         case Isa::avx512:
-        case Isa::avx512_bf16:
-        case Isa::amx: return avx512::inner_kernels;
+        case Isa::avx512_bf16: return avx512::inner_kernels;
+        case Isa::amx: {   // made on a CPU that has it
+            static const InnerKernels tiled = amx::inner_kernels();
+            return tiled;
+        }
     }
     return portable::inner_kernels;
 }

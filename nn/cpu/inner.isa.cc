@@ -7,9 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "nn/cpu/vector.h"
-
-#define GC_UNROLL _Pragma("GCC unroll 16")
+#include "nn/cpu/transpose.h"
 
 namespace gradcast {
 namespace GC_ISA {
@@ -25,7 +23,6 @@ constexpr uint32_t rows = 4, columns = 2, samples = 1;
 #endif
 constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
-static_assert(strip <= inner_strip_most && together * strip <= inner_memory);
 
 constexpr uint32_t cached = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
 constexpr bool large(uint64_t weights) { return weights > cached; }
@@ -57,22 +54,6 @@ struct Some {
 };
 
 // ---- forward, of matrices as they are --------------------------------------------------------------------------------------------------
-
-/// Lanes in runs of `half`: of a the sums of the first and the second run where the first was, of b where the second was, and so on.
-template <uint32_t half, int... lane>
-inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
-    constexpr int run = half, other = width;
-    return __builtin_shufflevector(a, b, (lane & run ? lane + other : lane)...) +
-           __builtin_shufflevector(a, b, (lane & run ? lane + other - run : lane + run)...);
-}
-
-/// result[i] = the sum over the lanes of v[i].
-template <uint32_t half = width / 2>
-inline __attribute__((always_inline)) V lane_sums(V* v) {
-    GC_UNROLL for (uint32_t i = 0; i < half; ++i) v[i] = folded<half>(v[i], v[i + half], std::make_integer_sequence<int, width>());
-    if constexpr (half > 1) return lane_sums<half / 2>(v);
-    else return v[0];
-}
 
 /// y of `height` samples and `count` outputs, at most `outputs` of them.
 template <uint32_t height, bool fetch>
@@ -267,50 +248,6 @@ void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t
         }
 }
 
-typedef float Four __attribute__((vector_size(16)));
-
-/// Fours that are so far apart, side by side.
-inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart) {
-    auto four = [=](uint32_t i) {
-        Four v;
-        __builtin_memcpy(&v, from + i * apart, sizeof v);
-        return v;
-    };
-#if defined(__AVX512F__)
-    __m512 v = _mm512_castps128_ps512(four(0));
-    v = _mm512_insertf32x4(v, four(1), 1);
-    v = _mm512_insertf32x4(v, four(2), 2);
-    return static_cast<V>(_mm512_insertf32x4(v, four(3), 3));
-#elif defined(__AVX2__)
-    return static_cast<V>(_mm256_insertf128_ps(_mm256_castps128_ps256(four(0)), four(1), 1));
-#else
-    return four(0);
-#endif
-}
-
-/// Two of four lanes in each four: those of a and b in turn (place 0: the first two, 1: the others), or by pairs.
-template <int place, bool pairs, int... lane>
-inline __attribute__((always_inline)) V woven(const V& a, const V& b, std::integer_sequence<int, lane...>) {
-    return __builtin_shufflevector(
-        a, b, (lane / 4 * 4 + 2 * place + (pairs ? lane % 2 : lane % 4 / 2) + ((pairs ? lane % 4 / 2 : lane % 2) ? int{width} : 0))...);
-}
-template <int place, bool pairs>
-inline __attribute__((always_inline)) V woven(const V& a, const V& b) {
-    return woven<place, pairs>(a, b, std::make_integer_sequence<int, width>());
-}
-
-/// to[j][i] = from[i][j], width * width of them.
-void transpose(float* to, uint64_t to_row, const float* from, uint64_t from_row) {
-    GC_UNROLL for (uint32_t j = 0; j < width; j += 4, to += 4 * to_row) {
-        V v[4];   // in each four of v[i] the row that is i below it
-        GC_UNROLL for (uint32_t i = 0; i < 4; ++i) v[i] = fours(from + i * from_row + j, 4 * from_row);
-        const V a = woven<0, false>(v[0], v[1]), b = woven<1, false>(v[0], v[1]), c = woven<0, false>(v[2], v[3]),
-                d = woven<1, false>(v[2], v[3]);
-        store(to, woven<0, true>(a, c)), store(to + to_row, woven<1, true>(a, c));
-        store(to + 2 * to_row, woven<0, true>(b, d)), store(to + 3 * to_row, woven<1, true>(b, d));
-    }
-}
-
 /// to [inputs][strip] from so many rows of w [K, C].
 void turn_strip(float* to, const float* w, uint64_t C, uint32_t down_all, uint32_t inputs) {
     for (uint32_t i = 0; i < down_all; i += width)
@@ -439,7 +376,10 @@ void backward_weights(float* dw, const float* dy, const float* x, const float* i
                        .add = n > 0,
                        .ahead = from,
                        .ahead_offset = nothing};
-                for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
+                for (uint32_t row = 0; row < tile.height; ++row) {
+                    t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
+                    for (uint32_t line = 0; line < strip; line += 16) __builtin_prefetch(t.to[row] + line, 1);
+                }
                 run(t, tile.height, least(strip, s.C - c));
             };
             if (s.N < few)   // what is written counts: by whole rows
@@ -460,7 +400,8 @@ void backward_bias(float* db, const float* dy, const InnerShape& s) {
 }   // namespace
 
 extern const InnerKernels inner_kernels;
-const InnerKernels inner_kernels = {forward, forward_packed, backward_data, packed, pack, backward_weights, backward_bias};
+const InnerKernels inner_kernels = {together * strip, forward, forward_packed,   backward_data,
+                                    packed,           pack,    backward_weights, backward_bias};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -10,15 +10,20 @@ namespace gradcast::cpu {
 namespace {
 
 constexpr uint32_t few_samples = 48, few_outputs = 16;   // packing weights takes longer than it saves
-constexpr uint64_t in_pieces = 256 * 1024;               // parameters: more than what is still in the second-level cache when all are there
-constexpr uint32_t piece = 32 * 1024;                    // of them
+constexpr uint32_t tiled_samples = 32;                   // AMX is faster from here on
+constexpr uint64_t tiled_weights = 128 * 1024;
+constexpr uint32_t tiled_rows = 32;          // that it computes together
+constexpr uint64_t in_pieces = 256 * 1024;   // parameters: more than what is still in the second-level cache when all are there
+constexpr uint32_t piece = 32 * 1024;        // of them
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const InnerKernels& kernels = inner_kernels(b.isa());
     const InnerShape shape{b.samples, static_cast<uint32_t>(l.in.elements()), l.out.C};
+    const bool tiled = b.training && b.isa() == Isa::amx && b.least >= tiled_samples && l.weights > tiled_weights && shape.K > few_outputs;
+    const InnerKernels& kernels = inner_kernels(tiled ? Isa::amx : std::min(b.isa(), Isa::avx512));
+    b.tiled |= tiled;
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
@@ -27,8 +32,8 @@ Status inner_float(Build& b) {
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
     const Activation y = b.activation = b.flows(Build::plain({b.samples, l.out.C, 1, 1}), true);
-    const bool packed_forward = shape.K > few_outputs && (!b.training || shape.N >= few_samples);   // evaluations: whatever their size
-    const Tensor memory = b.scratch(inner_memory);
+    const bool packed_forward = tiled || (shape.K > few_outputs && (!b.training || shape.N >= few_samples));   // evaluations: all
+    const Tensor memory = b.scratch(kernels.memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
         if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape);
@@ -48,7 +53,7 @@ Status inner_float(Build& b) {
     };
     list.weights.emplace_back([rows, shape](Frame& frame) { return rows(frame, 0, shape.K), Status{}; });
     if (l.parameters() >= in_pieces) {
-        const uint32_t step = std::max(piece / shape.C, 1u);
+        const uint32_t step = std::max(piece / shape.C, tiled ? tiled_rows : 1);
         list.pieces = [rows, shape, step, dw](Frame& frame, uint64_t first) {
             const auto row = static_cast<uint32_t>(first / shape.C);
             const uint64_t count = rows(frame, row, std::min(row + step, shape.K));

@@ -182,10 +182,14 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     copies_.resize(layers_.size());
     GC_TRY(kernels_name(config.precision, &kernels_name_));
     Build build(engine, config, layers_);
+    build.least = ~0u;
+    for (const ProgramSize& size : program_sizes(config))
+        if (size.training) build.least = std::min(build.least, size.samples);
     for (const ProgramSize& size : program_sizes(config)) {
         programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
+    if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
     calls_ = std::move(build.calls);
     for (size_t i = 0; i < copies_.size(); ++i)
         if (!copies_[i].refresh.empty()) copied_.push_back(i);
@@ -240,14 +244,20 @@ void CpuNet::input(const Program& program, Frame& frame) {
     auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
     // The padding is written every time: nothing in a lane's memory outlives its block.
     if (input_beside_) {
-        if (spec_.pad) std::fill_n(image, padded.elements() * ((program.samples + 15) / 16 * 16), 0.0f);
-        const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W;
-        for (uint32_t first = 0; first < program.samples; first += 16)
-            for (uint32_t c = 0; c < spec_.C; ++c, image += plane * 16)
-                for (uint64_t h = 0; h < lines; ++h)
-                    kernels_.normalise16(image + ((h + spec_.pad) * padded.W + spec_.pad) * 16,
-                                         pixels + first * stride + (uint64_t{c} * lines + h) * row, stride,
-                                         std::min(16u, samples.count - std::min(first, samples.count)), row, scale(c), shift(c));
+        const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
+        auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };
+        for (uint32_t first = 0; first < program.samples; first += 16) {
+            const uint32_t some = std::min(16u, samples.count - std::min(first, samples.count));
+            for (uint32_t c = 0; c < spec_.C; ++c) {
+                pad(edge);
+                for (uint64_t h = 0; h < lines; ++h, image += row * 16) {
+                    if (h) pad(spec_.pad * 32);
+                    kernels_.normalise16(image, pixels + first * stride + (uint64_t{c} * lines + h) * row, stride, some, row, scale(c),
+                                         shift(c));
+                }
+                pad(edge);
+            }
+        }
         return;
     }
     std::fill_n(image, padded.elements() * (spec_.pad ? program.samples : 0), 0.0f);

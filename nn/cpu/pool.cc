@@ -13,14 +13,16 @@ struct Pool {
     std::vector<Operation> after;   // of the backward pass
 };
 
-/// 16 samples, or 8 or 16 channels, lie together, as convolutions leave them; any other order is brought to 16 channels.
+/// 16 samples, or 8, 16 or all channels, lie together, as convolutions leave them; any other order is brought to 16 channels.
 Status begin(Build& b, Pool* pool) {
     const Layer& l = *b.layer;
     const Activation before = pool->x = b.activation;
     const dnnl_memory_desc_t samples = Build::side_by_side(b.samples, l.in);
     const bool few = dnnl_memory_desc_equal(&before.value.desc, &samples);
     const uint32_t width = few ? 16 : b.input_width();
-    const dnnl_memory_desc_t in = few ? samples : b.blocked(l.in, width);
+    const dnnl_memory_desc_t last = b.channels_last(l.in);
+    const bool all = l.in.C % 16 == 0 && !few && dnnl_memory_desc_equal(&before.value.desc, &last);
+    const dnnl_memory_desc_t in = few ? samples : all ? last : b.blocked(l.in, width);
     GC_TRY(b.consume({before.value}, in, b.operations->forward, &pool->x.value));
     pool->y = b.activation = b.flows(few ? Build::side_by_side(b.samples, l.out) : b.blocked(l.out, width), before.learns);
     if (pool->y.learns) GC_TRY(b.produce(before.gradient, in, pool->after, &pool->x.gradient));
@@ -32,7 +34,8 @@ Status begin(Build& b, Pool* pool) {
                    .kernel = l.spec.kernel,
                    .stride = l.spec.stride,
                    .pad = l.spec.pad,
-                   .width = width};
+                   .width = width,
+                   .apart = all ? l.in.C : width};
     return {};
 }
 

@@ -1,5 +1,5 @@
-// Products of matrices [columns/16][rows][16] of one word each, for *.isa.cc and *.bf16.cc alone: a word is a float or, where there is
-// AVX512-BF16, two bf16 that are multiplied in pairs.  What is summed up is float.
+// Products of matrices [columns/16][rows][16] of one word each, for *.isa.cc, *.bf16.cc and *.amx.cc alone: a word is a float or, where
+// there is AVX512-BF16, two bf16 that are multiplied in pairs.  What is summed up is float.
 #pragma once
 #include "nn/cpu/vector.h"
 

@@ -1,4 +1,4 @@
-// One register of floats, for *.isa.cc alone: each build has its own width.
+// One register of floats, for *.isa.cc and *.amx.cc alone: each build has its own width.
 #pragma once
 #include <cstdint>
 
@@ -56,6 +56,18 @@ inline __attribute__((always_inline)) void multiply_add(V& sum, const I& a, cons
     sum = (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 #endif
+/// A window's ReLU and maximum, and which of its four places that is: the first of equals, NaN before all.
+inline __attribute__((always_inline)) void pool(float* y, int32_t* winners, const V (&value)[4]) {
+    V best = value[0];
+    I winner{};
+    for (int32_t place = 1; place < 4; ++place) {
+        const I takes = (value[place] > best) | (value[place] != value[place]);   // NOLINT(misc-redundant-expression)
+        best = takes ? value[place] : best;
+        winner = takes ? I{} + place : winner;
+    }
+    store(y, best < 0 ? V{} : best);
+    store(winners, winner);
+}
 constexpr uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 }   // namespace GC_ISA

@@ -1,8 +1,8 @@
 // Convolutions of many channels, stride 1, kernels 1x1, 3x3 and 5x5: x [N, C/16, H, W, 16], y [N, K/16, P, Q, 16], so C and K are multiples
 // of 16.  3x3 and 5x5 go Winograd's way: a tile of 4x4 outputs and what it is computed from become polynomials' values at 6 or 8 points
 // each way, which are multiplied channel by channel, a matrix product for each pair of points: 2.25 or 4 multiplications for an output
-// where 9 or 25 are said.  Three builds of one file; each is a kernel set of its own (nn_isa).  A sample's y and dx are the same whatever
-// other samples there are.
+// where 9 or 25 are said.  Three builds of one file, and AMX for 1x1; each is a kernel set of its own (nn_isa).  A sample's y and dx are
+// the same whatever other samples there are.
 #pragma once
 #include <cstdint>
 
@@ -30,7 +30,8 @@ struct WideKernels {
     /// db may be null.
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& shape);
 };
-const WideKernels& wide_kernels(Isa isa);
+/// Of AMX, which multiplies 1x1 alone, those of avx512 for others.
+const WideKernels& wide_kernels(Isa isa, uint32_t kernel);
 /// Multiply bf16, with AVX512-BF16 alone: 1x1; and any kernel up to 8x8 of fewer than 16 channels, x [N, C, H, W], which is never `turned`.
 /// What is read and written is float.
 const WideKernels& wide_bf16_kernels();

@@ -1,18 +1,21 @@
 #include "runtime/core/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace gradcast {
 namespace {
 
-/// AMX with bf16 and int8, and a kernel that keeps its tiles.  (clang 14's __builtin_cpu_supports does not know it.)  Of a CPU with
-/// AVX-512.
+/// AMX with bf16 and int8, and a kernel that keeps its tiles and lets this process use them.  (clang 14's __builtin_cpu_supports does not
+/// know it.)  Of a CPU with AVX-512.
 bool has_amx() {
     constexpr uint32_t bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, tile_state = 3u << 17;
     uint32_t a, b, c, d, state, high;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (bf16 | tile | int8))) return false;
     asm volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
-    return (state & tile_state) == tile_state;
+    constexpr long request = 0x1023, tile_data = 18;   // ARCH_REQ_XCOMP_PERM
+    return (state & tile_state) == tile_state && syscall(SYS_arch_prctl, request, tile_data) == 0;
 }
 
 }   // namespace
@@ -32,7 +35,8 @@ Isa isa_best() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl")) {
         if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
-        return has_amx() ? Isa::amx : Isa::avx512_bf16;
+        static const bool amx = has_amx();
+        return amx ? Isa::amx : Isa::avx512_bf16;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
     return Isa::portable;

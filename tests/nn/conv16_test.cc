@@ -8,7 +8,19 @@
 #include "tests/nn/rig.h"
 
 namespace gradcast {
+namespace emulated {
+Conv16Kernels conv16_kernels();
+}
 namespace {
+
+/// Each build that this CPU runs; where it lacks AMX, at least with instructions that are emulated.
+std::vector<std::pair<const char*, Conv16Kernels>> builds() {
+    std::vector<std::pair<const char*, Conv16Kernels>> all;
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
+        if (isa <= isa_best()) all.emplace_back(isa_name(isa), conv16_kernels(isa));
+    if (isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated::conv16_kernels());
+    return all;
+}
 
 struct Exact {
     std::vector<double> y, dx, dw, db;
@@ -48,22 +60,22 @@ void expect_near(const char* what, const std::vector<float>& got, const std::vec
 }
 
 TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
-    const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 9, 11, 7, 3, 3}, {2, 2, 6, 6, 5, 1, 1},
-                                  {1, 4, 8, 9, 13, 2, 7},  {1, 15, 5, 5, 1, 5, 5},   {3, 1, 7, 3, 2, 7, 3},  {1, 2, 4, 17, 3, 4, 4}};
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (isa > isa_best()) continue;
-        const Conv16Kernels& kernels = conv16_kernels(isa);
+    const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 9, 11, 7, 3, 3},
+                                  {2, 2, 6, 6, 5, 1, 1},   {1, 4, 8, 9, 13, 2, 7},   {1, 15, 5, 5, 1, 5, 5},
+                                  {3, 1, 7, 3, 2, 7, 3},   {1, 2, 4, 17, 3, 4, 4},   {1, 6, 9, 11, 20, 5, 5}};
+    for (const auto& [name, kernels] : builds()) {
         for (const Conv16Shape& s : shapes) {
-            SCOPED_TRACE(std::string(isa_name(isa)) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
+            SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             const std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), w = numbers(s.K * s.C * s.taps(), 2),
                                      bias = numbers(s.K, 3), dy = numbers(uint64_t{s.groups} * s.K * s.P() * s.Q() * 16, 4);
             const Exact wanted = exact(s, x, w, bias, dy);
             const float nan = std::nanf("");   // what is not written shows
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
-            std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(w.size() * 16, nan);
+            std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
+                sums(w.size() * 16, nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward), kernels.pack(turned.data(), w.data(), s, WeightOrder::data);
-            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), s);
+            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
             kernels.backward_data(dx.data(), dy.data(), nullptr, turned.data(), rows.data(), s);
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), sums.data(), s);
             expect_near("y", y, wanted.y, wanted.y_size);
@@ -76,13 +88,12 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
 
 // With pooling and ReLU: what comes of them is what the convolution alone gives, pooled here.
 TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
-    const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3}, {1, 2, 6, 6, 5, 1, 1},
-                                  {1, 4, 9, 10, 13, 2, 7}, {2, 2, 8, 10, 3, 7, 3},   {1, 2, 5, 9, 9, 4, 4},   {1, 11, 6, 8, 2, 3, 3}};
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (isa > isa_best()) continue;
-        const Conv16Kernels& kernels = conv16_kernels(isa);
+    const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3},
+                                  {1, 2, 6, 6, 5, 1, 1},   {1, 4, 9, 10, 13, 2, 7},  {2, 2, 8, 10, 3, 7, 3},
+                                  {1, 2, 5, 9, 9, 4, 4},   {1, 11, 6, 8, 2, 3, 3},   {1, 6, 8, 10, 20, 3, 3}};
+    for (const auto& [name, kernels] : builds()) {
         for (const Conv16Shape& s : shapes) {
-            SCOPED_TRACE(std::string(isa_name(isa)) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
+            SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             ASSERT_TRUE(s.P() % 2 == 0 && s.Q() % 2 == 0);
             const uint64_t count = uint64_t{s.groups} * s.K * s.P() * s.Q() * 16;
             std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), bias = numbers(s.K, 3);
@@ -93,11 +104,12 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
             std::vector<int32_t> winners(count / 4, -1);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan),
                 turned(kernels.packed(s, WeightOrder::data_pooled), nan);
-            std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(w.size() * 16, nan);
+            std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
+                sums(w.size() * 16, nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward),
                 kernels.pack(turned.data(), w.data(), s, WeightOrder::data_pooled);
-            kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), s);
-            kernels.forward_pooled(y.data(), winners.data(), x.data(), ahead.data(), bias.data(), s);
+            kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
+            kernels.forward_pooled(y.data(), winners.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
             std::vector<float> dense(count, 0.0f);   // the gradient before pooling
             for (uint64_t i = 0; i < count / 4; ++i) {
                 const uint64_t n = i % 16, q = i / 16 % (s.Q() / 2), row = i / 16 / (s.Q() / 2);   // row: of all planes

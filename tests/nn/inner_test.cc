@@ -9,7 +9,19 @@
 #include "tests/nn/rig.h"
 
 namespace gradcast {
+namespace emulated {
+InnerKernels inner_kernels();
+}
 namespace {
+
+/// Each build that this CPU runs; where it lacks AMX, at least with instructions that are emulated.
+std::vector<std::pair<const char*, InnerKernels>> builds() {
+    std::vector<std::pair<const char*, InnerKernels>> all;
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
+        if (isa <= isa_best()) all.emplace_back(isa_name(isa), inner_kernels(isa));
+    if (isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated::inner_kernels());
+    return all;
+}
 
 /// As behind a ReLU: 0 in every other place, -0 among them, and everywhere in one column of eight.
 std::vector<float> rectified(uint32_t N, uint32_t K, uint32_t key) {
@@ -24,17 +36,15 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                                       {16, 400, 120},   {3, 1, 1},      {270, 33, 150}, {140, 512, 30}, {270, 1030, 150},
                                       {140, 150, 1030}, {3, 1001, 261}, {50, 700, 200}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (isa > isa_best()) continue;
-        const InnerKernels& kernels = inner_kernels(isa);
+    for (const auto& [name, kernels] : builds()) {
         for (const auto& [N, C, K] : shapes) {
-            SCOPED_TRACE(std::string(isa_name(isa)) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
+            SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const std::vector<float> x = N % 4 < 2 ? numbers(uint64_t{N} * C, 1) : rectified(N, C, 1), w = numbers(uint64_t{K} * C, 2),
                                      bias = numbers(K, 3), dy = N % 2 ? numbers(uint64_t{N} * K, 4) : rectified(N, K, 4);
             const float nan = std::nanf("");   // what is not written shows, and what is written beside it
             std::vector<float> y(dy.size() + 1, nan), bare = y, dx(x.size() + 1, nan), dw(w.size() + 1, nan), db(K + 1, nan);
             const InnerShape shape{N, C, K};
-            std::vector<float> memory(inner_memory, nan), packed(kernels.packed(shape), nan), y2 = y;
+            std::vector<float> memory(kernels.memory, nan), packed(kernels.packed(shape), nan), y2 = y;
             kernels.forward(y.data(), x.data(), w.data(), bias.data(), shape);
             kernels.forward_packed(y2.data(), x.data(), w.data(), bias.data(), memory.data(), shape);
             if (N % 3) kernels.forward(bare.data(), x.data(), w.data(), nullptr, shape);
@@ -91,15 +101,35 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
     }
 }
 
+// What AMX computes is what tests of emulated instructions see on other CPUs.
+TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
+    if (isa_best() < Isa::amx) GTEST_SKIP() << "this CPU has no AMX";
+    const InnerKernels kernels[] = {inner_kernels(Isa::amx), emulated::inner_kernels()};
+    const InnerShape shape{139, 611, 203};
+    const auto& [N, C, K] = shape;
+    const std::vector<float> x = rectified(N, C, 1), w = numbers(C * K, 2), dy = rectified(N, K, 3);
+    std::vector<float> y[2], dx[2], dw[2];
+    for (int i : {0, 1}) {
+        const InnerKernels& k = kernels[i];
+        std::vector<float> memory(k.memory), packed(k.packed(shape));
+        y[i].resize(N * K), dx[i].resize(N * C), dw[i].resize(K * C);
+        k.forward_packed(y[i].data(), x.data(), w.data(), nullptr, memory.data(), shape);
+        k.backward_data(dx[i].data(), dy.data(), w.data(), memory.data(), shape);
+        k.pack(packed.data(), x.data(), shape);
+        k.backward_weights(dw[i].data(), dy.data(), x.data(), packed.data(), shape, 0, K);
+    }
+    EXPECT_EQ(y[0], y[1]);
+    EXPECT_EQ(dx[0], dx[1]);
+    EXPECT_EQ(dw[0], dw[1]);
+}
+
 // What a sample gives does not depend on the samples beside it.
 TEST(Inner, ASampleIsTheSameInAnyCompany) {
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-        if (isa > isa_best()) continue;
-        const InnerKernels& kernels = inner_kernels(isa);
+    for (const auto& [name, kernels] : builds()) {
         for (const auto& [C, K] : {std::pair{137u, 551u}, {549u, 551u}}) {   // one that is small enough to be read as it is
             constexpr uint32_t N = 141;                                      // more than what is computed together in each of them
             const std::vector<float> x = rectified(N, C, 1), w = numbers(K * C, 2), dy = rectified(N, K, 3);
-            std::vector<float> y(N * K), y2 = y, dx(N * C), one_y(K), one_y2(K), one_dx(C), memory(inner_memory);
+            std::vector<float> y(N * K), y2 = y, dx(N * C), one_y(K), one_y2(K), one_dx(C), memory(kernels.memory);
             kernels.forward(y.data(), x.data(), w.data(), nullptr, {N, C, K});
             kernels.forward_packed(y2.data(), x.data(), w.data(), nullptr, memory.data(), {N, C, K});
             kernels.backward_data(dx.data(), dy.data(), w.data(), memory.data(), {N, C, K});
