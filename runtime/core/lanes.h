@@ -35,8 +35,7 @@ private:
     std::condition_variable wake_, done_;
     const std::function<void(uint32_t, uint32_t)>* task_ = nullptr;
     uint32_t next_ = 0, items_ = 0, running_ = 0;
-    std::atomic<uint32_t> begun_ = 0,
-                          ended_ = 0;   // what who is awake looks at: they rise when there are items for others, and when all are done
+    std::atomic<uint32_t> begun_ = 0, ended_ = 0;   // who is awake looks at them: items for others, and all done
     bool stop_ = false;
 };
 
