@@ -4,6 +4,7 @@
 #pragma once
 #include <dnnl.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "nn/layers.h"
 #include "runtime/core/arena.h"
+#include "runtime/core/isa.h"
 
 namespace gradcast::cpu {
 
@@ -110,7 +112,13 @@ public:
     void begin(uint32_t size, bool backward);
 
     uint32_t least = 0;   // samples of the smallest block that this net will get
-    bool tiled = false;   // set by layers that multiply floats on AMX
+    bool tiled = false;   // by level(): some layer multiplies floats on AMX
+    /// Of the kernels of a layer that multiplies floats: amx where there is AMX and the layer has a use for it.
+    Isa level(bool tiles) {
+        tiles = tiles && isa() == Isa::amx;
+        tiled |= tiles;
+        return tiles ? Isa::amx : std::min(isa(), Isa::avx512);
+    }
 
     // Of the layer under construction
     const Layer* layer = nullptr;

@@ -1,6 +1,5 @@
 // Convolution of few channels, on kernels of our own (nn/cpu/conv16.h): oneDNN computes lenet5's two at a third of their speed.  Max
 // pooling and ReLU behind it are computed with it, where they fit: what is before them is never in memory.
-#include <algorithm>
 #include <cstring>
 
 #include "nn/cpu/build.h"
@@ -78,9 +77,7 @@ Status conv_few(Build& b) {
     Operations& list = *b.operations;
     const uint32_t window = b.pool ? 2 : 1;
     Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
-    const bool tiled = b.isa() == Isa::amx && conv16_tiled(whole);
-    const Conv16Kernels& kernels = conv16_kernels(tiled ? Isa::amx : std::min(b.isa(), Isa::avx512));
-    b.tiled |= tiled;
+    const Conv16Kernels& kernels = conv16_kernels(b.level(conv16_tiled(whole)));
     const Strips strips = strips_of(whole, b.samples % 16, window);
     const Conv16Shape strip = strips.shape;
     whole.groups -= strips.count > 1;

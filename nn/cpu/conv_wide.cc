@@ -4,8 +4,9 @@
 #include "nn/cpu/wide.h"
 
 namespace gradcast::cpu {
-
 namespace {
+
+bool any_fits(const Layer& l) { return l.out.C % 16 == 0 && l.spec.stride == 1 && l.spec.pad < l.spec.kernel; }
 
 WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.pad}; }
 
@@ -22,15 +23,13 @@ void weights_operation(Build& b, const WideKernels& kernels, const WideShape& sh
 
 }   // namespace
 
-bool conv_wide_weights_fits(const Layer& l) {
-    return l.in.C % 16 == 0 && l.out.C % 16 == 0 && l.spec.kernel == 5 && l.spec.stride == 1 && l.spec.pad < 5;
-}
+bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.spec.kernel == 5; }
 
 Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
     Tensor x1, dy1;
     GC_TRY(b.consume({x}, b.blocked(b.layer->in, 16), b.operations->weights, &x1));
     GC_TRY(b.consume({dy}, b.blocked(b.layer->out, 16), b.operations->weights, &dy1));
-    weights_operation(b, wide_kernels(b.isa(), b.layer->spec.kernel), shape_of(b, *b.layer), x1, dy1);
+    weights_operation(b, wide_kernels(b.level(false)), shape_of(b, *b.layer), x1, dy1);
     return {};
 }
 
@@ -41,7 +40,7 @@ bool conv_wide_fits(const Build& b, const Layer& l) {
     const uint32_t kernel = l.spec.kernel;
     const bool many = l.in.C % 16 == 0 && (kernel == 3 || kernel == 5 || (kernel == 1 && l.in.H * l.in.W >= 16));
     const bool first = narrow && l.input == Layer::none && l.in.C < 16 && kernel <= 8;
-    return (many || first) && l.spec.stride == 1 && l.spec.pad < kernel && l.out.C % 16 == 0;
+    return any_fits(l) && (many || first);
 }
 
 Status conv_wide(Build& b) {
@@ -50,8 +49,7 @@ Status conv_wide(Build& b) {
     Operations& list = *b.operations;
     const bool few = l.in.C < 16;
     const WideKernels& kernels =
-        b.type == dnnl_bf16 && (few || l.spec.kernel == 1) ? wide_bf16_kernels() : wide_kernels(b.isa(), l.spec.kernel);
-    b.tiled |= b.isa() == Isa::amx && l.spec.kernel == 1;
+        b.type == dnnl_bf16 && (few || l.spec.kernel == 1) ? wide_bf16_kernels() : wide_kernels(b.level(l.spec.kernel == 1));
     const WideShape shape = shape_of(b, l), turned = shape.turned();
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights}));
     const bool biased = l.biases > 0;

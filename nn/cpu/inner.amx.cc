@@ -42,8 +42,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
         const uint32_t samples = least(most, N - n), panels = blocks(samples, side), rows = blocks(samples, panels);
         const TileRegisters registers(rows);
         Strip next = strip(0);
-        while (next.make()) {
-        }
+        make_all(next);
         for (uint32_t i = 0; i < strips; ++i) {
             const Strip now = next;
             const uint32_t chunks = now.chunks();
@@ -65,8 +64,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
                                   for (uint32_t square = 0; square < each && next.make(); ++square) {
                                   }
                               });
-            while (next.make()) {
-            }
+            make_all(next);
         }
     }
 }
@@ -101,8 +99,7 @@ void pack(float* to, const float* x, const InnerShape& s) {
     const Matrix m{x, s.C, false};
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t c, uint8_t* at) {
         Strip strip{&m, at, n, c, samples, least(wide, s.C - c)};
-        while (strip.make()) {
-        }
+        make_all(strip);
     });
 }
 

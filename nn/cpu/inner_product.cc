@@ -21,9 +21,9 @@ Status inner_float(Build& b) {
     const Activation x = b.activation;
     Operations& list = *b.operations;
     const InnerShape shape{b.samples, static_cast<uint32_t>(l.in.elements()), l.out.C};
-    const bool tiled = b.training && b.isa() == Isa::amx && b.least >= tiled_samples && l.weights > tiled_weights && shape.K > few_outputs;
-    const InnerKernels& kernels = inner_kernels(tiled ? Isa::amx : std::min(b.isa(), Isa::avx512));
-    b.tiled |= tiled;
+    const Isa level = b.level(b.training && b.least >= tiled_samples && l.weights > tiled_weights && shape.K > few_outputs);
+    const InnerKernels& kernels = inner_kernels(level);
+    const bool tiled = level == Isa::amx;
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;

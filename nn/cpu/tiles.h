@@ -101,6 +101,13 @@ struct Strip {
     }
 };
 
+/// What is left of a Strip, or of whatever is made step by step.
+template <typename Maker>
+inline void make_all(Maker& maker) {
+    while (maker.make()) {
+    }
+}
+
 /// A panel of a from [terms][16 rows], of which there may be fewer.
 inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
     for (uint32_t j = 0; j < terms; j += chunk, to += panel_bytes) {

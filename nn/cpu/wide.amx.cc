@@ -22,8 +22,7 @@ void pack(float* to, const float* w, const WideShape& s, bool turned) {
     const Matrix m{w, s.C, !turned};
     for (uint32_t c = 0; c < columns; c += side) {
         Strip strip{&m, reinterpret_cast<uint8_t*>(to) + panels_bytes(c, terms), 0, c, terms, side};
-        while (strip.make()) {
-        }
+        make_all(strip);
     }
 }
 
@@ -58,8 +57,7 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
     const TileRegisters registers(side);
     const uint32_t each = blocks(pixels_most * chunks, blocks(s.K, 2 * side) * chunks);
     Pixels next = some(0);
-    while (next.make()) {
-    }
+    make_all(next);
     for (uint32_t i = 0; i < all; ++i) {
         const Pixels now = next;
         if (i + 1 < all) next = some(i + 1);
@@ -78,8 +76,7 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
                     finish(y, image + (k + c) / side * plane + pixel * side, load(&sums[pixel][c]) + bias);
             }
         }
-        while (next.make()) {
-        }
+        make_all(next);
     }
 }
 
@@ -101,8 +98,7 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
             for (uint32_t c = 0; c < s.C; c += side) {
                 const Matrix m{x + c / side * plane + pixel * side, side, false};
                 Strip strip{&m, b + panels_bytes(c, terms), 0, 0, terms, side};
-                while (strip.make()) {
-                }
+                make_all(strip);
             }
             for (uint32_t k = 0; k < s.K; k += side)
                 split_turned(a + panels_bytes(k, terms), dy + k / side * plane + pixel * side, side, terms, side);

@@ -20,13 +20,13 @@ extern const WideKernels wide_kernels;
 
 const WideKernels& wide_bf16_kernels() { return avx512_bf16::wide_kernels; }
 
-const WideKernels& wide_kernels(Isa isa, uint32_t kernel) {
+const WideKernels& wide_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::wide_kernels;
         case Isa::avx2: return avx2::wide_kernels;
         case Isa::avx512:
         case Isa::avx512_bf16: return avx512::wide_kernels;
-        case Isa::amx: return kernel == 1 ? amx::wide_kernels : avx512::wide_kernels;
+        case Isa::amx: return amx::wide_kernels;
     }
     return portable::wide_kernels;
 }

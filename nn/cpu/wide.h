@@ -30,8 +30,8 @@ struct WideKernels {
     /// db may be null.
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& shape);
 };
-/// Of AMX, which multiplies 1x1 alone, those of avx512 for others.
-const WideKernels& wide_kernels(Isa isa, uint32_t kernel);
+/// Those of amx are for 1x1 alone.
+const WideKernels& wide_kernels(Isa isa);
 /// Multiply bf16, with AVX512-BF16 alone: 1x1; and any kernel up to 8x8 of fewer than 16 channels, x [N, C, H, W], which is never `turned`.
 /// What is read and written is float.
 const WideKernels& wide_bf16_kernels();

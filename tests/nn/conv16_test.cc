@@ -13,15 +13,6 @@ Conv16Kernels conv16_kernels();
 }
 namespace {
 
-/// Each build that this CPU runs; where it lacks AMX, at least with instructions that are emulated.
-std::vector<std::pair<const char*, Conv16Kernels>> builds() {
-    std::vector<std::pair<const char*, Conv16Kernels>> all;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
-        if (isa <= isa_best()) all.emplace_back(isa_name(isa), conv16_kernels(isa));
-    if (isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated::conv16_kernels());
-    return all;
-}
-
 struct Exact {
     std::vector<double> y, dx, dw, db;
     std::vector<double> y_size, dx_size, dw_size, db_size;   // the same sums of magnitudes, to which rounding errors are in proportion
@@ -63,7 +54,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
     const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 9, 11, 7, 3, 3},
                                   {2, 2, 6, 6, 5, 1, 1},   {1, 4, 8, 9, 13, 2, 7},   {1, 15, 5, 5, 1, 5, 5},
                                   {3, 1, 7, 3, 2, 7, 3},   {1, 2, 4, 17, 3, 4, 4},   {1, 6, 9, 11, 20, 5, 5}};
-    for (const auto& [name, kernels] : builds()) {
+    for (const auto& [name, kernels] : builds(conv16_kernels, emulated::conv16_kernels)) {
         for (const Conv16Shape& s : shapes) {
             SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             const std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), w = numbers(s.K * s.C * s.taps(), 2),
@@ -91,7 +82,7 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
     const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3},
                                   {1, 2, 6, 6, 5, 1, 1},   {1, 4, 9, 10, 13, 2, 7},  {2, 2, 8, 10, 3, 7, 3},
                                   {1, 2, 5, 9, 9, 4, 4},   {1, 11, 6, 8, 2, 3, 3},   {1, 6, 8, 10, 20, 3, 3}};
-    for (const auto& [name, kernels] : builds()) {
+    for (const auto& [name, kernels] : builds(conv16_kernels, emulated::conv16_kernels)) {
         for (const Conv16Shape& s : shapes) {
             SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             ASSERT_TRUE(s.P() % 2 == 0 && s.Q() % 2 == 0);

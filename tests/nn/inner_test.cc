@@ -14,15 +14,6 @@ InnerKernels inner_kernels();
 }
 namespace {
 
-/// Each build that this CPU runs; where it lacks AMX, at least with instructions that are emulated.
-std::vector<std::pair<const char*, InnerKernels>> builds() {
-    std::vector<std::pair<const char*, InnerKernels>> all;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
-        if (isa <= isa_best()) all.emplace_back(isa_name(isa), inner_kernels(isa));
-    if (isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated::inner_kernels());
-    return all;
-}
-
 /// As behind a ReLU: 0 in every other place, -0 among them, and everywhere in one column of eight.
 std::vector<float> rectified(uint32_t N, uint32_t K, uint32_t key) {
     std::vector<float> result = numbers(uint64_t{N} * K, key), other = numbers(uint64_t{N} * K, key + 1000);
@@ -36,7 +27,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                                       {16, 400, 120},   {3, 1, 1},      {270, 33, 150}, {140, 512, 30}, {270, 1030, 150},
                                       {140, 150, 1030}, {3, 1001, 261}, {50, 700, 200}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
-    for (const auto& [name, kernels] : builds()) {
+    for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
         for (const auto& [N, C, K] : shapes) {
             SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const std::vector<float> x = N % 4 < 2 ? numbers(uint64_t{N} * C, 1) : rectified(N, C, 1), w = numbers(uint64_t{K} * C, 2),
@@ -125,7 +116,7 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
 
 // What a sample gives does not depend on the samples beside it.
 TEST(Inner, ASampleIsTheSameInAnyCompany) {
-    for (const auto& [name, kernels] : builds()) {
+    for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
         for (const auto& [C, K] : {std::pair{137u, 551u}, {549u, 551u}}) {   // one that is small enough to be read as it is
             constexpr uint32_t N = 141;                                      // more than what is computed together in each of them
             const std::vector<float> x = rectified(N, C, 1), w = numbers(K * C, 2), dy = rectified(N, K, 3);

@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "nn/layers.h"
 #include "nn/optimiser.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/isa.h"
 
 namespace gradcast {
 
@@ -16,6 +19,17 @@ inline std::vector<float> numbers(uint64_t count, uint32_t key) {
     std::vector<float> result(count);
     for (uint64_t i = 0; i < count; ++i) result[i] = static_cast<float>(splitmix64(uint64_t{key} << 32 | i) >> 40) * 0x1p-23f - 1;
     return result;
+}
+
+/// The kernels of each build that this CPU runs, by name; where it lacks AMX, at least with instructions that are emulated (`tiles`: what
+/// AMX computes is asked for).
+template <typename Of, typename Emulated>
+auto builds(Of of, Emulated emulated, bool tiles = true) {
+    std::vector<std::pair<const char*, std::decay_t<decltype(of(Isa::portable))>>> all;
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
+        if (isa <= isa_best() && (tiles || isa < Isa::amx)) all.emplace_back(isa_name(isa), of(isa));
+    if (tiles && isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated());
+    return all;
 }
 
 inline LayerSpec conv(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {

@@ -14,13 +14,9 @@ extern const WideKernels wide_kernels;
 }
 namespace {
 
-/// Each build that this CPU runs for that kernel; where it lacks AMX, at least with instructions that are emulated.
-std::vector<std::pair<const char*, const WideKernels*>> builds(uint32_t kernel) {
-    std::vector<std::pair<const char*, const WideKernels*>> all;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
-        if (isa <= isa_best()) all.emplace_back(isa_name(isa), &wide_kernels(isa, kernel));
-    if (isa_best() >= Isa::avx512 && kernel == 1) all.emplace_back("emulated", &emulated::wide_kernels);
-    return all;
+auto builds_of(uint32_t kernel) {
+    return builds(
+        wide_kernels, [] { return emulated::wide_kernels; }, kernel == 1);
 }
 
 /// Of [N, C/16, H, W, 16].
@@ -73,8 +69,7 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
                                 {1, 16, 1, 2, 16, 5, 3},  {2, 48, 6, 7, 32, 1, 0},  {1, 16, 13, 12, 64, 1, 0}, {3, 64, 1, 1, 112, 1, 0},
                                 {2, 80, 18, 17, 48, 1, 0}};
     for (const WideShape& s : shapes) {
-        for (const auto& [name, build] : builds(s.kernel)) {
-            const WideKernels& kernels = *build;
+        for (const auto& [name, kernels] : builds_of(s.kernel)) {
             SCOPED_TRACE(
                 fmt::format("{}: {} samples, {}x{}x{}, {} outputs, kernel {}, pad {}", name, s.N, s.C, s.H, s.W, s.K, s.kernel, s.pad));
             const uint64_t outputs = uint64_t{s.N} * s.K * s.P() * s.Q();
@@ -186,10 +181,9 @@ TEST(Wide, OfFewChannelsNanStaysInItsWindow) {
 // A sample is computed alike among others and alone, and what is not a number stays none.
 TEST(Wide, SamplesDoNotMeet) {
     for (uint32_t kernel : {1u, 3u, 5u}) {
-        auto all = builds(kernel);
-        if (kernel == 1 && isa_best() >= Isa::avx512_bf16) all.emplace_back("bf16", &wide_bf16_kernels());
-        for (const auto& [name, build] : all) {
-            const WideKernels& kernels = *build;
+        auto all = builds_of(kernel);
+        if (kernel == 1 && isa_best() >= Isa::avx512_bf16) all.emplace_back("bf16", wide_bf16_kernels());
+        for (const auto& [name, kernels] : all) {
             const WideShape many{5, 16, 9, 7, 48, kernel, kernel / 2}, one{1, 16, 9, 7, 48, kernel, kernel / 2};
             std::vector<float> x = numbers(uint64_t{many.N} * 16 * 9 * 7, 1), w = numbers(uint64_t{48} * 16 * kernel * kernel, 2);
             x[0] = std::nanf("");
