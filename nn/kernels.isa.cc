@@ -362,19 +362,21 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
 // Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.  Of what is written the line is asked
 // for as such (PREFETCHW): one that other cores have read, too, would else be waited for at each store.
 constexpr uint64_t fetch_ahead = 1024;
-template <typename Fetch, typename Each>
+template <uint64_t some = 16, typename Fetch, typename Each>
 inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch, Each each) {
     uint64_t i = 0;
     for (; i + 16 <= count; i += 16) {
         fetch(i);
-        for (uint64_t j = i; j < i + 16; ++j) each(j);
+#pragma GCC unroll 2
+        for (uint64_t part = i; part < i + 16; part += some)
+            for (uint64_t j = part; j < part + some; ++j) each(j);
     }
     for (; i < count; ++i) each(i);
 }
 
 template <typename Word>
 void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t count, double unit) {
-    fetching(
+    fetching<8>(   // that many doubles are a vector
         count, [=](uint64_t i) { __builtin_prefetch(words + i + fetch_ahead); },
         [=](uint64_t i) { dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit); });
 }

@@ -12,8 +12,8 @@ namespace {
 #if defined(__AVX512F__)
 using V = __m512i;
 V load(const uint32_t* from) { return _mm512_loadu_si512(from); }
-V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }   // of 64 bits each the lower half
-V upper(V v) { return _mm512_srli_epi64(v, 32); }
+V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }           // of 64 bits each the lower half
+V upper(V v) { return _mm512_shuffle_epi32(v, _MM_PERM_DDBB); }   // which other units do than the products
 #elif defined(__AVX2__)
 using V = __m256i;
 V load(const uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const V*>(from)); }

@@ -110,36 +110,74 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
 #if defined(GC_V)
 // Where the factor is a power of two and the limit below 2^30 the same words come from floats, in a quarter of the time: the product is
 // exact (or so small that it becomes 0, or so large that it is beyond the limit), and so is +-2^30, to which it is cut before it becomes an
-// integer.  `past`: words that overwrite others need not be fetched first; they go past the caches, into lines that begin at dst.
+// integer.  The limits cost as much again, and hardly a run of elements needs them.  `past`: words that overwrite others need not be
+// fetched first; they go past the caches, into lines that begin at dst.
 template <bool accumulate, bool past>
-QuantiseResult quantise_float(int32_t* dst, const float* x, uint64_t count, float factor, int32_t limit) {
-    constexpr uint64_t lanes = sizeof(Vector) / sizeof(float), ahead = 1024;
-    const Vector magnitude = GC_V(set1_epi32)(0x7FFFFFFF), most = GC_V(set1_epi32)(limit), least = GC_V(set1_epi32)(-limit);
-    const auto scale = GC_V(set1_ps)(factor), top = GC_V(set1_ps)(0x1p30f), bottom = GC_V(set1_ps)(-0x1p30f);
-    Vector maximum{};
+struct QuantiseFloat {
+    static constexpr uint64_t lanes = sizeof(Vector) / sizeof(float), ahead = 1024;
+    const float factor;
+    const int32_t limit;
     uint64_t clipped = 0;
-    for (uint64_t i = 0; i < count; i += lanes) {
-        __builtin_prefetch(x + i + ahead);
-        if (!past) __builtin_prefetch(dst + i + ahead, 1);
-        const auto value = GC_V(loadu_ps)(x + i);
-        maximum = GC_V(max_epu32)(maximum, GC_BITS(value) & magnitude);
-        const auto cut = GC_V(max_ps)(GC_V(min_ps)(GC_V(mul_ps)(value, scale), top), bottom);   // NaN becomes 2^30
-        const Vector word = GC_V(cvtps_epi32)(cut), q = GC_V(max_epi32)(GC_V(min_epi32)(word, most), least);
-#if defined(__AVX512BW__)
-        clipped += static_cast<uint64_t>(__builtin_popcount(_mm512_cmpneq_epi32_mask(word, q)));
-#else
-        clipped += static_cast<uint64_t>(
-            8 - __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(word, q))))));
-#endif
-        if (past) GC_STREAM(dst + i, q);
-        else GC_STORE(dst + i, accumulate ? GC_V(add_epi32)(GC_LOAD(dst + i), q) : q);
+
+    /// The largest |x| that no limit cuts, as bits.
+    uint32_t most() const {
+        const float word = static_cast<float>(limit), within = static_cast<double>(word) > limit ? __builtin_nextafterf(word, 0) : word;
+        const float x = within / factor;
+        return x < __FLT_MIN__ ? 0 : __builtin_bit_cast(uint32_t, x < __FLT_MAX__ ? x : __FLT_MAX__);
     }
-    if (past) _mm_sfence();   // such stores are not in order with those that tell others of them
-    uint32_t all[lanes], greatest = 0;
-    GC_STORE(all, maximum);
-    for (uint32_t each : all) greatest = each > greatest ? each : greatest;
-    return {__builtin_bit_cast(float, greatest), clipped};
-}
+
+    template <bool limited>
+    void run(int32_t* dst, const float* x, uint64_t count) {
+        const Vector greatest = GC_V(set1_epi32)(limit), least = GC_V(set1_epi32)(-limit);
+        const auto scale = GC_V(set1_ps)(factor), top = GC_V(set1_ps)(0x1p30f), bottom = GC_V(set1_ps)(-0x1p30f);
+#pragma GCC unroll 4
+        for (uint64_t i = 0; i < count; i += lanes) {
+            if (!past) __builtin_prefetch(dst + i + ahead, 1);
+            auto value = GC_V(mul_ps)(GC_V(loadu_ps)(x + i), scale);
+            if (limited) value = GC_V(max_ps)(GC_V(min_ps)(value, top), bottom);   // NaN becomes 2^30
+            Vector q = GC_V(cvtps_epi32)(value);
+            if (limited) {
+                const Vector word = q;
+                q = GC_V(max_epi32)(GC_V(min_epi32)(word, greatest), least);
+#if defined(__AVX512BW__)
+                clipped += static_cast<uint64_t>(__builtin_popcount(_mm512_cmpneq_epi32_mask(word, q)));
+#else
+                clipped += static_cast<uint64_t>(
+                    8 - __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(word, q))))));
+#endif
+            }
+            if (past) GC_STREAM(dst + i, q);
+            else GC_STORE(dst + i, accumulate ? GC_V(add_epi32)(GC_LOAD(dst + i), q) : q);
+        }
+    }
+
+    static uint32_t greatest_of(Vector v) {
+        uint32_t all[lanes], greatest = 0;
+        GC_STORE(all, v);
+        for (uint32_t each : all) greatest = each > greatest ? each : greatest;
+        return greatest;
+    }
+
+    QuantiseResult operator()(int32_t* dst, const float* x, uint64_t count) {
+        const Vector magnitude = GC_V(set1_epi32)(0x7FFFFFFF);
+        const uint32_t within = most();
+        uint32_t all = 0;
+        for (uint64_t start = 0; start < count; start += run_max) {
+            const uint64_t some = count - start < run_max ? count - start : run_max;
+            Vector maxima{};
+#pragma GCC unroll 4
+            for (uint64_t i = start; i < start + some; i += lanes) {
+                __builtin_prefetch(x + i + ahead);
+                maxima = GC_V(max_epu32)(maxima, GC_LOAD(x + i) & magnitude);
+            }
+            const uint32_t greatest = greatest_of(maxima);
+            all = greatest > all ? greatest : all;
+            greatest <= within ? run<false>(dst + start, x + start, some) : run<true>(dst + start, x + start, some);
+        }
+        if (past) _mm_sfence();   // such stores are not in order with those that tell others of them
+        return {__builtin_bit_cast(float, all), clipped};
+    }
+};
 #endif
 
 QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const Scale& scale, bool accumulate) {
@@ -152,9 +190,13 @@ QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const 
         const bool past = scale.past_caches && !accumulate && count >= much;
         const uint64_t front = past ? (line - reinterpret_cast<uintptr_t>(dst) / sizeof(int32_t) % line) % line : 0;
         const uint64_t end = front + (count - front) / line * line;
-        auto quantise = accumulate ? quantise_float<true, false> : past ? quantise_float<false, true> : quantise_float<false, false>;
+        auto quantise = [&](int32_t* to, const float* from, uint64_t some) {
+            if (accumulate) return QuantiseFloat<true, false>{factor, scale.limit}(to, from, some);
+            return past ? QuantiseFloat<false, true>{factor, scale.limit}(to, from, some)
+                        : QuantiseFloat<false, false>{factor, scale.limit}(to, from, some);
+        };
         const QuantiseResult parts[] = {quantise_any<int32_t, uint32_t>(dst, x, front, scale, accumulate),
-                                        quantise(dst + front, x + front, end - front, factor, scale.limit),
+                                        quantise(dst + front, x + front, end - front),
                                         quantise_any<int32_t, uint32_t>(dst + end, x + end, count - end, scale, accumulate)};
         QuantiseResult all{};
         for (const QuantiseResult& part : parts) {
