@@ -17,20 +17,25 @@ class StepSink final : public GradientSink {
 public:
     explicit StepSink(Context& context) : context_(context), step_(context.step) {}
 
-    void block(uint32_t lane, uint32_t number) {
+    void blocks(uint32_t lane, std::span<const uint32_t> numbers) {
         if (failed_.load(std::memory_order_relaxed)) return;
-        BlockId id{step_, number};
-        Samples samples;
+        std::array<Block, together_most> all;
+        size_t count = 0;   // that the loader has given
         Status status;
         {
             const Span span(context_.profile, lane, "load");
-            status = context_.loader.get(id, context_.deadline_us, &samples);
+            for (const uint32_t number : numbers) {
+                Block& block = all[count];
+                block.id = {step_, number};
+                const Status got = context_.loader.get(block.id, context_.deadline_us, &block.samples);
+                if (got.ok()) ++count;
+                else if (status.ok()) status = got;
+            }
         }
-        if (status.ok()) {
-            // A block that is not needed any more is taken from the loader all the same, which hands them out in order.
-            if (!context_.exchange->summed(step_)) status = context_.net.block(lane, id, samples, *this);
-            context_.loader.done(id);
-        }
+        const std::span given(all.data(), count);
+        // Blocks that are not needed (any more) are taken from the loader all the same, which hands them out in order.
+        if (status.ok() && !context_.exchange->summed(step_)) status = context_.net.blocks(lane, given, *this);
+        for (const Block& each : given) context_.loader.done(each.id);
         if (!status.ok() && !context_.exchange->summed(step_)) fail_with(status);
     }
 
@@ -45,12 +50,15 @@ public:
         return added(bucket, fence);
     }
 
-    bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override {
+    bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
         if (context_.spend_us) return false;
         *status = needed();
         Fence fence;
-        if (status->ok() && !context_.codec.add_pieces(lane, id, bucket, piece, plan(id, bucket), &fence, status)) return false;
-        if (status->ok()) *status = added(bucket, fence);
+        std::array<Addition, together_most> all;
+        for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(blocks[i].id, bucket)};
+        if (status->ok() && !context_.codec.add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, &fence, status))
+            return false;
+        for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(bucket, fence);
         return true;
     }
 
@@ -280,9 +288,17 @@ Status Context::compute() {
     for (uint32_t bucket = 0; own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket, {}));
     std::optional<ProfileTrace> trace;
     if (profile && profile->on()) net.trace(&trace.emplace(*profile));
-    // Two pointers fit into a std::function without memory of its own.
-    lanes.run(static_cast<uint32_t>(own_blocks.size()),
-              [this, &sink](uint32_t lane, uint32_t item) { sink.block(lane, own_blocks[item]); });
+    const auto own = static_cast<uint32_t>(own_blocks.size()), together = together_of(net, own, lanes.count());
+    struct Shares {
+        StepSink& sink;
+        std::span<const uint32_t> own;
+        uint32_t together;
+    } const shares{sink, own_blocks, together};
+    // One pointer fits into a std::function without memory of its own.
+    lanes.run((own + together - 1) / together, [&shares](uint32_t lane, uint32_t item) {
+        const size_t first = item * shares.together, count = std::min<size_t>(shares.together, shares.own.size() - first);
+        shares.sink.blocks(lane, shares.own.subspan(first, count));
+    });
     if (trace) net.trace(nullptr);
     GC_TRY(sink.status());
     // What was left out because others did it: no lane writes there any more.

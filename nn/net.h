@@ -1,6 +1,7 @@
 // A network on one device.  Parameters are shared by all lanes; activations and the gradient belong to a lane.
 // Built from a list of layers, whose shape rules are in nn/layers.h; presets (nn/presets.cc) are such lists.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -55,11 +56,10 @@ struct GradientSink {
         (void)lane, (void)block, (void)status;
         return false;
     }
-    /// bucket() of a gradient that is computed as it is taken: piece(first) gives the elements from `first` on, as many as its buffer
-    /// holds, valid until the next call.  All are to be taken, in order.  False: none was, and bucket() gets the whole.  Large gradients
-    /// are offered so, because they would travel to memory and back.
-    virtual bool pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t first)>& piece, Status* status) {
-        (void)lane, (void)block, (void)bucket, (void)piece, (void)status;
+    /// bucket() of gradients that are computed as they are taken.  False: none was, and bucket() gets the whole.  Large gradients are
+    /// offered so, because they would travel to memory and back.
+    virtual bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) {
+        (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
 };
@@ -116,6 +116,15 @@ struct Net {
     /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the
     /// number of threads.
     virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;
+    /// How many blocks, of any size planned, a lane does best to compute at a time: where it is more than one, they share what is read of
+    /// the weights.
+    virtual uint32_t together() const { return 1; }
+    /// block() of up to together() blocks of a step.  The gradients have the same bits, as long as parameters are finite (0 times Inf may
+    /// be left out for one block and not for several).
+    virtual Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
+        for (const Block& each : all) GC_TRY(block(lane, each.id, each.samples, sink));
+        return {};
+    }
     /// block() of that step returns Code::cancelled between two layers.  The latest call counts: cancel(no_step) allows every step again.
     /// Any thread.
     virtual void cancel(StepId step) = 0;
@@ -130,6 +139,11 @@ struct Net {
     /// no block running.
     virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
 };
+/// How many of its blocks each lane computes at a time, such that all lanes have about as many.
+inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {
+    auto shares = [](uint32_t count, uint32_t size) { return (count + size - 1) / size; };
+    return std::max(shares(blocks, lanes * std::max(shares(blocks, lanes * net.together()), 1u)), 1u);
+}
 /// Makes the kernels and plans activations, gradients and parameters in `arena`; after the arena is sealed, net_cpu_ready() binds them
 /// and draws the initial weights.  The arena must outlive the net.  Error: names the layer and both shapes.
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);

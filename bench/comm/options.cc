@@ -176,7 +176,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
             ->delimiter(',')
             ->check(CLI::Range(1, 4096))
             ->capture_default_str();
-        command->add_option("--threads", result.threads, "lanes, each of which computes a block at a time")
+        command->add_option("--threads", result.threads, "lanes, each of which computes its share of the blocks")
             ->check(CLI::Range(1, 64))
             ->capture_default_str();
         command->add_option("--repeat", result.repeat, "timed steps")->check(CLI::Range(1, 10000))->capture_default_str();

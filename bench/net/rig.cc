@@ -24,6 +24,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     if (compute_.device) threads = compute_.device->lane_count();
     config.precision = how.precision, config.deterministic = how.deterministic;
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
+    config.block_sizes = {batch / blocks, config.samples_max};
     OptimiserConfig sgd;
     sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work
     GC_TRY(compute_.plan(spec_, config, sgd, {Quantiser::auto32, batch, blocks}, arena_));
@@ -37,6 +38,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     }
     GC_TRY(compute_.ready(arena_));
     batch_ = batch, blocks_ = blocks;
+    together_ = together_of(net(), blocks, threads);
     images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
     for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
     for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
@@ -71,10 +73,12 @@ Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradien
     return status;
 }
 
-bool NetRig::pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) {
+bool NetRig::pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) {
     Fence fence;
-    if (!compute_.codec->add_pieces(lane, id, bucket, piece, plan(bucket), &fence, status)) return false;
-    if (status->ok()) *status = added(id.step, bucket);
+    std::array<Addition, together_most> all;
+    for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(bucket)};
+    if (!compute_.codec->add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, &fence, status)) return false;
+    for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(blocks[i].id.step, bucket);
     return true;
 }
 
@@ -99,8 +103,11 @@ Status NetRig::block(uint32_t number) {
 Status NetRig::step() {
     for (Record& record : records_) record.blocks = 0;
     for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // lanes start after this
-    lanes_.run(blocks_, [this](uint32_t lane, uint32_t block) {
-        failed_[block] = compute_.net->block(lane, {step_, block}, samples(block), *this);
+    lanes_.run((blocks_ + together_ - 1) / together_, [this](uint32_t lane, uint32_t item) {
+        std::array<Block, together_most> all;
+        const uint32_t first = item * together_, count = std::min(together_, blocks_ - first);
+        for (uint32_t i = 0; i < count; ++i) all[i] = {{step_, first + i}, samples(first + i)};
+        failed_[first] = compute_.net->blocks(lane, std::span(all.data(), count), *this);
     });
     for (const Status& status : failed_) GC_TRY(status);
     const uint64_t begin_ns = clock_ns();

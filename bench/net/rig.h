@@ -36,7 +36,7 @@ public:
 
 private:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override;
-    bool pieces(uint32_t lane, BlockId id, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status* status) override;
+    bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override;
     void loss(uint32_t, BlockId, double) override {}
     bool on_device() const override { return compute_.codec->device() != nullptr; }
     bool begin(uint32_t lane, BlockId id, Status* status) override {
@@ -56,14 +56,14 @@ private:
     std::unique_ptr<ResidentImages> resident_;
     std::vector<SamplePlace> places_;
     Lanes lanes_;
-    uint32_t batch_ = 0, blocks_ = 0;
+    uint32_t batch_ = 0, blocks_ = 0, together_ = 1;
     std::vector<uint8_t> images_;
     std::vector<int32_t> labels_;
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
     std::vector<BucketSum> sums_;
     std::vector<std::atomic<uint32_t>> left_;   // blocks, by bucket
-    std::vector<Status> failed_;                // by block
+    std::vector<Status> failed_;                // by the first block of those computed together
     StepId step_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "nn/cpu/build.h"
 
+#include "nn/cpu/conv16.h"
+
 #include <dnnl_debug.h>
 
 #include <algorithm>
@@ -65,10 +67,10 @@ dnnl_data_type_t Build::output_type() const {
     return dnnl_f32;
 }
 
-dnnl_memory_desc_t Build::tagged(const Shape& shape, dnnl_format_tag_t tag) const {
+dnnl_memory_desc_t Build::tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of) const {
     dnnl_dims_t dims = {samples, shape.C, shape.H, shape.W};
     dnnl_memory_desc_t desc;
-    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, dnnl_f32, tag) == dnnl_success);
+    GC_ASSERT(dnnl_memory_desc_init_by_tag(&desc, 4, dims, of, tag) == dnnl_success);
     return desc;
 }
 
@@ -127,6 +129,22 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
 }
 
 Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
+    const auto all = static_cast<uint32_t>(from.desc.dims[0]);
+    const Shape shape{static_cast<uint32_t>(from.desc.dims[1]), static_cast<uint32_t>(from.desc.dims[2]),
+                      static_cast<uint32_t>(from.desc.dims[3])};
+    const dnnl_memory_desc_t flat = plain({all, shape.C, shape.H, shape.W}), beside = side_by_side(all, shape);
+    const bool activations = from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd;   // of as many samples as a frame has
+    auto turns = [&](const dnnl_memory_desc_t& first, const dnnl_memory_desc_t& second) {
+        return activations && dnnl_memory_desc_equal(&from.desc, &first) && dnnl_memory_desc_equal(&to.desc, &second);
+    };
+    if (const bool apart = turns(beside, flat); apart || turns(flat, beside)) {
+        const Conv16Kernels& kernels = conv16_kernels(std::min(isa_best(), Isa::avx512));
+        list.emplace_back([turn = apart ? kernels.apart : kernels.beside, from, to, elements = shape.elements()](Frame& frame) {
+            turn(frame.at(to), frame.at(from), elements, frame.samples);
+            return Status{};
+        });
+        return {};
+    }
     dnnl_primitive_desc_t made = nullptr;
     dnnl_reorder_primitive_desc_create(&made, &from.desc, engine_, &to.desc, engine_, attributes().get());
     if (!made) return fail(Code::unsupported, "layer {}: oneDNN cannot reorder one of its tensors", layer->spec.name);
@@ -135,8 +153,8 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
 
 Tensor Build::allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset) {
     Tensor tensor{desc, place, offset};
-    uint64_t& most = bytes[static_cast<size_t>(place)];
-    most = std::max(most, offset + (tensor.bytes() + 63) / 64 * 64);
+    uint64_t& wanted = bytes[static_cast<size_t>(place)];
+    wanted = std::max(wanted, offset + (tensor.bytes() + 63) / 64 * 64);
     return tensor;
 }
 

@@ -50,24 +50,29 @@ struct Frame {
     uint32_t lane = 0;
     dnnl_stream_t stream = nullptr;
     std::array<std::byte*, place_count> base{};
-    const Samples* samples = nullptr;
-    BlockId id{};
-    bool training = false;          // a block, not an evaluation
-    int32_t* predicted = nullptr;   // results of the loss layer
-    double loss = 0;
+    std::span<const Block> blocks;   // whose samples lie one behind the other
+    uint32_t samples = 0;            // that operations compute: those of the blocks or, of a net that computes one at a time, its size
+    bool training = false;           // blocks, not an evaluation
+    int32_t* predicted = nullptr;    // results of the loss layer
+    std::array<double, together_most> loss{};       // by block
+    std::array<uint32_t, together_most> begins{};   // by block: its first sample
     uint32_t right = 0;
+    // The block whose gradients of weights are computed.
+    uint32_t block = 0, first = 0, count = 0;   // its number here, and its samples
 
     float* at(const Tensor& tensor) const { return reinterpret_cast<float*>(base[static_cast<size_t>(tensor.place)] + tensor.offset); }
     uint16_t* bf16_at(const Tensor& tensor) const { return reinterpret_cast<uint16_t*>(at(tensor)); }
+    /// Of what `most` samples have, what `samples` have.
+    uint64_t part(uint64_t all, uint32_t most) const { return samples == most ? all : all / most * samples; }
 };
 using Operation = std::function<Status(Frame&)>;
 
 /// What a layer does for blocks of one size.
 struct Operations {
     std::vector<Operation> forward;
-    std::vector<Operation> weights;                         // backward: dweight and dbias, of layers that have them
-    std::function<Buffer(Frame&, uint64_t first)> pieces;   // the same bit by bit: those from `first` on, valid until the next call
-    std::vector<Operation> data;                            // backward: dinput, after `weights`
+    std::vector<Operation> weights;                               // backward: dweight and dbias of one block, of layers that have them
+    std::function<GradientPart(Frame&, uint64_t first)> pieces;   // the same bit by bit: those from `first` on
+    std::vector<Operation> data;                                  // backward: dinput, after `weights`
 };
 
 /// What flows between two layers: a value and, where somebody before it learns, its gradient in the same order.
@@ -111,8 +116,9 @@ public:
     Activation other;        // in: what add adds
     void begin(uint32_t size, bool backward);
 
-    uint32_t least = 0;   // samples of the smallest block that this net will get
-    bool tiled = false;   // by level(): some layer multiplies floats on AMX
+    uint32_t least = 0, most = 0;   // samples of the smallest block that this net will get, and of the largest
+    uint32_t together = 1;          // blocks that are computed together
+    bool tiled = false;             // by level(): some layer multiplies floats on AMX
     /// Of the kernels of a layer that multiplies floats: amx where there is AMX and the layer has a use for it.
     Isa level(bool tiles) {
         tiles = tiles && isa() == Isa::amx;
@@ -136,7 +142,7 @@ public:
     bool before_relu() const;
     /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }
-    dnnl_memory_desc_t channels_last(const Shape& shape) const { return tagged(shape, dnnl_nhwc); }
+    dnnl_memory_desc_t channels_last(const Shape& shape, dnnl_data_type_t of = dnnl_f32) const { return tagged(shape, dnnl_nhwc, of); }
     uint32_t input_width() const;
     /// [N/16, C, H, W, 16]: where N is no multiple of 16, reorders fill up with zeros.
     static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
@@ -175,7 +181,7 @@ public:
     std::vector<std::unique_ptr<Call>> calls;
 
 private:
-    dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag) const;
+    dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
     using Attributes = std::unique_ptr<dnnl_primitive_attr, Closer<&dnnl_primitive_attr_destroy>>;
     static Attributes attributes();
     Tensor allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset);

@@ -4,6 +4,7 @@
 // Each pass takes the orders that its best kernel wants and has its tensors reordered: for few channels no order has good kernels for all
 // three, and the wrong one falls to oneDNN's reference code, a thousand times slower.
 #include "nn/cpu/build.h"
+#include "nn/cpu/narrow.h"
 
 namespace gradcast::cpu {
 
@@ -41,6 +42,18 @@ Status conv(Build& b) {
     if (conv_wide_weights_fits(l)) {   // in bf16: in float all of it is conv_wide()'s
         GC_TRY(conv_wide_weights(b, x.value, y.gradient));
         dy2 = y.gradient;
+    } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.spec.kernel == 1 && l.spec.stride == 1 && l.spec.pad == 0) {
+        GC_TRY(b.consume({x.value, x1}, b.channels_last(l.in, dnnl_bf16), list.weights, &x2));
+        GC_TRY(b.consume({y.gradient}, b.channels_last(l.out, dnnl_bf16), list.weights, &dy2));
+        const NarrowShape shape{b.samples * l.in.H * l.in.W, l.in.C, l.out.C};
+        const NarrowKernels& kernels = amx::narrow_kernels;
+        const Tensor scratch = b.scratch(kernels.scratch(shape)), db = l.biases ? b.bias(Place::gradient) : Tensor{};
+        list.weights.emplace_back(
+            [=, &kernels, x = x2, dy = dy2, dw_ = b.weight(Place::gradient, canonical), biased = l.biases > 0](Frame& frame) {
+                kernels.backward_weights(frame.at(dw_), biased ? frame.at(db) : nullptr, frame.bf16_at(dy), frame.bf16_at(x),
+                                         frame.at(scratch), shape);
+                return Status{};
+            });
     } else {
         GC_ASSERT(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &any_x, &any_dw, with_bias, &any_dy, strides,
                                                               pad, pad) == dnnl_success);

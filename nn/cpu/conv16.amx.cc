@@ -1,5 +1,7 @@
-// Forward on AMX: a tile is 16 output channels by 16 samples, and four of them are the pixels of a window.  An image's channels c and c + 1
-// are pairs, whose parts stand pixel by pixel, so that a row of taps reads what lies side by side: 16 pairs are the terms of a tile.
+// On AMX.  Forward a tile is 16 output channels by 16 samples, and four of them are the pixels of a window.  An image's channels c and c +
+// 1 are pairs, whose parts stand pixel by pixel, so that a row of taps reads what lies side by side: 16 pairs are the terms of a tile. For
+// gradients of weights a tile is 16 taps and channels of a row by 16 output channels; its terms are the samples of a pixel and of the one
+// behind it, whose parts stand together.
 #include "nn/cpu/conv16.h"
 #include "nn/cpu/tiles.h"
 
@@ -119,12 +121,118 @@ void forward_pooled(float* y, int32_t* winners, const float* x, const float* pac
     });
 }
 
+// ---- gradients of weights behind a pooling ---------------------------------------------------------------------------------------------
+
+/// Tiles of taps and channels: of a row, of all.
+uint32_t row_tiles(const Conv16Shape& s) { return blocks(s.S * s.C, side); }
+uint32_t all_tiles(const Conv16Shape& s) { return s.R * row_tiles(s); }
+/// Bytes of a part of an image, whose last tile reads what is behind it; of the gradients of 16 channels.
+uint64_t image_part(const Conv16Shape& s) { return (uint64_t{s.H} * s.W * s.C + side) * 64; }
+uint64_t gradients_of(const Conv16Shape& s) { return uint64_t{s.P()} * s.Q() / 2 * panel_bytes; }
+uint64_t weights_scratch(const Conv16Shape& s) {
+    const uint64_t own =
+        (parts * image_part(s) + gradients_of(s)) / sizeof(float) + uint64_t{blocks(s.K, side)} * all_tiles(s) * side * side;
+    const uint64_t others = avx512::conv16_kernels.weights_scratch(s);
+    return own > others ? own : others;
+}
+
+/// [part][H][W][C][16 samples of a pixel, 16 of the next]
+void split_pixels(uint8_t* to, const float* x, const Conv16Shape& s) {
+    alignas(64) static constexpr float zeros[16] = {};
+    const uint64_t plane = uint64_t{s.H} * s.W * 16, part = image_part(s);
+    for (uint32_t h = 0; h < s.H; ++h)
+        for (uint32_t w = 0; w < s.W; ++w, x += 16)
+            for (uint32_t c = 0; c < s.C; ++c, to += 64) split_row(to, x + c * plane, w + 1 < s.W ? x + c * plane + 16 : zeros, part);
+}
+
+/// [P][Q/2][part]: two pixels' gradients as they were before pooling, of up to 16 channels.
+void split_gradients(uint8_t* to, const float* dy, const int32_t* winners, uint32_t channels, const Conv16Shape& s) {
+    const uint32_t P = s.P() / 2, Q = s.Q() / 2;
+    const uint64_t plane = uint64_t{P} * Q * 16, row = Q * panel_bytes;
+    alignas(64) float d[side * side], gradient[side * side], w[side * side], winner[side * side];   // [channel][sample], and turned
+    for (uint32_t i = channels * side; i < side * side; ++i) d[i] = w[i] = 0;
+    for (uint32_t p = 0; p < P; ++p, to += 2 * row)
+        for (uint32_t q = 0; q < Q; ++q, dy += 16, winners += 16) {
+            for (uint32_t k = 0; k < channels; ++k)
+                store(d + k * side, load(dy + k * plane)), store(w + k * side, (V)load(winners + k * plane));
+            transpose(gradient, side, d, side), transpose(winner, side, w, side);
+            for (int32_t place = 0; place < 4; ++place)
+                for (uint32_t j = 0; j < side / 2; ++j) {
+                    auto won = [&](uint32_t n) { return (I)load(winner + n * side) == place ? load(gradient + n * side) : V{}; };
+                    split(to + place / 2 * row + q * panel_bytes + (place % 2 * side / 2 + j) * 64, won(j), won(j + side / 2));
+                }
+        }
+}
+
+/// Of so many tiles from `first` on: sums (+)= the products of an image's pixels and their gradients.
+template <int count>
+void add_products(float* sums, bool add, const uint8_t* image, const uint8_t* gradients, uint32_t first, const Conv16Shape& s) {
+    auto each = [](auto f) {
+        [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>()), ...); }
+        (std::make_integer_sequence<int, count>());
+    };
+    each([&]<int i>(std::integral_constant<int, i>) {
+        if (add) tile_load<i>(sums + i * side * side);
+        else tile_zero<i>();
+    });
+    uint64_t at[count];   // the tile's first line, in the image
+    for (uint32_t i = 0; i < count; ++i)
+        at[i] = (uint64_t{(first + i) / row_tiles(s)} * s.W * s.C + (first + i) % row_tiles(s) * side) * 64;
+    for (uint32_t p = 0; p < s.P(); ++p)
+        for (uint32_t q = 0; q < s.Q(); q += 2, gradients += panel_bytes) {
+            const uint8_t* const pixel = image + (uint64_t{p} * s.W + q) * s.C * 64;
+            tile_load<5>(gradients), tile_load<6>(gradients + tile_bytes), tile_load<7>(gradients + 2 * tile_bytes);
+            each([&]<int i>(std::integral_constant<int, i>) {   // small ones first
+                tile_load<4>(pixel + at[i] + 2 * image_part(s)), tile_multiply<i, 4, 5>();
+                tile_load<4>(pixel + at[i] + image_part(s)), tile_multiply<i, 4, 6>(), tile_multiply<i, 4, 5>();
+                tile_load<4>(pixel + at[i]), tile_multiply<i, 4, 7>(), tile_multiply<i, 4, 6>(), tile_multiply<i, 4, 5>();
+            });
+        }
+    each([&]<int i>(std::integral_constant<int, i>) { tile_store<i>(sums + i * side * side, 64); });
+}
+
+void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_t* winners, const float* x, float* scratch,
+                             const Conv16Shape& s) {
+    constexpr void (*some[])(float*, bool, const uint8_t*, const uint8_t*, uint32_t, const Conv16Shape&) = {
+        add_products<1>, add_products<2>, add_products<3>, add_products<4>};
+    const uint64_t plane = uint64_t{s.P() / 2} * (s.Q() / 2) * 16;
+    auto* const image = reinterpret_cast<uint8_t*>(scratch);
+    uint8_t* const gradients = image + parts * image_part(s);
+    float* const sums = reinterpret_cast<float*>(gradients + gradients_of(s));
+    for (uint32_t k = 0; k < s.K; ++k) db[k] = 0;
+    {
+        const TileRegisters registers(side);
+        for (uint32_t g = 0; g < s.groups; ++g, x += uint64_t{s.C} * s.H * s.W * 16, dy += s.K * plane, winners += s.K * plane) {
+            split_pixels(image, x, s);
+            for (uint32_t k = 0; k < s.K; k += side) {
+                split_gradients(gradients, dy + k * plane, winners + k * plane, least(side, s.K - k), s);
+                for (uint32_t i = 0; i < all_tiles(s); i += 4)
+                    some[least(4, all_tiles(s) - i) - 1](sums + (uint64_t{k / side} * all_tiles(s) + i) * side * side, g > 0, image,
+                                                         gradients, i, s);
+            }
+            for (uint32_t k = 0; k < s.K; ++k) {
+                V sum{};
+                for (uint64_t i = 0; i < plane; i += 16) sum += load(dy + k * plane + i);
+                for (uint32_t n = 0; n < 16; ++n) db[k] += sum[n];
+            }
+        }
+    }
+    for (uint32_t k = 0; k < s.K; ++k)
+        for (uint32_t c = 0; c < s.C; ++c)
+            for (uint32_t r = 0; r < s.R; ++r)
+                for (uint32_t tap = 0; tap < s.S; ++tap) {
+                    const uint32_t line = tap * s.C + c;   // of the row
+                    *dw++ = sums[((uint64_t{k / side} * s.R + r) * row_tiles(s) * side + line) * side + k % side];
+                }
+}
+
 }   // namespace
 
 Conv16Kernels conv16_kernels() {
     Conv16Kernels made = avx512::conv16_kernels;
     made.packed = packed, made.pack = pack;
     made.forward_scratch = forward_scratch, made.forward = forward, made.forward_pooled = forward_pooled;
+    made.weights_scratch = weights_scratch, made.backward_weights_pooled = backward_weights_pooled;
     return made;
 }
 

@@ -21,6 +21,9 @@ enum class WeightOrder : uint8_t { forward, data, data_pooled };
 /// Q/2, 16] then, and so is `winners`, whose numbers say which of a window's places was taken (the first of equals, NaN before all), row by
 /// row.
 struct Conv16Kernels {
+    /// Samples [N, elements] and side by side [N/16, elements, 16], where there are zeros for those that are none.
+    void (*beside)(float* to, const float* from, uint64_t elements, uint32_t samples);
+    void (*apart)(float* to, const float* from, uint64_t elements, uint32_t samples);
     /// The weights [K, C, R, S] in the order that a pass reads them, and how many floats that are.
     uint64_t (*packed)(const Conv16Shape& shape, WeightOrder order);
     void (*pack)(float* packed, const float* w, const Conv16Shape& shape, WeightOrder order);
@@ -33,7 +36,8 @@ struct Conv16Kernels {
     /// each row, K P (Q + 2(S-1)) 16 floats.
     void (*backward_data)(float* dx, const float* dy, const int32_t* winners, const float* packed, float* scratch,
                           const Conv16Shape& shape);
-    /// scratch: sums by place in the group, K C R S 16 floats.  Samples that are none have dy = 0.
+    /// Floats of scratch that both want.  Samples that are none have dy = 0.
+    uint64_t (*weights_scratch)(const Conv16Shape& shape);
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const Conv16Shape& shape);
     void (*backward_weights_pooled)(float* dw, float* db, const float* dy, const int32_t* winners, const float* x, float* scratch,
                                     const Conv16Shape& shape);

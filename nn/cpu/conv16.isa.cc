@@ -141,6 +141,28 @@ void pack(float* to, const float* w, const Conv16Shape& s, WeightOrder order) {
                 }
 }
 
+void beside(float* to, const float* from, uint64_t elements, uint32_t samples) {
+    for (uint32_t n = 0; n < samples; n += 16, to += elements * 16, from += elements * 16) {
+        const uint32_t some = least(16, samples - n);
+        uint64_t e = 0;
+        for (; some == 16 && e + width <= elements; e += width)
+            for (uint32_t i = 0; i < 16; i += width) transpose(to + e * 16 + i, 16, from + i * elements + e, elements);
+        for (; e < elements; ++e)
+            for (uint32_t i = 0; i < 16; ++i) to[e * 16 + i] = i < some ? from[i * elements + e] : 0.0f;
+    }
+}
+
+void apart(float* to, const float* from, uint64_t elements, uint32_t samples) {
+    for (uint32_t n = 0; n < samples; n += 16, to += elements * 16, from += elements * 16) {
+        const uint32_t some = least(16, samples - n);
+        uint64_t e = 0;
+        for (; some == 16 && e + width <= elements; e += width)
+            for (uint32_t i = 0; i < 16; i += width) transpose(to + i * elements + e, elements, from + e * 16 + i, 16);
+        for (; e < elements; ++e)
+            for (uint32_t i = 0; i < some; ++i) to[i * elements + e] = from[e * 16 + i];
+    }
+}
+
 uint64_t forward_scratch(const Conv16Shape&) { return 0; }
 
 void forward(float* y, const float* x, const float* w, const float* bias, float*, const Conv16Shape& s) {
@@ -377,6 +399,9 @@ float over_samples(const float* sums) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/// Sums by place in the group.
+uint64_t weights_scratch(const Conv16Shape& s) { return s.K * s.C * s.taps() * 16; }
+
 /// db, and dw from sums by place in the group.
 void weights_finish(float* dw, float* db, const float* dy, const float* scratch, uint64_t y_plane, const Conv16Shape& s) {
     const uint64_t weights = s.K * s.C * s.taps();
@@ -522,8 +547,17 @@ void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_
 }   // namespace
 
 extern const Conv16Kernels conv16_kernels;
-const Conv16Kernels conv16_kernels = {packed,         pack,          forward_scratch,  forward,
-                                      forward_pooled, backward_data, backward_weights, backward_weights_pooled};
+const Conv16Kernels conv16_kernels = {beside,
+                                      apart,
+                                      packed,
+                                      pack,
+                                      forward_scratch,
+                                      forward,
+                                      forward_pooled,
+                                      backward_data,
+                                      weights_scratch,
+                                      backward_weights,
+                                      backward_weights_pooled};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

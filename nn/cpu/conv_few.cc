@@ -101,12 +101,17 @@ Status conv_few(Build& b) {
     auto winners_at = [=](const Frame& frame, uint64_t first) {
         return pools ? reinterpret_cast<int32_t*>(frame.at(winners)) + first : nullptr;
     };
+    auto of = [whole, most = b.samples](uint32_t samples) {
+        Conv16Shape shape = whole;
+        if (samples != most) shape.groups = samples / 16;   // of blocks computed together
+        return shape;
+    };
     auto forward = [=, &kernels](const Frame& frame, float* to, int32_t* won, const float* from, const Conv16Shape& shape) {
         if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
         else kernels.forward(to, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
     };
     list.forward.emplace_back(
-        [=](Frame& frame) { return forward(frame, frame.at(y.value), winners_at(frame, 0), frame.at(x1), whole), Status{}; });
+        [=](Frame& frame) { return forward(frame, frame.at(y.value), winners_at(frame, 0), frame.at(x1), of(frame.samples)), Status{}; });
     if (strips.count > 1) {
         x2 = b.kept(Build::plain({x_cut.strip_floats()}));
         list.forward.emplace_back([=](Frame& frame) {
@@ -118,7 +123,7 @@ Status conv_few(Build& b) {
     }
     if (!b.training) return {};
 
-    const uint64_t count = l.weights, sums = count * 16, own = count + l.biases;
+    const uint64_t count = l.weights, sums = kernels.weights_scratch(whole), own = count + l.biases;
     const Tensor dw = b.weight(Place::gradient, w.desc), memory = b.scratch(sums + y_cut.strip_floats() + own);
     const FloatKernels& plain = float_kernels(isa_best());
     auto weights = [=, &kernels](const Frame& frame, float* to, const float* dy, uint64_t won, const float* from,
@@ -128,9 +133,10 @@ Status conv_few(Build& b) {
         else kernels.backward_weights(to, db, dy, from, scratch, shape);
     };
     list.weights.emplace_back([=, &plain](Frame& frame) {
-        float* dy = frame.at(y.gradient);
-        if (pools) plain.relu_backward(dy, frame.at(y.value), y.value.bytes() / sizeof(float));
-        if (whole.groups > 0) weights(frame, frame.at(dw), dy, 0, frame.at(x1), whole);
+        const uint64_t group = frame.first / 16, place = group * y_cut.image_floats();
+        float* dy = frame.at(y.gradient) + place;
+        if (pools) plain.relu_backward(dy, frame.at(y.value) + place, (frame.count + 15) / 16 * y_cut.image_floats());
+        if (whole.groups > 0) weights(frame, frame.at(dw), dy, place, frame.at(x1) + group * x_cut.image_floats(), of(frame.count));
         if (strips.count == 1) return Status{};
         float *dy2 = frame.at(memory) + sums, *more = dy2 + y_cut.strip_floats();
         cut(y_cut, dy2, dy + y_last);
@@ -148,7 +154,7 @@ Status conv_few(Build& b) {
     GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
         float *dy = frame.at(y.gradient), *scratch = frame.at(rows), *dy2 = scratch + edged, *dx2 = dy2 + y_cut.strip_floats();
-        kernels.backward_data(frame.at(dx), dy, winners_at(frame, 0), frame.at(w2), scratch, whole);
+        kernels.backward_data(frame.at(dx), dy, winners_at(frame, 0), frame.at(w2), scratch, of(frame.samples));
         if (strips.count == 1) return Status{};
         cut(y_cut, dy2, dy + y_last);
         kernels.backward_data(dx2, dy2, winners_at(frame, y_last), frame.at(w2), scratch, strip);

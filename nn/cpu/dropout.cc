@@ -30,19 +30,20 @@ Status dropout(Build& b) {
     uint64_t plane = x.value.bytes() / sizeof(float) / b.samples / planes;
     auto run = [&kernels, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
         float* at = frame.at(tensor);
-        DropoutKey key{.seed = dropout_mixed(layer_seed, frame.id.step),
+        DropoutKey key{.seed = dropout_mixed(layer_seed, frame.blocks[0].id.step),
                        .sample = 0,
                        .first = 0,
                        .stride = halves,
                        .drop = drop,
                        .scale = static_cast<float>(65536.0 / (65536.0 - drop))};
-        for (uint32_t n = 0; n < frame.samples->count; ++n) {
-            key.sample = uint64_t{frame.id.block} << 32 | n;
-            for (uint32_t p = 0; p < planes; ++p, at += plane) {
-                key.first = static_cast<uint32_t>(p / 2 * pixels * 2 + p % 2);
-                kernels.dropout(at, plane, key);
+        for (const Block& block : frame.blocks)
+            for (uint32_t n = 0; n < block.samples.count; ++n) {
+                key.sample = uint64_t{block.id.block} << 32 | n;
+                for (uint32_t p = 0; p < planes; ++p, at += plane) {
+                    key.first = static_cast<uint32_t>(p / 2 * pixels * 2 + p % 2);
+                    kernels.dropout(at, plane, key);
+                }
             }
-        }
         return Status{};
     };
     b.operations->forward.emplace_back([run, x](Frame& frame) { return frame.training ? run(frame, x.value) : Status{}; });

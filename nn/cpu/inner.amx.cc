@@ -60,7 +60,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
                                .height = least(2 * rows, samples - panel * rows),
                                .width = now.columns,
                                .add = add || now.term > 0},
-                              a + panel * chunks * panel_bytes, now.to, chunks, [&] {
+                              a + panel * chunks * panel_bytes, now.to, {chunks}, [&] {
                                   for (uint32_t square = 0; square < each && next.make(); ++square) {
                                   }
                               });
@@ -81,40 +81,55 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 // ---- gradients of weights --------------------------------------------------------------------------------------------------------------
 
-uint64_t packed(const InnerShape& s) { return uint64_t{blocks(s.N, chunk)} * blocks(s.C, wide) * (2 * panel_bytes / sizeof(float)); }
+constexpr uint32_t samples_most = 128;   // that are multiplied at a time
+
+uint64_t packed(const InnerShape& s) {   // at most a tile more for the last terms than they would be as a chunk
+    return blocks(s.C, wide) * 2 * (uint64_t{blocks(s.N, chunk)} * panel_bytes + tile_bytes) / sizeof(float);
+}
 
 /// Calls f(first sample, how many, strip's column, where its parts are).
 template <typename F>
 void each_strip(float* memory, const InnerShape& s, F f) {
     uint8_t* at = reinterpret_cast<uint8_t*>(memory);
-    for (uint32_t n = 0; n < s.N; n += straight_terms)
+    for (uint32_t n = 0; n < s.N; n += samples_most)
         for (uint32_t c = 0; c < s.C; c += wide) {
-            const uint32_t samples = least(straight_terms, s.N - n);
+            const uint32_t samples = least(samples_most, s.N - n);
             f(n, samples, c, at);
-            at += 2 * blocks(samples, chunk) * panel_bytes;
+            at += 2 * terms_of(samples).bytes();
         }
 }
 
 void pack(float* to, const float* x, const InnerShape& s) {
     const Matrix m{x, s.C, false};
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t c, uint8_t* at) {
-        Strip strip{&m, at, n, c, samples, least(wide, s.C - c)};
+        const Terms terms = terms_of(samples);
+        const uint32_t columns = least(wide, s.C - c), whole = least(samples, terms.chunks * chunk);
+        Strip strip{&m, at, n, c, whole, columns};
         make_all(strip);
+        at += 2 * terms.chunks * panel_bytes;
+        for (uint32_t i = 0; i < columns; i += side, at += terms.last_bytes())
+            split_last_terms(at, m.at(n + whole, c + i), s.C, terms, samples - whole, least(side, columns - i));
     });
 }
 
-void backward_weights(float* dw, const float* dy, const float*, const float* in_strips, const InnerShape& s, uint32_t first, uint32_t end) {
+void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, const float* in_strips, const InnerShape& s, uint32_t first,
+                      uint32_t end) {
     const TileRegisters registers(side);
-    alignas(64) uint8_t factor[panels_bytes(wide, straight_terms)];
-    for (uint32_t k = first; k < end; k += wide, dw += uint64_t{wide} * s.C) {
+    alignas(64) uint8_t factor[2 * terms_of(samples_most - chunk + side + few).bytes()];   // the most
+    for (uint32_t k = first; k < end; k += wide, dw += wide * apart) {
         const uint32_t outputs = least(wide, end - k);
         each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t c, const uint8_t* at) {
-            const uint32_t chunks = blocks(samples, chunk);
-            for (uint32_t i = 0; c == 0 && i < outputs; i += side)
-                split_turned(factor + i / side * chunks * panel_bytes, dy + uint64_t{n} * s.K + k + i, s.K, samples,
-                             least(side, outputs - i));
-            tiles_product({.to = dw + c, .stride = s.C, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
-                          factor, at, chunks, [] {});
+            const Terms terms = terms_of(samples);
+            const uint32_t whole = least(samples, terms.chunks * chunk);
+            for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
+                const float* const from = dy + uint64_t{n} * s.K + k + i;
+                const uint32_t across = least(side, outputs - i);
+                uint8_t* const last = factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes();
+                split_turned(factor + i / side * terms.chunks * panel_bytes, from, s.K, whole, across);
+                split_last_turned(last, from + uint64_t{whole} * s.K, s.K, terms, samples - whole, across);
+            }
+            tiles_product({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
+                          factor, at, terms, [] {});
         });
     }
 }

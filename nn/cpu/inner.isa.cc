@@ -341,8 +341,8 @@ constexpr auto outputs_all(std::index_sequence<i...>) {
     return std::array{outputs_of<i + 1>...};
 }
 
-void backward_weights(float* dw, const float* dy, const float* x, const float* in_strips, const InnerShape& s, uint32_t first,
-                      uint32_t end) {
+void backward_weights(float* dw, uint64_t apart, const float* dy, const float* x, const float* in_strips, const InnerShape& s,
+                      uint32_t first, uint32_t end) {
     constexpr auto numbers = outputs_all(std::make_index_sequence<rows>());
     constexpr uint32_t nothing[together] = {}, few = 8;
     struct {
@@ -350,7 +350,7 @@ void backward_weights(float* dw, const float* dy, const float* x, const float* i
         uint16_t list[together];
         float factor[together * rows];
     } tiles[sorted_most / rows + 2];
-    for (uint32_t k = first; k < end; k += sorted_most, dw += uint64_t{sorted_most} * s.C) {
+    for (uint32_t k = first; k < end; k += sorted_most, dw += sorted_most * apart) {
         const uint32_t some = least(sorted_most, end - k);
         uint8_t order[sorted_most];
         sort_outputs(order, dy + k, s, some);
@@ -377,7 +377,7 @@ void backward_weights(float* dw, const float* dy, const float* x, const float* i
                        .ahead = from,
                        .ahead_offset = nothing};
                 for (uint32_t row = 0; row < tile.height; ++row) {
-                    t.to[row] = dw + uint64_t{order[tile.i + row]} * s.C + c;
+                    t.to[row] = dw + order[tile.i + row] * apart + c;
                     for (uint32_t line = 0; line < strip; line += 16) __builtin_prefetch(t.to[row] + line, 1);
                 }
                 run(t, tile.height, least(strip, s.C - c));

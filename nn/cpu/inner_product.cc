@@ -9,19 +9,23 @@
 namespace gradcast::cpu {
 namespace {
 
-constexpr uint32_t few_samples = 48, few_outputs = 16;   // packing weights takes longer than it saves
-constexpr uint32_t tiled_samples = 32;                   // AMX is faster from here on
+constexpr uint32_t few_samples = 48, few_outputs = 16;     // packing weights takes longer than it saves
+constexpr uint32_t tiled_samples = 32, tiled_least = 12;   // AMX is faster from here on, and hardly slower for such a block alone
 constexpr uint64_t tiled_weights = 128 * 1024;
-constexpr uint32_t tiled_rows = 32;          // that it computes together
-constexpr uint64_t in_pieces = 256 * 1024;   // parameters: more than what is still in the second-level cache when all are there
-constexpr uint32_t piece = 32 * 1024;        // of them
+constexpr uint32_t tiled_rows = 64;   // that it computes together
+// Parameters whose gradient is offered in pieces: more than what is still in the second-level cache when all are there; of several blocks
+// more than what stays in the first-level cache until all have been added.
+constexpr uint64_t in_pieces_from = 256 * 1024, in_pieces_of_several = 32 * 1024;
+constexpr uint32_t piece = 32 * 1024;   // of them
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const InnerShape shape{b.samples, static_cast<uint32_t>(l.in.elements()), l.out.C};
-    const Isa level = b.level(b.training && b.least >= tiled_samples && l.weights > tiled_weights && shape.K > few_outputs);
+    const uint32_t C = static_cast<uint32_t>(l.in.elements()), K = l.out.C;
+    auto shape = [C, K](uint32_t samples) { return InnerShape{samples, C, K}; };
+    const Isa level = b.level(b.training && b.least >= tiled_least && b.least * b.together >= tiled_samples && l.weights > tiled_weights &&
+                              K > few_outputs);
     const InnerKernels& kernels = inner_kernels(level);
     const bool tiled = level == Isa::amx;
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
@@ -32,41 +36,53 @@ Status inner_float(Build& b) {
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
     const Activation y = b.activation = b.flows(Build::plain({b.samples, l.out.C, 1, 1}), true);
-    const bool packed_forward = tiled || (shape.K > few_outputs && (!b.training || shape.N >= few_samples));   // evaluations: all
+    const bool packed_forward = tiled || (K > few_outputs && (!b.training || b.samples >= few_samples));   // evaluations: all
     const Tensor memory = b.scratch(kernels.memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
-        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape);
-        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape);
+        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape(frame.samples));
+        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape(frame.samples));
         return Status{};
     });
     if (!b.training) return {};
 
-    const uint64_t packs = kernels.packed(shape);
-    const Tensor packed = packs ? b.scratch(packs) : Tensor{};   // from the first rows to the last: nobody else is there between pieces
-    auto rows = [=, &kernels](Frame& frame, uint32_t first, uint32_t end) {   // with the last ones the biases, wherever the others are
-        float *to = frame.at(dw), *const biases = biased && end == shape.K ? to + uint64_t{end - first} * shape.C : nullptr;
-        if (packs && first == 0) kernels.pack(frame.at(packed), frame.at(x1), shape);
-        kernels.backward_weights(to, frame.at(y.gradient), frame.at(x1), packs ? frame.at(packed) : nullptr, shape, first, end);
-        if (biases) kernels.backward_bias(biases, frame.at(y.gradient), shape);
-        return uint64_t{end - first} * shape.C + (biases ? shape.K : 0);
+    // From the first rows to the last, nobody else being there between pieces: x of each block in another order, and the rows of a piece.
+    // Those are an odd number of lines apart, or all their beginnings would share a few sets of the first-level cache.
+    const uint64_t packs = kernels.packed(shape(b.most)), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
+    const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
+    const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
+    const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));
+    auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
+        const float *of = frame.at(x1) + uint64_t{frame.first} * C, *dy = frame.at(y.gradient) + uint64_t{frame.first} * K;
+        float* const strips = packs ? frame.at(space) + frame.block * packs : nullptr;
+        if (packs && first == 0) kernels.pack(strips, of, shape(frame.count));
+        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame.count), first, end);
     };
-    list.weights.emplace_back([rows, shape](Frame& frame) { return rows(frame, 0, shape.K), Status{}; });
-    if (l.parameters() >= in_pieces) {
-        const uint32_t step = std::max(piece / shape.C, tiled ? tiled_rows : 1);
-        list.pieces = [rows, shape, step, dw](Frame& frame, uint64_t first) {
-            const auto row = static_cast<uint32_t>(first / shape.C);
-            const uint64_t count = rows(frame, row, std::min(row + step, shape.K));
-            return Buffer{reinterpret_cast<std::byte*>(frame.at(dw)), nullptr, count * sizeof(float), 0};
+    auto biases = [=, &kernels](Frame& frame) {
+        float* const to = frame.at(dw) + uint64_t{K} * C;
+        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame.count));
+        return to;
+    };
+    list.weights.emplace_back([=](Frame& frame) {
+        rows(frame, frame.at(dw), C, 0, K);
+        if (biased) biases(frame);
+        return Status{};
+    });
+    if (in_pieces)
+        list.pieces = [=](Frame& frame, uint64_t first) {
+            const auto row = static_cast<uint32_t>(first / C), end = std::min(row + step, K);
+            if (row == K) return GradientPart{biases(frame), K};
+            float* const to = frame.at(space) + made;
+            rows(frame, to, apart, row, end);
+            return GradientPart{to, C, end - row, apart};
         };
-    }
     if (!x.learns) return {};
 
     Tensor dx;
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, order, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape);
+        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape(frame.samples));
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

@@ -20,13 +20,16 @@ Status loss(Build& b, Sample sample) {
     b.operations->forward.emplace_back([x, classes, sample](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
-        for (uint32_t n = 0; n < frame.samples->count; ++n, row += classes) {
-            auto label = static_cast<uint32_t>(frame.samples->labels[n]);
-            auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
-            sample(std::span(row, classes), drow, label, best, frame.loss);
-            frame.right += classes > 1 && best == label;   // one output: a regression, where nothing is right
-            if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
-            if (drow) drow += classes;
+        for (size_t block = 0; block < frame.blocks.size(); ++block) {
+            const Samples& samples = frame.blocks[block].samples;
+            for (uint32_t n = 0; n < samples.count; ++n, row += classes) {
+                auto label = static_cast<uint32_t>(samples.labels[n]);
+                auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
+                sample(std::span(row, classes), drow, label, best, frame.loss[block]);
+                frame.right += classes > 1 && best == label;                            // one output: a regression, where nothing is right
+                if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);   // of an evaluation, which is one block
+                if (drow) drow += classes;
+            }
         }
         return Status{};
     });

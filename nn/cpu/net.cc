@@ -44,7 +44,12 @@ public:
     const char* kernels() const override { return kernels_name_; }
     std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
     void refresh() override;
-    Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
+    Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override {
+        const Block one{id, samples};
+        return blocks(lane, {&one, 1}, sink);
+    }
+    uint32_t together() const override { return together_; }
+    Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
@@ -56,7 +61,12 @@ private:
     Status forward(const Program& program, Frame& frame, StepId step);
     void input(const Program& program, Frame& frame);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
-    /// Offers the layer's gradient bit by bit.
+    /// The frame's gradients of weights are now those of that block, and the layer's go where those of block `place` are.
+    void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
+    Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
+    bool sample_by_sample(std::span<const ProgramSize> sizes) const;
+    void plan_gradients(Build& build);
+    /// Offers the layer's gradients bit by bit.
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(uint32_t lane, size_t layer);
@@ -75,11 +85,18 @@ private:
     std::vector<bool> merged_;                // by layer: computed with the one before it
     bool input_beside_ = false;               // the first layer wants 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
-    bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
-    std::vector<WeightCopies> copies_;        // by layer
-    std::vector<size_t> copied_;              // the layers that have any
+    struct Gradients {                        // of one bucket, in a lane's memory for them
+        uint64_t first = 0, apart = 0;        // where those of the first block are, floats, and how far behind those of the next
+    };
+    std::vector<Gradients> gradients_;   // by bucket
+    std::vector<uint32_t> in_bucket_;    // by layer: where its gradient is; none: ~0
+    bool statistics_ = false;            // bucket 0 is not learnt but holds running statistics
+    std::vector<WeightCopies> copies_;   // by layer
+    std::vector<size_t> copied_;         // the layers that have any
     std::vector<Piece> pieces_;
     std::vector<Program> programs_;   // ascending sizes
+    uint32_t together_ = 1;           // blocks computed at a time; where it is more than one:
+    Program all_;                     // for that many of the largest
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
@@ -108,7 +125,9 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr uint64_t apply_piece_most = 64 * 1024;   // elements
+constexpr uint32_t together_samples = 128;              // more share what is read once for all no better
+constexpr uint64_t together_floats = 4 * 1024 * 1024;   // activations of a lane that may be there to compute blocks together
+constexpr uint64_t apply_piece_most = 64 * 1024;        // elements
 constexpr uint64_t apply_chunk =
     512;   // of them, turned to float at a time: with parameters and state a small part of the first-level cache
 constexpr uint64_t apply_alone = 128 * 1024;   // elements that are done before other threads have awoken
@@ -154,6 +173,54 @@ Status CpuNet::make(Build& build, Program& program) {
     return {};
 }
 
+/// A layer's output and its input's gradient have the same bits for a sample whatever others there are, and gradients of weights can be had
+/// of some of them.
+bool CpuNet::sample_by_sample(std::span<const ProgramSize> sizes) const {
+    uint64_t floats = layers_[0].in.elements();   // of a sample's activations
+    bool beside = false;                          // 16 samples lie side by side, so that blocks begin at multiples of 16
+    for (uint32_t i = 0; i < layers_.size(); ++i) {
+        const Layer& layer = layers_[i];
+        floats += layer.out.elements();
+        if (layer.takers > 1) return false;
+        if (merged_[i]) continue;
+        switch (layer.kind) {
+            case Kind::inner_product:
+            case Kind::relu:
+            case Kind::dropout:
+            case Kind::softmax_cross_entropy:
+            case Kind::squared_loss: break;
+            case Kind::conv:
+                if (!conv_few_fits(layer)) return false;
+                beside = true;
+                break;
+            default: return false;
+        }
+    }
+    for (const ProgramSize& size : sizes)
+        if (size.training && beside && size.samples % 16 != 0) return false;
+    return config_.precision == Precision::f32 && floats * together_samples <= together_floats;
+}
+
+void CpuNet::plan_gradients(Build& build) {
+    uint64_t floats = 0;
+    for (const Bucket& bucket : layout_.buckets) {
+        // Of a layer whose gradient is offered in pieces only that of one block is ever there as a whole: it may be written over what the
+        // blocks before had behind theirs.
+        uint64_t behind = together_ > 1 ? bucket.count : 0;
+        for (uint32_t i = 0; i < all_.layers.size(); ++i)
+            if (bucket_of_layer_[i] == gradients_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
+        gradients_.push_back({together_ > 1 ? floats : bucket.offset, behind});
+        floats += bucket.count + (together_ - 1) * behind;
+    }
+    build.bytes[static_cast<size_t>(Place::gradient)] = floats * sizeof(float);
+    for (const Layer& layer : layers_) {
+        const auto at = std::find_if(layout_.buckets.begin(), layout_.buckets.end(), [&layer](const Bucket& bucket) {
+            return layer.parameters() && layer.offset >= bucket.offset && layer.offset < bucket.offset + bucket.count;
+        });
+        in_bucket_.push_back(at == layout_.buckets.end() ? ~0u : static_cast<uint32_t>(at - layout_.buckets.begin()));
+    }
+}
+
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
     OneThread one;
     GC_ASSERT(config.lanes >= 1 && config.samples_max >= 1);
@@ -183,18 +250,25 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     GC_TRY(kernels_name(config.precision, &kernels_name_));
     Build build(engine, config, layers_);
     build.least = ~0u;
-    for (const ProgramSize& size : program_sizes(config))
-        if (size.training) build.least = std::min(build.least, size.samples);
-    for (const ProgramSize& size : program_sizes(config)) {
+    const std::vector<ProgramSize> sizes = program_sizes(config);
+    for (const ProgramSize& size : sizes)
+        if (size.training) build.least = std::min(build.least, size.samples), build.most = size.samples;
+    for (const ProgramSize& size : sizes) {
         programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
+    }
+    if (sample_by_sample(sizes)) together_ = std::clamp(together_samples / build.most, 1u, together_most);
+    if (together_ > 1) {
+        build.together = together_;
+        all_.samples = together_ * build.most, all_.training = true;
+        GC_TRY(make(build, all_));
     }
     if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
     calls_ = std::move(build.calls);
     for (size_t i = 0; i < copies_.size(); ++i)
         if (!copies_[i].refresh.empty()) copied_.push_back(i);
 
-    build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
+    plan_gradients(build);
     constexpr std::array<const char*, place_count> purposes = {
         "activations", "activation gradients", "activation gradients", "kernel scratch", "gradients", nullptr, nullptr};
     memory_.resize(config.lanes);
@@ -235,37 +309,40 @@ void CpuNet::refresh() {
 }
 
 void CpuNet::input(const Program& program, Frame& frame) {
-    const Samples& samples = *frame.samples;
     Shape padded = layers_[0].in;
     float* image = frame.at(program.input);
     const uint64_t plane = uint64_t{padded.H} * padded.W, lines = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / lines;
-    const uint8_t* pixels = samples.images;
-    auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
-    auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
     // The padding is written every time: nothing in a lane's memory outlives its block.
-    if (input_beside_) {
-        const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
-        auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };
-        for (uint32_t first = 0; first < program.samples; first += 16) {
-            const uint32_t some = std::min(16u, samples.count - std::min(first, samples.count));
-            for (uint32_t c = 0; c < spec_.C; ++c) {
-                pad(edge);
-                for (uint64_t h = 0; h < lines; ++h, image += row * 16) {
-                    if (h) pad(spec_.pad * 32);
-                    kernels_.normalise16(image, pixels + first * stride + (uint64_t{c} * lines + h) * row, stride, some, row, scale(c),
-                                         shift(c));
+    if (spec_.pad && !input_beside_) std::fill_n(image, padded.elements() * frame.samples, 0.0f);
+    uint32_t filled = 0;
+    for (const Block& block : frame.blocks) {
+        const Samples& samples = block.samples;
+        const uint8_t* pixels = samples.images;
+        auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
+        auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
+        if (input_beside_) {
+            const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
+            auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };
+            for (uint32_t first = 0; first < samples.count; first += 16, filled += 16)
+                for (uint32_t c = 0; c < spec_.C; ++c) {
+                    pad(edge);
+                    for (uint64_t h = 0; h < lines; ++h, image += row * 16) {
+                        if (h) pad(spec_.pad * 32);
+                        kernels_.normalise16(image, pixels + first * stride + (uint64_t{c} * lines + h) * row, stride,
+                                             std::min(16u, samples.count - first), row, scale(c), shift(c));
+                    }
+                    pad(edge);
                 }
-                pad(edge);
-            }
+            continue;
         }
-        return;
+        filled += samples.count;
+        for (uint32_t n = 0; n < samples.count; ++n)
+            for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
+                for (uint64_t h = 0; h < lines; ++h, pixels += row)
+                    kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale(c), shift(c));
     }
-    std::fill_n(image, padded.elements() * (spec_.pad ? program.samples : 0), 0.0f);
-    std::fill_n(image + padded.elements() * samples.count, padded.elements() * (program.samples - samples.count), 0.0f);
-    for (uint32_t n = 0; n < samples.count; ++n)
-        for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
-            for (uint64_t h = 0; h < lines; ++h, pixels += row)
-                kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale(c), shift(c));
+    const uint32_t all = input_beside_ ? (frame.samples + 15) / 16 * 16 : frame.samples;
+    if (filled < all) std::fill_n(image, padded.elements() * (all - filled), 0.0f);   // of an evaluation
 }
 
 Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass) {
@@ -281,7 +358,8 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
     const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
     input(program, frame);
     if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
-    frame.loss = 0, frame.right = 0;
+    frame.loss.fill(0), frame.right = 0;
+    for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
     for (size_t i = 0; i < layers_.size(); ++i) {
         if (cancelled(step)) return step_cancelled;
         GC_TRY(run(program.layers[i].forward, frame, i, Pass::forward));
@@ -289,54 +367,75 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
     return {};
 }
 
+Buffer CpuNet::gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const {
+    const auto [first, apart] = gradients_[bucket];
+    return memory_[frame.lane][static_cast<size_t>(Place::gradient)].part((first + block * apart) * sizeof(float),
+                                                                          layout_.buckets[bucket].count * sizeof(float));
+}
+
+void CpuNet::turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const {
+    frame.block = block, frame.first = frame.begins[block], frame.count = frame.blocks[block].samples.count;
+    if (const uint32_t bucket = in_bucket_[layer]; bucket != ~0u)
+        frame.base[static_cast<size_t>(Place::gradient)] =
+            gradient_of(frame, bucket, place).host - layout_.buckets[bucket].offset * sizeof(float);
+}
+
 Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken) {
-    const uint32_t number = bucket_of_layer_[layer];
-    if (!operations.pieces || operations.weights.size() != 1 || trace_ || number == ~0u)
+    const uint32_t bucket = bucket_of_layer_[layer];
+    if (!operations.pieces || operations.weights.size() != 1 || trace_ || bucket == ~0u)
         return {};   // what else there is would be left out
-    // The layer is the bucket's first; those behind it are there.
     struct Pieces {
+        const CpuNet& net;
         const Operations& operations;
-        const Bucket& bucket;
-        const uint64_t own;
+        const size_t layer;
+        const uint32_t bucket;
         Frame& frame;
-        const Buffer gradient;
-    } const pieces{operations, layout_.buckets[number], layers_[layer].parameters(), frame,
-                   memory_[frame.lane][static_cast<size_t>(Place::gradient)]};
-    auto piece = [&pieces](uint64_t first) {   // one pointer, which a std::function takes without memory of its own
-        const Bucket& bucket = pieces.bucket;
-        if (first < pieces.own) return pieces.operations.pieces(pieces.frame, first);
-        return pieces.gradient.part((bucket.offset + first) * sizeof(float), (bucket.count - first) * sizeof(float));
+        GradientPart operator()(uint32_t block, uint64_t first) const {
+            if (first < net.layers_[layer].parameters()) {
+                net.turn_to(frame, block, layer, 0);
+                return operations.pieces(frame, first);
+            }
+            const Buffer all = net.gradient_of(frame, bucket, block);   // the layer is the bucket's first; those behind it are there
+            return {all.as<float>() + first, all.bytes / sizeof(float) - first};
+        }
+    } const pieces{*this, operations, layer, bucket, frame};
+    auto piece = [&pieces](uint32_t block, uint64_t first) {   // one pointer, which a std::function takes without memory of its own
+        return pieces(block, first);
     };
     Status status;
-    *taken = sink.pieces(frame.lane, frame.id, number, piece, &status);
+    *taken = sink.pieces(frame.lane, frame.blocks, bucket, piece, &status);
     return status;
 }
 
-Status CpuNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
+Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
     OneThread one;
-    GC_ASSERT(lane < frames_.size());
-    GC_TRY(samples_check(spec_, samples));
-    Program* program = nullptr;
-    GC_TRY(program_find(programs_, samples.count, true, &program));
+    GC_ASSERT(lane < frames_.size() && all.size() >= 1 && all.size() <= together_);
     Frame& frame = frames_[lane];
-    frame.samples = &samples, frame.predicted = nullptr, frame.id = id, frame.training = true;
-    GC_TRY(forward(*program, frame, id.step));
-    sink.loss(lane, id, frame.loss);
-    auto complete = [&](uint32_t bucket) {
-        const Bucket& range = layout_.buckets[bucket];
-        Buffer gradient = memory_[lane][static_cast<size_t>(Place::gradient)];
-        return sink.bucket(lane, id, bucket, gradient.part(range.offset * sizeof(float), range.count * sizeof(float)));
-    };
-    if (statistics_) GC_TRY(complete(0));   // the forward pass has made them
-    for (size_t i = layers_.size(); i-- > 0;) {
-        if (cancelled(id.step)) return step_cancelled;
+    frame.blocks = all, frame.predicted = nullptr, frame.training = true, frame.samples = 0;
+    Program* program = nullptr;
+    const StepId step = all[0].id.step;
+    for (const auto& [id, samples] : all) {
+        GC_ASSERT(id.step == step);
+        GC_TRY(samples_check(spec_, samples));
+        GC_TRY(program_find(programs_, samples.count, true, &program));
+        frame.samples += samples.count;
+    }
+    if (together_ > 1) program = &all_;
+    GC_TRY(forward(*program, frame, step));
+    for (size_t i = 0; i < all.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
+    if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
+    for (size_t layer = layers_.size(); layer-- > 0;) {
+        if (cancelled(step)) return step_cancelled;
+        const Operations& operations = program->layers[layer];
         bool taken = false;
-        GC_TRY(in_pieces(program->layers[i], i, frame, sink, &taken));
-        if (!taken) {
-            GC_TRY(run(program->layers[i].weights, frame, i, Pass::backward_weights));
-            if (bucket_of_layer_[i] != ~0u) GC_TRY(complete(bucket_of_layer_[i]));
+        GC_TRY(in_pieces(operations, layer, frame, sink, &taken));
+        for (uint32_t i = 0; !taken && i < all.size(); ++i) {
+            turn_to(frame, i, layer, i);
+            GC_TRY(run(operations.weights, frame, layer, Pass::backward_weights));
+            if (const uint32_t bucket = bucket_of_layer_[layer]; bucket != ~0u)
+                GC_TRY(sink.bucket(lane, all[i].id, bucket, gradient_of(frame, bucket, i)));
         }
-        GC_TRY(run(program->layers[i].data, frame, i, Pass::backward_data));
+        GC_TRY(run(operations.data, frame, layer, Pass::backward_data));
     }
     return {};
 }
@@ -348,9 +447,10 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));
     Frame& frame = frames_[lane];
-    frame.samples = &samples, frame.predicted = predicted, frame.training = false;
+    const Block only{{}, samples};
+    frame.blocks = {&only, 1}, frame.samples = program->samples, frame.predicted = predicted, frame.training = false;
     GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation
-    *right = frame.right, *loss = frame.loss;
+    *right = frame.right, *loss = frame.loss[0];
     return {};
 }
 
@@ -362,8 +462,9 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
     const double unit = from.units[piece.group - bucket.group];
     float gradient[apply_chunk];
     piece.digest = 0;
-    for (uint64_t i = 0; i < piece.count; i += apply_chunk) {
-        const uint64_t count = std::min(apply_chunk, piece.count - i), offset = piece.offset + i, word = offset - bucket.offset;
+    for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
+        const uint64_t offset = piece.offset + i, word = offset - bucket.offset;
+        count = std::min(apply_chunk - offset % digest_row, piece.count - i);   // digests are fastest of whole rows
         switch (sum.word) {
             case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
             case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;

@@ -13,15 +13,18 @@ Status relu(Build& b) {
     b.activation = x;
     b.activation.rectified = false;
     const bool narrow = x.value.desc.data_type == dnnl_bf16;
-    const uint64_t count = x.value.bytes() / (narrow ? 2 : 4);   // padding of blocked orders included: it is zero and stays so
+    const uint64_t all = x.value.bytes() / (narrow ? 2 : 4);   // padding of blocked orders included: it is zero and stays so
+    const uint32_t samples = b.samples;
     if (!x.rectified)
-        b.operations->forward.emplace_back([&kernels, x, count, narrow](Frame& frame) {
+        b.operations->forward.emplace_back([&kernels, x, all, samples, narrow](Frame& frame) {
+            const uint64_t count = frame.part(all, samples);
             narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
             return Status{};
         });
     if (!x.learns) return {};
     if (after.empty() && !narrow) b.activation.mask = &b.operations->data;
-    b.operations->data.emplace_back([&kernels, x, count, narrow](Frame& frame) {
+    b.operations->data.emplace_back([&kernels, x, all, samples, narrow](Frame& frame) {
+        const uint64_t count = frame.part(all, samples);
         if (narrow) kernels.relu_backward_bf16(frame.bf16_at(x.gradient), frame.bf16_at(x.value), count);
         else kernels.relu_backward(frame.at(x.gradient), frame.at(x.value), count);
         return Status{};

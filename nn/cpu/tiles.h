@@ -39,11 +39,11 @@ inline __attribute__((always_inline)) void split(uint8_t* to, V first, V second,
 }
 
 /// A row of a's: 32 terms, the first 16 and the others.
-inline void split_row(uint8_t* to, const float* from, const float* others) {
+inline void split_row(uint8_t* to, const float* from, const float* others, uint64_t part_stride = tile_bytes) {
     auto both = [=](uint32_t at) {
         return (V)_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(from + at)), _mm256_loadu_ps(others + at), 1);
     };
-    split(to, both(0), both(8));
+    split(to, both(0), both(8), part_stride);
 }
 inline void split_row(uint8_t* to, const float* from) { split_row(to, from, from + side); }
 
@@ -122,6 +122,85 @@ inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32
     }
 }
 
+// ---- few terms -------------------------------------------------------------------------------------------------------------------------
+
+// A chunk of fewer terms takes as long.  So the last ones have lines of pairs of their own parts: b's are (first, second) and (first,
+// last), a's (first, first), (second, second) and (last, first), which makes three lines a term of all six products: 16 terms are
+// three tiles instead of six, 5 are one.
+constexpr uint32_t few = 5;
+
+/// How many terms are multiplied in which way.
+struct Terms {
+    uint32_t chunks, sixteen = 0, five = 0;   // the last two: 0 or 1
+    constexpr uint64_t last_bytes() const {
+        return (sixteen * parts + five) * tile_bytes;
+    }                                                                                  // of a panel's last terms; b's leave a tile out
+    constexpr uint64_t bytes() const { return chunks * panel_bytes + last_bytes(); }   // of a panel
+};
+constexpr Terms terms_of(uint32_t count) {
+    const uint32_t left = count % chunk;
+    if (left > side + few) return {count / chunk + 1};
+    return {count / chunk, left > few, left > 0 && (left <= few || left > side)};
+}
+
+struct Words {   // the parts of 16 floats, in the upper half
+    typedef uint32_t U __attribute__((vector_size(64)));
+    U first, second, last;
+    explicit Words(V value) {
+        first = (U)value & ~0xffffu;
+        const V rest = value - (V)first;
+        second = (U)rest & ~0xffffu;
+        last = (U)(rest - (V)second) & ~0xffffu;
+    }
+    static __m512i pair(U low, U high) { return (__m512i)(high | low >> 16); }
+};
+
+/// b's from [terms][columns].
+inline void split_last_terms(uint8_t* to, const float* from, uint64_t stride, const Terms& t, uint32_t terms, uint32_t columns) {
+    const __mmask16 some = static_cast<__mmask16>((1u << columns) - 1);
+    auto words = [&](uint32_t j) { return Words(j < terms ? (V)_mm512_maskz_loadu_ps(some, from + j * stride) : V{}); };
+    if (t.sixteen) {
+        for (uint32_t j = 0; j < side; ++j) {
+            const Words w = words(j);
+            _mm512_storeu_si512(to + j * 64, Words::pair(w.first, w.second));
+            _mm512_storeu_si512(to + tile_bytes + j * 64, Words::pair(w.first, w.last));
+        }
+        to += parts * tile_bytes, from += side * stride, terms -= least(side, terms);
+    }
+    if (!t.five) return;
+    _mm512_storeu_si512(to + 3 * few * 64, __m512i{});
+    for (uint32_t j = 0; j < few; ++j) {
+        const Words w = words(j);
+        _mm512_storeu_si512(to + j * 64, Words::pair(w.first, w.second));
+        _mm512_storeu_si512(to + (few + j) * 64, Words::pair(w.first, w.second));
+        _mm512_storeu_si512(to + (2 * few + j) * 64, Words::pair(w.first, w.last));
+    }
+}
+
+/// a's from [terms][rows].
+inline void split_last_turned(uint8_t* to, const float* from, uint64_t stride, const Terms& t, uint32_t terms, uint32_t across) {
+    alignas(64) float square[side * side], turned[side][side];
+    auto turn = [&] { transpose(turned[0], side, padded(square, from, stride, least(side, terms), across), side); };
+    if (t.sixteen) {
+        turn();
+        for (uint32_t row = 0; row < side; ++row, to += 64) {
+            const Words w(load(turned[row]));
+            _mm512_storeu_si512(to, Words::pair(w.first, w.first));
+            _mm512_storeu_si512(to + tile_bytes, Words::pair(w.second, w.second));
+            _mm512_storeu_si512(to + 2 * tile_bytes, Words::pair(w.last, w.first));
+        }
+        to += (parts - 1) * tile_bytes, from += side * stride, terms -= least(side, terms);
+    }
+    if (!t.five) return;
+    turn();
+    for (uint32_t row = 0; row < side; ++row, to += 64) {   // behind the last there are zeros
+        const Words w(load(turned[row]));
+        _mm512_storeu_si512(to, Words::pair(w.first, w.first));
+        _mm512_mask_storeu_epi32(to + few * 4, 0x7ff, Words::pair(w.second, w.second));
+        _mm512_mask_storeu_epi32(to + 2 * few * 4, 0x3f, Words::pair(w.last, w.first));
+    }
+}
+
 // ---- products --------------------------------------------------------------------------------------------------------------------------
 
 /// Where the sums of up to two panels of a and two of b go.
@@ -131,8 +210,9 @@ struct TileSums {
     uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
 };
 
+/// a, b: panels; behind two of them their last terms.
 template <uint32_t down, uint32_t across, typename Meanwhile>
-void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32_t chunks, Meanwhile meanwhile) {
+void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
     const bool whole = t.height == down * t.rows && t.width == across * side;
     float* const to = whole ? t.to : edge[0];
@@ -151,14 +231,14 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32
     } else {
         tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
     }
-    const uint64_t next = uint64_t{chunks} * panel_bytes;
-    auto load_a = [&](uint32_t part) {
-        tile_load<4>(a + part * tile_bytes);
-        if (down > 1) tile_load<5>(a + next + part * tile_bytes);
+    uint64_t next = uint64_t{terms.chunks} * panel_bytes;
+    auto load_a = [&](uint32_t tile) {
+        tile_load<4>(a + tile * tile_bytes);
+        if (down > 1) tile_load<5>(a + next + tile * tile_bytes);
     };
-    auto load_b = [&](uint32_t part) {
-        tile_load<6>(b + part * tile_bytes);
-        if (across > 1) tile_load<7>(b + next + part * tile_bytes);
+    auto load_b = [&](uint32_t tile) {
+        tile_load<6>(b + tile * tile_bytes);
+        if (across > 1) tile_load<7>(b + next + tile * tile_bytes);
     };
     auto products = [] {
         tile_multiply<0, 4, 6>();
@@ -166,7 +246,7 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32
         if (down > 1) tile_multiply<2, 5, 6>();
         if (down > 1 && across > 1) tile_multiply<3, 5, 7>();
     };
-    for (uint32_t i = 0; i < chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
+    for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
         load_a(2), load_b(0), products(), meanwhile();
         load_a(1), products();
         load_b(1), products();
@@ -174,6 +254,14 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32
         load_b(2), products();
         load_b(0), products();
     }
+    a += next, b += next, next = terms.last_bytes();
+    if (terms.sixteen) {
+        load_a(2), load_b(1), products();
+        load_a(1), load_b(0), products();
+        load_a(0), products();
+        a += parts * tile_bytes, b += parts * tile_bytes;
+    }
+    if (terms.five) load_a(0), load_b(0), products();
     tile_store<0>(to, stride * 4);
     if (across > 1) tile_store<1>(to + side, stride * 4);
     if (down > 1) tile_store<2>(to + lower, stride * 4);
@@ -186,13 +274,13 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32
 
 /// Of t.height rows, at most two panels' of a, and t.width columns, at most two panels' of b.
 template <typename Meanwhile>
-void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, uint32_t chunks, Meanwhile meanwhile) {
+void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     if (t.height > t.rows) {
-        if (t.width > side) tiles_product<2, 2>(t, a, b, chunks, meanwhile);
-        else tiles_product<2, 1>(t, a, b, chunks, meanwhile);
+        if (t.width > side) tiles_product<2, 2>(t, a, b, terms, meanwhile);
+        else tiles_product<2, 1>(t, a, b, terms, meanwhile);
     } else {
-        if (t.width > side) tiles_product<1, 2>(t, a, b, chunks, meanwhile);
-        else tiles_product<1, 1>(t, a, b, chunks, meanwhile);
+        if (t.width > side) tiles_product<1, 2>(t, a, b, terms, meanwhile);
+        else tiles_product<1, 1>(t, a, b, terms, meanwhile);
     }
 }
 

@@ -66,7 +66,7 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
             alignas(64) float sums[pixels_most][2 * side];
             const uint32_t columns = least(2 * side, s.K - k);
             tiles_product({.to = sums[0], .stride = 2 * side, .rows = side, .height = now.count, .width = columns, .add = false}, now.to,
-                          packed + panels_bytes(k, s.C), chunks, [&] {
+                          packed + panels_bytes(k, s.C), {chunks}, [&] {
                               for (uint32_t row = 0; row < each && next.make(); ++row) {
                               }
                           });
@@ -110,7 +110,7 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
                                    .height = least(2 * side, s.K - k),
                                    .width = least(2 * side, s.C - c),
                                    .add = n > 0 || pixel > 0},
-                                  a + panels_bytes(k, terms), b + panels_bytes(c, terms), chunks, [] {});
+                                  a + panels_bytes(k, terms), b + panels_bytes(c, terms), {chunks}, [] {});
             if (db) sums_of_rows(db, dy + pixel * side, plane, s.K, terms);
         }
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,6 +102,24 @@ struct Samples {
     const SamplePlace* places = nullptr;   // [count]
     ResidentImages* resident = nullptr;
 };
+
+/// What a lane computes, up to so many at a time.
+struct Block {
+    BlockId id;
+    Samples samples;
+};
+constexpr uint32_t together_most = 16;
+
+/// Some of a gradient: elements that follow one another, in memory in rows that are `apart` from each other.
+struct GradientPart {
+    const float* x;
+    uint64_t count;   // of a row
+    uint32_t rows = 1;
+    uint64_t apart = 0;
+};
+/// Gives a bucket's gradients of the blocks that are computed together bit by bit: piece(i, first) those of block i from element `first`
+/// on, of each block as many, valid until the next call.  All are to be taken, in order, and the same of each block before what comes next.
+using GradientPiece = std::function<GradientPart(uint32_t block, uint64_t first)>;
 
 enum class Word : uint8_t { i16, i32, i64 };
 inline uint32_t word_bytes(Word word) { return word == Word::i16 ? 2 : word == Word::i32 ? 4 : 8; }

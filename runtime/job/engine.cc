@@ -276,7 +276,7 @@ private:
         }
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         const Augment augment{.crop = job_.crop, .flip = job_.flip, .seed = job_.seed};
-        const uint32_t ahead = std::max(8u, 2 * lanes);
+        const uint32_t ahead = std::max(8u, 2 * lanes * together_of(*compute_.net, job_.blocks, lanes));
         if (compute_.device) GC_TRY(compute_.module->resident_plan(info, augment, *compute_.device, &resident_));
         if (resident_) loader_ = loader_resident(*train_, *sampler_, ahead, *resident_);
         else

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -57,21 +58,37 @@ Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& 
     return status;
 }
 
-/// The same by pieces of `step` elements.
-Status add_pieces(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& all, const Layout& layout, uint64_t step,
-                  Accumulator& into) {
+/// The same by pieces of `step` elements, in rows of up to 7; of several blocks together.
+struct Added {
+    BlockId id;
+    const std::vector<float>& all;
+    Accumulator& into;
+};
+Status add_pieces(Codec& codec, const std::vector<Added>& blocks, uint32_t bucket, const Layout& layout, uint64_t step) {
     const Bucket& range = layout.buckets[bucket];
+    constexpr uint64_t apart = 9;
     std::vector<float> here;
-    auto piece = [&](uint64_t first) {
-        const auto begin = all.begin() + static_cast<long>(range.offset + first);
-        here.assign(begin, begin + static_cast<long>(std::min(step, range.count - first)));
-        return Buffer{reinterpret_cast<std::byte*>(here.data()), nullptr, here.size() * 4, 0};
+    std::vector<Addition> additions;
+    for (const Added& each : blocks) additions.push_back({each.id, each.into.plan});
+    uint64_t wanted_first = 0;
+    uint32_t wanted_block = 0;
+    auto piece = [&](uint32_t block, uint64_t first) {
+        EXPECT_EQ(block, wanted_block);
+        EXPECT_EQ(first, wanted_first);
+        const float* from = blocks[block].all.data() + range.offset + first;
+        const uint64_t most = std::min(step, range.count - first), count = std::min<uint64_t>(most, 7), rows = most / count;
+        here.assign(rows * apart, NAN);
+        for (uint64_t row = 0; row < rows; ++row) std::copy_n(from + row * count, count, here.begin() + static_cast<long>(row * apart));
+        wanted_block = (block + 1) % static_cast<uint32_t>(blocks.size());
+        wanted_first += wanted_block == 0 ? rows * count : 0;
+        return GradientPart{here.data(), count, static_cast<uint32_t>(rows), apart};
     };
     Fence fence{7, 7};
     Status status;
-    EXPECT_TRUE(codec.add_pieces(0, id, bucket, piece, into.plan, &fence, &status));
+    EXPECT_TRUE(codec.add_pieces(0, additions, bucket, piece, &fence, &status));
     if (status.ok()) {
         EXPECT_EQ(fence.timeline, 0u);
+        EXPECT_EQ(wanted_first, range.count);
     }
     return status;
 }
@@ -413,7 +430,7 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
                 for (uint32_t block = 0; block < 3; ++block) {
                     const std::vector<float> x = gradient_of(block, layout.elements, block == 1 ? 90.0f : 1.0f);
                     ASSERT_TRUE(add(*codec, {4, block}, bucket, x, layout, whole).ok());
-                    ASSERT_TRUE(add_pieces(*codec, {4, block}, bucket, x, layout, step, pieces).ok());
+                    ASSERT_TRUE(add_pieces(*codec, {{{4, block}, x, pieces}}, bucket, layout, step).ok());
                 }
                 EXPECT_EQ(whole.memory, pieces.memory);
                 EXPECT_EQ(whole.maxima, pieces.maxima);
@@ -428,7 +445,7 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
                 Accumulator whole(layout, 1, word), pieces(layout, 1, word);
                 whole.plan.audit = pieces.plan.audit = audit;
                 const Status wanted = add(*codec, {4, 2}, 1, x, layout, whole),
-                             found = add_pieces(*codec, {4, 2}, 1, x, layout, 50, pieces);
+                             found = add_pieces(*codec, {{{4, 2}, x, pieces}}, 1, layout, 50);
                 EXPECT_EQ(wanted.code, found.code);
                 EXPECT_EQ(found.ok(), audit);
                 if (!audit) {
@@ -442,28 +459,78 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
     }
 }
 
-// A lane that finds another one at work in the bucket is told so, and nothing is done.
-TEST(Codec, PiecesDoNotWaitForAnotherLane) {
+// Several blocks at a time, some to the same place: what each adds alone.
+TEST(Codec, PiecesOfSeveralBlocksAddWhatEachAdds) {
     const Layout layout = layout_of_three();
-    auto codec = codec_cpu(layout, {Quantiser::auto32, 32, 2});
-    std::vector<float> x = gradient_of(0, layout.elements, 1);
-    Accumulator into(layout, 0, Word::i32), other(layout, 1, Word::i32);
-    auto whole = [&](uint64_t) { return Buffer{reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[0].count * 4, 0}; };
-    Fence fence;
-    Status status;
-    bool taken = true;
-    auto meets = [&](uint64_t first) {
-        std::thread([&] {
-            Status of_other;
-            taken = codec->add_pieces(1, {0, 1}, 0, whole, into.plan, &fence, &of_other);
-            EXPECT_TRUE(add(*codec, {0, 1}, 1, x, layout, other).ok());   // another bucket is free
-        }).join();
-        return whole(first);
-    };
-    EXPECT_TRUE(codec->add_pieces(0, {0, 0}, 0, meets, into.plan, &fence, &status));
-    EXPECT_TRUE(status.ok());
-    EXPECT_FALSE(taken);
-    EXPECT_EQ(into.record.blocks, 1u);
+    for (auto [quantiser, word] : {std::pair{Quantiser::auto32, Word::i32}, {Quantiser::auto16, Word::i16}}) {
+        auto codec = codec_cpu(layout, {quantiser, 32, 8, 9});
+        codec->probe(gradient_of(7, layout.elements, 0.2f).data());
+        for (uint64_t step : {1, 7, 64, 300, 1000})
+            for (uint32_t bucket : {0u, 1u}) {
+                std::vector<std::vector<float>> x;
+                for (uint32_t block = 0; block < 6; ++block) x.push_back(gradient_of(block, layout.elements, block == 1 ? 90.0f : 1.0f));
+                Accumulator a(layout, bucket, word), b(layout, bucket, word), together_a(layout, bucket, word),
+                    together_b(layout, bucket, word);
+                for (uint32_t block = 0; block < 6; ++block)
+                    ASSERT_TRUE(add(*codec, {4, block}, bucket, x[block], layout, block % 3 == 1 ? a : b).ok());
+                ASSERT_TRUE(add_pieces(*codec, {{{4, 0}, x[0], together_b}, {{4, 1}, x[1], together_a}, {{4, 2}, x[2], together_b}}, bucket,
+                                       layout, step)
+                                .ok());
+                ASSERT_TRUE(add_pieces(*codec, {{{4, 3}, x[3], together_b}, {{4, 4}, x[4], together_a}, {{4, 5}, x[5], together_b}}, bucket,
+                                       layout, step)
+                                .ok());
+                for (const auto& [one, together] : {std::pair{&a, &together_a}, {&b, &together_b}}) {
+                    EXPECT_EQ(one->memory, together->memory);
+                    EXPECT_EQ(one->maxima, together->maxima);
+                    EXPECT_EQ(one->record.clipped, together->record.clipped);
+                    EXPECT_EQ(one->record.blocks, together->record.blocks);
+                }
+            }
+    }
+}
+
+// Lanes follow one another through a bucket's pieces, or are told that there are too many; whoever adds the whole waits.
+TEST(Codec, LanesAddPiecesAtTheSameTime) {
+    const Layout layout = layout_of_three();
+    constexpr uint32_t lanes = 7, each = 3;
+    std::atomic<uint32_t> taken{0};
+    for (auto [quantiser, word] : {std::pair{Quantiser::auto32, Word::i32}, {Quantiser::auto16, Word::i16}})
+        for (uint64_t step = 1; step < 60; ++step) {
+            auto codec = codec_cpu(layout, {quantiser, 32, lanes * each, 9});
+            codec->probe(gradient_of(7, layout.elements, 0.5f).data());
+            Accumulator wanted(layout, 1, word), found(layout, 1, word);
+            std::vector<std::vector<float>> x;
+            for (uint32_t block = 0; block < lanes * each; ++block) {
+                x.push_back(gradient_of(block, layout.elements, 1));
+                ASSERT_TRUE(add(*codec, {4, block}, 1, x[block], layout, wanted).ok());
+            }
+            std::vector<std::thread> threads;
+            for (uint32_t lane = 0; lane < lanes; ++lane)
+                threads.emplace_back([&, lane] {
+                    std::array<Addition, each> blocks;
+                    for (uint32_t i = 0; i < each; ++i) blocks[i] = {{4, lane * each + i}, found.plan};
+                    bool began = false;
+                    auto piece = [&](uint32_t block, uint64_t first) {
+                        if (!began) began = true, ++taken;
+                        return GradientPart{x[lane * each + block].data() + layout.buckets[1].offset + first,
+                                            std::min(step, layout.buckets[1].count - first)};
+                    };
+                    Fence fence;
+                    Status status;
+                    if (codec->add_pieces(lane, blocks, 1, piece, &fence, &status)) {
+                        EXPECT_TRUE(status.ok());
+                        return;
+                    }
+                    EXPECT_FALSE(began);
+                    for (const Addition& one : blocks) EXPECT_TRUE(add(*codec, one.block, 1, x[one.block.block], layout, found).ok());
+                });
+            for (std::thread& thread : threads) thread.join();
+            EXPECT_EQ(wanted.memory, found.memory);
+            EXPECT_EQ(wanted.maxima, found.maxima);
+            EXPECT_EQ(wanted.record.clipped, found.record.clipped);
+            EXPECT_EQ(found.record.blocks, lanes * each);
+        }
+    EXPECT_GT(taken, 0u);
 }
 
 }   // namespace

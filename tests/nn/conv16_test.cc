@@ -64,7 +64,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
             std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
-                sums(w.size() * 16, nan);
+                sums(kernels.weights_scratch(s), nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward), kernels.pack(turned.data(), w.data(), s, WeightOrder::data);
             kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
             kernels.backward_data(dx.data(), dy.data(), nullptr, turned.data(), rows.data(), s);
@@ -96,7 +96,7 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan),
                 turned(kernels.packed(s, WeightOrder::data_pooled), nan);
             std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
-                sums(w.size() * 16, nan);
+                sums(kernels.weights_scratch(s), nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward),
                 kernels.pack(turned.data(), w.data(), s, WeightOrder::data_pooled);
             kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);

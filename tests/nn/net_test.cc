@@ -90,6 +90,49 @@ TEST(Net, BlockBitsDependOnTheBlockAlone) {
     }
 }
 
+// Whichever and however many blocks a lane computes together, of whatever sizes, in memory that is NaN before.
+TEST(Net, BlocksComputedTogetherHaveTheBitsOfEach) {
+    const NetSpec plain = of(1, 9, 7, 0, 5, {fc(40), relu(), dropout(0.4), fc(700), relu(), fc(400), dropout(0.2), fc(5), loss()}),
+                  strips = of(2, 12, 10, 1, 4, {conv(7, 3), relu(), conv(9, 3), max_pool(2, 2), relu(), fc(50), relu(), fc(4), loss()}),
+                  none = of(2, 12, 10, 1, 4, {conv(7, 3), max_pool(3, 2), relu(), fc(4), loss()});
+    for (const auto& [spec, all, most] : {std::tuple{preset("lenet5"), std::vector{16u, 32u, 16u, 16u, 32u}, 4u},
+                                          {preset("mlp"), std::vector{12u, 13u, 13u, 12u, 13u, 12u, 13u, 13u, 13u}, 9u},
+                                          {preset("mlp"), std::vector{40u, 37u, 21u}, 3u},
+                                          {plain, std::vector{1u, 2u, 2u, 1u, 2u, 2u, 2u, 2u, 2u, 2u, 2u, 2u, 1u, 1u, 1u, 1u}, 16u},
+                                          {strips, std::vector{16u, 16u, 16u, 16u}, 8u},
+                                          {strips, std::vector{16u, 17u}, 1u},
+                                          {none, std::vector{16u, 16u}, 1u}}) {
+        NetSpec net = spec;
+        Rig rig(net, sizes(all));
+        EXPECT_EQ(rig.net->together(), most);
+        std::vector<std::unique_ptr<Data>> data;
+        std::vector<Block> blocks;
+        std::vector<Gather> wanted;
+        const std::vector<float> parameters(rig.net->parameters().begin(), rig.net->parameters().end());
+        for (uint32_t i = 0; i < all.size(); ++i) {
+            data.push_back(std::make_unique<Data>(net, all[i], i));
+            blocks.push_back({{7, i}, data[i]->samples});
+            wanted.emplace_back(rig.net->layout());
+            ASSERT_TRUE(rig.net->block(0, blocks[i].id, blocks[i].samples, wanted[i]).ok());
+        }
+        for (const auto& [first, count] : {std::pair<size_t, size_t>{0, blocks.size()}, {1, 1}, {0, 2}, {1, 3}})
+            for (bool by_pieces : {false, true}) {
+                if (count > most || first + count > blocks.size()) continue;
+                std::memset(rig.arena.whole().host, 0xff, rig.arena.whole().bytes);
+                std::copy(parameters.begin(), parameters.end(), rig.net->parameters().begin());
+                rig.net->refresh();
+                GatherEach found(rig.net->layout(), blocks.size(), by_pieces);
+                const Status status = rig.net->blocks(0, std::span(blocks).subspan(first, count), found);
+                ASSERT_TRUE(status.ok()) << status.what;
+                for (size_t i = first; i < first + count; ++i) {
+                    EXPECT_EQ(found.each[i].total, wanted[i].total);
+                    EXPECT_EQ(found.each[i].next, wanted[i].next);
+                    EXPECT_TRUE(same_bits(found.each[i].gradient, wanted[i].gradient)) << i << " of " << first << " and " << count;
+                }
+            }
+    }
+}
+
 // What dropout leaves of each input, seen through the gradient of an inner product behind it.
 TEST(Net, DropoutDependsOnSeedStepBlockSampleAndElementAlone) {
     const double rate = 0.25;

@@ -117,20 +117,24 @@ struct Gather : GradientSink {
         EXPECT_TRUE(next == 0 && !heard);
         total = sum, heard = true;
     }
-    bool pieces(uint32_t, BlockId, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, Status*) override {
+    bool pieces(uint32_t, std::span<const Block>, uint32_t bucket, const GradientPiece& piece, Status*) override {
         if (!by_pieces) return false;
-        EXPECT_TRUE(heard);
         EXPECT_EQ(bucket, next++);
-        ++in_pieces;
-        const Bucket& range = layout.buckets[bucket];
-        for (uint64_t at = 0; at < range.count;) {
-            const Buffer part = piece(at);
-            const uint64_t count = part.bytes / sizeof(float);
-            EXPECT_TRUE(count > 0 && count < range.count && at + count <= range.count);
-            std::copy_n(part.as<float>(), count, gradient.begin() + static_cast<int64_t>(range.offset + at));
-            at += count;
-        }
+        for (uint64_t at = 0; at < layout.buckets[bucket].count;) at += take(0, bucket, at, piece);
         return true;
+    }
+    /// Returns how many elements.
+    uint64_t take(uint32_t block, uint32_t bucket, uint64_t at, const GradientPiece& piece) {
+        EXPECT_TRUE(heard);
+        in_pieces += at == 0;
+        const Bucket& range = layout.buckets[bucket];
+        const GradientPart part = piece(block, at);
+        const uint64_t count = part.rows * part.count;
+        EXPECT_TRUE(count > 0 && count < range.count && at + count <= range.count);
+        for (uint32_t row = 0; row < part.rows; ++row)
+            std::copy_n(part.x + row * part.apart, part.count,
+                        gradient.begin() + static_cast<int64_t>(range.offset + at + row * part.count));
+        return count;
     }
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer part) override {
         EXPECT_TRUE(heard);
@@ -139,6 +143,26 @@ struct Gather : GradientSink {
         std::copy_n(part.as<float>(), layout.buckets[bucket].count, gradient.begin() + static_cast<int64_t>(layout.buckets[bucket].offset));
         return {};
     }
+};
+
+/// The same of blocks that are computed together, by number.
+struct GatherEach : GradientSink {
+    GatherEach(const Layout& layout, size_t blocks, bool by_pieces) : each(blocks, Gather(layout)), by_pieces_(by_pieces) {}
+    std::vector<Gather> each;
+    void loss(uint32_t lane, BlockId id, double sum) override { each[id.block].loss(lane, id, sum); }
+    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer part) override {
+        return each[id.block].bucket(lane, id, bucket, part);
+    }
+    bool pieces(uint32_t, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status*) override {
+        if (!by_pieces_) return false;
+        for (const Block& block : blocks) EXPECT_EQ(bucket, each[block.id.block].next++);
+        for (uint64_t at = 0, count = 0; at < each[0].layout.buckets[bucket].count; at += count)
+            for (uint32_t i = 0; i < blocks.size(); ++i) count = each[blocks[i].id.block].take(i, bucket, at, piece);
+        return true;
+    }
+
+private:
+    bool by_pieces_;
 };
 
 /// Sums of all buckets: words [layout.elements] and units by group.

@@ -5,10 +5,13 @@
 #include "transport/code/codec.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "runtime/core/arena.h"
@@ -54,7 +57,7 @@ public:
           words_(layout),
           exponents_(layout.groups.size()),
           units_(layout.groups.size()),
-          mutexes_(layout.buckets.size()) {
+          access_(layout.buckets.size()) {
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
         GC_ASSERT(config.quantiser != Quantiser::auto16 || (config.blocks <= auto16_blocks_max && layout.elements < uint64_t{1} << 34));
         if (config.quantiser != Quantiser::auto16) return;
@@ -76,22 +79,26 @@ public:
     Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
         (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
         GC_ASSERT(gradient.bytes == layout_.buckets[bucket].count * sizeof(float));
-        // One lane at a time in a bucket.  A pass over a bucket takes microseconds beside the backward pass that made it, and lanes that
-        // meet here once are out of step from then on; an accumulator per lane would cost as much memory traffic again.
-        std::scoped_lock lock(mutexes_[bucket]);
+        std::scoped_lock alone(access_[bucket].whole);
         *fence = {};
-        return take(
-            block, bucket, [&gradient](uint64_t) { return gradient; }, plan);
+        const Addition one{block, plan};
+        return take({&one, 1}, bucket, [&gradient](uint32_t, uint64_t) {
+            return GradientPart{gradient.as<float>(), gradient.bytes / sizeof(float)};
+        });
     }
 
-    bool add_pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, const Plan& plan,
-                    Fence* fence, Status* status) override {
+    bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Fence* fence,
+                    Status* status) override {
         (void)lane;
-        std::unique_lock lock(mutexes_[bucket], std::try_to_lock);
-        if (!lock) return false;   // the other lane may still have to compute, so a wait would be long
+        // The next lane is a piece behind.  More than a few would wait for long: they compute meanwhile, for add().
+        Access& access = access_[bucket];
+        std::shared_lock others(access.whole, std::try_to_lock);
+        if (!others) return false;
+        const bool taken = access.lanes.fetch_add(1, std::memory_order_relaxed) < lanes_most;   // the locks order all else
         *fence = {};
-        *status = take(block, bucket, piece, plan);
-        return true;
+        if (taken) *status = take(blocks, bucket, piece);
+        access.lanes.fetch_sub(1, std::memory_order_relaxed);
+        return taken;
     }
 
     Status finish(StepId, uint32_t bucket, const Plan& plan) override {
@@ -151,44 +158,85 @@ private:
     bool fixed(uint32_t group) const { return config_.quantiser == Quantiser::fixed && !layout_.groups[group].statistics; }
     int32_t limit(uint32_t group) const { return layout_.groups[group].statistics ? statistics_limit_ : limit_; }
 
-    Status take(BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t)>& piece, const Plan& plan) const {
+    Status take(std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece) {
         const Bucket& range = layout_.buckets[bucket];
-        GC_ASSERT(plan.words.bytes == words_.buckets[bucket].count * word_bytes(plan.word));
-        GC_ASSERT(plan.record->maxima.size() == range.group_count);
-        GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
-        const bool first = plan.record->blocks++ == 0;
-        if (first) plan.record->clipped = 0, plan.record->diverged = 0;
-        Buffer here;
-        uint64_t begin = 0, end = 0;   // of the bucket: what is here
+        Access& access = access_[bucket];
+        for (const auto& [block, plan] : blocks) {
+            GC_ASSERT(plan.words.bytes == words_.buckets[bucket].count * word_bytes(plan.word));
+            GC_ASSERT(plan.record->maxima.size() == range.group_count);
+            GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
+            std::scoped_lock lock(access.record);
+            if (plan.record->blocks++ > 0) continue;
+            plan.record->clipped = 0, plan.record->diverged = 0, plan.record->written = 0;
+            std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
+        }
+        uint32_t pieces = 0;
+        for (uint64_t begin = 0, count = 0; begin < range.count; begin += count, ++pieces) {
+            std::scoped_lock mine(access.pieces[pieces % lanes_most]);   // all lanes take the same ones, in order
+            for (uint32_t i = 0; i < blocks.size(); ++i) {
+                const GradientPart here = piece(i, begin);
+                count = here.rows * here.count;
+                GC_ASSERT(count > 0 && begin + count <= range.count);
+                const std::atomic_ref written(blocks[i].plan.record->written);   // who is ahead writes it: what is behind stays
+                const uint64_t begun = written.load(std::memory_order_relaxed);
+                Found found;
+                for (uint64_t row = 0, from = begin; row < here.rows; ++row, from += here.count) {
+                    const float* const x = here.x + row * here.apart;
+                    const uint64_t there = std::clamp(begun, from, from + here.count) - from;
+                    if (there > 0) GC_TRY(take_run(blocks[i], bucket, from, x, there, true, &found));
+                    if (there < here.count) GC_TRY(take_run(blocks[i], bucket, from + there, x + there, here.count - there, false, &found));
+                }
+                GC_TRY(note(blocks[i], bucket, &found));
+                if (begun < begin + count) written.store(begin + count, std::memory_order_relaxed);
+            }
+        }
+        return {};
+    }
+
+    // In one group, not yet in the record.
+    struct Found {
+        uint32_t group = 0;   // of the bucket
+        QuantiseResult result{};
+    };
+
+    // Elements begin .. begin + count - 1 of a bucket.
+    Status take_run(const Addition& to, uint32_t bucket, uint64_t begin, const float* x, uint64_t count, bool accumulate, Found* found) {
+        const auto& [block, plan] = to;
+        const Bucket& range = layout_.buckets[bucket];
         for (uint32_t g = 0; g < range.group_count; ++g) {
             const Group& group = layout_.groups[range.group + g];
             const uint64_t at = words_.groups[range.group + g].offset - words_.buckets[bucket].offset,
                            in_bucket = group.offset - range.offset;
-            QuantiseResult result{};
-            for (uint64_t i = 0, count = 0; i < group.count; i += count) {
-                if (in_bucket + i == end) {
-                    here = piece(end);
-                    begin = end, end += here.bytes / sizeof(float);
-                    GC_ASSERT(begin < end && end <= range.count);
-                }
-                count = std::min(group.count, end - in_bucket) - i;
-                const float* x = here.as<float>() + (in_bucket + i - begin);
-                const QuantiseResult part = quantise(plan, at, range.group + g, i, x, count, block, !first);
-                // As bits, because NaN is above Inf then, and that above all others.
-                if (std::bit_cast<uint32_t>(part.maximum) > std::bit_cast<uint32_t>(result.maximum)) result.maximum = part.maximum;
-                result.clipped += part.clipped;
+            const uint64_t from = std::max(begin, in_bucket), end = std::min(begin + count, in_bucket + group.count);
+            if (from >= end) continue;
+            if (g != found->group) {
+                GC_TRY(note(to, bucket, found));
+                *found = {g, {}};
             }
-            const bool diverged = !std::isfinite(result.maximum);
-            if (diverged && !plan.audit)
-                return fail(Code::diverged,
-                            "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
-                            block.step, group.layer, std::isnan(result.maximum) ? "NaN" : "Inf", block.block);
-            float& maximum = plan.record->maxima[g];
-            const float mine = diverged ? INFINITY : result.maximum;
-            maximum = first ? mine : std::fmax(maximum, mine);
-            plan.record->clipped += result.clipped;
-            if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
+            const QuantiseResult result =
+                quantise(plan, at, range.group + g, from - in_bucket, x + (from - begin), end - from, block, accumulate);
+            // As bits, because NaN is above Inf then, and that above all others.
+            if (std::bit_cast<uint32_t>(result.maximum) > std::bit_cast<uint32_t>(found->result.maximum))
+                found->result.maximum = result.maximum;
+            found->result.clipped += result.clipped;
         }
+        return {};
+    }
+
+    Status note(const Addition& to, uint32_t bucket, const Found* found) {
+        const auto& [block, plan] = to;
+        const auto& [maximum, clipped] = found->result;
+        const bool diverged = !std::isfinite(maximum);
+        if (diverged && !plan.audit)
+            return fail(Code::diverged,
+                        "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data", block.step,
+                        layout_.groups[layout_.buckets[bucket].group + found->group].layer, std::isnan(maximum) ? "NaN" : "Inf",
+                        block.block);
+        std::scoped_lock lock(access_[bucket].record);
+        float& most = plan.record->maxima[found->group];
+        most = std::fmax(most, diverged ? INFINITY : maximum);
+        plan.record->clipped += clipped;
+        if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
         return {};
     }
 
@@ -262,7 +310,16 @@ private:
     std::vector<int32_t> whole_;   // the sum of a bucket of statistics
     std::vector<int32_t> exponents_;
     mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
-    std::vector<std::mutex> mutexes_;     // by bucket
+    static constexpr uint32_t lanes_most = 4;
+    /// A lane has a bucket for itself, or up to lanes_most follow one another through its pieces.  Adding takes microseconds beside the
+    /// backward pass that goes before; an accumulator per lane would cost as much memory traffic again.
+    struct Access {
+        std::shared_mutex whole;
+        std::array<std::mutex, lanes_most> pieces;   // by number, in turn
+        std::atomic<uint32_t> lanes{0};
+        std::mutex record;   // what is not words
+    };
+    std::vector<Access> access_;   // by bucket
 };
 
 }   // namespace

@@ -29,6 +29,7 @@ struct Record {
     uint64_t digest = 0;       // of the target's words, where Plan::audit asks for it
     uint32_t diverged = 0;     // 1 + the first block whose gradient holds NaN or Inf, if any
     uint32_t blocks = 0;       // added so far; the exchange sets it to 0 when a step begins in the slot
+    uint64_t written = 0;      // by the codec: so many words from the first on are of this step, to which others add
     std::span<float> maxima;   // [bucket.group_count]
 };
 
@@ -36,9 +37,15 @@ struct Record {
 /// exchange that codes has one target for each super-block that the rank holds and combines them itself; the others have one for all.
 struct Plan {
     Word word = Word::i32;
-    Buffer words;   // [bucket.count]: the first block of the step overwrites it, the others add
+    Buffer words;   // [bucket.count]: what is the first of the step there overwrites it, all else adds
     Record* record = nullptr;
     bool audit = false;   // holders compare digests
+};
+
+/// A block and where it goes.
+struct Addition {
+    BlockId block;
+    Plan plan;
 };
 
 /// The memory of a device, for words that an exchange reads by Kernel::combine alone: what travels of them is combined there.
@@ -62,12 +69,11 @@ struct Codec {
     /// done. A gradient with NaN or Inf: Code::diverged, naming step, layer and block; where holders compare, it goes into the record
     /// instead (the maximum is Inf), because who computes wrongly must not end the job.  Does not allocate.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
-    /// add() of a gradient that is computed as it is taken, while it is in the cache: piece(first) gives the bucket's elements from `first`
-    /// on, as many as its buffer holds, valid until the next call.  The same words and record.  False: nothing was done, because another
-    /// lane is in this bucket, or there is no such way; the caller computes all of it, meanwhile, for add().
-    virtual bool add_pieces(uint32_t lane, BlockId block, uint32_t bucket, const std::function<Buffer(uint64_t first)>& piece,
-                            const Plan& plan, Fence* fence, Status* status) {
-        (void)lane, (void)block, (void)bucket, (void)piece, (void)plan, (void)fence, (void)status;
+    /// add() of gradients that are computed as they are taken, while they are in the cache.  The same words and records.  False: nothing
+    /// was done, because other lanes are in this bucket, or there is no such way; the caller computes all of it, meanwhile, for add().
+    virtual bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Fence* fence,
+                            Status* status) {
+        (void)lane, (void)blocks, (void)bucket, (void)piece, (void)fence, (void)status;
         return false;
     }
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest

@@ -11,7 +11,7 @@ namespace gradcast {
 
 /// The first steps as one rank saw them, or all of them together.
 struct Measured {
-    uint64_t wave_us = 0;            // computing one block on each lane, at the slowest rank
+    uint64_t wave_us = 0;            // computing one block on each lane (of those computed together its share), at the slowest rank
     uint64_t lanes = UINT64_MAX;     // the fewest
     uint64_t wait_us = UINT64_MAX;   // after a rank's own blocks, for the sums: the least, for the others wait until that rank has computed
     uint64_t latency_us = 0;         // the longest
