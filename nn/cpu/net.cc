@@ -412,15 +412,16 @@ Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& s
     GC_ASSERT(lane < frames_.size() && all.size() >= 1 && all.size() <= together_);
     Frame& frame = frames_[lane];
     frame.blocks = all, frame.predicted = nullptr, frame.training = true, frame.samples = 0;
-    Program* program = nullptr;
+    Program* program = &all_;
     const StepId step = all[0].id.step;
     for (const auto& [id, samples] : all) {
         GC_ASSERT(id.step == step);
         GC_TRY(samples_check(spec_, samples));
-        GC_TRY(program_find(programs_, samples.count, true, &program));
+        Program* own = nullptr;
+        GC_TRY(program_find(programs_, samples.count, true, &own));
+        if (together_ == 1) program = own;
         frame.samples += samples.count;
     }
-    if (together_ > 1) program = &all_;
     GC_TRY(forward(*program, frame, step));
     for (size_t i = 0; i < all.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
