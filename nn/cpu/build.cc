@@ -1,10 +1,10 @@
 #include "nn/cpu/build.h"
 
-#include "nn/cpu/conv16.h"
-
 #include <dnnl_debug.h>
 
 #include <algorithm>
+
+#include "nn/cpu/conv16.h"
 
 namespace gradcast::cpu {
 
@@ -129,21 +129,21 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
 }
 
 Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
-    const auto all = static_cast<uint32_t>(from.desc.dims[0]);
-    const Shape shape{static_cast<uint32_t>(from.desc.dims[1]), static_cast<uint32_t>(from.desc.dims[2]),
-                      static_cast<uint32_t>(from.desc.dims[3])};
-    const dnnl_memory_desc_t flat = plain({all, shape.C, shape.H, shape.W}), beside = side_by_side(all, shape);
-    const bool activations = from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd;   // of as many samples as a frame has
-    auto turns = [&](const dnnl_memory_desc_t& first, const dnnl_memory_desc_t& second) {
-        return activations && dnnl_memory_desc_equal(&from.desc, &first) && dnnl_memory_desc_equal(&to.desc, &second);
-    };
-    if (const bool apart = turns(beside, flat); apart || turns(flat, beside)) {
-        const Conv16Kernels& kernels = conv16_kernels(std::min(isa_best(), Isa::avx512));
-        list.emplace_back([turn = apart ? kernels.apart : kernels.beside, from, to, elements = shape.elements()](Frame& frame) {
-            turn(frame.at(to), frame.at(from), elements, frame.samples);
-            return Status{};
-        });
-        return {};
+    if (from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd) {   // activations, of as many samples as a frame has
+        const dnnl_dim_t* const dims = from.desc.dims;
+        const Shape shape{static_cast<uint32_t>(dims[1]), static_cast<uint32_t>(dims[2]), static_cast<uint32_t>(dims[3])};
+        const dnnl_memory_desc_t flat = plain({samples, shape.C, shape.H, shape.W}), beside = side_by_side(samples, shape);
+        auto turns = [&](const dnnl_memory_desc_t& first, const dnnl_memory_desc_t& second) {
+            return dnnl_memory_desc_equal(&from.desc, &first) && dnnl_memory_desc_equal(&to.desc, &second);
+        };
+        if (const bool apart = turns(beside, flat); apart || turns(flat, beside)) {
+            const Conv16Kernels& kernels = conv16_kernels(std::min(isa_best(), Isa::avx512));
+            list.emplace_back([turn = apart ? kernels.apart : kernels.beside, from, to, elements = shape.elements()](Frame& frame) {
+                turn(frame.at(to), frame.at(from), elements, frame.samples);
+                return Status{};
+            });
+            return {};
+        }
     }
     dnnl_primitive_desc_t made = nullptr;
     dnnl_reorder_primitive_desc_create(&made, &from.desc, engine_, &to.desc, engine_, attributes().get());
