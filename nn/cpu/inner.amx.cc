@@ -36,22 +36,17 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
     uint8_t *const b = reinterpret_cast<uint8_t*>(memory), *const a = b + 2 * strip_bytes;
     auto strip = [&](uint32_t i) {
         const uint32_t term = i / across * deep, column = i % across * wide;
-        return Strip{&m, b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column)};
+        return Strip{b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column)};
     };
     for (uint32_t n = 0; n < N; n += most, to += uint64_t{most} * columns, factor += uint64_t{most} * terms) {
         const uint32_t samples = least(most, N - n), panels = blocks(samples, side), rows = blocks(samples, panels);
         const TileRegisters registers(rows);
-        Strip next = strip(0);
-        make_all(next);
+        make_all(m, strip(0));
         for (uint32_t i = 0; i < strips; ++i) {
-            const Strip now = next;
-            const uint32_t chunks = now.chunks();
-            uint32_t each = 0;
-            if (i + 1 < strips) {
-                next = strip(i + 1);
-                if (const Strip after = strip(i + 2); i + 2 < strips) next.ahead = m.at(after.term, after.column);
-                each = blocks(next.squares(), blocks(panels, 2) * chunks);
-            }
+            const Strip now = strip(i), next = i + 1 < strips ? strip(i + 1) : Strip{};
+            const uint32_t chunks = now.chunks(), each = blocks(next.squares(), blocks(panels, 2) * chunks);   // steps in a pause
+            const float* const ahead = i + 2 < strips && !m.turned ? m.at(strip(i + 2).term, strip(i + 2).column) : nullptr;
+            Maker maker(m, next, ahead);
             if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms);
             for (uint32_t panel = 0; panel < panels; panel += 2)
                 tiles_product({.to = to + uint64_t{panel} * rows * columns + now.column,
@@ -60,11 +55,12 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
                                .height = least(2 * rows, samples - panel * rows),
                                .width = now.columns,
                                .add = add || now.term > 0},
-                              a + panel * chunks * panel_bytes, now.to, {chunks}, [&] {
-                                  for (uint32_t square = 0; square < each && next.make(); ++square) {
+                              a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
+                                  if (each == 1) return void(maker.step<i>());   // faster
+                                  for (uint32_t step = 0; step < each && maker.make(); ++step) {
                                   }
                               });
-            make_all(next);
+            make_all(maker);
         }
     }
 }
@@ -104,8 +100,7 @@ void pack(float* to, const float* x, const InnerShape& s) {
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t c, uint8_t* at) {
         const Terms terms = terms_of(samples);
         const uint32_t columns = least(wide, s.C - c), whole = least(samples, terms.chunks * chunk);
-        Strip strip{&m, at, n, c, whole, columns};
-        make_all(strip);
+        make_all(m, {at, n, c, whole, columns});
         at += 2 * terms.chunks * panel_bytes;
         for (uint32_t i = 0; i < columns; i += side, at += terms.last_bytes())
             split_last_terms(at, m.at(n + whole, c + i), s.C, terms, samples - whole, least(side, columns - i));
@@ -129,7 +124,7 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
                 split_last_turned(last, from + uint64_t{whole} * s.K, s.K, terms, samples - whole, across);
             }
             tiles_product({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
-                          factor, at, terms, [] {});
+                          factor, at, terms, [](auto) {});
         });
     }
 }

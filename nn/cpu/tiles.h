@@ -47,11 +47,6 @@ inline void split_row(uint8_t* to, const float* from, const float* others, uint6
 }
 inline void split_row(uint8_t* to, const float* from) { split_row(to, from, from + side); }
 
-/// 16 terms of a panel of b: half a tile.
-inline void split_terms(uint8_t* to, const float* from, uint64_t stride) {
-    GC_UNROLL for (uint32_t j = 0; j < side / 2; ++j) split(to + j * 64, load(from + j * stride), load(from + (j + 8) * stride));
-}
-
 /// to [16][16], zeros where from [down][across] is not.
 inline const float* padded(float* to, const float* from, uint64_t stride, uint32_t down, uint32_t across) {
     for (uint32_t i = 0; i < side; ++i) {
@@ -71,41 +66,89 @@ struct Matrix {
     }
 };
 
-/// Two panels of b, made a square of 16 terms and 16 columns at a time.
+/// Part of a matrix that becomes panels of b.
 struct Strip {
-    const Matrix* matrix;
     uint8_t* to;
     uint32_t term, column, terms, columns;   // where it begins and how many there are
-    const float* ahead = nullptr;            // where the one begins that is fetched meanwhile
-    uint32_t made = 0;
     uint32_t chunks() const { return blocks(terms, chunk); }
-    uint32_t squares() const { return 2 * chunks() * blocks(columns, side); }
-    /// False: all are made.
-    bool make() {
-        if (made == squares()) return false;
-        const uint32_t half = made % (2 * chunks()), number = made / (2 * chunks()), j = half * side, c = number * side;
-        uint8_t* const lines = to + (number * chunks() + half / 2) * panel_bytes + half % 2 * tile_bytes / 2;
-        const float* from = matrix->at(term + j, column + c);
-        uint64_t stride = matrix->stride;
-        if (ahead) {
-            const float* line = ahead + (from - matrix->at(term, column));
-            for (uint32_t i = 0; i < side; ++i, line += stride) __builtin_prefetch(line, 0, 2);
-        }
-        alignas(64) float square[side * side], turned[side * side];
-        const uint32_t down = j < terms ? least(side, terms - j) : 0, across = least(side, columns - c);
-        if (down < side || across < side)
-            from = padded(square, from, stride, matrix->turned ? across : down, matrix->turned ? down : across), stride = side;
-        if (matrix->turned) transpose(turned, side, from, stride), from = turned, stride = side;
-        split_terms(lines, from, stride);
-        return ++made, true;
-    }
+    uint32_t squares() const { return 2 * chunks() * blocks(columns, side); }   // of 16 terms and 16 columns
 };
 
-/// What is left of a Strip, or of whatever is made step by step.
-template <typename Maker>
-inline void make_all(Maker& maker) {
+constexpr uint32_t pauses = 6;   // between the tile instructions of a chunk, for other work
+
+/// Makes them step by step, a square in as many as there are pauses: one step hides behind four tile instructions, a square does not.
+class Maker {
+public:
+    /// ahead: where the strip begins that is fetched meanwhile; or null, as of a turned matrix, whose rows the CPU fetches by itself.
+    Maker(const Matrix& matrix, const Strip& strip, const float* ahead = nullptr) : matrix_(matrix), strip_(strip), ahead_(ahead) {}
+    /// The next one.  False: all are made.
+    bool make() {
+        switch (step_) {
+            case 0: return step<0>();
+            case 1: return step<1>();
+            case 2: return step<2>();
+            case 3: return step<3>();
+            case 4: return step<4>();
+            default: return step<5>();
+        }
+    }
+    /// The same, where it is known that i comes next.
+    template <uint32_t i>
+    bool step() {
+        if (column_ >= strip_.columns || strip_.terms == 0) return false;
+        if constexpr (i == 0) begin();
+        if constexpr (i % 3 != 0) split_lines(i / 3 * 4 + (i % 3 - 1) * 2);
+        else if (matrix_.turned) turn(i / 3 * 4);
+        if constexpr (i + 1 == pauses) next();
+        step_ = (i + 1) % pauses;
+        return true;
+    }
+
+private:
+    void begin() {
+        from_ = matrix_.at(strip_.term + term_, strip_.column + column_), stride_ = matrix_.stride;
+        line_ = ahead_ ? ahead_ + (from_ - matrix_.at(strip_.term, strip_.column)) : nullptr;
+        const uint32_t down = term_ < strip_.terms ? least(side, strip_.terms - term_) : 0, across = least(side, strip_.columns - column_);
+        if (down < side || across < side) {
+            from_ = padded(square_, from_, stride_, matrix_.turned ? across : down, matrix_.turned ? down : across);
+            stride_ = side;
+        }
+    }
+    /// Terms j to j + 3, and those that are paired with them.
+    void turn(uint32_t j) {
+        transpose_four(turned_ + j * side, side, from_ + j, stride_);
+        transpose_four(turned_ + (j + 8) * side, side, from_ + j + 8, stride_);
+    }
+    void split_lines(uint32_t j) {
+        const float* const from = matrix_.turned ? turned_ : from_;
+        const uint64_t stride = matrix_.turned ? side : stride_;
+        for (uint32_t i = j; i < j + 2; ++i) split(strip_.to + i * 64, load(from + i * stride), load(from + (i + 8) * stride));
+        if (!line_) return;
+        for (uint32_t i = 0; i < 4; ++i, line_ += matrix_.stride) __builtin_prefetch(line_, 0, 2);
+    }
+    void next() {
+        term_ += side;
+        strip_.to += term_ % chunk ? tile_bytes / 2 : panel_bytes - tile_bytes / 2;
+        if (term_ == strip_.chunks() * chunk) term_ = 0, column_ += side;
+    }
+
+    alignas(64) float square_[side * side], turned_[side * side];
+    Matrix matrix_;
+    Strip strip_;
+    const float *ahead_, *line_ = nullptr, *from_ = nullptr;
+    uint64_t stride_ = 0;
+    uint32_t step_ = 0, term_ = 0, column_ = 0;   // of the square
+};
+
+/// What is left of whatever is made step by step.
+template <typename T>
+inline void make_all(T& maker) {
     while (maker.make()) {
     }
+}
+inline void make_all(const Matrix& matrix, const Strip& strip) {
+    Maker maker(matrix, strip);
+    make_all(maker);
 }
 
 /// A panel of a from [terms][16 rows], of which there may be fewer.
@@ -210,7 +253,7 @@ struct TileSums {
     uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
 };
 
-/// a, b: panels; behind two of them their last terms.
+/// a, b: panels; behind two of them their last terms.  meanwhile(which) is called in each pause.
 template <uint32_t down, uint32_t across, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
@@ -242,17 +285,17 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
     };
     auto products = [] {
         tile_multiply<0, 4, 6>();
+        if (down > 1) tile_multiply<2, 5, 6>();   // the same of b twice: fewer rows than 16 take less time then
         if (across > 1) tile_multiply<1, 4, 7>();
-        if (down > 1) tile_multiply<2, 5, 6>();
         if (down > 1 && across > 1) tile_multiply<3, 5, 7>();
     };
     for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
-        load_a(2), load_b(0), products(), meanwhile();
-        load_a(1), products();
-        load_b(1), products();
-        load_a(0), products();
-        load_b(2), products();
-        load_b(0), products();
+        load_a(2), load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 0>());
+        load_a(1), products(), meanwhile(std::integral_constant<uint32_t, 1>());
+        load_b(1), products(), meanwhile(std::integral_constant<uint32_t, 2>());
+        load_a(0), products(), meanwhile(std::integral_constant<uint32_t, 3>());
+        load_b(2), products(), meanwhile(std::integral_constant<uint32_t, 4>());
+        load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 5>());
     }
     a += next, b += next, next = terms.last_bytes();
     if (terms.sixteen) {

@@ -21,8 +21,7 @@ void pack(float* to, const float* w, const WideShape& s, bool turned) {
     const uint32_t terms = turned ? s.K : s.C, columns = turned ? s.C : s.K;
     const Matrix m{w, s.C, !turned};
     for (uint32_t c = 0; c < columns; c += side) {
-        Strip strip{&m, reinterpret_cast<uint8_t*>(to) + panels_bytes(c, terms), 0, c, terms, side};
-        make_all(strip);
+        make_all(m, {reinterpret_cast<uint8_t*>(to) + panels_bytes(c, terms), 0, c, terms, side});
     }
 }
 
@@ -55,7 +54,7 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
                       least(pixels_most, pixels - pixel), s.C};
     };
     const TileRegisters registers(side);
-    const uint32_t each = blocks(pixels_most * chunks, blocks(s.K, 2 * side) * chunks);
+    const uint32_t each = blocks(pixels_most, blocks(s.K, 2 * side) * pauses);
     Pixels next = some(0);
     make_all(next);
     for (uint32_t i = 0; i < all; ++i) {
@@ -66,7 +65,7 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
             alignas(64) float sums[pixels_most][2 * side];
             const uint32_t columns = least(2 * side, s.K - k);
             tiles_product({.to = sums[0], .stride = 2 * side, .rows = side, .height = now.count, .width = columns, .add = false}, now.to,
-                          packed + panels_bytes(k, s.C), {chunks}, [&] {
+                          packed + panels_bytes(k, s.C), {chunks}, [&](auto) {
                               for (uint32_t row = 0; row < each && next.make(); ++row) {
                               }
                           });
@@ -97,8 +96,7 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
             const uint32_t terms = least(terms_most, pixels - pixel), chunks = blocks(terms, chunk);
             for (uint32_t c = 0; c < s.C; c += side) {
                 const Matrix m{x + c / side * plane + pixel * side, side, false};
-                Strip strip{&m, b + panels_bytes(c, terms), 0, 0, terms, side};
-                make_all(strip);
+                make_all(m, {b + panels_bytes(c, terms), 0, 0, terms, side});
             }
             for (uint32_t k = 0; k < s.K; k += side)
                 split_turned(a + panels_bytes(k, terms), dy + k / side * plane + pixel * side, side, terms, side);
@@ -110,7 +108,7 @@ void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x,
                                    .height = least(2 * side, s.K - k),
                                    .width = least(2 * side, s.C - c),
                                    .add = n > 0 || pixel > 0},
-                                  a + panels_bytes(k, terms), b + panels_bytes(c, terms), {chunks}, [] {});
+                                  a + panels_bytes(k, terms), b + panels_bytes(c, terms), {chunks}, [](auto) {});
             if (db) sums_of_rows(db, dy + pixel * side, plane, s.K, terms);
         }
 }
