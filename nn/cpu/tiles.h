@@ -81,6 +81,9 @@ class Maker {
 public:
     /// ahead: where the strip begins that is fetched meanwhile; or null, as of a turned matrix, whose rows the CPU fetches by itself.
     Maker(const Matrix& matrix, const Strip& strip, const float* ahead = nullptr) : matrix_(matrix), strip_(strip), ahead_(ahead) {}
+    Maker(const Maker&) = delete;   // points into itself
+    Maker& operator=(const Maker&) = delete;
+
     /// The next one.  False: all are made.
     bool make() {
         switch (step_) {
