@@ -30,7 +30,7 @@ Status Call::run(const Frame& frame) const {
 
 void Build::begin(uint32_t size, bool backward) {
     samples = size, training = backward;
-    kept_ = 0, odd_ = false;
+    kept_ = 0, odd_ = false, raw = false;
     activation = other = {};
 }
 

@@ -1,6 +1,8 @@
 // The three passes on AMX.  32 columns of the weights, by up to 512 terms, are a strip, which is split into parts while the strip before it
 // is multiplied by the samples' parts: both come from the second-level cache.  Gradients of weights multiply the parts of dy, 32 outputs at
 // a time, by those of all x, which are made once.
+#include <array>
+
 #include "nn/cpu/inner.h"
 #include "nn/cpu/tiles.h"
 
@@ -17,58 +19,75 @@ constexpr uint32_t turned_terms = 512, straight_terms = 128;
 
 constexpr uint64_t strip_bytes = panels_bytes(wide, turned_terms), memory_bytes = panels_bytes(most, turned_terms) + 2 * strip_bytes;
 
-/// Parts of so many samples' terms: a's panels.
-void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t samples, uint32_t rows, uint32_t terms) {
-    const uint32_t chunks = blocks(terms, chunk), whole = terms / chunk;
+/// Parts of so many samples' terms, and one more that is 1: a's panels.
+void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t samples, uint32_t rows, uint32_t terms, uint32_t more) {
+    const uint32_t chunks = blocks(terms + more, chunk), whole = terms / chunk;
     for (uint32_t n = 0; n < samples; ++n, from += stride) {
         uint8_t* line = to + n / rows * chunks * panel_bytes + n % rows * 64;
         for (uint32_t i = 0; i < whole; ++i, line += panel_bytes) split_row(line, from + i * chunk);
         if (whole == chunks) continue;
         alignas(64) float last[chunk] = {};
         __builtin_memcpy(last, from + whole * chunk, (terms - whole * chunk) * sizeof(float));
+        if (more) last[terms - whole * chunk] = 1;
         split_row(line, last);
     }
 }
 
-/// to [N, columns] (+)= factor [N, terms] m.
-void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_t columns, bool add, const Matrix& m, float* memory) {
-    const uint32_t deep = m.turned ? turned_terms : straight_terms, across = blocks(columns, wide), strips = across * blocks(terms, deep);
+/// to [N, columns] (+)= factor [N, terms] m.  Where shift is not null factor has whole numbers, and all of it is meant plus *shift: the
+/// sums of m's columns, times that, are a term more.
+void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_t columns, bool add, const Matrix& m, float* memory,
+             const float* shift = nullptr) {
+    const uint32_t more = shift != nullptr, deep = m.turned ? turned_terms - more * side : straight_terms, across = blocks(columns, wide);
+    const uint32_t strips = across * blocks(terms, deep);
     uint8_t *const b = reinterpret_cast<uint8_t*>(memory), *const a = b + 2 * strip_bytes;
     auto strip = [&](uint32_t i) {
         const uint32_t term = i / across * deep, column = i % across * wide;
-        return Strip{b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column)};
+        return Strip{b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column), more};
     };
     for (uint32_t n = 0; n < N; n += most, to += uint64_t{most} * columns, factor += uint64_t{most} * terms) {
         const uint32_t samples = least(most, N - n), panels = blocks(samples, side), rows = blocks(samples, panels);
         const TileRegisters registers(rows);
-        make_all(m, strip(0));
+        auto make_rest = [=](Maker& maker, const Strip& of) {
+            make_all(maker);
+            if (shift && of.terms) split_more(of, {maker.sums(0) * *shift, maker.sums(1) * *shift});
+        };
+        Maker first(m, strip(0));
+        make_rest(first, strip(0));
         for (uint32_t i = 0; i < strips; ++i) {
             const Strip now = strip(i), next = i + 1 < strips ? strip(i + 1) : Strip{};
             const uint32_t chunks = now.chunks(), each = blocks(next.squares(), blocks(panels, 2) * chunks);   // steps in a pause
             const float* const ahead = i + 2 < strips && !m.turned ? m.at(strip(i + 2).term, strip(i + 2).column) : nullptr;
             Maker maker(m, next, ahead);
-            if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms);
-            for (uint32_t panel = 0; panel < panels; panel += 2)
-                tiles_product({.to = to + uint64_t{panel} * rows * columns + now.column,
-                               .stride = columns,
-                               .rows = rows,
-                               .height = least(2 * rows, samples - panel * rows),
-                               .width = now.columns,
-                               .add = add || now.term > 0},
-                              a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
-                                  if (each == 1) return void(maker.step<i>());   // faster
-                                  for (uint32_t step = 0; step < each && maker.make(); ++step) {
-                                  }
-                              });
-            make_all(maker);
+            if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms, more);
+            auto all = [&]<Whole whole>() {
+                for (uint32_t panel = 0; panel < panels; panel += 2)
+                    tiles_product<whole>(
+                        {.to = to + uint64_t{panel} * rows * columns + now.column,
+                         .stride = columns,
+                         .rows = rows,
+                         .height = least(2 * rows, samples - panel * rows),
+                         .width = now.columns,
+                         .add = add || now.term > 0},
+                        a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
+                            if (each == 1) return void(maker.step<i>());   // faster
+                            for (uint32_t step = 0; step < each && maker.make(); ++step) {
+                            }
+                        });
+            };
+            shift ? all.template operator()<Whole::a>() : all.template operator()<Whole::none>();
+            make_rest(maker, next);
         }
     }
 }
 
 void forward_packed(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& s) {
-    if (bias)
+    const bool bytes = s.scale > 0;
+    const float shift = s.shift / s.scale;
+    if (bias && !bytes)
         for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
-    product(y, x, s.N, s.C, s.K, bias, {w, s.C, true}, memory);
+    product(y, x, s.N, s.C, s.K, bias && !bytes, {w, s.C, true}, memory, bytes ? &shift : nullptr);
+    for (uint32_t n = 0; bytes && n < s.N; ++n, y += s.K)
+        for (uint32_t k = 0; k < s.K; ++k) y[k] = y[k] * s.scale + (bias ? bias[k] : 0.0f);
 }
 
 void backward_data(float* dx, const float* dy, const float* w, float* memory, const InnerShape& s) {
@@ -79,31 +98,58 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 constexpr uint32_t samples_most = 128;   // that are multiplied at a time
 
+/// One more where x are whole numbers: 1 by what the shift gives.
+uint32_t terms_all(const InnerShape& s) { return s.N + (s.scale > 0); }
+
 uint64_t packed(const InnerShape& s) {   // at most a tile more for the last terms than they would be as a chunk
-    return blocks(s.C, wide) * 2 * (uint64_t{blocks(s.N, chunk)} * panel_bytes + tile_bytes) / sizeof(float);
+    return blocks(s.C, wide) * 2 * (uint64_t{blocks(terms_all(s), chunk)} * panel_bytes + tile_bytes) / sizeof(float);
 }
 
-/// Calls f(first sample, how many, strip's column, where its parts are).
+/// Calls f(first sample, how many, all terms of them, strip's column, where its parts are).
 template <typename F>
 void each_strip(float* memory, const InnerShape& s, F f) {
     uint8_t* at = reinterpret_cast<uint8_t*>(memory);
     for (uint32_t n = 0; n < s.N; n += samples_most)
         for (uint32_t c = 0; c < s.C; c += wide) {
-            const uint32_t samples = least(samples_most, s.N - n);
-            f(n, samples, c, at);
-            at += 2 * terms_of(samples).bytes();
+            const uint32_t samples = least(samples_most, s.N - n), all = n + samples == s.N ? terms_all(s) - n : samples;
+            f(n, samples, all, c, at);
+            at += 2 * terms_of(all).bytes();
         }
 }
 
+/// The rows that no whole chunk has, and the one that comes with the shift.
+struct Rest {
+    const float* from;
+    uint64_t stride;
+    alignas(64) float copy[chunk][wide];
+    Rest(const float* first, uint64_t apart, uint32_t rows, uint32_t columns, float factor, const float* more)
+        : from(first), stride(apart) {
+        if (!more) return;
+        for (uint32_t row = 0; row <= rows; ++row)
+            for (uint32_t i = 0; i < columns; ++i) copy[row][i] = row < rows ? first[row * apart + i] * factor : more[i];
+        from = copy[0], stride = wide;
+    }
+};
+
 void pack(float* to, const float* x, const InnerShape& s) {
+    static constexpr auto ones = [] {
+        std::array<float, wide> all{};
+        for (float& each : all) each = 1;
+        return all;
+    }();
     const Matrix m{x, s.C, false};
-    each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t c, uint8_t* at) {
-        const Terms terms = terms_of(samples);
-        const uint32_t columns = least(wide, s.C - c), whole = least(samples, terms.chunks * chunk);
-        make_all(m, {at, n, c, whole, columns});
-        at += 2 * terms.chunks * panel_bytes;
-        for (uint32_t i = 0; i < columns; i += side, at += terms.last_bytes())
-            split_last_terms(at, m.at(n + whole, c + i), s.C, terms, samples - whole, least(side, columns - i));
+    each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, uint8_t* at) {
+        const Terms terms = terms_of(all);
+        const uint32_t columns = least(wide, s.C - c), whole = samples / chunk * chunk;
+        const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones.data() : nullptr);
+        uint8_t* last = at + 2 * terms.chunks * panel_bytes;
+        for (uint32_t i = 0; i < columns; i += side, at += terms.chunks * panel_bytes, last += terms.last_bytes()) {
+            const uint32_t some = least(side, columns - i);
+            make_all(m, {at, n, c + i, whole, some});
+            if (terms.chunks * chunk > whole)
+                make_all({rest.from, rest.stride, false}, {at + whole / chunk * panel_bytes, 0, i, all - whole, some});
+            else split_last_terms(last, rest.from + i, rest.stride, terms, all - whole, some);
+        }
     });
 }
 
@@ -111,20 +157,33 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
                       uint32_t end) {
     const TileRegisters registers(side);
     alignas(64) uint8_t factor[2 * terms_of(samples_most - chunk + side + few).bytes()];   // the most
+    const float scale = s.scale > 0 ? s.scale : 1;
     for (uint32_t k = first; k < end; k += wide, dw += wide * apart) {
         const uint32_t outputs = least(wide, end - k);
-        each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t c, const uint8_t* at) {
-            const Terms terms = terms_of(samples);
-            const uint32_t whole = least(samples, terms.chunks * chunk);
+        each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, const uint8_t* at) {
+            const Terms terms = terms_of(all);
+            const uint32_t whole = samples / chunk * chunk;
             for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
                 const float* const from = dy + uint64_t{n} * s.K + k + i;
                 const uint32_t across = least(side, outputs - i);
-                uint8_t* const last = factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes();
-                split_turned(factor + i / side * terms.chunks * panel_bytes, from, s.K, whole, across);
-                split_last_turned(last, from + uint64_t{whole} * s.K, s.K, terms, samples - whole, across);
+                float shifted[side] = {};
+                for (uint32_t row = 0; all > samples && row < s.N; ++row)
+                    for (uint32_t j = 0; j < across; ++j) shifted[j] += dy[uint64_t{row} * s.K + k + i + j];
+                for (float& each : shifted) each *= s.shift;
+                const Rest rest(from + uint64_t{whole} * s.K, s.K, samples - whole, across, scale, all > samples ? shifted : nullptr);
+                uint8_t* const to = factor + i / side * terms.chunks * panel_bytes;
+                split_turned(to, from, s.K, whole, across, scale);
+                if (terms.chunks * chunk > whole)
+                    split_turned(to + whole / chunk * panel_bytes, rest.from, rest.stride, all - whole, across);
+                else
+                    split_last_turned(factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes(), rest.from, rest.stride,
+                                      terms, all - whole, across);
             }
-            tiles_product({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
-                          factor, at, terms, [](auto) {});
+            auto products = [&]<Whole numbers>() {
+                tiles_product<numbers>({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
+                                       factor, at, terms, [](auto) {});
+            };
+            s.scale > 0 ? products.template operator()<Whole::b>() : products.template operator()<Whole::none>();
         });
     }
 }
@@ -133,7 +192,7 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
 
 InnerKernels inner_kernels() {
     InnerKernels made = avx512::inner_kernels;
-    made.memory = memory_bytes / sizeof(float);
+    made.memory = memory_bytes / sizeof(float), made.bytes = true;
     made.forward_packed = forward_packed, made.backward_data = backward_data;
     made.packed = packed, made.pack = pack, made.backward_weights = backward_weights;
     return made;

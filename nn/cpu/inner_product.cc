@@ -23,11 +23,14 @@ Status inner_float(Build& b) {
     const Activation x = b.activation;
     Operations& list = *b.operations;
     const uint32_t C = static_cast<uint32_t>(l.in.elements()), K = l.out.C;
-    auto shape = [C, K](uint32_t samples) { return InnerShape{samples, C, K}; };
     const Isa level = b.level(b.training && b.least >= tiled_least && b.least * b.together >= tiled_samples && l.weights > tiled_weights &&
                               K > few_outputs);
     const InnerKernels& kernels = inner_kernels(level);
-    const bool tiled = level == Isa::amx;
+    const bool tiled = level == Isa::amx, bytes = kernels.bytes && b.bytes_fit && l.input == Layer::none;
+    b.raw |= bytes;
+    auto shape = [C, K, bytes](const Frame& frame, uint32_t samples) {
+        return bytes ? InnerShape{samples, C, K, frame.scale, frame.shift} : InnerShape{samples, C, K};
+    };
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
@@ -40,27 +43,27 @@ Status inner_float(Build& b) {
     const Tensor memory = b.scratch(kernels.memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
-        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape(frame.samples));
-        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape(frame.samples));
+        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape(frame, frame.samples));
+        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape(frame, frame.samples));
         return Status{};
     });
     if (!b.training) return {};
 
     // From the first rows to the last, nobody else being there between pieces: x of each block in another order, and the rows of a piece.
     // Those are an odd number of lines apart, or all their beginnings would share a few sets of the first-level cache.
-    const uint64_t packs = kernels.packed(shape(b.most)), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
+    const uint64_t packs = kernels.packed({b.most, C, K, bytes ? 1.0f : 0.0f}), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));
     auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
         const float *of = frame.at(x1) + uint64_t{frame.first} * C, *dy = frame.at(y.gradient) + uint64_t{frame.first} * K;
         float* const strips = packs ? frame.at(space) + frame.block * packs : nullptr;
-        if (packs && first == 0) kernels.pack(strips, of, shape(frame.count));
-        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame.count), first, end);
+        if (packs && first == 0) kernels.pack(strips, of, shape(frame, frame.count));
+        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame, frame.count), first, end);
     };
     auto biases = [=, &kernels](Frame& frame) {
         float* const to = frame.at(dw) + uint64_t{K} * C;
-        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame.count));
+        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame, frame.count));
         return to;
     };
     list.weights.emplace_back([=](Frame& frame) {
@@ -82,7 +85,7 @@ Status inner_float(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, order, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape(frame.samples));
+        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape(frame, frame.samples));
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

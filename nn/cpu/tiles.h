@@ -70,9 +70,28 @@ struct Matrix {
 struct Strip {
     uint8_t* to;
     uint32_t term, column, terms, columns;   // where it begins and how many there are
-    uint32_t chunks() const { return blocks(terms, chunk); }
+    uint32_t more = 0;                       // 1: a term that the matrix does not have comes last
+    uint32_t chunks() const { return blocks(terms + more, chunk); }
     uint32_t squares() const { return 2 * chunks() * blocks(columns, side); }   // of 16 terms and 16 columns
 };
+
+/// Writes the term that comes last of up to two times 16 columns.
+inline void split_more(const Strip& strip, const V (&values)[2]) {
+    const uint32_t j = strip.terms % chunk;
+    uint8_t* to = strip.to + strip.terms / chunk * panel_bytes + (j / side * 8 + j % 8) * 64;
+    for (uint32_t i = 0; i < blocks(strip.columns, side); ++i, to += strip.chunks() * panel_bytes) {
+        V value = values[i];
+        for (uint32_t part = 0; part < parts; ++part) {
+            typedef uint32_t U __attribute__((vector_size(64)));
+            const U bits = (U)value;
+            uint8_t* const line = to + part * tile_bytes;
+            const __m512i others = _mm512_loadu_si512(line);   // of the term that it is a pair with
+            _mm512_storeu_si512(line, j % side < 8 ? _mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)(bits >> 16), others)
+                                                   : _mm512_mask_blend_epi16(0xaaaaaaaa, others, (__m512i)bits));
+            value -= (V)(bits & ~0xffffu);
+        }
+    }
+}
 
 constexpr uint32_t pauses = 6;   // between the tile instructions of a chunk, for other work
 
@@ -107,6 +126,9 @@ public:
         return true;
     }
 
+    /// Of a strip that has a term more: over all its terms, of the first 16 columns and of the next.
+    V sums(uint32_t i) const { return sums_[i]; }
+
 private:
     void begin() {
         from_ = matrix_.at(strip_.term + term_, strip_.column + column_), stride_ = matrix_.stride;
@@ -125,7 +147,10 @@ private:
     void split_lines(uint32_t j) {
         const float* const from = matrix_.turned ? turned_ : from_;
         const uint64_t stride = matrix_.turned ? side : stride_;
-        for (uint32_t i = j; i < j + 2; ++i) split(strip_.to + i * 64, load(from + i * stride), load(from + (i + 8) * stride));
+        const V a = load(from + j * stride), b = load(from + (j + 8) * stride), c = load(from + (j + 1) * stride),
+                d = load(from + (j + 9) * stride);
+        split(strip_.to + j * 64, a, b), split(strip_.to + (j + 1) * 64, c, d);
+        if (strip_.more) sums_[column_ / side] += (a + b) + (c + d);
         if (!line_) return;
         for (uint32_t i = 0; i < 4; ++i, line_ += matrix_.stride) __builtin_prefetch(line_, 0, 2);
     }
@@ -136,6 +161,7 @@ private:
     }
 
     alignas(64) float square_[side * side], turned_[side * side];
+    V sums_[2] = {};
     Matrix matrix_;
     Strip strip_;
     const float *ahead_, *line_ = nullptr, *from_ = nullptr;
@@ -154,8 +180,8 @@ inline void make_all(const Matrix& matrix, const Strip& strip) {
     make_all(maker);
 }
 
-/// A panel of a from [terms][16 rows], of which there may be fewer.
-inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
+/// A panel of a from [terms][16 rows], of which there may be fewer, times a factor.
+inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across, float factor = 1) {
     for (uint32_t j = 0; j < terms; j += chunk, to += panel_bytes) {
         alignas(64) float square[side * side], turned[side][chunk] = {};
         for (uint32_t half = 0; half < chunk && j + half < terms; half += side) {
@@ -164,7 +190,10 @@ inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32
             const float* const at = from + (j + half) * stride;
             transpose(turned[0] + half, chunk, whole ? at : padded(square, at, stride, down, across), whole ? stride : side);
         }
-        for (uint32_t row = 0; row < side; ++row) split_row(to + row * 64, turned[row]);
+        for (uint32_t row = 0; row < side; ++row) {
+            if (factor != 1) store(turned[row], load(turned[row]) * factor), store(turned[row] + side, load(turned[row] + side) * factor);
+            split_row(to + row * 64, turned[row]);
+        }
     }
 }
 
@@ -256,8 +285,11 @@ struct TileSums {
     uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
 };
 
+/// What has no terms but whole numbers up to 256, which are all in their first part: then three products do.
+enum class Whole { none, a, b };
+
 /// a, b: panels; behind two of them their last terms.  meanwhile(which) is called in each pause.
-template <uint32_t down, uint32_t across, typename Meanwhile>
+template <uint32_t down, uint32_t across, Whole whole_numbers, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
     const bool whole = t.height == down * t.rows && t.width == across * side;
@@ -292,13 +324,24 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
         if (across > 1) tile_multiply<1, 4, 7>();
         if (down > 1 && across > 1) tile_multiply<3, 5, 7>();
     };
+    auto pause = [&]<uint32_t... i>(std::integer_sequence<uint32_t, i...>) { (meanwhile(std::integral_constant<uint32_t, i>()), ...); };
     for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
-        load_a(2), load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 0>());
-        load_a(1), products(), meanwhile(std::integral_constant<uint32_t, 1>());
-        load_b(1), products(), meanwhile(std::integral_constant<uint32_t, 2>());
-        load_a(0), products(), meanwhile(std::integral_constant<uint32_t, 3>());
-        load_b(2), products(), meanwhile(std::integral_constant<uint32_t, 4>());
-        load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 5>());
+        if constexpr (whole_numbers == Whole::a) {
+            load_a(0), load_b(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
+            load_b(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
+            load_b(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
+        } else if constexpr (whole_numbers == Whole::b) {
+            load_b(0), load_a(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
+            load_a(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
+            load_a(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
+        } else {
+            load_a(2), load_b(0), products(), pause(std::integer_sequence<uint32_t, 0>());
+            load_a(1), products(), pause(std::integer_sequence<uint32_t, 1>());
+            load_b(1), products(), pause(std::integer_sequence<uint32_t, 2>());
+            load_a(0), products(), pause(std::integer_sequence<uint32_t, 3>());
+            load_b(2), products(), pause(std::integer_sequence<uint32_t, 4>());
+            load_b(0), products(), pause(std::integer_sequence<uint32_t, 5>());
+        }
     }
     a += next, b += next, next = terms.last_bytes();
     if (terms.sixteen) {
@@ -319,14 +362,14 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
 }
 
 /// Of t.height rows, at most two panels' of a, and t.width columns, at most two panels' of b.
-template <typename Meanwhile>
+template <Whole whole_numbers = Whole::none, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     if (t.height > t.rows) {
-        if (t.width > side) tiles_product<2, 2>(t, a, b, terms, meanwhile);
-        else tiles_product<2, 1>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<2, 2, whole_numbers>(t, a, b, terms, meanwhile);
+        else tiles_product<2, 1, whole_numbers>(t, a, b, terms, meanwhile);
     } else {
-        if (t.width > side) tiles_product<1, 2>(t, a, b, terms, meanwhile);
-        else tiles_product<1, 1>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<1, 2, whole_numbers>(t, a, b, terms, meanwhile);
+        else tiles_product<1, 1, whole_numbers>(t, a, b, terms, meanwhile);
     }
 }
 
