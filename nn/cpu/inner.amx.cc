@@ -1,8 +1,9 @@
 // The three passes on AMX.  32 columns of the weights, by up to 512 terms, are a strip, which is split into parts while the strip before it
 // is multiplied by the samples' parts: both come from the second-level cache.  Gradients of weights multiply the parts of dy, 32 outputs at
 // a time, by those of all x, which are made once.
-#include <array>
-
+//
+// Bytes (InnerShape's scale) are exact in one part, and three products do for six.  Their shift is a term more: where weights are
+// multiplied by x its factor is 1, and its weight their sum; where dy is, it is a sample of ones whose dy is the sum of all.
 #include "nn/cpu/inner.h"
 #include "nn/cpu/tiles.h"
 
@@ -61,18 +62,18 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
             if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms, more);
             auto all = [&]<Whole whole>() {
                 for (uint32_t panel = 0; panel < panels; panel += 2)
-                    tiles_product<whole>(
-                        {.to = to + uint64_t{panel} * rows * columns + now.column,
-                         .stride = columns,
-                         .rows = rows,
-                         .height = least(2 * rows, samples - panel * rows),
-                         .width = now.columns,
-                         .add = add || now.term > 0},
-                        a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
-                            if (each == 1) return void(maker.step<i>());   // faster
-                            for (uint32_t step = 0; step < each && maker.make(); ++step) {
-                            }
-                        });
+                    tiles_product<whole>({.to = to + uint64_t{panel} * rows * columns + now.column,
+                                          .stride = columns,
+                                          .rows = rows,
+                                          .height = least(2 * rows, samples - panel * rows),
+                                          .width = now.columns,
+                                          .add = add || now.term > 0},
+                                         a + panel * chunks * panel_bytes, now.to, {chunks},
+                                         [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
+                                             if (each == 1) return void(maker.step<i>());   // faster
+                                             for (uint32_t step = 0; step < each && maker.make(); ++step) {
+                                             }
+                                         });
             };
             shift ? all.template operator()<Whole::a>() : all.template operator()<Whole::none>();
             make_rest(maker, next);
@@ -117,38 +118,31 @@ void each_strip(float* memory, const InnerShape& s, F f) {
         }
 }
 
-/// The rows that no whole chunk has, and the one that comes with the shift.
+/// The terms that no whole chunk has, times a factor, and perhaps the one that comes with the shift.
 struct Rest {
-    const float* from;
-    uint64_t stride;
-    alignas(64) float copy[chunk][wide];
-    Rest(const float* first, uint64_t apart, uint32_t rows, uint32_t columns, float factor, const float* more)
-        : from(first), stride(apart) {
-        if (!more) return;
-        for (uint32_t row = 0; row <= rows; ++row)
-            for (uint32_t i = 0; i < columns; ++i) copy[row][i] = row < rows ? first[row * apart + i] * factor : more[i];
-        from = copy[0], stride = wide;
+    alignas(64) float at[chunk][wide];
+    Rest(const float* from, uint64_t stride, uint32_t terms, uint32_t columns, float factor, const float* more) {
+        for (uint32_t i = 0; i < terms; ++i, from += stride)
+            for (uint32_t j = 0; j < columns; ++j) at[i][j] = from[j] * factor;
+        if (more) __builtin_memcpy(at[terms], more, columns * sizeof(float));
     }
 };
 
 void pack(float* to, const float* x, const InnerShape& s) {
-    static constexpr auto ones = [] {
-        std::array<float, wide> all{};
-        for (float& each : all) each = 1;
-        return all;
-    }();
+    float ones[wide];
+    for (float& each : ones) each = 1;
     const Matrix m{x, s.C, false};
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, uint8_t* at) {
         const Terms terms = terms_of(all);
         const uint32_t columns = least(wide, s.C - c), whole = samples / chunk * chunk;
-        const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones.data() : nullptr);
+        const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones : nullptr);
         uint8_t* last = at + 2 * terms.chunks * panel_bytes;
         for (uint32_t i = 0; i < columns; i += side, at += terms.chunks * panel_bytes, last += terms.last_bytes()) {
             const uint32_t some = least(side, columns - i);
             make_all(m, {at, n, c + i, whole, some});
             if (terms.chunks * chunk > whole)
-                make_all({rest.from, rest.stride, false}, {at + whole / chunk * panel_bytes, 0, i, all - whole, some});
-            else split_last_terms(last, rest.from + i, rest.stride, terms, all - whole, some);
+                make_all({rest.at[0], wide, false}, {at + whole / chunk * panel_bytes, 0, i, all - whole, some});
+            else split_last_terms(last, rest.at[0] + i, wide, terms, all - whole, some);
         }
     });
 }
@@ -166,22 +160,23 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
             for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
                 const float* const from = dy + uint64_t{n} * s.K + k + i;
                 const uint32_t across = least(side, outputs - i);
-                float shifted[side] = {};
+                V sum{};
                 for (uint32_t row = 0; all > samples && row < s.N; ++row)
-                    for (uint32_t j = 0; j < across; ++j) shifted[j] += dy[uint64_t{row} * s.K + k + i + j];
-                for (float& each : shifted) each *= s.shift;
+                    sum += (V)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << across) - 1), dy + uint64_t{row} * s.K + k + i);
+                alignas(64) float shifted[side];
+                store(shifted, sum * s.shift);
                 const Rest rest(from + uint64_t{whole} * s.K, s.K, samples - whole, across, scale, all > samples ? shifted : nullptr);
                 uint8_t* const to = factor + i / side * terms.chunks * panel_bytes;
                 split_turned(to, from, s.K, whole, across, scale);
-                if (terms.chunks * chunk > whole)
-                    split_turned(to + whole / chunk * panel_bytes, rest.from, rest.stride, all - whole, across);
+                if (terms.chunks * chunk > whole) split_turned(to + whole / chunk * panel_bytes, rest.at[0], wide, all - whole, across);
                 else
-                    split_last_turned(factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes(), rest.from, rest.stride,
-                                      terms, all - whole, across);
+                    split_last_turned(factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes(), rest.at[0], wide, terms,
+                                      all - whole, across);
             }
             auto products = [&]<Whole numbers>() {
-                tiles_product<numbers>({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
-                                       factor, at, terms, [](auto) {});
+                tiles_product<numbers>(
+                    {.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0}, factor,
+                    at, terms, [](auto) {});
             };
             s.scale > 0 ? products.template operator()<Whole::b>() : products.template operator()<Whole::none>();
         });

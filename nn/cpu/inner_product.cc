@@ -51,7 +51,8 @@ Status inner_float(Build& b) {
 
     // From the first rows to the last, nobody else being there between pieces: x of each block in another order, and the rows of a piece.
     // Those are an odd number of lines apart, or all their beginnings would share a few sets of the first-level cache.
-    const uint64_t packs = kernels.packed({b.most, C, K, bytes ? 1.0f : 0.0f}), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
+    const uint64_t packs = kernels.packed({b.most, C, K, bytes ? 1.0f : 0.0f}), made = packs * b.together,
+                   apart = (C + 15) / 16 / 2 * 32 + 16;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));

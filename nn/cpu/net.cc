@@ -344,7 +344,7 @@ void CpuNet::input(const Program& program, Frame& frame) {
             for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
                 for (uint64_t h = 0; h < lines; ++h, pixels += row)
                     kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, program.raw ? 1 : scale(c),
-                                        program.raw ? 0 : shift(c));
+                                       program.raw ? 0 : shift(c));
     }
     const uint32_t all = input_beside_ ? (frame.samples + 15) / 16 * 16 : frame.samples;
     if (filled < all) std::fill_n(image, padded.elements() * (all - filled), 0.0f);   // of an evaluation

@@ -116,7 +116,8 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
 
 // Whole numbers that stand for scale x + shift: every remainder of N, C and K, and one term more than a chunk, a strip or a group has.
 TEST(Inner, BytesAgreeWithDoublePrecision) {
-    std::vector<InnerShape> shapes = {{100, 784, 1024}, {128, 496, 64}, {129, 497, 33}, {256, 64, 40}, {270, 1030, 150}, {150, 991, 65}, {32, 512, 32}};
+    std::vector<InnerShape> shapes = {{100, 784, 1024}, {128, 496, 64}, {129, 497, 33}, {256, 64, 40},
+                                      {270, 1030, 150}, {150, 991, 65}, {32, 512, 32}};
     for (uint32_t count = 1; count <= 33; ++count) shapes.push_back({count, 3 * count + 15, 40 - count});
     uint32_t seen = 0;
     std::vector<std::vector<float>> results[2];   // of AMX and of its emulation
