@@ -114,7 +114,7 @@ void each_strip(float* memory, const InnerShape& s, F f) {
         for (uint32_t c = 0; c < s.C; c += wide) {
             const uint32_t samples = least(samples_most, s.N - n), all = n + samples == s.N ? terms_all(s) - n : samples;
             f(n, samples, all, c, at);
-            at += 2 * terms_of(all).bytes();
+            at += 2 * terms_of(all, s.scale > 0).bytes();
         }
 }
 
@@ -133,7 +133,7 @@ void pack(float* to, const float* x, const InnerShape& s) {
     for (float& each : ones) each = 1;
     const Matrix m{x, s.C, false};
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, uint8_t* at) {
-        const Terms terms = terms_of(all);
+        const Terms terms = terms_of(all, s.scale > 0);
         const uint32_t columns = least(wide, s.C - c), whole = samples / chunk * chunk;
         const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones : nullptr);
         uint8_t* last = at + 2 * terms.chunks * panel_bytes;
@@ -155,7 +155,7 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
     for (uint32_t k = first; k < end; k += wide, dw += wide * apart) {
         const uint32_t outputs = least(wide, end - k);
         each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, const uint8_t* at) {
-            const Terms terms = terms_of(all);
+            const Terms terms = terms_of(all, s.scale > 0);
             const uint32_t whole = samples / chunk * chunk;
             for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
                 const float* const from = dy + uint64_t{n} * s.K + k + i;

@@ -212,9 +212,10 @@ struct Terms {
     }                                                                                  // of a panel's last terms; b's leave a tile out
     constexpr uint64_t bytes() const { return chunks * panel_bytes + last_bytes(); }   // of a panel
 };
-constexpr Terms terms_of(uint32_t count) {
+/// whole: one of the factors has whole numbers, and a chunk takes half of the time.
+constexpr Terms terms_of(uint32_t count, bool whole = false) {
     const uint32_t left = count % chunk;
-    if (left > side + few) return {count / chunk + 1};
+    if (left > few + (whole ? 0 : side)) return {count / chunk + 1};
     return {count / chunk, left > few, left > 0 && (left <= few || left > side)};
 }
 
