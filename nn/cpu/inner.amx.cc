@@ -2,7 +2,7 @@
 // is multiplied by the samples' parts: both come from the second-level cache.  Gradients of weights multiply the parts of dy, 32 outputs at
 // a time, by those of all x, which are made once.
 //
-// Bytes (InnerShape's scale) are exact in one part, and three products do for six.  Their shift is a term more: where weights are
+// Bytes (inner.h) are exact in one part, and three products do for six.  Their offset is a term more: where weights are
 // multiplied by x its factor is 1, and its weight their sum; where dy is, it is a sample of ones whose dy is the sum of all.
 #include "nn/cpu/inner.h"
 #include "nn/cpu/tiles.h"
@@ -34,11 +34,11 @@ void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t sam
     }
 }
 
-/// to [N, columns] (+)= factor [N, terms] m.  Where shift is not null factor has whole numbers, and all of it is meant plus *shift: the
+/// to [N, columns] (+)= factor [N, terms] m.  Where offset is not null factor has whole numbers, and all of it is meant plus *offset: the
 /// sums of m's columns, times that, are a term more.
 void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_t columns, bool add, const Matrix& m, float* memory,
-             const float* shift = nullptr) {
-    const uint32_t more = shift != nullptr, deep = m.turned ? turned_terms - more * side : straight_terms, across = blocks(columns, wide);
+             const float* offset = nullptr) {
+    const uint32_t more = offset != nullptr, deep = m.turned ? turned_terms - more * side : straight_terms, across = blocks(columns, wide);
     const uint32_t strips = across * blocks(terms, deep);
     uint8_t *const b = reinterpret_cast<uint8_t*>(memory), *const a = b + 2 * strip_bytes;
     auto strip = [&](uint32_t i) {
@@ -50,7 +50,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
         const TileRegisters registers(rows);
         auto make_rest = [=](Maker& maker, const Strip& of) {
             make_all(maker);
-            if (shift && of.terms) split_more(of, {maker.sums(0) * *shift, maker.sums(1) * *shift});
+            if (offset && of.terms) split_more(of, {maker.sums(0) * *offset, maker.sums(1) * *offset});
         };
         Maker first(m, strip(0));
         make_rest(first, strip(0));
@@ -60,9 +60,9 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
             const float* const ahead = i + 2 < strips && !m.turned ? m.at(strip(i + 2).term, strip(i + 2).column) : nullptr;
             Maker maker(m, next, ahead);
             if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms, more);
-            auto all = [&]<Whole whole>() {
+            auto all = [&]<Bytes bytes>() {
                 for (uint32_t panel = 0; panel < panels; panel += 2)
-                    tiles_product<whole>({.to = to + uint64_t{panel} * rows * columns + now.column,
+                    tiles_product<bytes>({.to = to + uint64_t{panel} * rows * columns + now.column,
                                           .stride = columns,
                                           .rows = rows,
                                           .height = least(2 * rows, samples - panel * rows),
@@ -75,19 +75,17 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
                                              }
                                          });
             };
-            shift ? all.template operator()<Whole::a>() : all.template operator()<Whole::none>();
+            offset ? all.template operator()<Bytes::in_a>() : all.template operator()<Bytes::none>();
             make_rest(maker, next);
         }
     }
 }
 
 void forward_packed(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& s) {
-    const bool bytes = s.scale > 0;
-    const float shift = s.shift / s.scale;
-    if (bias && !bytes)
+    if (bias && !s.bytes)
         for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
-    product(y, x, s.N, s.C, s.K, bias && !bytes, {w, s.C, true}, memory, bytes ? &shift : nullptr);
-    for (uint32_t n = 0; bytes && n < s.N; ++n, y += s.K)
+    product(y, x, s.N, s.C, s.K, bias && !s.bytes, {w, s.C, true}, memory, s.bytes ? &s.offset : nullptr);
+    for (uint32_t n = 0; s.bytes && n < s.N; ++n, y += s.K)
         for (uint32_t k = 0; k < s.K; ++k) y[k] = y[k] * s.scale + (bias ? bias[k] : 0.0f);
 }
 
@@ -99,11 +97,11 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 constexpr uint32_t samples_most = 128;   // that are multiplied at a time
 
-/// One more where x are whole numbers: 1 by what the shift gives.
-uint32_t terms_all(const InnerShape& s) { return s.N + (s.scale > 0); }
+/// One more where x are whole numbers: 1 by what their offset gives.
+uint32_t terms_all(const InnerShape& s) { return s.N + s.bytes; }
 
 uint64_t packed(const InnerShape& s) {   // at most a tile more for the last terms than they would be as a chunk
-    return blocks(s.C, wide) * 2 * (uint64_t{blocks(terms_all(s), chunk)} * panel_bytes + tile_bytes) / sizeof(float);
+    return blocks(s.C, wide) * 2 * (uint64_t{blocks(s.N, chunk)} * panel_bytes + tile_bytes) / sizeof(float);
 }
 
 /// Calls f(first sample, how many, all terms of them, strip's column, where its parts are).
@@ -114,11 +112,11 @@ void each_strip(float* memory, const InnerShape& s, F f) {
         for (uint32_t c = 0; c < s.C; c += wide) {
             const uint32_t samples = least(samples_most, s.N - n), all = n + samples == s.N ? terms_all(s) - n : samples;
             f(n, samples, all, c, at);
-            at += 2 * terms_of(all, s.scale > 0).bytes();
+            at += 2 * terms_of(all, s.bytes).bytes();
         }
 }
 
-/// The terms that no whole chunk has, times a factor, and perhaps the one that comes with the shift.
+/// The terms that no whole chunk has, times a factor, and perhaps the one that comes with the offset.
 struct Rest {
     alignas(64) float at[chunk][wide];
     Rest(const float* from, uint64_t stride, uint32_t terms, uint32_t columns, float factor, const float* more) {
@@ -133,7 +131,7 @@ void pack(float* to, const float* x, const InnerShape& s) {
     for (float& each : ones) each = 1;
     const Matrix m{x, s.C, false};
     each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, uint8_t* at) {
-        const Terms terms = terms_of(all, s.scale > 0);
+        const Terms terms = terms_of(all, s.bytes);
         const uint32_t columns = least(wide, s.C - c), whole = samples / chunk * chunk;
         const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones : nullptr);
         uint8_t* last = at + 2 * terms.chunks * panel_bytes;
@@ -151,11 +149,11 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
                       uint32_t end) {
     const TileRegisters registers(side);
     alignas(64) uint8_t factor[2 * terms_of(samples_most - chunk + side + few).bytes()];   // the most
-    const float scale = s.scale > 0 ? s.scale : 1;
+    const float scale = s.bytes ? s.scale : 1;
     for (uint32_t k = first; k < end; k += wide, dw += wide * apart) {
         const uint32_t outputs = least(wide, end - k);
         each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, const uint8_t* at) {
-            const Terms terms = terms_of(all, s.scale > 0);
+            const Terms terms = terms_of(all, s.bytes);
             const uint32_t whole = samples / chunk * chunk;
             for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
                 const float* const from = dy + uint64_t{n} * s.K + k + i;
@@ -163,9 +161,9 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
                 V sum{};
                 for (uint32_t row = 0; all > samples && row < s.N; ++row)
                     sum += (V)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << across) - 1), dy + uint64_t{row} * s.K + k + i);
-                alignas(64) float shifted[side];
-                store(shifted, sum * s.shift);
-                const Rest rest(from + uint64_t{whole} * s.K, s.K, samples - whole, across, scale, all > samples ? shifted : nullptr);
+                alignas(64) float more[side];
+                store(more, sum * (s.scale * s.offset));
+                const Rest rest(from + uint64_t{whole} * s.K, s.K, samples - whole, across, scale, all > samples ? more : nullptr);
                 uint8_t* const to = factor + i / side * terms.chunks * panel_bytes;
                 split_turned(to, from, s.K, whole, across, scale);
                 if (terms.chunks * chunk > whole) split_turned(to + whole / chunk * panel_bytes, rest.at[0], wide, all - whole, across);
@@ -173,12 +171,12 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
                     split_last_turned(factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes(), rest.at[0], wide, terms,
                                       all - whole, across);
             }
-            auto products = [&]<Whole numbers>() {
-                tiles_product<numbers>(
+            auto products = [&]<Bytes bytes>() {
+                tiles_product<bytes>(
                     {.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0}, factor,
                     at, terms, [](auto) {});
             };
-            s.scale > 0 ? products.template operator()<Whole::b>() : products.template operator()<Whole::none>();
+            s.bytes ? products.template operator()<Bytes::in_b>() : products.template operator()<Bytes::none>();
         });
     }
 }

@@ -29,7 +29,7 @@ Status inner_float(Build& b) {
     const bool tiled = level == Isa::amx, bytes = kernels.bytes && b.bytes_fit && l.input == Layer::none;
     b.raw |= bytes;
     auto shape = [C, K, bytes](const Frame& frame, uint32_t samples) {
-        return bytes ? InnerShape{samples, C, K, frame.scale, frame.shift} : InnerShape{samples, C, K};
+        return InnerShape{samples, C, K, bytes, frame.scale, frame.offset};
     };
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
@@ -51,8 +51,7 @@ Status inner_float(Build& b) {
 
     // From the first rows to the last, nobody else being there between pieces: x of each block in another order, and the rows of a piece.
     // Those are an odd number of lines apart, or all their beginnings would share a few sets of the first-level cache.
-    const uint64_t packs = kernels.packed({b.most, C, K, bytes ? 1.0f : 0.0f}), made = packs * b.together,
-                   apart = (C + 15) / 16 / 2 * 32 + 16;
+    const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));

@@ -31,7 +31,7 @@ private:
 /// The net for blocks of one size.
 struct Program : ProgramSize {
     Tensor input;
-    bool raw = false;                 // bytes, in floats
+    bool raw = false;                 // the input: bytes in floats, not yet scaled
     std::vector<Operations> layers;   // one each, those with weights at their own place
 };
 
@@ -238,7 +238,6 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     }
     const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
     input_beside_ = layers_[0].kind == Kind::conv && conv_few_fits(layers_[0]) && takers == 1;
-    const bool bytes_fit = spec_.C == 1 && spec_.pad == 0 && takers == 1;
     for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
@@ -252,7 +251,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     copies_.resize(layers_.size());
     GC_TRY(kernels_name(config.precision, &kernels_name_));
     Build build(engine, config, layers_);
-    build.least = ~0u, build.bytes_fit = bytes_fit;
+    build.least = ~0u, build.bytes_fit = spec_.C == 1 && spec_.pad == 0;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)
         if (size.training) build.least = std::min(build.least, size.samples), build.most = size.samples;
@@ -321,9 +320,9 @@ void CpuNet::input(const Program& program, Frame& frame) {
     for (const Block& block : frame.blocks) {
         const Samples& samples = block.samples;
         const uint8_t* pixels = samples.images;
-        auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
-        auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
-        frame.scale = scale(0), frame.shift = shift(0);
+        auto scale = [&](uint32_t c) { return program.raw ? 1 : 1 / (255 * samples.std[c]); };
+        auto shift = [&](uint32_t c) { return program.raw ? 0 : -samples.mean[c] / samples.std[c]; };
+        frame.scale = 1 / (255 * samples.std[0]), frame.offset = -255 * samples.mean[0];   // all blocks have the same
         if (input_beside_) {
             const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
             auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };
@@ -343,8 +342,7 @@ void CpuNet::input(const Program& program, Frame& frame) {
         for (uint32_t n = 0; n < samples.count; ++n)
             for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
                 for (uint64_t h = 0; h < lines; ++h, pixels += row)
-                    kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, program.raw ? 1 : scale(c),
-                                       program.raw ? 0 : shift(c));
+                    kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale(c), shift(c));
     }
     const uint32_t all = input_beside_ ? (frame.samples + 15) / 16 * 16 : frame.samples;
     if (filled < all) std::fill_n(image, padded.elements() * (all - filled), 0.0f);   // of an evaluation

@@ -80,16 +80,10 @@ inline void split_more(const Strip& strip, const V (&values)[2]) {
     const uint32_t j = strip.terms % chunk;
     uint8_t* to = strip.to + strip.terms / chunk * panel_bytes + (j / side * 8 + j % 8) * 64;
     for (uint32_t i = 0; i < blocks(strip.columns, side); ++i, to += strip.chunks() * panel_bytes) {
-        V value = values[i];
-        for (uint32_t part = 0; part < parts; ++part) {
-            typedef uint32_t U __attribute__((vector_size(64)));
-            const U bits = (U)value;
-            uint8_t* const line = to + part * tile_bytes;
-            const __m512i others = _mm512_loadu_si512(line);   // of the term that it is a pair with
-            _mm512_storeu_si512(line, j % side < 8 ? _mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)(bits >> 16), others)
-                                                   : _mm512_mask_blend_epi16(0xaaaaaaaa, others, (__m512i)bits));
-            value -= (V)(bits & ~0xffffu);
-        }
+        alignas(64) uint8_t lines[parts][64];
+        split(lines[0], values[i], values[i], 64);
+        for (uint32_t part = 0; part < parts; ++part)   // beside the term that it is a pair with
+            _mm512_mask_storeu_epi16(to + part * tile_bytes, j % side < 8 ? 0x55555555 : 0xaaaaaaaa, _mm512_load_si512(lines[part]));
     }
 }
 
@@ -212,10 +206,10 @@ struct Terms {
     }                                                                                  // of a panel's last terms; b's leave a tile out
     constexpr uint64_t bytes() const { return chunks * panel_bytes + last_bytes(); }   // of a panel
 };
-/// whole: one of the factors has whole numbers, and a chunk takes half of the time.
-constexpr Terms terms_of(uint32_t count, bool whole = false) {
+/// bytes: one of the factors has whole numbers, and a chunk takes half of the time.
+constexpr Terms terms_of(uint32_t count, bool bytes = false) {
     const uint32_t left = count % chunk;
-    if (left > few + (whole ? 0 : side)) return {count / chunk + 1};
+    if (left > few + (bytes ? 0 : side)) return {count / chunk + 1};
     return {count / chunk, left > few, left > 0 && (left <= few || left > side)};
 }
 
@@ -286,11 +280,11 @@ struct TileSums {
     uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
 };
 
-/// What has no terms but whole numbers up to 256, which are all in their first part: then three products do.
-enum class Whole { none, a, b };
+/// Which panels have whole numbers up to 256, which are all in their first part: then three products do.
+enum class Bytes { none, in_a, in_b };
 
 /// a, b: panels; behind two of them their last terms.  meanwhile(which) is called in each pause.
-template <uint32_t down, uint32_t across, Whole whole_numbers, typename Meanwhile>
+template <uint32_t down, uint32_t across, Bytes bytes, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
     const bool whole = t.height == down * t.rows && t.width == across * side;
@@ -327,11 +321,11 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
     };
     auto pause = [&]<uint32_t... i>(std::integer_sequence<uint32_t, i...>) { (meanwhile(std::integral_constant<uint32_t, i>()), ...); };
     for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
-        if constexpr (whole_numbers == Whole::a) {
+        if constexpr (bytes == Bytes::in_a) {
             load_a(0), load_b(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
             load_b(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
             load_b(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
-        } else if constexpr (whole_numbers == Whole::b) {
+        } else if constexpr (bytes == Bytes::in_b) {
             load_b(0), load_a(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
             load_a(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
             load_a(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
@@ -363,14 +357,14 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
 }
 
 /// Of t.height rows, at most two panels' of a, and t.width columns, at most two panels' of b.
-template <Whole whole_numbers = Whole::none, typename Meanwhile>
+template <Bytes bytes = Bytes::none, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     if (t.height > t.rows) {
-        if (t.width > side) tiles_product<2, 2, whole_numbers>(t, a, b, terms, meanwhile);
-        else tiles_product<2, 1, whole_numbers>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<2, 2, bytes>(t, a, b, terms, meanwhile);
+        else tiles_product<2, 1, bytes>(t, a, b, terms, meanwhile);
     } else {
-        if (t.width > side) tiles_product<1, 2, whole_numbers>(t, a, b, terms, meanwhile);
-        else tiles_product<1, 1, whole_numbers>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<1, 2, bytes>(t, a, b, terms, meanwhile);
+        else tiles_product<1, 1, bytes>(t, a, b, terms, meanwhile);
     }
 }
 

@@ -28,7 +28,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                                       {140, 150, 1030}, {3, 1001, 261}, {50, 700, 200}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
     for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
-        for (const auto& [N, C, K, scale, shift] : shapes) {
+        for (const auto& [N, C, K, bytes, scale, offset] : shapes) {
             SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const std::vector<float> x = N % 4 < 2 ? numbers(uint64_t{N} * C, 1) : rectified(N, C, 1), w = numbers(uint64_t{K} * C, 2),
                                      bias = numbers(K, 3), dy = N % 2 ? numbers(uint64_t{N} * K, 4) : rectified(N, K, 4);
@@ -97,7 +97,7 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     if (isa_best() < Isa::amx) GTEST_SKIP() << "this CPU has no AMX";
     const InnerKernels kernels[] = {inner_kernels(Isa::amx), emulated::inner_kernels()};
     const InnerShape shape{139, 611, 203};
-    const auto& [N, C, K, scale, shift] = shape;
+    const auto& [N, C, K, bytes, scale, offset] = shape;
     const std::vector<float> x = rectified(N, C, 1), w = numbers(C * K, 2), dy = rectified(N, K, 3);
     std::vector<float> y[2], dx[2], dw[2];
     for (int i : {0, 1}) {
@@ -114,7 +114,7 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     EXPECT_EQ(dw[0], dw[1]);
 }
 
-// Whole numbers that stand for scale x + shift: every remainder of N, C and K, and one term more than a chunk, a strip or a group has.
+// Whole numbers that stand for scale (x + offset): every remainder of N, C and K, and one term more than a chunk, a strip or a group has.
 TEST(Inner, BytesAgreeWithDoublePrecision) {
     std::vector<InnerShape> shapes = {{100, 784, 1024}, {128, 496, 64}, {129, 497, 33}, {256, 64, 40},
                                       {270, 1030, 150}, {150, 991, 65}, {32, 512, 32}};
@@ -125,8 +125,8 @@ TEST(Inner, BytesAgreeWithDoublePrecision) {
         if (!kernels.bytes) continue;
         ++seen;
         for (InnerShape& shape : shapes) {
-            shape.scale = 0.0127f, shape.shift = shape.N % 5 ? -0.4242f : 0.0f;
-            const auto& [N, C, K, scale, shift] = shape;
+            shape.bytes = true, shape.scale = 0.0127f, shape.offset = shape.N % 5 ? -33.4f : 0.0f;
+            const auto& [N, C, K, bytes, scale, offset] = shape;
             SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const bool biased = N % 2;
             const std::vector<float> w = numbers(uint64_t{K} * C, 2), bias = numbers(K, 3), dy = rectified(N, K, 4);
@@ -144,8 +144,10 @@ TEST(Inner, BytesAgreeWithDoublePrecision) {
                 kernels.backward_weights(some.data(), C, dy.data(), x.data(), packed.data(), shape, 1, K - 1);
                 EXPECT_EQ(0, std::memcmp(some.data(), dw.data() + C, some.size() * sizeof(float)));
             }
-            auto meant = [&](uint64_t i) { return static_cast<double>(x[i]) * static_cast<double>(scale) + static_cast<double>(shift); };
-            auto size_of = [&](uint64_t i) { return std::fabs(meant(i)) + 2 * std::fabs(static_cast<double>(shift)); };
+            auto meant = [&](uint64_t i) { return (static_cast<double>(x[i]) + static_cast<double>(offset)) * static_cast<double>(scale); };
+            auto size_of = [&](uint64_t i) {
+                return std::fabs(meant(i)) + 2 * std::fabs(static_cast<double>(offset) * static_cast<double>(scale));
+            };
             for (uint32_t k = 0; k < K; ++k) {
                 for (uint32_t n = 0; n < N; ++n) {
                     double sum = biased ? static_cast<double>(bias[k]) : 0, size = 1;
