@@ -119,8 +119,8 @@ struct Net {
     /// How many blocks, of any size planned, a lane does best to compute at a time: where it is more than one, they share what is read of
     /// the weights.
     virtual uint32_t together() const { return 1; }
-    /// block() of up to together() blocks of a step, all of the same mean and std.  The gradients have the same bits, as long as parameters are finite (0 times Inf may
-    /// be left out for one block and not for several).
+    /// block() of up to together() blocks of a step, all of the same mean and std.  The gradients have the same bits, as long as parameters
+    /// are finite (0 times Inf may be left out for one block and not for several).
     virtual Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
         for (const Block& each : all) GC_TRY(block(lane, each.id, each.samples, sink));
         return {};
