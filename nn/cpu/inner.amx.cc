@@ -97,20 +97,17 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 constexpr uint32_t samples_most = 128;   // that are multiplied at a time
 
-/// One more where x are whole numbers: 1 by what their offset gives.
-uint32_t terms_all(const InnerShape& s) { return s.N + s.bytes; }
-
 uint64_t packed(const InnerShape& s) {   // at most a tile more for the last terms than they would be as a chunk
     return blocks(s.C, wide) * 2 * (uint64_t{blocks(s.N, chunk)} * panel_bytes + tile_bytes) / sizeof(float);
 }
 
-/// Calls f(first sample, how many, all terms of them, strip's column, where its parts are).
+/// Calls f(first sample, how many, how many terms, strip's column, where its parts are).  Bytes have a term more: ones.
 template <typename F>
 void each_strip(float* memory, const InnerShape& s, F f) {
     uint8_t* at = reinterpret_cast<uint8_t*>(memory);
     for (uint32_t n = 0; n < s.N; n += samples_most)
         for (uint32_t c = 0; c < s.C; c += wide) {
-            const uint32_t samples = least(samples_most, s.N - n), all = n + samples == s.N ? terms_all(s) - n : samples;
+            const uint32_t samples = least(samples_most, s.N - n), all = samples + (s.bytes && n + samples == s.N);
             f(n, samples, all, c, at);
             at += 2 * terms_of(all, s.bytes).bytes();
         }
