@@ -361,6 +361,7 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
 
 // Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.  Of what is written the line is asked
 // for as such (PREFETCHW): one that other cores have read, too, would else be waited for at each store.
+// No multiple of what is updated at a time (cpu/net.cc): what is fetched would come in bursts.
 constexpr uint64_t fetch_ahead = 704;
 template <uint64_t some = 16, typename Fetch, typename Each>
 inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch, Each each) {

@@ -47,20 +47,6 @@ std::vector<std::pair<const char*, NetSpec>> nets() {
         {"mlp", preset("mlp")}};
 }
 
-/// The distance of b from a as a share of a, for the worst layer.
-double distance(const Layout& layout, const std::vector<float>& a, const std::vector<float>& b, std::string* where) {
-    double worst = 0;
-    for (const Group& group : layout.groups) {
-        double apart = 0, size = 0;
-        for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
-            apart += std::pow(static_cast<double>(a[i]) - b[i], 2), size += std::pow(static_cast<double>(a[i]), 2);
-        }
-        const double share = std::sqrt(apart / size);
-        if (share > worst) worst = share, *where = group.layer;
-    }
-    return worst;
-}
-
 /// Gradients of both precisions, one block each.
 void expect_near(const char* name, const NetSpec& spec, uint32_t count, double share) {
     Rig exact(spec, sizes({count})), rig(spec, bf16({count}));

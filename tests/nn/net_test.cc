@@ -226,12 +226,8 @@ TEST(Net, GradientsOfSamplesAddUpWhateverTheSizesOfBlocks) {
             }
             if (wanted.empty()) wanted = sum, wanted_loss = total;
             EXPECT_NEAR(total, wanted_loss, 1e-5 * wanted_loss);
-            for (const Group& group : rig.net->layout().groups) {
-                double size = 0, apart = 0;
-                for (uint64_t i = group.offset; i < group.offset + group.count; ++i)
-                    size += wanted[i] * wanted[i], apart += (sum[i] - wanted[i]) * (sum[i] - wanted[i]);
-                EXPECT_LE(std::sqrt(apart), 2e-6 * std::sqrt(size)) << group.layer << " in blocks of " << company[0] << " and others";
-            }
+            std::string layer;
+            EXPECT_LE(distance(rig.net->layout(), wanted, sum, &layer), 2e-6) << layer << " in blocks of " << company[0] << " and others";
         }
     }
 }
@@ -292,14 +288,8 @@ TEST(Net, BytesTrainAsWhatTheyStandFor) {
             const Gather found = tiled.block(data.samples), wanted = plain.block(data.samples);
             EXPECT_NEAR(found.total, wanted.total, 1e-6 * wanted.total);
             EXPECT_NEAR(found.total, tiled.loss(data.samples), 1e-6 * wanted.total);
-            for (const Group& group : tiled.net->layout().groups) {
-                double size = 0, apart = 0;
-                for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
-                    const double one = wanted.gradient[i], difference = found.gradient[i] - one;
-                    size += one * one, apart += difference * difference;
-                }
-                EXPECT_LE(std::sqrt(apart), 2e-6 * std::sqrt(size)) << group.layer;
-            }
+            std::string layer;
+            EXPECT_LE(distance(plain.net->layout(), wanted.gradient, found.gradient, &layer), 2e-6) << layer;
         }
     }
 }

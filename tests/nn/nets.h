@@ -16,6 +16,23 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+/// The distance of b from a as a share of a, for the worst layer.  NaN, too, is worse than any number.
+template <typename T>
+double distance(const Layout& layout, const std::vector<T>& a, const std::vector<T>& b, std::string* where) {
+    double worst = 0;
+    for (const Group& group : layout.groups) {
+        double apart = 0, size = 0;
+        for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
+            apart += std::pow(static_cast<double>(a[i]) - b[i], 2), size += std::pow(static_cast<double>(a[i]), 2);
+        }
+        const double share = apart == 0 ? 0 : std::sqrt(apart / size);
+        if (share <= worst) continue;
+        worst = share, *where = group.layer;
+        if (std::isnan(worst)) break;
+    }
+    return worst;
+}
+
 /// The same net without kinks: nothing in place of ReLU, the mean in place of the greatest.
 inline NetSpec smooth(NetSpec spec) {
     for (LayerSpec& layer : spec.layers)
