@@ -78,7 +78,7 @@ public:
     }
 
     Status ready(uint32_t bucket, Fence fence) {
-        for (uint32_t target = 0; target < context_.losses.size(); ++target) {
+        for (uint32_t target = 0; target < context_.exchange->targets(); ++target) {
             Plan plan = context_.exchange->plan(step_, bucket, target);
             GC_TRY(context_.codec.finish(step_, bucket, plan));
             plan.record->state = context_.state;
@@ -152,7 +152,6 @@ Status collect(Context& context, uint64_t until_us) {
             if (!each.status.ok()) context.ended = each.status;
         } else {
             const auto rank = static_cast<Rank>(each.step);
-            if (context.lost.size() <= rank) context.lost.resize(rank + 1);
             context.lost[rank] = true;
             context.why_lost.emplace_back(each.status.what);
             Event event;
@@ -175,7 +174,7 @@ Status collect(Context& context, uint64_t until_us) {
         if (each.channel == on(Channel::job) || (summing && each.channel != context.channel)) continue;   // `auto` left that exchange
         // Where ranks can be missed a sum may come before this trainer has begun its step.
         if (each.channel == context.channel && each.sum) context.sums[each.step % step_slots][each.id] = each.sum;
-        const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.lost.empty();
+        const bool mail = each.channel == on(Channel::mail), lost = each.status.code == Code::peer_lost && !context.why_lost.empty();
         if (each.channel == context.channel && each.status.code == Code::conflict) conflict = conflict ? conflict : &each;
         else if (!mail || !lost) GC_TRY(each.status);
         if (!mail) continue;
@@ -276,11 +275,19 @@ Status wait_begun(Context& context) {
 
 }   // namespace
 
+void Context::take_memory(uint32_t targets) {
+    const size_t buckets = net.layout().buckets.size();
+    blocks_left = std::vector<std::atomic<uint32_t>>(buckets);
+    losses = std::vector<std::atomic<int64_t>>(targets);
+    for (auto& each : sums) each.resize(buckets);
+    lost.resize(view.n());
+    if (exchange->losses_tolerated() == 0) return;
+    kept_parameters.resize(net.parameters().size());
+    kept_exponents.resize(codec.exponents().size());
+}
+
 Status Context::compute() {
     const size_t buckets = net.layout().buckets.size();
-    if (blocks_left.size() != buckets) blocks_left = std::vector<std::atomic<uint32_t>>(buckets);   // before the first step
-    for (auto& each : sums) each.resize(buckets);
-    if (losses.size() != exchange->targets()) losses = std::vector<std::atomic<int64_t>>(exchange->targets());
     for (auto& loss : losses) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left) left.store(static_cast<uint32_t>(own_blocks.size()), std::memory_order_relaxed);
     GC_TRY(wait_begun(*this));
@@ -362,8 +369,8 @@ void Context::cut_expelled() {
 
 void Context::keep_state() {
     if (exchange->losses_tolerated() == 0) return;
-    kept_parameters.assign(net.parameters().begin(), net.parameters().end());   // takes memory in the first step only
-    kept_exponents.assign(codec.exponents().begin(), codec.exponents().end());
+    std::copy(net.parameters().begin(), net.parameters().end(), kept_parameters.begin());
+    std::copy(codec.exponents().begin(), codec.exponents().end(), kept_exponents.begin());
 }
 
 Status Context::arbitrate(Status found, StepId at) {

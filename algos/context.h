@@ -66,10 +66,13 @@ struct Context {
     StepRecord record = {};                                        // of the last step applied
     Profile* profile = nullptr;                                    // of one step; its round turns it on and off
     std::vector<bool> lost = {};                                   // by rank: the job goes on without it
-    std::vector<std::string> why_lost = {};                        // for people
+    std::vector<std::string> why_lost = {};                        // for people, one a rank
     Status ended = {};                                             // what all ranks have agreed that the job ends with; ok while it goes on
     bool outvoted = false;                                         // this rank computes wrongly, and the others go on without it
 
+    /// Takes the working memory below, once, before a protocol may tell anything: a sum may come before this trainer begins its first step.
+    /// `targets`: the most that any exchange of the job has.
+    void take_memory(uint32_t targets);
     /// Computes this rank's blocks of `step` on the lanes; every bucket is quantised and made `ready` as soon as its last block is done.
     /// Error: of the block that failed first; the others are abandoned.
     Status compute();
@@ -97,7 +100,7 @@ struct Context {
 
     // Working memory of the above.
     std::vector<std::atomic<uint32_t>> blocks_left = {};   // by bucket
-    std::vector<std::atomic<int64_t>> losses = {};         // by target of the exchange
+    std::vector<std::atomic<int64_t>> losses = {};         // by target of the exchange, which may have fewer
     std::vector<Completion> completions = {};
     std::array<std::vector<const Sum*>, step_slots> sums = {};   // by step % step_slots and bucket: come, and not yet taken by wait()
     enum class Mailed : uint8_t { open, done, lost };

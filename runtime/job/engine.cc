@@ -128,6 +128,7 @@ public:
                         .spend_us = config_.spend_us,
                         .own_blocks = own_blocks_,
                         .profile = profile_.get()};
+        context.take_memory(targets_);
         {
             std::lock_guard lock(host_mutex_);
             host_ = &host;
@@ -268,12 +269,10 @@ private:
         if (!one && first.config.s < job_.s)   // auto
             warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job_.s, first.config.s));
         GC_TRY(install(first, 0, arena_, &running_));
-        if (compute_.codec->device()) {
-            uint32_t targets = running_.exchange->targets();
-            for (const Alternative& each : alternatives_)   // of `auto`, where cssgd has r = n - 1 and as many targets
-                if (!one) targets = std::max({targets, each.config.m + each.config.s, each.config.r});
-            compute_.codec->device()->expect(targets);
-        }
+        targets_ = running_.exchange->targets();
+        for (const Alternative& each : alternatives_)   // of `auto`, where cssgd has r = n - 1 and as many targets
+            if (!one) targets_ = std::max({targets_, each.config.m + each.config.s, each.config.r});
+        if (compute_.codec->device()) compute_.codec->device()->expect(targets_);
         if (!one && steps_ > measured_end) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         const Augment augment{.crop = job_.crop, .flip = job_.flip, .seed = job_.seed};
         const uint32_t ahead = std::max(8u, 2 * lanes * together_of(*compute_.net, job_.blocks, lanes));
@@ -648,6 +647,7 @@ private:
     std::vector<uint32_t> sizes_;   // of blocks
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders but this one
+    uint32_t targets_ = 0;                       // of any exchange that the job may use, at most
     uint32_t adders_ = 1;                        // lowest ranks that add up an evaluation
     Buffer results_, totals_;                    // BatchResult by rank and batch; of the whole test set
     uint64_t steps_ = 0, begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
