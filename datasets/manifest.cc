@@ -51,7 +51,7 @@ Status manifest_read(const std::string& path, Manifest* manifest) {
     static const std::vector<std::string> known{"digest", "shards"};
     std::string text;
     GC_TRY(file_read(path, &text));
-    toml::parse_result parsed = toml::parse(text);
+    toml::parse_result parsed = toml_parse(text);
     if (!parsed)
         return fail(Code::data, "{}: line {}: {}", path, parsed.error().source().begin.line, one_line(parsed.error().description()));
     const toml::table& table = parsed.table();

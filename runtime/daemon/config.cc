@@ -221,7 +221,7 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
     result.isa = isa_best();
     mistakes->clear();
     Parser parser{path, base, result, *mistakes};
-    toml::parse_result parsed = toml::parse(std::string_view(text));
+    toml::parse_result parsed = toml_parse(text);
     if (!parsed) {
         parser.wrong(parsed.error().source().begin.line, std::string(parsed.error().description()));
         return false;

@@ -454,7 +454,7 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
         parser.mistake(1, "", fmt::format("{} bytes are too many for a job file, at most {}", text.size(), job_bytes_max));
         return false;
     }
-    toml::parse_result parsed = toml::parse(text);
+    toml::parse_result parsed = toml_parse(text);
     if (!parsed) {
         const toml::source_position& at = parsed.error().source().begin;
         std::string what(parsed.error().description());

@@ -134,6 +134,12 @@ TEST(DaemonConfig, TellsAllMistakesAtOnceFromTopToBottom) {
     for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(mistakes[i].starts_with(fmt::format("d.toml:{}: ", i + 1))) << mistakes[i];
 }
 
+TEST(DaemonConfig, DepthIsBounded) {
+    std::string parts;
+    for (int i = 0; i < 500'000; ++i) parts += "a.";
+    EXPECT_EQ(mistakes_of("\n" + parts + "a = 1"), std::vector<std::string>{"d.toml:2: the parts of a key go more than 16 deep"});
+}
+
 TEST(DaemonConfig, HelpNamesEveryKey) {
     for (const char* key : {"name", "members", "listen", "interface", "key", "state", "socket", "cpus", "isa", "link"})
         EXPECT_NE(config_help().find(key), std::string::npos);

@@ -50,6 +50,9 @@ TEST_F(ManifestTest, ShardsAreOneDataSetInItsOrder) {
 
 TEST_F(ManifestTest, MistakesAreNamed) {
     expect_error(open("shards = [\n\"a1.h5\n\"]"), {"all.toml: line 2"});
+    std::string parts;
+    for (int i = 0; i < 500'000; ++i) parts += "a.";
+    expect_error(open("\n" + parts + "a = 1"), {"all.toml: line 2", "more than 16 deep"});
     expect_error(open("shards = []"), {"all.toml", "shards is missing"});
     expect_error(open("shards = \"a1.h5\""), {"all.toml", "shards is missing", "a list"});
     expect_error(open("shard = [\"a1.h5\"]"), {"all.toml: line 1", "unknown key \"shard\"", "did you mean shards?"});

@@ -255,6 +255,14 @@ TEST(JobFile, SyntaxErrorHasLineAndColumn) {
               std::vector<std::string>{"job.toml:1: 1048577 bytes are too many for a job file, at most 1048576"});
 }
 
+TEST(JobFile, DepthIsBounded) {
+    std::string parts;
+    for (int i = 0; i < 500'000; ++i) parts += "a.";
+    EXPECT_EQ(mistakes_of("[job]\n" + parts + "a = 1"),
+              std::vector<std::string>{"job.toml:2: column 1: the parts of a key go more than 16 deep"});
+    EXPECT_EQ(mistakes_of("[" + parts + "a]"), std::vector<std::string>{"job.toml:1: column 1: the parts of a key go more than 16 deep"});
+}
+
 TEST(JobFile, WhatTheFuzzerFound) {
     EXPECT_EQ(mistakes_of("[ =").size(), 1u);
     EXPECT_EQ(mistakes_of("\xC3\xA9 = 1\n").size(), 1u);
