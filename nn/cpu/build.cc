@@ -30,7 +30,7 @@ Status Call::run(const Frame& frame) const {
 
 void Build::begin(uint32_t size, bool backward) {
     samples = size, training = backward;
-    kept_ = 0, odd_ = false, raw = false;
+    kept_ = 0, odd_ = false;
     activation = other = {};
 }
 
@@ -137,7 +137,7 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
             return dnnl_memory_desc_equal(&from.desc, &first) && dnnl_memory_desc_equal(&to.desc, &second);
         };
         if (const bool apart = turns(beside, flat); apart || turns(flat, beside)) {
-            const Conv16Kernels& kernels = conv16_kernels(std::min(isa_best(), Isa::avx512));
+            const Conv16Kernels& kernels = conv16_kernels(isa_best());
             list.emplace_back([turn = apart ? kernels.apart : kernels.beside, from, to, elements = shape.elements()](Frame& frame) {
                 turn(frame.at(to), frame.at(from), elements, frame.samples);
                 return Status{};

@@ -52,7 +52,6 @@ struct Frame {
     std::array<std::byte*, place_count> base{};
     std::span<const Block> blocks;   // whose samples lie one behind the other
     uint32_t samples = 0;            // that operations compute: those of the blocks or, of a net that computes one at a time, its size
-    float scale = 1, offset = 0;     // of an input of bytes: scale (byte + offset) is meant
     bool training = false;           // blocks, not an evaluation
     int32_t* predicted = nullptr;    // results of the loss layer
     std::array<double, together_most> loss{};       // by block
@@ -119,8 +118,6 @@ public:
 
     uint32_t least = 0, most = 0;   // samples of the smallest block that this net will get, and of the largest
     uint32_t together = 1;          // blocks that are computed together
-    bool bytes_fit = false;         // the input is an image of one channel without a border
-    bool raw = false;               // a layer multiplies its bytes, in floats: they come unscaled
     bool tiled = false;             // by level(): some layer multiplies floats on AMX
     /// Of the kernels of a layer that multiplies floats: amx where there is AMX and the layer has a use for it.
     Isa level(bool tiles) {

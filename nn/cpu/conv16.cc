@@ -11,20 +11,14 @@ extern const Conv16Kernels conv16_kernels;
 namespace avx512 {
 extern const Conv16Kernels conv16_kernels;
 }
-namespace amx {
-Conv16Kernels conv16_kernels();
-}
 
 const Conv16Kernels& conv16_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::conv16_kernels;
         case Isa::avx2: return avx2::conv16_kernels;
         case Isa::avx512:
-        case Isa::avx512_bf16: return avx512::conv16_kernels;
-        case Isa::amx: {   // made on a CPU that has it
-            static const Conv16Kernels tiled = amx::conv16_kernels();
-            return tiled;
-        }
+        case Isa::avx512_bf16:
+        case Isa::amx: return avx512::conv16_kernels;
     }
     return portable::conv16_kernels;
 }

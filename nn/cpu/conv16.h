@@ -1,7 +1,6 @@
 // Convolutions over 16 samples side by side: x [N/16, C, H, W, 16], y [N/16, K, P, Q, 16], stride 1, no padding, so P = H - R + 1.  A
 // vector holds one pixel of 16 samples (or of 8 or 4 of them), so that no number of channels is too small for it: oneDNN's kernels want 8
-// or 16. Three builds of one file, with fused multiply-add where there is, and AMX: each has bits of its own (nn_isa).  On AMX NaN and
-// Inf may reach windows beside theirs, of the same sample.
+// or 16.  Three builds of one file, with fused multiply-add where there is: each has bits of its own (nn_isa).
 #pragma once
 #include <cstdint>
 
@@ -27,11 +26,8 @@ struct Conv16Kernels {
     /// The weights [K, C, R, S] in the order that a pass reads them, and how many floats that are.
     uint64_t (*packed)(const Conv16Shape& shape, WeightOrder order);
     void (*pack)(float* packed, const float* w, const Conv16Shape& shape, WeightOrder order);
-    /// Floats of scratch that forward and forward_pooled want.
-    uint64_t (*forward_scratch)(const Conv16Shape& shape);
-    void (*forward)(float* y, const float* x, const float* packed, const float* bias, float* scratch, const Conv16Shape& shape);
-    void (*forward_pooled)(float* y, int32_t* winners, const float* x, const float* packed, const float* bias, float* scratch,
-                           const Conv16Shape& shape);
+    void (*forward)(float* y, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
+    void (*forward_pooled)(float* y, int32_t* winners, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
     /// winners null: of forward.  The weights are in the order for that.  scratch: one group's dy with S-1 zeros at both ends of
     /// each row, K P (Q + 2(S-1)) 16 floats.
     void (*backward_data)(float* dx, const float* dy, const int32_t* winners, const float* packed, float* scratch,
@@ -43,10 +39,5 @@ struct Conv16Kernels {
                                     const Conv16Shape& shape);
 };
 const Conv16Kernels& conv16_kernels(Isa isa);
-/// AMX multiplies 32 taps and channels of a row at a time by 16 outputs: where most of that is there it is faster.
-inline bool conv16_tiled(const Conv16Shape& s) {
-    const uint32_t terms = s.S * ((s.C + 1) / 2 * 2);
-    return s.K >= 12 && s.C * s.S * 4 >= (terms + 31) / 32 * 32 * 3;
-}
 
 }   // namespace gradcast

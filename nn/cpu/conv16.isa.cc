@@ -163,9 +163,7 @@ void apart(float* to, const float* from, uint64_t elements, uint32_t samples) {
     }
 }
 
-uint64_t forward_scratch(const Conv16Shape&) { return 0; }
-
-void forward(float* y, const float* x, const float* w, const float* bias, float*, const Conv16Shape& s) {
+void forward(float* y, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
     const uint32_t step = tile_of(s.K), P = s.P(), Q = s.Q();
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
     for (uint32_t g = 0; g < s.groups; ++g)
@@ -228,7 +226,7 @@ void windows_of(uint32_t channels, const Window& t, uint32_t count) {
     each[channels - 1](t, count);
 }
 
-void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, const float* bias, float*, const Conv16Shape& s) {
+void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, const float* bias, const Conv16Shape& s) {
     const uint32_t step = tile_of(s.K), P = s.P() / 2, Q = s.Q() / 2;
     const uint64_t x_plane = uint64_t{s.H} * s.W * 16, y_plane = uint64_t{P} * Q * 16;
     for (uint32_t g = 0; g < s.groups; ++g)
@@ -547,17 +545,8 @@ void backward_weights_pooled(float* dw, float* db, const float* dy, const int32_
 }   // namespace
 
 extern const Conv16Kernels conv16_kernels;
-const Conv16Kernels conv16_kernels = {beside,
-                                      apart,
-                                      packed,
-                                      pack,
-                                      forward_scratch,
-                                      forward,
-                                      forward_pooled,
-                                      backward_data,
-                                      weights_scratch,
-                                      backward_weights,
-                                      backward_weights_pooled};
+const Conv16Kernels conv16_kernels = {
+    beside, apart, packed, pack, forward, forward_pooled, backward_data, weights_scratch, backward_weights, backward_weights_pooled};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -77,7 +77,7 @@ Status conv_few(Build& b) {
     Operations& list = *b.operations;
     const uint32_t window = b.pool ? 2 : 1;
     Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
-    const Conv16Kernels& kernels = conv16_kernels(b.level(conv16_tiled(whole)));
+    const Conv16Kernels& kernels = conv16_kernels(b.level(false));
     const Strips strips = strips_of(whole, b.samples % 16, window);
     const Conv16Shape strip = strips.shape;
     whole.groups -= strips.count > 1;
@@ -94,7 +94,7 @@ Status conv_few(Build& b) {
 
     Tensor x1, x2;   // images, strips
     GC_TRY(b.consume({x.value}, Build::side_by_side(b.samples, l.in), list.forward, &x1));
-    const Tensor w1 = packed(WeightOrder::forward), scratch1 = b.scratch(y_cut.strip_floats() + kernels.forward_scratch(whole));
+    const Tensor w1 = packed(WeightOrder::forward), scratch1 = b.scratch(y_cut.strip_floats());
     const bool pools = b.pool;
     const Activation y = b.activation = b.flows(Build::side_by_side(b.samples, pools ? b.pool->out : l.out), true);
     const Tensor winners = pools ? b.kept(y.value.desc) : Tensor{};   // int32 for each float; those of strips in their order
@@ -107,8 +107,8 @@ Status conv_few(Build& b) {
         return shape;
     };
     auto forward = [=, &kernels](const Frame& frame, float* to, int32_t* won, const float* from, const Conv16Shape& shape) {
-        if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
-        else kernels.forward(to, from, frame.at(w1), frame.at(bias), frame.at(scratch1) + y_cut.strip_floats(), shape);
+        if (pools) kernels.forward_pooled(to, won, from, frame.at(w1), frame.at(bias), shape);
+        else kernels.forward(to, from, frame.at(w1), frame.at(bias), shape);
     };
     list.forward.emplace_back(
         [=](Frame& frame) { return forward(frame, frame.at(y.value), winners_at(frame, 0), frame.at(x1), of(frame.samples)), Status{}; });

@@ -1,9 +1,6 @@
 // The three passes on AMX.  32 columns of the weights, by up to 512 terms, are a strip, which is split into parts while the strip before it
 // is multiplied by the samples' parts: both come from the second-level cache.  Gradients of weights multiply the parts of dy, 32 outputs at
 // a time, by those of all x, which are made once.
-//
-// Bytes (inner.h) are exact in one part, and three products do for six.  Their offset is a term more: where weights are
-// multiplied by x its factor is 1, and its weight their sum; where dy is, it is a sample of ones whose dy is the sum of all.
 #include "nn/cpu/inner.h"
 #include "nn/cpu/tiles.h"
 
@@ -20,73 +17,58 @@ constexpr uint32_t turned_terms = 512, straight_terms = 128;
 
 constexpr uint64_t strip_bytes = panels_bytes(wide, turned_terms), memory_bytes = panels_bytes(most, turned_terms) + 2 * strip_bytes;
 
-/// Parts of so many samples' terms, and one more that is 1: a's panels.
-void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t samples, uint32_t rows, uint32_t terms, uint32_t more) {
-    const uint32_t chunks = blocks(terms + more, chunk), whole = terms / chunk;
+/// Parts of so many samples' terms: a's panels.
+void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t samples, uint32_t rows, uint32_t terms) {
+    const uint32_t chunks = blocks(terms, chunk), whole = terms / chunk;
     for (uint32_t n = 0; n < samples; ++n, from += stride) {
         uint8_t* line = to + n / rows * chunks * panel_bytes + n % rows * 64;
         for (uint32_t i = 0; i < whole; ++i, line += panel_bytes) split_row(line, from + i * chunk);
         if (whole == chunks) continue;
         alignas(64) float last[chunk] = {};
         __builtin_memcpy(last, from + whole * chunk, (terms - whole * chunk) * sizeof(float));
-        if (more) last[terms - whole * chunk] = 1;
         split_row(line, last);
     }
 }
 
-/// to [N, columns] (+)= factor [N, terms] m.  Where offset is not null factor has whole numbers, and all of it is meant plus *offset: the
-/// sums of m's columns, times that, are a term more.
-void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_t columns, bool add, const Matrix& m, float* memory,
-             const float* offset = nullptr) {
-    const uint32_t more = offset != nullptr, deep = m.turned ? turned_terms - more * side : straight_terms, across = blocks(columns, wide);
+/// to [N, columns] (+)= factor [N, terms] m.
+void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_t columns, bool add, const Matrix& m, float* memory) {
+    const uint32_t deep = m.turned ? turned_terms : straight_terms, across = blocks(columns, wide);
     const uint32_t strips = across * blocks(terms, deep);
     uint8_t *const b = reinterpret_cast<uint8_t*>(memory), *const a = b + 2 * strip_bytes;
     auto strip = [&](uint32_t i) {
         const uint32_t term = i / across * deep, column = i % across * wide;
-        return Strip{b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column), more};
+        return Strip{b + i % 2 * strip_bytes, term, column, least(deep, terms - term), least(wide, columns - column)};
     };
     for (uint32_t n = 0; n < N; n += most, to += uint64_t{most} * columns, factor += uint64_t{most} * terms) {
         const uint32_t samples = least(most, N - n), panels = blocks(samples, side), rows = blocks(samples, panels);
         const TileRegisters registers(rows);
-        auto make_rest = [=](Maker& maker, const Strip& of) {
-            make_all(maker);
-            if (offset && of.terms) split_more(of, {maker.sums(0) * *offset, maker.sums(1) * *offset});
-        };
-        Maker first(m, strip(0));
-        make_rest(first, strip(0));
+        make_all(m, strip(0));
         for (uint32_t i = 0; i < strips; ++i) {
             const Strip now = strip(i), next = i + 1 < strips ? strip(i + 1) : Strip{};
             const uint32_t chunks = now.chunks(), each = blocks(next.squares(), blocks(panels, 2) * chunks);   // steps in a pause
             const float* const ahead = i + 2 < strips && !m.turned ? m.at(strip(i + 2).term, strip(i + 2).column) : nullptr;
             Maker maker(m, next, ahead);
-            if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms, more);
-            auto all = [&]<Bytes bytes>() {
-                for (uint32_t panel = 0; panel < panels; panel += 2)
-                    tiles_product<bytes>({.to = to + uint64_t{panel} * rows * columns + now.column,
-                                          .stride = columns,
-                                          .rows = rows,
-                                          .height = least(2 * rows, samples - panel * rows),
-                                          .width = now.columns,
-                                          .add = add || now.term > 0},
-                                         a + panel * chunks * panel_bytes, now.to, {chunks},
-                                         [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
-                                             if (each == 1) return void(maker.step<i>());   // faster
-                                             for (uint32_t step = 0; step < each && maker.make(); ++step) {
-                                             }
-                                         });
-            };
-            offset ? all.template operator()<Bytes::in_a>() : all.template operator()<Bytes::none>();
-            make_rest(maker, next);
+            if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms);
+            for (uint32_t panel = 0; panel < panels; panel += 2)
+                tiles_product({.to = to + uint64_t{panel} * rows * columns + now.column,
+                               .stride = columns,
+                               .rows = rows,
+                               .height = least(2 * rows, samples - panel * rows),
+                               .width = now.columns,
+                               .add = add || now.term > 0},
+                              a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
+                                  if (each == 1) return void(maker.step<i>());   // faster
+                                  for (uint32_t step = 0; step < each && maker.make(); ++step) {
+                                  }
+                              });
+            make_all(maker);
         }
     }
 }
 
 void forward_packed(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& s) {
-    if (bias && !s.bytes)
-        for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
-    product(y, x, s.N, s.C, s.K, bias && !s.bytes, {w, s.C, true}, memory, s.bytes ? &s.offset : nullptr);
-    for (uint32_t n = 0; s.bytes && n < s.N; ++n, y += s.K)
-        for (uint32_t k = 0; k < s.K; ++k) y[k] = y[k] * s.scale + (bias ? bias[k] : 0.0f);
+    for (uint32_t n = 0; bias && n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
+    product(y, x, s.N, s.C, s.K, bias, {w, s.C, true}, memory);
 }
 
 void backward_data(float* dx, const float* dy, const float* w, float* memory, const InnerShape& s) {
@@ -97,47 +79,30 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 constexpr uint32_t samples_most = 128;   // that are multiplied at a time
 
-uint64_t packed(const InnerShape& s) {   // at most a tile more for the last terms than they would be as a chunk
-    return blocks(s.C, wide) * 2 * (uint64_t{blocks(s.N, chunk)} * panel_bytes + tile_bytes) / sizeof(float);
-}
+uint64_t packed(const InnerShape& s) { return blocks(s.C, wide) * 2 * uint64_t{blocks(s.N, chunk)} * panel_bytes / sizeof(float); }
 
-/// Calls f(first sample, how many, how many terms, strip's column, where its parts are).  Bytes have a term more: ones.
+/// Calls f(first sample, how many, their terms, strip's column, where its parts are).
 template <typename F>
 void each_strip(float* memory, const InnerShape& s, F f) {
     uint8_t* at = reinterpret_cast<uint8_t*>(memory);
     for (uint32_t n = 0; n < s.N; n += samples_most)
         for (uint32_t c = 0; c < s.C; c += wide) {
-            const uint32_t samples = least(samples_most, s.N - n), all = samples + (s.bytes && n + samples == s.N);
-            f(n, samples, all, c, at);
-            at += 2 * terms_of(all, s.bytes).bytes();
+            const uint32_t samples = least(samples_most, s.N - n);
+            const Terms terms = terms_of(samples);
+            f(n, samples, terms, c, at);
+            at += 2 * terms.bytes();
         }
 }
 
-/// The terms that no whole chunk has, times a factor, and perhaps the one that comes with the offset.
-struct Rest {
-    alignas(64) float at[chunk][wide];
-    Rest(const float* from, uint64_t stride, uint32_t terms, uint32_t columns, float factor, const float* more) {
-        for (uint32_t i = 0; i < terms; ++i, from += stride)
-            for (uint32_t j = 0; j < columns; ++j) at[i][j] = from[j] * factor;
-        if (more) __builtin_memcpy(at[terms], more, columns * sizeof(float));
-    }
-};
-
 void pack(float* to, const float* x, const InnerShape& s) {
-    float ones[wide];
-    for (float& each : ones) each = 1;
     const Matrix m{x, s.C, false};
-    each_strip(to, s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, uint8_t* at) {
-        const Terms terms = terms_of(all, s.bytes);
-        const uint32_t columns = least(wide, s.C - c), whole = samples / chunk * chunk;
-        const Rest rest(m.at(n + whole, c), s.C, samples - whole, columns, 1, all > samples ? ones : nullptr);
+    each_strip(to, s, [&](uint32_t n, uint32_t samples, const Terms& terms, uint32_t c, uint8_t* at) {
+        const uint32_t columns = least(wide, s.C - c), whole = least(samples, terms.chunks * chunk);
         uint8_t* last = at + 2 * terms.chunks * panel_bytes;
         for (uint32_t i = 0; i < columns; i += side, at += terms.chunks * panel_bytes, last += terms.last_bytes()) {
             const uint32_t some = least(side, columns - i);
             make_all(m, {at, n, c + i, whole, some});
-            if (terms.chunks * chunk > whole)
-                make_all({rest.at[0], wide, false}, {at + whole / chunk * panel_bytes, 0, i, all - whole, some});
-            else split_last_terms(last, rest.at[0] + i, wide, terms, all - whole, some);
+            if (terms.sixteen) split_last_terms(last, m.at(n + whole, c + i), s.C, samples - whole, some);
         }
     });
 }
@@ -145,35 +110,20 @@ void pack(float* to, const float* x, const InnerShape& s) {
 void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, const float* in_strips, const InnerShape& s, uint32_t first,
                       uint32_t end) {
     const TileRegisters registers(side);
-    alignas(64) uint8_t factor[2 * terms_of(samples_most - chunk + side + few).bytes()];   // the most
-    const float scale = s.bytes ? s.scale : 1;
+    alignas(64) uint8_t factor[2 * terms_of(samples_most).bytes()];
     for (uint32_t k = first; k < end; k += wide, dw += wide * apart) {
         const uint32_t outputs = least(wide, end - k);
-        each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, uint32_t all, uint32_t c, const uint8_t* at) {
-            const Terms terms = terms_of(all, s.bytes);
-            const uint32_t whole = samples / chunk * chunk;
-            for (uint32_t i = 0; c == 0 && i < outputs; i += side) {
+        each_strip(const_cast<float*>(in_strips), s, [&](uint32_t n, uint32_t samples, const Terms& terms, uint32_t c, const uint8_t* at) {
+            const uint32_t whole = least(samples, terms.chunks * chunk);
+            uint8_t *to = factor, *last = factor + 2 * terms.chunks * panel_bytes;
+            for (uint32_t i = 0; c == 0 && i < outputs; i += side, to += terms.chunks * panel_bytes, last += terms.last_bytes()) {
                 const float* const from = dy + uint64_t{n} * s.K + k + i;
-                const uint32_t across = least(side, outputs - i);
-                V sum{};
-                for (uint32_t row = 0; all > samples && row < s.N; ++row)
-                    sum += (V)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << across) - 1), dy + uint64_t{row} * s.K + k + i);
-                alignas(64) float more[side];
-                store(more, sum * (s.scale * s.offset));
-                const Rest rest(from + uint64_t{whole} * s.K, s.K, samples - whole, across, scale, all > samples ? more : nullptr);
-                uint8_t* const to = factor + i / side * terms.chunks * panel_bytes;
-                split_turned(to, from, s.K, whole, across, scale);
-                if (terms.chunks * chunk > whole) split_turned(to + whole / chunk * panel_bytes, rest.at[0], wide, all - whole, across);
-                else
-                    split_last_turned(factor + 2 * terms.chunks * panel_bytes + i / side * terms.last_bytes(), rest.at[0], wide, terms,
-                                      all - whole, across);
+                const uint32_t some = least(side, outputs - i);
+                split_turned(to, from, s.K, whole, some);
+                if (terms.sixteen) split_last_turned(last, from + uint64_t{whole} * s.K, s.K, samples - whole, some);
             }
-            auto products = [&]<Bytes bytes>() {
-                tiles_product<bytes>(
-                    {.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0}, factor,
-                    at, terms, [](auto) {});
-            };
-            s.bytes ? products.template operator()<Bytes::in_b>() : products.template operator()<Bytes::none>();
+            tiles_product({.to = dw + c, .stride = apart, .rows = side, .height = outputs, .width = least(wide, s.C - c), .add = n > 0},
+                          factor, at, terms, [](auto) {});
         });
     }
 }
@@ -182,7 +132,7 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, 
 
 InnerKernels inner_kernels() {
     InnerKernels made = avx512::inner_kernels;
-    made.memory = memory_bytes / sizeof(float), made.bytes = true;
+    made.memory = memory_bytes / sizeof(float);
     made.forward_packed = forward_packed, made.backward_data = backward_data;
     made.packed = packed, made.pack = pack, made.backward_weights = backward_weights;
     return made;

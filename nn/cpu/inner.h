@@ -10,12 +10,9 @@ namespace gradcast {
 
 struct InnerShape {
     uint32_t N, C, K;
-    bool bytes = false;            // x are whole numbers from 0 to 255, and what the layer takes is scale (x + offset)
-    float scale = 1, offset = 0;   // of bytes
 };
 struct InnerKernels {
     uint32_t memory;   // floats, which the calls that take one may use
-    bool bytes;        // forward_packed, pack and backward_weights take such x: in half as many products
     /// bias may be null.  For few samples or outputs; for more of both the second.  Each has bits of its own.
     void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
     void (*forward_packed)(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& shape);

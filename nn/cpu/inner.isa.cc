@@ -400,8 +400,8 @@ void backward_bias(float* db, const float* dy, const InnerShape& s) {
 }   // namespace
 
 extern const InnerKernels inner_kernels;
-const InnerKernels inner_kernels = {together * strip, false, forward,          forward_packed, backward_data,
-                                    packed,           pack,  backward_weights, backward_bias};
+const InnerKernels inner_kernels = {together * strip, forward, forward_packed,   backward_data,
+                                    packed,           pack,    backward_weights, backward_bias};
 
 }   // namespace GC_ISA
 }   // namespace gradcast

@@ -26,11 +26,8 @@ Status inner_float(Build& b) {
     const Isa level = b.level(b.training && b.least >= tiled_least && b.least * b.together >= tiled_samples && l.weights > tiled_weights &&
                               K > few_outputs);
     const InnerKernels& kernels = inner_kernels(level);
-    const bool tiled = level == Isa::amx, bytes = kernels.bytes && b.bytes_fit && l.input == Layer::none;
-    b.raw |= bytes;
-    auto shape = [C, K, bytes](const Frame& frame, uint32_t samples) {
-        return InnerShape{samples, C, K, bytes, frame.scale, frame.offset};
-    };
+    const bool tiled = level == Isa::amx;
+    auto shape = [C, K](uint32_t samples) { return InnerShape{samples, C, K}; };
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
@@ -43,8 +40,8 @@ Status inner_float(Build& b) {
     const Tensor memory = b.scratch(kernels.memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
-        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape(frame, frame.samples));
-        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape(frame, frame.samples));
+        if (packed_forward) kernels.forward_packed(to, frame.at(x1), frame.at(w), biases, frame.at(memory), shape(frame.samples));
+        else kernels.forward(to, frame.at(x1), frame.at(w), biases, shape(frame.samples));
         return Status{};
     });
     if (!b.training) return {};
@@ -58,12 +55,12 @@ Status inner_float(Build& b) {
     auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
         const float *of = frame.at(x1) + uint64_t{frame.first} * C, *dy = frame.at(y.gradient) + uint64_t{frame.first} * K;
         float* const strips = packs ? frame.at(space) + frame.block * packs : nullptr;
-        if (packs && first == 0) kernels.pack(strips, of, shape(frame, frame.count));
-        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame, frame.count), first, end);
+        if (packs && first == 0) kernels.pack(strips, of, shape(frame.count));
+        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame.count), first, end);
     };
     auto biases = [=, &kernels](Frame& frame) {
         float* const to = frame.at(dw) + uint64_t{K} * C;
-        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame, frame.count));
+        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame.count));
         return to;
     };
     list.weights.emplace_back([=](Frame& frame) {
@@ -85,7 +82,7 @@ Status inner_float(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, order, after, &dx));
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape(frame, frame.samples));
+        kernels.backward_data(frame.at(dx), frame.at(y.gradient), frame.at(w), frame.at(memory), shape(frame.samples));
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

@@ -31,7 +31,6 @@ private:
 /// The net for blocks of one size.
 struct Program : ProgramSize {
     Tensor input;
-    bool raw = false;                 // the input: bytes in floats, not yet scaled
     std::vector<Operations> layers;   // one each, those with weights at their own place
 };
 
@@ -160,7 +159,6 @@ Status CpuNet::make(Build& build, Program& program) {
         GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
-    program.raw = build.raw;
     for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
         if (parts[i].empty()) continue;
         auto sum = [this, to = outputs[i].gradient, from = parts[i]](Frame& frame) {
@@ -251,12 +249,12 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     copies_.resize(layers_.size());
     GC_TRY(kernels_name(config.precision, &kernels_name_));
     Build build(engine, config, layers_);
-    build.least = ~0u, build.bytes_fit = spec_.C == 1 && spec_.pad == 0;
+    build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)
         if (size.training) build.least = std::min(build.least, size.samples), build.most = size.samples;
     for (const ProgramSize& size : sizes) {
-        programs_.push_back({size, {}, false, {}});
+        programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     if (sample_by_sample(sizes)) together_ = std::clamp(together_samples / build.most, 1u, together_most);
@@ -320,9 +318,8 @@ void CpuNet::input(const Program& program, Frame& frame) {
     for (const Block& block : frame.blocks) {
         const Samples& samples = block.samples;
         const uint8_t* pixels = samples.images;
-        auto scale = [&](uint32_t c) { return program.raw ? 1 : 1 / (255 * samples.std[c]); };
-        auto shift = [&](uint32_t c) { return program.raw ? 0 : -samples.mean[c] / samples.std[c]; };
-        frame.scale = 1 / (255 * samples.std[0]), frame.offset = -255 * samples.mean[0];   // all blocks have the same
+        auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
+        auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
         if (input_beside_) {
             const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
             auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };

@@ -70,22 +70,9 @@ struct Matrix {
 struct Strip {
     uint8_t* to;
     uint32_t term, column, terms, columns;   // where it begins and how many there are
-    uint32_t more = 0;                       // 1: a term that the matrix does not have comes last
-    uint32_t chunks() const { return blocks(terms + more, chunk); }
+    uint32_t chunks() const { return blocks(terms, chunk); }
     uint32_t squares() const { return 2 * chunks() * blocks(columns, side); }   // of 16 terms and 16 columns
 };
-
-/// Writes the term that comes last of up to two times 16 columns.
-inline void split_more(const Strip& strip, const V (&values)[2]) {
-    const uint32_t j = strip.terms % chunk;
-    uint8_t* to = strip.to + strip.terms / chunk * panel_bytes + (j / side * 8 + j % 8) * 64;
-    for (uint32_t i = 0; i < blocks(strip.columns, side); ++i, to += strip.chunks() * panel_bytes) {
-        alignas(64) uint8_t lines[parts][64];
-        split(lines[0], values[i], values[i], 64);
-        for (uint32_t part = 0; part < parts; ++part)   // beside the term that it is a pair with
-            _mm512_mask_storeu_epi16(to + part * tile_bytes, j % side < 8 ? 0x55555555 : 0xaaaaaaaa, _mm512_load_si512(lines[part]));
-    }
-}
 
 constexpr uint32_t pauses = 6;   // between the tile instructions of a chunk, for other work
 
@@ -120,9 +107,6 @@ public:
         return true;
     }
 
-    /// Of a strip that has a term more: over all its terms, of the first 16 columns and of the next.
-    V sums(uint32_t i) const { return sums_[i]; }
-
 private:
     void begin() {
         from_ = matrix_.at(strip_.term + term_, strip_.column + column_), stride_ = matrix_.stride;
@@ -144,7 +128,6 @@ private:
         const V a = load(from + j * stride), b = load(from + (j + 8) * stride), c = load(from + (j + 1) * stride),
                 d = load(from + (j + 9) * stride);
         split(strip_.to + j * 64, a, b), split(strip_.to + (j + 1) * 64, c, d);
-        if (strip_.more) sums_[column_ / side] += (a + b) + (c + d);
         if (!line_) return;
         for (uint32_t i = 0; i < 4; ++i, line_ += matrix_.stride) __builtin_prefetch(line_, 0, 2);
     }
@@ -155,7 +138,6 @@ private:
     }
 
     alignas(64) float square_[side * side], turned_[side * side];
-    V sums_[2] = {};
     Matrix matrix_;
     Strip strip_;
     const float *ahead_, *line_ = nullptr, *from_ = nullptr;
@@ -174,8 +156,8 @@ inline void make_all(const Matrix& matrix, const Strip& strip) {
     make_all(maker);
 }
 
-/// A panel of a from [terms][16 rows], of which there may be fewer, times a factor.
-inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across, float factor = 1) {
+/// A panel of a from [terms][16 rows], of which there may be fewer.
+inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
     for (uint32_t j = 0; j < terms; j += chunk, to += panel_bytes) {
         alignas(64) float square[side * side], turned[side][chunk] = {};
         for (uint32_t half = 0; half < chunk && j + half < terms; half += side) {
@@ -184,33 +166,25 @@ inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32
             const float* const at = from + (j + half) * stride;
             transpose(turned[0] + half, chunk, whole ? at : padded(square, at, stride, down, across), whole ? stride : side);
         }
-        for (uint32_t row = 0; row < side; ++row) {
-            if (factor != 1) store(turned[row], load(turned[row]) * factor), store(turned[row] + side, load(turned[row] + side) * factor);
-            split_row(to + row * 64, turned[row]);
-        }
+        for (uint32_t row = 0; row < side; ++row) split_row(to + row * 64, turned[row]);
     }
 }
 
 // ---- few terms -------------------------------------------------------------------------------------------------------------------------
 
-// A chunk of fewer terms takes as long.  So the last ones have lines of pairs of their own parts: b's are (first, second) and (first,
-// last), a's (first, first), (second, second) and (last, first), which makes three lines a term of all six products: 16 terms are
-// three tiles instead of six, 5 are one.
-constexpr uint32_t few = 5;
+// Up to 16 last terms have lines of pairs of their own parts: b's are (first, second) and (first, last), a's (first, first), (second,
+// second) and (last, first).  All six products are three tiles then, where a chunk takes six.
 
 /// How many terms are multiplied in which way.
 struct Terms {
-    uint32_t chunks, sixteen = 0, five = 0;   // the last two: 0 or 1
-    constexpr uint64_t last_bytes() const {
-        return (sixteen * parts + five) * tile_bytes;
-    }                                                                                  // of a panel's last terms; b's leave a tile out
+    uint32_t chunks;
+    bool sixteen = false;
+    constexpr uint64_t last_bytes() const { return sixteen ? panel_bytes : 0; }        // of a panel's last terms; b's leave a tile out
     constexpr uint64_t bytes() const { return chunks * panel_bytes + last_bytes(); }   // of a panel
 };
-/// bytes: one of the factors has whole numbers, and a chunk takes half of the time.
-constexpr Terms terms_of(uint32_t count, bool bytes = false) {
+constexpr Terms terms_of(uint32_t count) {
     const uint32_t left = count % chunk;
-    if (left > few + (bytes ? 0 : side)) return {count / chunk + 1};
-    return {count / chunk, left > few, left > 0 && (left <= few || left > side)};
+    return {count / chunk + (left > side), left > 0 && left <= side};
 }
 
 struct Words {   // the parts of 16 floats, in the upper half
@@ -226,48 +200,24 @@ struct Words {   // the parts of 16 floats, in the upper half
 };
 
 /// b's from [terms][columns].
-inline void split_last_terms(uint8_t* to, const float* from, uint64_t stride, const Terms& t, uint32_t terms, uint32_t columns) {
+inline void split_last_terms(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t columns) {
     const __mmask16 some = static_cast<__mmask16>((1u << columns) - 1);
-    auto words = [&](uint32_t j) { return Words(j < terms ? (V)_mm512_maskz_loadu_ps(some, from + j * stride) : V{}); };
-    if (t.sixteen) {
-        for (uint32_t j = 0; j < side; ++j) {
-            const Words w = words(j);
-            _mm512_storeu_si512(to + j * 64, Words::pair(w.first, w.second));
-            _mm512_storeu_si512(to + tile_bytes + j * 64, Words::pair(w.first, w.last));
-        }
-        to += parts * tile_bytes, from += side * stride, terms -= least(side, terms);
-    }
-    if (!t.five) return;
-    _mm512_storeu_si512(to + 3 * few * 64, __m512i{});
-    for (uint32_t j = 0; j < few; ++j) {
-        const Words w = words(j);
-        _mm512_storeu_si512(to + j * 64, Words::pair(w.first, w.second));
-        _mm512_storeu_si512(to + (few + j) * 64, Words::pair(w.first, w.second));
-        _mm512_storeu_si512(to + (2 * few + j) * 64, Words::pair(w.first, w.last));
+    for (uint32_t j = 0; j < side; ++j, to += 64) {
+        const Words w(j < terms ? (V)_mm512_maskz_loadu_ps(some, from + j * stride) : V{});
+        _mm512_storeu_si512(to, Words::pair(w.first, w.second));
+        _mm512_storeu_si512(to + tile_bytes, Words::pair(w.first, w.last));
     }
 }
 
 /// a's from [terms][rows].
-inline void split_last_turned(uint8_t* to, const float* from, uint64_t stride, const Terms& t, uint32_t terms, uint32_t across) {
+inline void split_last_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
     alignas(64) float square[side * side], turned[side][side];
-    auto turn = [&] { transpose(turned[0], side, padded(square, from, stride, least(side, terms), across), side); };
-    if (t.sixteen) {
-        turn();
-        for (uint32_t row = 0; row < side; ++row, to += 64) {
-            const Words w(load(turned[row]));
-            _mm512_storeu_si512(to, Words::pair(w.first, w.first));
-            _mm512_storeu_si512(to + tile_bytes, Words::pair(w.second, w.second));
-            _mm512_storeu_si512(to + 2 * tile_bytes, Words::pair(w.last, w.first));
-        }
-        to += (parts - 1) * tile_bytes, from += side * stride, terms -= least(side, terms);
-    }
-    if (!t.five) return;
-    turn();
-    for (uint32_t row = 0; row < side; ++row, to += 64) {   // behind the last there are zeros
+    transpose(turned[0], side, padded(square, from, stride, terms, across), side);
+    for (uint32_t row = 0; row < side; ++row, to += 64) {
         const Words w(load(turned[row]));
         _mm512_storeu_si512(to, Words::pair(w.first, w.first));
-        _mm512_mask_storeu_epi32(to + few * 4, 0x7ff, Words::pair(w.second, w.second));
-        _mm512_mask_storeu_epi32(to + 2 * few * 4, 0x3f, Words::pair(w.last, w.first));
+        _mm512_storeu_si512(to + tile_bytes, Words::pair(w.second, w.second));
+        _mm512_storeu_si512(to + 2 * tile_bytes, Words::pair(w.last, w.first));
     }
 }
 
@@ -280,11 +230,8 @@ struct TileSums {
     uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
 };
 
-/// Which panels have whole numbers up to 256, which are all in their first part: then three products do.
-enum class Bytes { none, in_a, in_b };
-
 /// a, b: panels; behind two of them their last terms.  meanwhile(which) is called in each pause.
-template <uint32_t down, uint32_t across, Bytes bytes, typename Meanwhile>
+template <uint32_t down, uint32_t across, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
     const bool whole = t.height == down * t.rows && t.width == across * side;
@@ -319,33 +266,20 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
         if (across > 1) tile_multiply<1, 4, 7>();
         if (down > 1 && across > 1) tile_multiply<3, 5, 7>();
     };
-    auto pause = [&]<uint32_t... i>(std::integer_sequence<uint32_t, i...>) { (meanwhile(std::integral_constant<uint32_t, i>()), ...); };
     for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
-        if constexpr (bytes == Bytes::in_a) {
-            load_a(0), load_b(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
-            load_b(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
-            load_b(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
-        } else if constexpr (bytes == Bytes::in_b) {
-            load_b(0), load_a(2), products(), pause(std::integer_sequence<uint32_t, 0, 1>());
-            load_a(1), products(), pause(std::integer_sequence<uint32_t, 2, 3>());
-            load_a(0), products(), pause(std::integer_sequence<uint32_t, 4, 5>());
-        } else {
-            load_a(2), load_b(0), products(), pause(std::integer_sequence<uint32_t, 0>());
-            load_a(1), products(), pause(std::integer_sequence<uint32_t, 1>());
-            load_b(1), products(), pause(std::integer_sequence<uint32_t, 2>());
-            load_a(0), products(), pause(std::integer_sequence<uint32_t, 3>());
-            load_b(2), products(), pause(std::integer_sequence<uint32_t, 4>());
-            load_b(0), products(), pause(std::integer_sequence<uint32_t, 5>());
-        }
+        load_a(2), load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 0>());
+        load_a(1), products(), meanwhile(std::integral_constant<uint32_t, 1>());
+        load_b(1), products(), meanwhile(std::integral_constant<uint32_t, 2>());
+        load_a(0), products(), meanwhile(std::integral_constant<uint32_t, 3>());
+        load_b(2), products(), meanwhile(std::integral_constant<uint32_t, 4>());
+        load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 5>());
     }
     a += next, b += next, next = terms.last_bytes();
     if (terms.sixteen) {
         load_a(2), load_b(1), products();
         load_a(1), load_b(0), products();
         load_a(0), products();
-        a += parts * tile_bytes, b += parts * tile_bytes;
     }
-    if (terms.five) load_a(0), load_b(0), products();
     tile_store<0>(to, stride * 4);
     if (across > 1) tile_store<1>(to + side, stride * 4);
     if (down > 1) tile_store<2>(to + lower, stride * 4);
@@ -357,14 +291,14 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
 }
 
 /// Of t.height rows, at most two panels' of a, and t.width columns, at most two panels' of b.
-template <Bytes bytes = Bytes::none, typename Meanwhile>
+template <typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     if (t.height > t.rows) {
-        if (t.width > side) tiles_product<2, 2, bytes>(t, a, b, terms, meanwhile);
-        else tiles_product<2, 1, bytes>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<2, 2>(t, a, b, terms, meanwhile);
+        else tiles_product<2, 1>(t, a, b, terms, meanwhile);
     } else {
-        if (t.width > side) tiles_product<1, 2, bytes>(t, a, b, terms, meanwhile);
-        else tiles_product<1, 1, bytes>(t, a, b, terms, meanwhile);
+        if (t.width > side) tiles_product<1, 2>(t, a, b, terms, meanwhile);
+        else tiles_product<1, 1>(t, a, b, terms, meanwhile);
     }
 }
 

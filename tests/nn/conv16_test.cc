@@ -8,9 +8,6 @@
 #include "tests/nn/rig.h"
 
 namespace gradcast {
-namespace emulated {
-Conv16Kernels conv16_kernels();
-}
 namespace {
 
 struct Exact {
@@ -54,7 +51,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
     const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 9, 11, 7, 3, 3},
                                   {2, 2, 6, 6, 5, 1, 1},   {1, 4, 8, 9, 13, 2, 7},   {1, 15, 5, 5, 1, 5, 5},
                                   {3, 1, 7, 3, 2, 7, 3},   {1, 2, 4, 17, 3, 4, 4},   {1, 6, 9, 11, 20, 5, 5}};
-    for (const auto& [name, kernels] : builds(conv16_kernels, emulated::conv16_kernels)) {
+    for (const auto& [name, kernels] : builds(conv16_kernels)) {
         for (const Conv16Shape& s : shapes) {
             SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             const std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), w = numbers(s.K * s.C * s.taps(), 2),
@@ -63,10 +60,9 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             const float nan = std::nanf("");   // what is not written shows
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
-            std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
-                sums(kernels.weights_scratch(s), nan);
+            std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(kernels.weights_scratch(s), nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward), kernels.pack(turned.data(), w.data(), s, WeightOrder::data);
-            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
+            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), s);
             kernels.backward_data(dx.data(), dy.data(), nullptr, turned.data(), rows.data(), s);
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), sums.data(), s);
             expect_near("y", y, wanted.y, wanted.y_size);
@@ -82,7 +78,7 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
     const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3},
                                   {1, 2, 6, 6, 5, 1, 1},   {1, 4, 9, 10, 13, 2, 7},  {2, 2, 8, 10, 3, 7, 3},
                                   {1, 2, 5, 9, 9, 4, 4},   {1, 11, 6, 8, 2, 3, 3},   {1, 6, 8, 10, 20, 3, 3}};
-    for (const auto& [name, kernels] : builds(conv16_kernels, emulated::conv16_kernels)) {
+    for (const auto& [name, kernels] : builds(conv16_kernels)) {
         for (const Conv16Shape& s : shapes) {
             SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             ASSERT_TRUE(s.P() % 2 == 0 && s.Q() % 2 == 0);
@@ -95,12 +91,11 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
             std::vector<int32_t> winners(count / 4, -1);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan),
                 turned(kernels.packed(s, WeightOrder::data_pooled), nan);
-            std::vector<float> scratch(kernels.forward_scratch(s), nan), rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan),
-                sums(kernels.weights_scratch(s), nan);
+            std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(kernels.weights_scratch(s), nan);
             kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward),
                 kernels.pack(turned.data(), w.data(), s, WeightOrder::data_pooled);
-            kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
-            kernels.forward_pooled(y.data(), winners.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
+            kernels.forward(whole.data(), x.data(), ahead.data(), bias.data(), s);
+            kernels.forward_pooled(y.data(), winners.data(), x.data(), ahead.data(), bias.data(), s);
             std::vector<float> dense(count, 0.0f);   // the gradient before pooling
             for (uint64_t i = 0; i < count / 4; ++i) {
                 const uint64_t n = i % 16, q = i / 16 % (s.Q() / 2), row = i / 16 / (s.Q() / 2);   // row: of all planes

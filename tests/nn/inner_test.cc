@@ -28,7 +28,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                                       {140, 150, 1030}, {3, 1001, 261}, {50, 700, 200}};
     for (uint32_t count = 1; count <= 20; ++count) shapes.push_back({count, 3 * count + 15, 23 - count});   // every remainder of N, C and K
     for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
-        for (const auto& [N, C, K, bytes, scale, offset] : shapes) {
+        for (const auto& [N, C, K] : shapes) {
             SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const std::vector<float> x = N % 4 < 2 ? numbers(uint64_t{N} * C, 1) : rectified(N, C, 1), w = numbers(uint64_t{K} * C, 2),
                                      bias = numbers(K, 3), dy = N % 2 ? numbers(uint64_t{N} * K, 4) : rectified(N, K, 4);
@@ -97,7 +97,7 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     if (isa_best() < Isa::amx) GTEST_SKIP() << "this CPU has no AMX";
     const InnerKernels kernels[] = {inner_kernels(Isa::amx), emulated::inner_kernels()};
     const InnerShape shape{139, 611, 203};
-    const auto& [N, C, K, bytes, scale, offset] = shape;
+    const auto& [N, C, K] = shape;
     const std::vector<float> x = rectified(N, C, 1), w = numbers(C * K, 2), dy = rectified(N, K, 3);
     std::vector<float> y[2], dx[2], dw[2];
     for (int i : {0, 1}) {
@@ -112,68 +112,6 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     EXPECT_EQ(y[0], y[1]);
     EXPECT_EQ(dx[0], dx[1]);
     EXPECT_EQ(dw[0], dw[1]);
-}
-
-// Whole numbers that stand for scale (x + offset): every remainder of N, C and K, and one term more than a chunk, a strip or a group has.
-TEST(Inner, BytesAgreeWithDoublePrecision) {
-    std::vector<InnerShape> shapes = {{100, 784, 1024}, {128, 496, 64}, {129, 497, 33}, {256, 64, 40},
-                                      {270, 1030, 150}, {150, 991, 65}, {32, 512, 32}};
-    for (uint32_t count = 1; count <= 33; ++count) shapes.push_back({count, 3 * count + 15, 40 - count});
-    uint32_t seen = 0;
-    std::vector<std::vector<float>> results[2];   // of AMX and of its emulation
-    for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
-        if (!kernels.bytes) continue;
-        ++seen;
-        for (InnerShape& shape : shapes) {
-            shape.bytes = true, shape.scale = 0.0127f, shape.offset = shape.N % 5 ? -33.4f : 0.0f;
-            const auto& [N, C, K, bytes, scale, offset] = shape;
-            SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
-            const bool biased = N % 2;
-            const std::vector<float> w = numbers(uint64_t{K} * C, 2), bias = numbers(K, 3), dy = rectified(N, K, 4);
-            std::vector<float> x = numbers(uint64_t{N} * C, 1);
-            for (float& each : x) each = each < 0 ? 0.0f : each < 0.1f ? 255.0f : std::min(std::floor(each * 256), 255.0f);
-            const float nan = std::nanf("");
-            std::vector<float> y(dy.size() + 1, nan), dw(w.size() + 1, nan), memory(kernels.memory, nan),
-                packed(kernels.packed(shape) + 1, nan);
-            kernels.forward_packed(y.data(), x.data(), w.data(), biased ? bias.data() : nullptr, memory.data(), shape);
-            kernels.pack(packed.data(), x.data(), shape);
-            kernels.backward_weights(dw.data(), C, dy.data(), x.data(), packed.data(), shape, 0, K);
-            for (const std::vector<float>* each : {&y, &dw, &packed}) EXPECT_TRUE(std::isnan(each->back()));
-            if (K > 2) {
-                std::vector<float> some((K - 2) * C);
-                kernels.backward_weights(some.data(), C, dy.data(), x.data(), packed.data(), shape, 1, K - 1);
-                EXPECT_EQ(0, std::memcmp(some.data(), dw.data() + C, some.size() * sizeof(float)));
-            }
-            auto meant = [&](uint64_t i) { return (static_cast<double>(x[i]) + static_cast<double>(offset)) * static_cast<double>(scale); };
-            auto size_of = [&](uint64_t i) {
-                return std::fabs(meant(i)) + 2 * std::fabs(static_cast<double>(offset) * static_cast<double>(scale));
-            };
-            for (uint32_t k = 0; k < K; ++k) {
-                for (uint32_t n = 0; n < N; ++n) {
-                    double sum = biased ? static_cast<double>(bias[k]) : 0, size = 1;
-                    for (uint32_t c = 0; c < C; ++c) {
-                        sum += static_cast<double>(w[k * C + c]) * meant(n * C + c);
-                        size += std::fabs(static_cast<double>(w[k * C + c])) * size_of(n * C + c);
-                    }
-                    ASSERT_LE(std::fabs(static_cast<double>(y[n * K + k]) - sum), 1e-6 * size) << "y";
-                }
-                for (uint32_t c = 0; c < C; ++c) {
-                    double sum = 0, size = 0;
-                    for (uint32_t n = 0; n < N; ++n) {
-                        sum += static_cast<double>(dy[n * K + k]) * meant(n * C + c);
-                        size += std::fabs(static_cast<double>(dy[n * K + k])) * size_of(n * C + c);
-                    }
-                    ASSERT_LE(std::fabs(static_cast<double>(dw[k * C + c]) - sum), 1e-6 * size + 1e-30) << "dw";
-                }
-            }
-            y.pop_back(), dw.pop_back();
-            results[seen - 1].push_back(y), results[seen - 1].push_back(dw);
-        }
-    }
-    if (seen == 0) GTEST_SKIP() << "this CPU has no AVX-512";
-    if (seen == 2) {
-        EXPECT_EQ(results[0], results[1]);
-    }
 }
 
 // What a sample gives does not depend on the samples beside it.

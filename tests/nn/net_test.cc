@@ -278,22 +278,6 @@ TEST(Net, NanReachesLossAndGradient) {
     expect_nan_shows(rig);
 }
 
-// On AMX a first inner product takes bytes as they are, unless there are blocks too small for AMX, several channels or a border.
-TEST(Net, BytesTrainAsWhatTheyStandFor) {
-    const std::vector<LayerSpec> layers = {fc(300), relu(), fc(7), loss()};
-    for (const NetSpec& spec : {preset("mlp"), of(1, 21, 24, 0, 7, layers), of(1, 21, 22, 1, 7, layers), of(2, 15, 17, 0, 7, layers)}) {
-        Rig tiled(spec, sizes({33, 40})), plain(spec, sizes({1, 33, 40}));
-        for (uint32_t count : {33u, 40u}) {
-            Data data(spec, count);
-            const Gather found = tiled.block(data.samples), wanted = plain.block(data.samples);
-            EXPECT_NEAR(found.total, wanted.total, 1e-6 * wanted.total);
-            EXPECT_NEAR(found.total, tiled.loss(data.samples), 1e-6 * wanted.total);
-            std::string layer;
-            EXPECT_LE(distance(plain.net->layout(), wanted.gradient, found.gradient, &layer), 2e-6) << layer;
-        }
-    }
-}
-
 // A large layer's gradient that is taken bit by bit has the bits of the whole one, with and without biases, and where it is taken by nobody
 // or several layers take the output.
 TEST(Net, GradientsInPiecesAreTheSame) {

@@ -21,13 +21,19 @@ inline std::vector<float> numbers(uint64_t count, uint32_t key) {
     return result;
 }
 
-/// The kernels of each build that this CPU runs, by name; where it lacks AMX, at least with instructions that are emulated (`tiles`: what
-/// AMX computes is asked for).
+/// The kernels of each build that this CPU runs, by name.
+template <typename Of>
+auto builds(Of of) {
+    std::vector<std::pair<const char*, std::decay_t<decltype(of(Isa::portable))>>> all;
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+        if (isa <= isa_best()) all.emplace_back(isa_name(isa), of(isa));
+    return all;
+}
+/// And those on AMX, where `tiles`: with emulated instructions on every CPU that has AVX-512.
 template <typename Of, typename Emulated>
 auto builds(Of of, Emulated emulated, bool tiles = true) {
-    std::vector<std::pair<const char*, std::decay_t<decltype(of(Isa::portable))>>> all;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
-        if (isa <= isa_best() && (tiles || isa < Isa::amx)) all.emplace_back(isa_name(isa), of(isa));
+    auto all = builds(of);
+    if (tiles && isa_best() >= Isa::amx) all.emplace_back(isa_name(Isa::amx), of(Isa::amx));
     if (tiles && isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated());
     return all;
 }
