@@ -222,6 +222,36 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     EXPECT_NE(result.out.find("did you mean --nodes?"), std::string::npos) << result.out;
 }
 
+// Jobs of real daemons on two hosts of a lab, and PyTorch beside them where it is installed.
+TEST(SystemBench, TrainingTimesStepsInALab) {
+    namespace fs = std::filesystem;
+    if (!fs::exists("bench/training") || !fs::exists(build_folder() + "/gradcastd"))
+        GTEST_SKIP() << "bench/training or gradcastd is missing: run it in the folder of the sources, after make";
+    if (::geteuid() != 0) GTEST_SKIP() << "bench/training: the lab needs root";
+    for (const char* tool : {"ip", "tc", "nft", "/usr/bin/python3"})
+        if (shell(std::string("PATH=$PATH:/usr/sbin:/sbin; command -v ") + tool + " 2>/dev/null").code != 0)
+            GTEST_SKIP() << "bench/training: " << tool << " is missing (make deps-lab)";
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-training-{}", ::getpid());
+    fs::create_directories(folder);
+    const std::string files = " --out " + (folder / "training.json").string() + " --svg " + (folder / "training.svg").string();
+    Result result = shell("TMPDIR=" + folder.string() + " timeout 250 bench/training --tiny" + files + " 2>&1");
+    ASSERT_EQ(result.code, 0) << result.out;
+    std::ifstream in(folder / "training.json");
+    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(report.is_discarded());
+    std::string ways;
+    for (const auto& row : report["rows"]) {
+        ways += row["way"].get<std::string>() + ", ";
+        EXPECT_GT(row["median_ms"].get<double>(), 0) << row.dump();
+        EXPECT_GE(row["max_ms"].get<double>(), row["median_ms"].get<double>()) << row.dump();
+        EXPECT_GE(row["steps"].get<int>(), 8) << row.dump();
+    }
+    EXPECT_TRUE(ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
+    EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);
+    EXPECT_EQ(shell("bench/training --only mlp:5 2>/dev/null").code, 2);
+    fs::remove_all(folder);
+}
+
 /// A data set of two classes, black and white, as IDX files; its shards go to data/mnist.
 void two_classes(const std::filesystem::path& folder) {
     auto write = [&](const char* name, const std::string& bytes) { std::ofstream(folder / name, std::ios::binary) << bytes; };
