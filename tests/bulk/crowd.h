@@ -61,6 +61,7 @@ struct Crowd {
         std::vector<std::vector<std::byte>> out;   // by transfer
         std::vector<uint64_t> sets;                // by transfer
         uint64_t up = 0, sent = 0, next = 0, mine = 0;
+        std::vector<uint64_t> sent_us;   // by transfer: when it was told as sent
         uint64_t done_us = 0, now_us = 0, delivered = 0;
 
         Manner manner() const { return crowd->manners.empty() ? Manner::takes : crowd->manners[self]; }
@@ -90,7 +91,7 @@ struct Crowd {
                     case Event::Kind::peer_up: ++up; break;
                     case Event::Kind::packet: packet(*event.packet); break;
                     case Event::Kind::sent: {
-                        ++sent, done_us = now_us;
+                        ++sent, done_us = sent_us[event.id - 1] = now_us;
                         std::vector<std::byte>& bytes = out[event.id - 1];
                         EXPECT_TRUE(!bytes.empty() || crowd->transfers[event.id - 1].bytes == 0) << "told twice";
                         std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
@@ -151,8 +152,11 @@ struct Crowd {
     }
     /// The packet's transfer; how many there are if it is of none.
     size_t find(const Packet& packet) const {
-        const uint32_t name = body_of<DataBody>(packet).step.get();
-        auto is = [&](const Transfer& t) { return t.name == name && t.type == packet.type && t.from == packet.sender; };
+        const DataBody body = body_of<DataBody>(packet);
+        auto is = [&](const Transfer& t) {
+            return t.name == body.step.get() && static_cast<uint8_t>(t.phase) == body.phase && t.type == packet.type &&
+                   t.from == packet.sender;
+        };
         return static_cast<size_t>(std::find_if(transfers.begin(), transfers.end(), is) - transfers.begin());
     }
     bool receives(Rank r, const Transfer& t) const { return t.from != r && (t.bits ? t.bits >> r & 1 : t.to == r); }
@@ -172,7 +176,8 @@ struct Crowd {
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
             node.crowd = this, node.self = r;
-            node.in.resize(transfers.size()), node.out.resize(transfers.size()), node.sets.resize(transfers.size());
+            node.in.resize(transfers.size()), node.out.resize(transfers.size()), node.sets.resize(transfers.size()),
+                node.sent_us.resize(transfers.size());
             for (size_t i = 0; i < transfers.size(); ++i) {
                 const Transfer& t = transfers[i];
                 node.sets[i] = t.bits;

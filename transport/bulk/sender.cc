@@ -24,12 +24,19 @@ Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
       log_(log_entries) {
     arena.plan("bulk parity", uint64_t{link_max} * config.segment_bytes, &parity_out_);
     for (Peer& peer : peers_) peer.window = window_first(config);
-    transfers_.reserve(256), transfers_free_.reserve(256), closing_.reserve(256), done_.reserve(256);
+    transfers_.reserve(256), transfers_free_.reserve(256), closing_.reserve(256), done_.reserve(256), lines_.reserve(16);
 }
 
 /// Records and what a reducer waits for go first.
 uint32_t Sender::class_of(const Send& send) {
     return send.type == PacketType::record || std::bit_cast<DataBody>(send.body).phase == static_cast<uint8_t>(Phase::reduce) ? 0 : 1;
+}
+
+Sender::Line& Sender::line_of(const Send& send) {
+    const uint32_t step = std::bit_cast<DataBody>(send.body).step.get();
+    auto at = std::ranges::lower_bound(lines_, step, {}, &Line::step);
+    if (at == lines_.end() || at->step != step) at = lines_.insert(at, {step, {}, {}});
+    return *at;
 }
 
 template <typename Each>
@@ -56,7 +63,7 @@ void Sender::enqueue(const Send& send) {
     DataBody body = std::bit_cast<DataBody>(send.body);
     body.reserved = 0, body.index.set(0), body.count.set(t.count);
     t.send.body = body_bytes(body);
-    Queue& queue = waiting_[class_of(send)];
+    Queue& queue = line_of(send).waiting[class_of(send)];
     (queue.head == none ? queue.head : transfers_[queue.tail].next) = index;
     queue.tail = index;
 }
@@ -69,7 +76,7 @@ uint64_t Sender::room(const RankSet& to) {
     each_rank(to, [&](Rank r) {
         const Peer& peer = peers_[r];
         if (peer.lost || (peer.lagging && to.bits)) return;
-        least = std::min(least, peer.flight >= peer.window ? 0 : peer.window - peer.flight);
+        least = std::min(least, peer.flight >= peer.window || peer.awaited < line_ ? 0 : peer.window - peer.flight);
     });
     return least;
 }
@@ -151,7 +158,11 @@ void Sender::emit(Actions& actions, std::vector<Event>* done) {
     const size_t first = actions.sends.size();
     burst_count_ = 0;
     emit_repairs(actions);
-    emit_new(0, actions), emit_new(1, actions);
+    for (Peer& peer : peers_) peer.awaited = none;
+    for (line_ = 0; line_ < lines_.size(); ++line_)
+        for (uint32_t cls : {0u, 1u}) emit_new(lines_[line_], cls, actions);
+    line_ = 0;
+    std::erase_if(lines_, [](const Line& line) { return line.empty(); });
     if (burst_count_) {
         GC_ASSERT(actions.sends.size() > first);
         actions.sends.back().ticket = burst_;
@@ -166,25 +177,25 @@ void Sender::emit(Actions& actions, std::vector<Event>* done) {
     done_.clear();
 }
 
-void Sender::emit_new(uint32_t cls, Actions& actions) {
-    for (uint32_t *link = &sending_[cls].head, last = none; *link != none && !full();) {
+void Sender::emit_new(Line& line, uint32_t cls, Actions& actions) {
+    Queue &sending = line.sending[cls], &waiting = line.waiting[cls];
+    for (uint32_t *link = &sending.head, last = none; *link != none && !full();) {
         const uint32_t slot = *link;
         if (send_piece(slot, actions)) {
             *link = pieces_[slot].next;
-            if (sending_[cls].tail == slot) sending_[cls].tail = last;
+            if (sending.tail == slot) sending.tail = last;
         } else {
             last = slot, link = &pieces_[slot].next;
         }
     }
-    Queue& queue = waiting_[cls];
-    while (queue.head != none && !full()) {
+    while (waiting.head != none && !full()) {
         // Others than the first class leave slots for it.
         if (active_count_ >= (cls == 0 ? slots_max : slots_max / 4 * 3)) return;
-        const uint32_t index = queue.head;
+        const uint32_t index = waiting.head;
         const uint32_t slot = begin(index);
         if (transfers_[index].started == transfers_[index].count) {
-            queue.head = transfers_[index].next;
-            if (queue.head == none) queue.tail = none;
+            waiting.head = transfers_[index].next;
+            if (waiting.head == none) waiting.tail = none;
         }
         if (pieces_[slot].left == 0) {
             finish(slot);
@@ -192,8 +203,8 @@ void Sender::emit_new(uint32_t cls, Actions& actions) {
         }
         if (send_piece(slot, actions)) continue;
         pieces_[slot].next = none;
-        (sending_[cls].head == none ? sending_[cls].head : pieces_[sending_[cls].tail].next) = slot;
-        sending_[cls].tail = slot;
+        (sending.head == none ? sending.head : pieces_[sending.tail].next) = slot;
+        sending.tail = slot;
         if (transfers_[index].started < transfers_[index].count) return;   // a piece at a time
     }
 }
@@ -205,7 +216,11 @@ bool Sender::send_piece(uint32_t slot, Actions& actions) {
     uint64_t budget = room(transfer.send.to);
     while (piece.sent < piece.count && !full()) {
         const uint64_t bytes = segment_of(transfer, piece.first + piece.sent).bytes + config_.header_bytes;
-        if (bytes > budget) return false;
+        if (bytes > budget) {
+            // Credit of several ranks comes one by one: newer steps leave it for this.
+            each_rank(transfer.send.to, [&](Rank r) { peers_[r].awaited = std::min(peers_[r].awaited, line_); });
+            return false;
+        }
         budget -= bytes;
         if (piece.begin == 0) piece.begin = next_;
         push_segment(slot, piece.sent++, transfer.send.to, false, actions);
@@ -487,7 +502,7 @@ void Sender::settle(uint32_t slot, Rank rank) {
 void Sender::finish(uint32_t slot) {
     Piece& piece = pieces_[slot];
     if (piece.sent < piece.count)   // not if its last receiver was lost
-        for (Queue& queue : sending_)
+        for (Queue& queue : line_of(transfers_[piece.transfer].send).sending)
             for (uint32_t *link = &queue.head, last = none; *link != none; last = *link, link = &pieces_[*link].next)
                 if (*link == slot) {
                     *link = piece.next;

@@ -6,6 +6,7 @@
 //     lacks - (segments not sent up to the horizon) - (repairs sent after it)
 // packets at this receiver: no loss is repaired twice.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "runtime/core/arena.h"
@@ -87,14 +88,24 @@ private:
         uint32_t polls = 0;                                   // without an answer
         uint32_t in_vain = 0;                                 // feedbacks since it was known to hear multicasts
         uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for, so that a liar does not take the network
+        uint32_t awaited = none;                              // in this emit(): the first line that waits for its credit
         bool lost = false, lagging = false;
         bool overhears = false;   // it sees multicasts to others as well: they take room on the way to it
     };
     struct Queue {
         uint32_t head = none, tail = none;
     };
+    struct Line {   // what waits of one step, by class
+        uint32_t step = 0;
+        std::array<Queue, 2> waiting, sending;   // transfers; pieces with unsent segments
+        bool empty() const {
+            auto none_in = [](const Queue& queue) { return queue.head == none; };
+            return std::ranges::all_of(waiting, none_in) && std::ranges::all_of(sending, none_in);
+        }
+    };
 
     static uint32_t class_of(const Send& send);
+    Line& line_of(const Send& send);
     bool addressed(const uint64_t* bits, Rank one, Rank rank) const { return bits ? bit(bits, rank) : one == rank; }
     bool reaches(const Logged& entry, Rank rank) const {
         return addressed(entry.bits, entry.rank, rank) || (entry.group && peers_[rank].overhears);
@@ -114,7 +125,7 @@ private:
     void push_segment(uint32_t slot, uint32_t index, const RankSet& to, bool again, Actions& actions);
     uint32_t begin(uint32_t transfer);
     void emit_repairs(Actions& actions);
-    void emit_new(uint32_t cls, Actions& actions);
+    void emit_new(Line& line, uint32_t cls, Actions& actions);
     bool send_piece(uint32_t slot, Actions& actions);
     bool repair_block(uint32_t slot, uint32_t block, Actions& actions);
     bool resend(uint32_t slot, uint32_t block, uint64_t (&segments)[2], const RankSet& to, Actions& actions);
@@ -140,13 +151,13 @@ private:
     uint64_t parity_sent_ = 0;
     std::vector<Transfer> transfers_;
     std::vector<uint32_t> transfers_free_, closing_;   // closing: finished by all, their memory still the link's
-    Queue waiting_[2];                                 // transfers, by class
+    std::vector<Line> lines_;                          // ascending steps
+    uint32_t line_ = 0;                                // what is being sent: its place in lines_
     std::vector<Piece> pieces_;                        // by slot
     std::vector<uint64_t> remaining_, expected_;       // [slot][rank]
     std::vector<uint64_t> mended_;                     // [slot][rank]: something has been sent to it again
     uint64_t active_[slots_max / 64] = {}, repairing_[slots_max / 64] = {};
     uint32_t active_count_ = 0;
-    Queue sending_[2];   // pieces with unsent segments, by class
     std::vector<Peer> peers_;
     std::vector<Logged> log_;
     uint64_t next_ = 1;   // transmission number
