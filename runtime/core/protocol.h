@@ -86,8 +86,9 @@ struct Send {
     PacketType type{};
     std::array<std::byte, 16> body{};
     Buffer payload;
-    uint64_t ticket = 0;     // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
-    uint16_t channel = 0;    // filled in by the driver
+    uint64_t ticket = 0;    // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
+    uint16_t channel = 0;   // filled in by the driver, as is
+    uint32_t view = 0;
     uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48, never used twice by a sender on a channel of a view (it makes the nonce)
     bool copies = false;     // datagrams to several: each gets its own, since multicast does not reach all of them
 };
@@ -161,11 +162,28 @@ struct Protocol {
     }
 };
 
+/// A protocol's place in a view.
+struct Attachment {
+    uint16_t channel = 0;
+    Protocol* protocol = nullptr;
+    bool datagrams = false;   // its packets are datagrams, as those of transport/bulk
+};
+
 /// The machine under one rank as its trainer thread sees it: real in the daemon, simulated in transport/link/sim.
 struct Host {
     virtual ~Host() = default;
     virtual uint64_t now_us() = 0;                                 // monotonic; virtual time in the simulator
     virtual void post(uint16_t channel, const Event& event) = 0;   // to the protocol on that channel; any thread, never blocks
+    /// Opens view `number`, above all before it, with these protocols at this rank. They and their memory live until close_view() has
+    /// returned ok, or the driver is gone. One view at most is open. Each protocol is told peer_up and peer_lost of the ranks that are.
+    /// Packets of an older view are dropped, those of a newer one wait (streams) or are lost (datagrams). What is posted to a channel
+    /// while its view is not open is dropped. Trainer thread; never blocks.
+    virtual void open_view(uint32_t number, std::span<const Attachment> attachments) = 0;
+    /// Ends the open view: its protocols hear nothing more, and what still comes for it is dropped. Blocks until the link holds nothing of
+    /// its memory: what is queued on streams is copied and still sent, a payload that is arriving is waited for, datagrams that have not
+    /// left are dropped. Then the view's completions that were not waited for are gone. Trainer thread.
+    /// Errors: deadline (it may be called again), cancelled (the network thread has ended): the view's memory must live on.
+    virtual Status close_view(uint64_t until_us) = 0;
     /// Blocks until there is at least one completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread only.
     virtual Status wait(std::vector<Completion>* out, uint64_t deadline_us) = 0;
     /// Time that computing took: lets virtual time pass (and packets flow) in the simulator, nothing in the daemon.

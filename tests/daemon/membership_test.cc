@@ -386,6 +386,8 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
         uint64_t now_us() override { return 0; }
         void post(uint16_t, const Event&) override {}
         Status wait(std::vector<Completion>*, uint64_t) override { return {}; }
+        void open_view(uint32_t, std::span<const Attachment>) override {}
+        Status close_view(uint64_t) override { return {}; }
     } host;
     Membership a(config_of(0, 2)), b(config_of(1, 2));
     a.start(host, 0);

@@ -17,7 +17,7 @@ struct Sink : ReceiverSink {
     uint64_t landed = 0, acknowledged = 0;
     std::byte memory[segment];
 
-    bool known(uint16_t channel) override { return channel < 3; }
+    bool known(uint16_t channel, uint32_t) override { return channel < 3; }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         GC_ASSERT(bytes <= segment);
         fuzz_reaches(static_cast<uint32_t>(packet.type));

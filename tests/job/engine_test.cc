@@ -33,6 +33,7 @@ public:
     uint64_t now_us() override { return clock_us(); }
     void post(uint16_t channel, const Event& event) override {
         std::lock_guard lock(mutex_);
+        if (!protocols.contains(channel)) return;
         inbox_.emplace_back(channel, event);
         changed_.notify_one();
     }
@@ -51,6 +52,23 @@ public:
         }
         out->insert(out->end(), done_.begin(), done_.end());
         done_.clear();
+        return {};
+    }
+    void open_view(uint32_t, std::span<const Attachment> attachments) override {
+        std::lock_guard lock(mutex_);
+        for (const Attachment& each : attachments) {
+            protocols[each.channel] = each.protocol;
+            in_view_.push_back(each.channel);
+        }
+    }
+    Status close_view(uint64_t) override {
+        std::lock_guard lock(mutex_);
+        for (const uint16_t channel : in_view_) {
+            protocols.erase(channel);
+            std::erase_if(inbox_, [&](const auto& each) { return each.first == channel; });
+            std::erase_if(done_, [&](const Completion& each) { return each.channel == channel; });
+        }
+        in_view_.clear();
         return {};
     }
     std::map<uint16_t, Protocol*> protocols;
@@ -79,6 +97,7 @@ private:
     std::condition_variable changed_;
     std::vector<std::pair<uint16_t, Event>> inbox_;
     std::vector<Completion> done_;
+    std::vector<uint16_t> in_view_;
 };
 
 class EngineTest : public ::testing::Test {

@@ -21,7 +21,7 @@ struct Sink : ReceiverSink {
     std::set<uint32_t> tickets;
     bool only_place = false;
 
-    bool known(uint16_t channel) override { return channel == 3; }
+    bool known(uint16_t channel, uint32_t) override { return channel == 3; }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         EXPECT_TRUE(only_place || bytes == sizes[body_of<MailBody>(packet).tag.get()]);
         switch (only_place ? 0 : splitmix64(++random) % 8) {

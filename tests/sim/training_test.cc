@@ -100,6 +100,8 @@ struct SleepyHost final : Host {
     uint64_t now_us() override { return inner.now_us(); }
     void post(uint16_t channel, const Event& event) override { inner.post(channel, event); }
     void spend(uint64_t us) override { inner.spend(us); }
+    void open_view(uint32_t number, std::span<const Attachment> attachments) override { inner.open_view(number, attachments); }
+    Status close_view(uint64_t until_us) override { return inner.close_view(until_us); }
     Status wait(std::vector<Completion>* out, uint64_t until_us) override {
         do {
             GC_TRY(inner.wait(out, until_us));

@@ -54,8 +54,9 @@ struct DatagramSink {
 class DatagramReceiver {
 public:
     explicit DatagramReceiver(const DatagramShape& shape);
-    /// Before the first key.  Channels are below datagram_channel_probe.
+    /// Before the first key.  Channels are at most datagram_channel_probe.
     void attach(uint16_t channel) { channels_.push_back(channel); }
+    uint32_t view() const { return shape_.view; }
     bool attached(uint16_t channel) const;
     /// The sender's key.  True when it is another one than before, and then all that was seen of it is forgotten.
     bool key(Rank sender, const Key& key);
@@ -70,7 +71,7 @@ private:
         std::vector<ReplayWindow> windows;   // by index in channels_
     };
     const DatagramShape shape_;
-    std::vector<uint16_t> channels_{datagram_channel_probe};
+    std::vector<uint16_t> channels_;
     std::vector<std::unique_ptr<Sender>> senders_;
 };
 

@@ -21,11 +21,14 @@ template <typename Number>
 void add(std::atomic<Number>& counter, Number by) {
     counter.fetch_add(by, std::memory_order_relaxed);   // read as a statistic, ordered with nothing
 }
-DatagramShape shape_of(const LinkConfig& config) {
-    DatagramShape shape;
+uint16_t route_of(const LinkConfig& config, uint32_t view) {
     uint32_t job;
     std::memcpy(&job, config.job.data(), sizeof job);
-    shape.route = datagram_route(job, config.view), shape.view = config.view, shape.ranks = static_cast<uint32_t>(config.peers.size());
+    return datagram_route(job, view);
+}
+DatagramShape shape_of(const LinkConfig& config, uint32_t view) {
+    DatagramShape shape;
+    shape.route = route_of(config, view), shape.view = view, shape.ranks = static_cast<uint32_t>(config.peers.size());
     shape.segment_bytes = config.datagrams.segment_bytes, shape.self = config.rank, shape.protect = config.protect;
     return shape;
 }
@@ -43,10 +46,12 @@ Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& cou
       counters_(counters),
       pool_(pool),
       owner_(owner),
-      sealer_(shape_of(config)),
-      receiver_(shape_of(config)),
+      sealer_(shape_of(config, config.view)),
+      receiver_(shape_of(config, config.view)),
       mates_(config.peers.size()),
-      blank_(config.datagrams.segment_bytes) {}
+      blank_(config.datagrams.segment_bytes) {
+    receiver_.attach(datagram_channel_probe);
+}
 
 Status Datagrams::open(Proactor& proactor) {
     proactor_ = &proactor;
@@ -80,6 +85,57 @@ void Datagrams::Queue::push(const Queued& queued) {
         ring_ = std::move(larger);
     }
     ring_[end_++ & (ring_.size() - 1)] = queued;
+}
+
+// ---- views ---------------------------------------------------------------------------------------------------------------------
+
+void Datagrams::open_view(uint32_t number, std::span<const uint16_t> channels) {
+    if (channels.empty()) return;
+    view_sealer_ = std::make_unique<DatagramSealer>(shape_of(config_, number));
+    view_receiver_ = std::make_unique<DatagramReceiver>(shape_of(config_, number));
+    for (const uint16_t channel : channels) view_receiver_->attach(channel);
+    for (Rank rank = 0; rank < mates_.size(); ++rank) {
+        const Mate& mate = mates_[rank];
+        if (mate.key_view == number) view_receiver_->key(rank, mate.view_key);
+        if (mate.up && !mate.lost) tell_key(rank, *view_sealer_, number);
+    }
+}
+
+void Datagrams::close_view() {
+    if (!view_sealer_) return;
+    past_view_ = view_receiver_->view();
+    for (uint64_t left = data_.size(); left > 0; --left) {
+        const Queued queued = data_.front();
+        data_.pop();
+        if (!in_view(queued.send.channel)) {
+            data_.push(queued);
+            continue;
+        }
+        if (queued.inlined) pool_.give(queued.send.payload.host);
+        if (queued.ticket != ticket_none) owner_.sent(queued.ticket);
+    }
+    for (Burst& burst : bursts_) {
+        if (burst.open == 0 || burst.closing) continue;
+        burst.closing = true;
+        ++closing_bursts_;
+    }
+    view_sealer_ = nullptr;
+    view_receiver_ = nullptr;
+}
+
+/// A datagram of the open view, or one of the link's own.
+DatagramFault Datagrams::take(std::span<std::byte> bytes) {
+    if (view_receiver_) {
+        const DatagramFault fault = view_receiver_->take(bytes, *this);
+        if (fault != DatagramFault::route && fault != DatagramFault::type) return fault;
+    }
+    const DatagramFault fault = receiver_.take(bytes, *this);
+    if (fault != DatagramFault::route) return fault;
+    DatagramHeader header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    auto is_of = [&](uint32_t view) { return view && header.route.get() == route_of(config_, view); };
+    if (is_of(past_view_)) return DatagramFault::view;
+    return header.sender.get() < mates_.size() && is_of(mates_[header.sender.get()].key_view) ? DatagramFault::view : fault;
 }
 
 // ---- sending -------------------------------------------------------------------------------------------------------------------
@@ -118,6 +174,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     Burst& burst = *bursts_free_.back();
     bursts_free_.pop_back();
     burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1, burst.aimed = false;
+    burst.closing = false;
     burst.to = queue.front().send.to, burst.to_group = queue.front().to_group, burst.copies = queue.front().send.copies;
     burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
     const uint32_t count_max = sockets_.segments && !queue.front().alone ? burst_max : 1;
@@ -132,7 +189,7 @@ Datagrams::Burst* Datagrams::next_burst() {
         std::byte* header = burst.frames.get() + burst.count * frame_bytes;
         std::byte* payload = send.payload.host;
         if (burst.cipher) payload = burst.cipher.get() + burst.bytes;
-        sealer_.seal(send, header, payload);
+        (in_view(send.channel) ? *view_sealer_ : sealer_).seal(send, header, payload);
         append(burst, header, frame_bytes), append(burst, payload, send.payload.bytes);
         burst.tickets[burst.count] = queued.ticket;
         burst.inlined[burst.count++] = queued.inlined ? send.payload.host : nullptr;
@@ -206,6 +263,8 @@ void Datagrams::release(Burst& burst) {
         if (burst.inlined[i]) pool_.give(burst.inlined[i]);
         if (burst.tickets[i] != ticket_none) owner_.sent(burst.tickets[i]);
     }
+    closing_bursts_ -= burst.closing;
+    burst.closing = false;
     bursts_free_.push_back(&burst);
 }
 
@@ -259,7 +318,7 @@ void Datagrams::receive(uint64_t now) {
         for (std::span<std::byte> rest = heard.bytes; !rest.empty() || heard.bytes.empty();) {
             const std::span one = rest.first(std::min<size_t>(rest.size(), heard.segment_bytes));
             rest = rest.subspan(one.size());
-            const DatagramFault fault = heard.truncated && rest.empty() ? DatagramFault::truncated : receiver_.take(one, *this);
+            const DatagramFault fault = heard.truncated && rest.empty() ? DatagramFault::truncated : take(one);
             ++faults[static_cast<size_t>(fault)];
             if (fault == DatagramFault::magic || fault == DatagramFault::route || fault == DatagramFault::sender ||
                 fault == DatagramFault::tag)

@@ -28,12 +28,18 @@ struct DatagramOwner : DatagramSink {
 };
 
 /// All for the network thread but text(), and attach(), which comes before.
+///
+/// A view of the job (Host::open_view) has channels, keys and replay windows of its own: each rank draws a key for it and tells it on the
+/// streams, in front of whatever else it sends in that view.
 class Datagrams final : private DatagramSink {
 public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner);
     Status open(Proactor& proactor);
     void attach(uint16_t channel) { receiver_.attach(channel); }
-    bool attached(uint16_t channel) const { return receiver_.attached(channel); }
+    bool attached(uint16_t channel) const { return receiver_.attached(channel) || in_view(channel); }
+    void open_view(uint32_t number, std::span<const uint16_t> channels);
+    void close_view();   // drops what is not sealed
+    bool view_drained() const { return closing_bursts_ == 0; }
 
     void opened(Rank rank, uint64_t now);           // its stream is
     void lost(Rank rank);                           // it is
@@ -62,6 +68,8 @@ private:
         // Of its trains.
         uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: of the newest train
         uint32_t reports = 0;                                         // stages to tell about
+        uint32_t key_view = 0;                                        // the newest view of which it has told its key
+        Key view_key{};
     };
     /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
     struct Arriving {
@@ -94,6 +102,7 @@ private:
         std::byte* inlined[burst_max];
         RankSet to;
         bool to_group, copies, aimed;   // aimed: at somebody
+        bool closing;                   // of a view that has ended
         Rank next;                      // receiver, where each gets its own
         uint32_t open;                  // shots under way, and one while there are receivers to come
     };
@@ -107,6 +116,9 @@ private:
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
     void packet(const Packet& packet) override;
 
+    bool in_view(uint16_t channel) const { return view_receiver_ && view_receiver_->attached(channel); }
+    void tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view);
+    DatagramFault take(std::span<std::byte> bytes);
     Burst* next_burst();
     void append(Burst& burst, std::byte* bytes, size_t count);
     const SocketAddress* aim(Burst& burst);
@@ -138,6 +150,10 @@ private:
     DatagramSockets sockets_;
     DatagramSealer sealer_;
     DatagramReceiver receiver_;
+    std::unique_ptr<DatagramSealer> view_sealer_;   // of the open view, as the next
+    std::unique_ptr<DatagramReceiver> view_receiver_;
+    uint32_t past_view_ = 0;        // the last one that has ended
+    uint32_t closing_bursts_ = 0;   // of it, under way
     std::vector<Mate> mates_;
     bool reporting_ = false;
     uint64_t now_us_ = 0;   // of the turn

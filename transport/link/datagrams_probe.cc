@@ -13,8 +13,14 @@ void Datagrams::opened(Rank rank, uint64_t now) {
     Mate& mate = mates_[rank];
     mate.lost = false;
     if (!std::exchange(mate.up, true)) mate.up_us = now;
+    tell_key(rank, sealer_, 0);
+    if (view_sealer_) tell_key(rank, *view_sealer_, view_receiver_->view());
+}
+
+void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view) {
     KeyBody body{};
-    KeyPayload payload{sealer_.key(), {}};
+    KeyPayload payload{sealer.key(), {}};
+    body.view.set(view);
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&sockets_.own_address.storage);
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&sockets_.own_address.storage);
     body.kind = key_kind_here, body.ipv6 = sockets_.ipv6();
@@ -32,6 +38,7 @@ void Datagrams::lost(Rank rank) {
     mates_[rank] = {};
     mates_[rank].lost = true;
     receiver_.forget(rank);
+    if (view_receiver_) view_receiver_->forget(rank);
 }
 
 void Datagrams::told(const Packet& packet) {
@@ -63,6 +70,12 @@ void Datagrams::told(const Packet& packet) {
     }
     KeyPayload payload;
     std::memcpy(&payload, packet.payload.host, sizeof payload);
+    if (const uint32_t view = body.view.get()) {
+        if (view < mate.key_view) return;
+        mate.key_view = view, mate.view_key = payload.key;
+        if (view_receiver_ && view_receiver_->view() == view) view_receiver_->key(packet.sender, payload.key);
+        return;
+    }
     mate.address = sockets_.own_address;   // family, and the scope of a link-local address
     auto* v4 = reinterpret_cast<sockaddr_in*>(&mate.address.storage);
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&mate.address.storage);

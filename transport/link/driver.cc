@@ -50,11 +50,12 @@ Status TrainerQueue::wait(std::vector<Completion>* out, uint64_t deadline_us) {
     return fail(Code::deadline, "nothing was completed before the deadline");
 }
 
-void TcpDriver::post(uint16_t channel, const Event& event) {
+void TcpDriver::post(uint16_t channel, const Event& event) { post({.channel = channel, .event = event, .attachments = {}}); }
+void TcpDriver::post(Posted posted) {
     {
         std::lock_guard lock(mutex_);
         GC_ASSERT(posted_.size() < posted_max);
-        posted_.emplace_back(channel, event);
+        posted_.push_back(std::move(posted));
     }
     wake();
 }
@@ -133,17 +134,17 @@ Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Dri
 // ---- the loop ------------------------------------------------------------------------------------------------------------------
 
 void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
-    GC_ASSERT(!protocol(channel));
-    protocols_.emplace_back(channel, new_protocol);
+    GC_ASSERT(!attached(channel));
+    protocols_.push_back({channel, 0, new_protocol});
 }
 void TcpDriver::attach_datagrams(uint16_t channel, Protocol* new_protocol) {
     GC_ASSERT(datagrams_ && channel < datagram_channel_probe);
     attach(channel, new_protocol);
     datagrams_->attach(channel);
 }
-Protocol* TcpDriver::protocol(uint16_t channel) const {
-    for (auto& [number, attached] : protocols_)
-        if (number == channel) return attached;
+const TcpDriver::Attached* TcpDriver::attached(uint16_t channel) const {
+    for (const Attached& each : protocols_)
+        if (each.channel == channel) return &each;
     return nullptr;
 }
 
@@ -169,6 +170,8 @@ Status TcpDriver::run() {
             for (auto& peer : peers_)
                 if (peer && peer->state == Peer::State::open && peer->receiver.blocked()) parse(*peer, now);
         handled_ = dispatch(now);
+        if (std::exchange(ending_, false)) end_view();
+        if (!closing_.empty() && view_drained()) forget_view();   // before the next sends
         if (stopping && !stopping_us_) stopping_us_ = now + flush_us;
         for (auto& peer : peers_)
             if (peer) pump(*peer, now);
@@ -224,10 +227,12 @@ void TcpDriver::take_posted() {
         std::swap(taken_, posted_);
         std::swap(adopted, adopted_);
     }
-    for (auto& [channel, event] : taken_) {
+    for (const Posted& each : taken_) {
+        if (each.what == Posted::What::open_view) begin_view(each);
+        else if (each.what == Posted::What::close_view) ending_ = true;   // after what was posted before
         // A rank that the job has given up, though its stream may live: all protocols hear of it here.
-        if (event.kind == Event::Kind::peer_lost) give_up(event.rank, event.status);
-        else tell(channel, event);
+        else if (each.event.kind == Event::Kind::peer_lost) give_up(each.event.rank, each.event.status);
+        else if (attached(each.channel)) tell(each.channel, each.event);
     }
     for (auto& stream : adopted) invite(std::move(stream));
 }
@@ -253,25 +258,25 @@ void TcpDriver::ring_alarms(uint64_t now) {
 }
 
 void TcpDriver::tell_all(const Event& event) {
-    for (auto& [channel, attached] : protocols_) tell(channel, event);
+    for (const Attached& each : protocols_) tell(each.channel, event);
 }
 
 // True when there was an event.  What the protocols' actions make happen is for the next turn.
 bool TcpDriver::dispatch(uint64_t now) {
     if (happened_.empty()) return false;
     std::swap(happening_, happened_);
-    for (auto& [channel, attached] : protocols_) {
+    for (const Attached& attached : protocols_) {
         batch_.clear();
         for (const Happening& each : happening_) {
-            if (each.channel != channel) continue;
+            if (each.channel != attached.channel) continue;
             batch_.push_back(each.event);
             if (each.event.kind == Event::Kind::packet) batch_.back().packet = &each.packet;
         }
         if (batch_.empty()) continue;
         actions_.clear();
         actions_.now_us = now, actions_.drained = proactor_->drained();
-        attached->on(batch_, actions_);
-        carry_out(channel);
+        attached.protocol->on(batch_, actions_);
+        carry_out(attached);
     }
     happening_.clear();
     return true;
@@ -283,16 +288,17 @@ static const char* compute_phase(const Compute& compute) {
     return compute.combine->in_signed ? "encode" : "decode";
 }
 
-void TcpDriver::carry_out(uint16_t channel) {
+void TcpDriver::carry_out(const Attached& attached) {
+    const uint16_t channel = attached.channel;
     const bool datagrams = by_datagrams(channel);
     for (Send& each : actions_.sends) {
-        each.channel = channel;
+        each.channel = channel, each.view = attached.view ? attached.view : config_.view;
         const Span span(config_.profile, Profile::network, "send");
         if (datagrams) {
-            datagrams_->send(each, ticket_take(each));
+            datagrams_->send(each, ticket_take(each, attached.view));
             continue;
         }
-        cut(each, config_.segment_bytes, [this](const Send& piece) { send(piece); });
+        cut(each, config_.segment_bytes, [&](const Send& piece) { send(piece, attached.view); });
     }
     for (const Timer& timer : actions_.timers) {
         std::erase_if(alarms_, [&](const Alarm& alarm) { return alarm.channel == channel && alarm.id == timer.id; });
@@ -312,17 +318,17 @@ void TcpDriver::carry_out(uint16_t channel) {
 }
 
 // Its number, with one of its sends open; ticket_none if nobody wants to know.
-uint32_t TcpDriver::ticket_take(const Send& send) {
+uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
     if (!send.ticket) return ticket_none;
     if (tickets_free_.empty()) tickets_free_.push_back(static_cast<uint32_t>(tickets_.size())), tickets_.emplace_back();
     const uint32_t ticket = tickets_free_.back();
     tickets_free_.pop_back();
-    tickets_[ticket] = {send.ticket, 1, send.channel, {}};
+    tickets_[ticket] = {send.ticket, 1, send.channel, view, {}};
     return ticket;
 }
 
-void TcpDriver::send(const Send& send) {
-    const uint32_t ticket = ticket_take(send);   // one too many until all are queued
+void TcpDriver::send(const Send& send, uint32_t view) {
+    const uint32_t ticket = ticket_take(send, view);   // one too many until all are queued
     auto queue = [&](Rank rank) {
         GC_ASSERT(rank < peers_.size() && rank != config_.rank);
         Peer& peer = *peers_[rank];
@@ -346,10 +352,11 @@ void TcpDriver::ticket_done(uint32_t index, Status status) {
     Ticket& ticket = tickets_[index];
     if (!status.ok()) ticket.status = status;
     if (--ticket.open) return;
+    tickets_free_.push_back(index);
+    if (ticket.view && !(view_open_ && ticket.view == view_)) return;
     Event event;
     event.kind = Event::Kind::sent, event.id = ticket.id, event.status = ticket.status;
     tell(ticket.channel, event);
-    tickets_free_.push_back(index);
 }
 
 }   // namespace gradcast

@@ -49,12 +49,17 @@ public:
     void push(std::vector<Completion>& completions);
     void end();
     Status wait(std::vector<Completion>* out, uint64_t deadline_us);
+    /// Driver::close_view, before it asks for it and while it waits; closed(): the network thread's answer, which forgets what has been
+    /// completed on these channels.
+    void closing();
+    Status wait_closed(uint64_t until_us);
+    void closed(std::span<const uint16_t> channels);
 
 private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<Completion> queue_;
-    bool ended_ = false;
+    bool ended_ = false, closed_ = false;
 };
 
 class TcpDriver final : public Driver, private Host, private ReceiverSink, private DatagramOwner {
@@ -81,10 +86,24 @@ private:
         Event event;
         Packet packet;
     };
+    struct Attached {
+        uint16_t channel;
+        uint32_t view;   // 0: it belongs to none
+        Protocol* protocol;
+    };
+    /// What other threads hand to the network thread, in order.
+    struct Posted {
+        enum class What : uint8_t { event, open_view, close_view } what = What::event;
+        uint16_t channel = 0;
+        uint32_t view = 0;
+        Event event;
+        std::vector<Attachment> attachments;
+    };
     struct Ticket {
         uint64_t id;
         uint32_t open;   // ranks that have not acknowledged yet
         uint16_t channel;
+        uint32_t view;   // 0: of none
         Status status;
     };
     struct Alarm {
@@ -96,11 +115,11 @@ private:
     uint64_t now_us() override { return clock_us(); }
     void post(uint16_t channel, const Event& event) override;
     Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return trainer_.wait(out, deadline_us); }
+    void open_view(uint32_t number, std::span<const Attachment> attachments) override;
+    Status close_view(uint64_t until_us) override;
     // ReceiverSink, for the peer in receiving_, and DatagramSink
-    bool known(uint16_t channel) override { return protocol(channel) && !by_datagrams(channel); }
-    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
-        return link_packet(packet.type) ? Landing::lease : protocol(packet.channel)->land(packet, bytes, place);
-    }
+    bool known(uint16_t channel, uint32_t view) override;
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
     void packet(const Packet& packet) override;
     // DatagramOwner
     void sent(uint32_t ticket) override { ticket_done(ticket, {}); }
@@ -110,21 +129,29 @@ private:
     bool ack(uint64_t received) override;
 
     // driver.cc: the loop
-    Protocol* protocol(uint16_t channel) const;
+    const Attached* attached(uint16_t channel) const;
+    const Attached* receiver_of(uint16_t channel, uint32_t view) const;
+    void post(Posted posted);
     void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
     void tell_all(const Event& event);
     void take_posted();
     void give_up(Rank rank, Status why);
     void ring_alarms(uint64_t now);
     bool dispatch(uint64_t now);
-    void carry_out(uint16_t channel);
-    void send(const Send& send);
-    uint32_t ticket_take(const Send& send);
+    void carry_out(const Attached& attached);
+    void send(const Send& send, uint32_t view);
+    uint32_t ticket_take(const Send& send, uint32_t view);
     bool by_datagrams(uint16_t channel) const { return datagrams_ && datagrams_->attached(channel); }
     void ticket_done(uint32_t index, Status status);
     uint64_t sleep_us(uint64_t now);
     bool flushed(uint64_t now);
     void wake();
+
+    // driver_views.cc: what belongs to one view
+    void begin_view(const Posted& posted);
+    void end_view();
+    bool view_drained();
+    void forget_view();
 
     // driver_stream.cc: one peer's stream
     void complete(Op& op, uint64_t now);
@@ -154,7 +181,10 @@ private:
     InlinePool pool_;
     std::unique_ptr<Datagrams> datagrams_;       // null without LinkConfig::datagrams
     std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for ourselves
-    std::vector<std::pair<uint16_t, Protocol*>> protocols_;
+    std::vector<Attached> protocols_;
+    uint32_t view_ = 0;   // the open one, or the last that was; 0: none yet
+    bool view_open_ = false, ending_ = false;
+    std::vector<uint16_t> closing_;   // channels of the view that has ended and is not drained
     LinkCounters counters_;
     TrainerQueue trainer_;
 
@@ -171,7 +201,7 @@ private:
     uint64_t stopping_us_ = 0;   // when flushing must end; 0: not stopping
 
     std::mutex mutex_;   // of the two below
-    std::vector<std::pair<uint16_t, Event>> posted_, taken_;
+    std::vector<Posted> posted_, taken_;
     std::vector<std::unique_ptr<Accepted>> adopted_;
     std::atomic<bool> asleep_{false}, stop_{false};
 };

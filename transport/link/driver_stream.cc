@@ -71,13 +71,17 @@ void TcpDriver::packet(const Packet& packet) {
         if (datagrams_) datagrams_->told(packet);
         return;
     }
+    if (!receiver_of(packet.channel, packet.view)) return;   // its view has ended since it landed
     Event event;
     event.kind = Event::Kind::packet, event.rank = packet.sender;
     happened_.push_back({packet.channel, event, packet});
 }
 void TcpDriver::tell(Rank rank, const Send& send) {
     Peer& peer = *peers_[rank];
-    if (!peer.lost) (void)peer.sender.push(send, ticket_none);   // a full queue is noticed by who waits for an answer
+    if (peer.lost) return;
+    Send of_link = send;
+    of_link.view = config_.view;
+    (void)peer.sender.push(of_link, ticket_none);   // a full queue is noticed by who waits for an answer
 }
 void TcpDriver::unreachable(Rank rank, Status why) {
     Peer& peer = *peers_[rank];

@@ -84,7 +84,7 @@ struct LinkCounters {
 class Driver {
 public:
     virtual ~Driver() = default;
-    /// Before run().  Protocols are not owned and outlive the driver.
+    /// Before run(), for protocols that belong to no view (Host::open_view).  They are not owned and outlive the driver.
     virtual void attach(uint16_t channel, Protocol* protocol) = 0;
     /// The same for a protocol whose packets are datagrams, as transport/bulk is.  Only with LinkConfig::datagrams.
     virtual void attach_datagrams(uint16_t channel, Protocol* protocol) = 0;

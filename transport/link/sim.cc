@@ -45,6 +45,8 @@ std::string SimulatorImpl::standstill() {
 void SimulatorImpl::post(Rank rank, uint16_t channel, const Event& event) {
     if (stopped(rank)) return;
     if (event.kind == Event::Kind::peer_lost) return lost(rank, event.rank);
+    const std::vector<Attached>& protocols = nodes_[rank].protocols;
+    if (std::none_of(protocols.begin(), protocols.end(), [&](const Attached& each) { return each.channel == channel; })) return;
     if (event.kind == Event::Kind::ready) note({now_us(), rank, SimTrace::What::ready, {}, event.step, event.bucket, 0, {}});
     tell(rank, channel, event);
 }
@@ -154,6 +156,7 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     std::vector<Running>& running = nodes_[rank].running;
     auto it =
         std::find_if(running.begin(), running.end(), [&](const Running& r) { return r.channel == channel && r.compute.ticket == ticket; });
+    if (it == running.end()) return;   // its view has ended
     compute_now(it->compute);
     *it = running.back();
     running.pop_back();

@@ -69,7 +69,7 @@ class Simulator {
 public:
     static std::unique_ptr<Simulator> create(const SimConfig& config);
     virtual ~Simulator() = default;
-    /// Over streams: in order, exactly once, may break and come back.
+    /// Over streams: in order, exactly once, may break and come back.  For protocols that belong to no view (Host::open_view).
     virtual void attach(Rank rank, uint16_t channel, Protocol* protocol) = 0;
     /// Over datagrams, on the same link: lost, doubled and swapped.
     virtual void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) = 0;

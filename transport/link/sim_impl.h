@@ -59,6 +59,7 @@ struct Happening {
 /// One Send.
 struct Message {
     Rank from = 0;
+    uint32_t view = 0;                     // 0: of none
     bool datagram = false, left = false;   // left: the last byte has
     Send send;
     std::vector<std::byte> copy;   // of the payload: from the start if it is inline, from its transmission on a datagram link
@@ -120,12 +121,11 @@ public:
     }
 
     void attach(Rank rank, uint16_t channel, Protocol* protocol) override {
-        nodes_[rank].protocols.push_back({channel, false, protocol});
-        if (nodes_[0].pairs.empty())
-            for (Node& node : nodes_) node.pairs.resize(config_.ranks);
+        nodes_[rank].protocols.push_back({channel, false, 0, protocol});
+        connect_all();
     }
     void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) override {
-        nodes_[rank].protocols.push_back({channel, true, protocol});
+        nodes_[rank].protocols.push_back({channel, true, 0, protocol});
     }
     void trainer(Rank rank, std::function<Status(Host&)> trainer) override { nodes_[rank].trainer = std::move(trainer), ++trainers_; }
     Host& host(Rank rank) override { return nodes_[rank].host; }
@@ -158,11 +158,14 @@ private:
         void post(uint16_t channel, const Event& event) override { sim->post(rank, channel, event); }
         Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return sim->wait(rank, out, deadline_us); }
         void spend(uint64_t us) override { sim->spend(rank, us); }
+        void open_view(uint32_t number, std::span<const Attachment> attachments) override { sim->open_view(rank, number, attachments); }
+        Status close_view(uint64_t until_us) override { return sim->close_view(rank, until_us); }
     };
     enum class Trainer : uint8_t { runs, waits, spends, done };
     struct Attached {
         uint16_t channel;
         bool datagrams;
+        uint32_t view;   // 0: it belongs to none
         Protocol* protocol;
     };
     struct Arrived {   // a packet whose bytes queue at our link
@@ -173,6 +176,8 @@ private:
     struct Node {
         SimHost host;
         std::vector<Attached> protocols;
+        uint32_t view = 0;   // the open one, or the last that was
+        bool view_open = false;
         std::vector<Pair> pairs;   // to each rank; none where all is datagrams
         std::vector<Incoming> inbox;
         std::vector<Completion> completions;
@@ -223,6 +228,14 @@ private:
     }
 
     // a node
+    void connect_all() {
+        if (nodes_[0].pairs.empty())
+            for (Node& node : nodes_) node.pairs.resize(config_.ranks);
+    }
+    const Attached* attached(Rank rank, uint16_t channel, uint32_t view) const;
+    void open_view(Rank rank, uint32_t number, std::span<const Attachment> attachments);
+    Status close_view(Rank rank, uint64_t until_us);
+    void tell_sent(const Message& message, uint64_t ticket);
     void post(Rank rank, uint16_t channel, const Event& event);
     void tell(Rank rank, uint16_t channel, const Event& event, uint32_t slot = none) {
         Node& node = nodes_[rank];
@@ -255,7 +268,9 @@ private:
     void message_settle(uint32_t index);
     void take(const Message& message, Rank to, Landing landing, Buffer place);
     Landing land(const Message& message, Rank to, Buffer* place);
-    Packet packet_of(const Message& m) { return {m.send.type, m.send.channel, m.from, 1, m.send.body, {}, m.send.sequence}; }
+    Packet packet_of(const Message& m) {
+        return {m.send.type, m.send.channel, m.from, m.view ? m.view : 1, m.send.body, {}, m.send.sequence};
+    }
     std::string packet_name(Rank from, const Send& send);
 
     template <typename Each>

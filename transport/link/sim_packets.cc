@@ -52,7 +52,7 @@ uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const S
     Message& m = messages_[index];
     m.from = from, m.datagram = attached.datagrams, m.left = false;
     m.overhead = m.datagram ? config_.header_bytes : sim_stream_overhead_bytes;
-    m.send = send, m.send.channel = attached.channel, m.status = {}, m.waiting = 0;
+    m.send = send, m.send.channel = attached.channel, m.status = {}, m.waiting = 0, m.view = attached.view;
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
     else m.sum = checksum(send.payload);
@@ -73,30 +73,24 @@ bool SimulatorImpl::untouched(const Message& m, Rank to) {
 void SimulatorImpl::message_settle(uint32_t index) {
     Message& m = messages_[index];
     if (--m.waiting) return;
-    if (m.send.ticket && !nodes_[m.from].dead) {
-        Event event;
-        event.kind = Event::Kind::sent, event.id = m.send.ticket, event.status = m.status;
-        tell(m.from, m.send.channel, event);
-    }
+    tell_sent(m, m.send.ticket);
     messages_free_.push_back(index);
 }
 
-/// Asks the protocol.  What comes on a channel where nobody listens is dropped.
+/// Asks the protocol.  What comes on a channel where nobody listens is dropped, but for a view that is still to come.
 Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
-    for (auto& [channel, datagrams, protocol] : nodes_[to].protocols) {
-        if (channel != m.send.channel) continue;
-        uint64_t bytes = m.send.payload.bytes;
-        Landing landing = protocol->land(packet_of(m), bytes, place);
-        if (landing == Landing::place && place->bytes != bytes)
-            fault(fail(Code::conflict, "rank {} gives a place of {} bytes to {} bytes of {}", to, place->bytes, bytes,
-                       packet_name(m.from, m.send)));
-        else if (landing == Landing::place && bytes) std::memset(place->host, poison, bytes);
-        if (landing == Landing::lease && bytes > lease_bytes_max)
-            fault(fail(Code::conflict, "rank {} takes {} bytes of {} as a lease, above {}", to, bytes, packet_name(m.from, m.send),
-                       lease_bytes_max));
-        return landing;
-    }
-    return Landing::drop;
+    const Attached* found = attached(to, m.send.channel, m.view);
+    if (!found) return m.view > nodes_[to].view ? Landing::later : Landing::drop;
+    uint64_t bytes = m.send.payload.bytes;
+    Landing landing = found->protocol->land(packet_of(m), bytes, place);
+    if (landing == Landing::place && place->bytes != bytes)
+        fault(fail(Code::conflict, "rank {} gives a place of {} bytes to {} bytes of {}", to, place->bytes, bytes,
+                   packet_name(m.from, m.send)));
+    else if (landing == Landing::place && bytes) std::memset(place->host, poison, bytes);
+    if (landing == Landing::lease && bytes > lease_bytes_max)
+        fault(fail(Code::conflict, "rank {} takes {} bytes of {} as a lease, above {}", to, bytes, packet_name(m.from, m.send),
+                   lease_bytes_max));
+    return landing;
 }
 
 /// The payload is whole at the receiver: into its place and into the inbox.
@@ -302,12 +296,7 @@ void SimulatorImpl::left(uint32_t index) {
         if (!untouched(m, m.send.to.rank)) return;
         m.copy.assign(m.send.payload.host, m.send.payload.host + m.send.payload.bytes);
     }
-    uint64_t ticket = std::exchange(m.send.ticket, 0);
-    if (ticket) {
-        Event event;
-        event.kind = Event::Kind::sent, event.id = ticket;
-        tell(m.from, m.send.channel, event);
-    }
+    tell_sent(m, std::exchange(m.send.ticket, 0));
     message_settle(index);
 }
 

@@ -29,9 +29,31 @@ bool Sender::push(const Send& send, uint32_t ticket) {
     }
     uint32_t bytes = static_cast<uint32_t>(send.payload.bytes);
     Queued& packet = at(end_++);
-    packet = {send.payload.host, bytes, ticket, send.channel, send.type, bytes != 0 && bytes <= inline_bytes_max, send.body};
-    if (packet.inlined) packet.payload = pool_.take(), std::memcpy(packet.payload, send.payload.host, bytes);
+    packet = {send.payload.host, bytes, ticket, send.view, send.channel, send.type, Memory::borrowed, send.body};
+    if (bytes == 0 || bytes > inline_bytes_max) return true;
+    packet.memory = Memory::pooled, packet.payload = pool_.take();
+    std::memcpy(packet.payload, send.payload.host, bytes);
     return true;
+}
+
+void Sender::own(uint32_t view) {
+    for (uint64_t i = base_; i < end_; ++i) {
+        Queued& packet = at(i);
+        if (!borrowed(packet, view)) continue;
+        auto* copy = new std::byte[packet.bytes];
+        std::memcpy(copy, packet.payload, packet.bytes);
+        for (iovec& vector : pending_) {   // sealed and not yet written
+            auto* base = static_cast<std::byte*>(vector.iov_base);
+            if (base >= packet.payload && base < packet.payload + packet.bytes) vector.iov_base = copy + (base - packet.payload);
+        }
+        packet.payload = copy, packet.memory = Memory::owned;
+    }
+}
+
+bool Sender::borrows(uint32_t view) const {
+    for (uint64_t i = base_; i < end_; ++i)
+        if (borrowed(at(i), view)) return true;
+    return false;
 }
 
 void Sender::restart(const Key& key, uint64_t told) {
@@ -59,7 +81,7 @@ void Sender::seal(const Queued& packet) {
     std::byte* tag = head + packet_head_bytes;
     PacketHeader header{};
     header.magic.set(packet_magic), header.version = packet_version, header.type = static_cast<uint8_t>(packet.type);
-    header.job.set(config_.job), header.view.set(config_.view);
+    header.job.set(config_.job), header.view.set(packet.view);
     header.channel.set(packet.channel), header.sender.set(static_cast<uint16_t>(config_.self));
     header.length.set(packet.bytes), header.sequence.set(sequence_);
     std::memcpy(head, &header, sizeof header);
@@ -79,7 +101,7 @@ std::span<iovec> Sender::batch(uint64_t received) {
     if (received != told_) {
         AckBody body{};
         body.received.set(received);
-        seal({nullptr, 0, ticket_none, 0, PacketType::ack, false, body_bytes(body)});
+        seal({nullptr, 0, ticket_none, config_.view, 0, PacketType::ack, Memory::borrowed, body_bytes(body)});
         told_ = received;
     }
     for (uint64_t bytes = 0; next_ < end_ && count_ < batch_packets; ++next_) {
@@ -128,6 +150,10 @@ uint32_t Receiver::space(iovec out[2]) {
     return 1;
 }
 
+bool Receiver::placing(std::span<const uint16_t> channels) const {
+    return at_ == At::place && std::find(channels.begin(), channels.end(), packet_.channel) != channels.end();
+}
+
 void Receiver::received(uint64_t bytes) {
     if (at_ == At::place) {
         uint64_t take = std::min(bytes, length_ - got_);
@@ -143,16 +169,17 @@ const char* Receiver::head(ReceiverSink& sink) {
     if (const char* why = packet_invalid(header, config_.job, config_.ranks)) return why;
     length_ = header.length.get();
     if (header.sender.get() != config_.peer) return "a packet of another sender";
-    if (header.view.get() != config_.view) return "a packet of another view";
     if (header.sequence.get() != sequence_) return "a packet out of sequence";
     if (length_ > config_.segment_bytes) return "a packet longer than the segment that was agreed";
     packet_ = {};
     packet_.type = static_cast<PacketType>(header.type), packet_.channel = header.channel.get();
-    packet_.sender = config_.peer, packet_.view = config_.view;
+    packet_.sender = config_.peer, packet_.view = header.view.get();
     std::memcpy(packet_.body.data(), staging_.get() + begin_ + sizeof header, packet_.body.size());
     at_ = At::lease, wanted_ = true;
-    if (packet_.type == PacketType::ack) return nullptr;
-    if (!link_packet(packet_.type) && !sink.known(packet_.channel)) return "a packet for a channel that is not open";
+    const bool ack = packet_.type == PacketType::ack, of_link = ack || link_packet(packet_.type);
+    if (of_link && packet_.view != config_.view) return "a packet of another view";
+    if (ack) return nullptr;
+    if (!of_link && !sink.known(packet_.channel, packet_.view)) return "a packet for a channel that is not open";
     Buffer place;
     Landing landing = sink.land(packet_, length_, &place);
     blocked_ = landing == Landing::later;

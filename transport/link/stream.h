@@ -14,7 +14,7 @@
 namespace gradcast {
 
 struct StreamConfig {
-    uint32_t job = 0, view = 0;
+    uint32_t job = 0, view = 0;   // view: of the link's own packets
     Rank self = 0, peer = 0;
     uint32_t ranks = 0, segment_bytes = 0;
     Protect protect = Protect::auth;
@@ -45,6 +45,9 @@ public:
 
     /// Queues a packet.  False when queue_max packets wait already.  `ticket` comes back from acked() or clear().
     bool push(const Send& send, uint32_t ticket);
+    /// Copies the payloads of a view that are not acknowledged, so that their memory may go.  Not while what batch() gave is being written.
+    void own(uint32_t view);
+    bool borrows(uint32_t view) const;   // there are some
     /// A new connection, whose peer's count acked() has been told, and to whose peer our own count `told` has been told in the handshake.
     void restart(const Key& key, uint64_t told);
     /// What to write next, sealed, empty when there is nothing; what is left of it after wrote().  `received`: packets that we have had,
@@ -74,18 +77,25 @@ public:
     static constexpr uint64_t queue_max = 65536;
 
 private:
+    enum class Memory : uint8_t { borrowed, pooled, owned };   // owned: of the heap
     struct Queued {
         std::byte* payload;
         uint32_t bytes, ticket;
+        uint32_t view;
         uint16_t channel;
         PacketType type;
-        bool inlined;
+        Memory memory;
         std::array<std::byte, 16> body;
     };
     Queued& at(uint64_t index) { return ring_[index & (ring_.size() - 1)]; }
+    const Queued& at(uint64_t index) const { return ring_[index & (ring_.size() - 1)]; }
+    static bool borrowed(const Queued& packet, uint32_t view) {
+        return packet.view == view && packet.memory == Memory::borrowed && packet.bytes > 0;
+    }
     template <typename Done>
     void release(Queued& packet, Done& done) {
-        if (packet.inlined) pool_.give(packet.payload);
+        if (packet.memory == Memory::pooled) pool_.give(packet.payload);
+        else if (packet.memory == Memory::owned) delete[] packet.payload;
         if (packet.ticket != ticket_none) done(packet.ticket);
     }
     void seal(const Queued& packet);
@@ -113,7 +123,7 @@ constexpr bool link_packet(PacketType type) { return type == PacketType::key || 
 
 /// What a Receiver asks and tells.
 struct ReceiverSink {
-    virtual bool known(uint16_t channel) = 0;
+    virtual bool known(uint16_t channel, uint32_t view) = 0;   // such a packet may come: land() is asked about it
     virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
     virtual void packet(const Packet& packet) = 0;   // a payload that was leased is valid until the next space()
     virtual bool ack(uint64_t received) = 0;         // false: impossible
@@ -129,6 +139,8 @@ public:
     void received(uint64_t bytes);
     /// Takes all packets that are complete.  Null, or why the stream must be broken.
     const char* parse(ReceiverSink& sink);
+    /// A payload is being put in its place, which belongs to a protocol on one of these channels.
+    bool placing(std::span<const uint16_t> channels) const;
     bool blocked() const { return blocked_; }   // land() said later: do not read, parse() again after the next events
     uint64_t delivered() const { return delivered_; }
     uint64_t packets() const { return packets_; }

@@ -36,9 +36,9 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
 }
 
 const char* datagram_fault_name(DatagramFault fault) {
-    static constexpr const char* names[] = {"none",         "truncated",        "of another kind", "of another job",
-                                            "of no member", "our own",          "of a wrong type", "before its key",
-                                            "replayed",     "with a wrong tag", "without room"};
+    static constexpr const char* names[] = {
+        "none",    "truncated",       "of another kind", "of another job", "of another view",  "of no member",
+        "our own", "of a wrong type", "before its key",  "replayed",       "with a wrong tag", "without room"};
     static_assert(std::size(names) == static_cast<size_t>(DatagramFault::kinds));
     return names[static_cast<size_t>(fault)];
 }

@@ -90,8 +90,8 @@ static_assert(sizeof(AckBody) == 16);
 struct KeyBody {
     uint8_t kind, ipv6;   // kind: 1 here they are, 2 we have yours
     Le16 port;
-    Le32 segment_bytes;   // of the sender's datagrams
-    Le64 reserved;
+    Le32 segment_bytes;    // of the sender's datagrams
+    Le32 view, reserved;   // view: whose key it is; 0: of the link's own datagrams and of channels that belong to no view
 };
 static_assert(sizeof(KeyBody) == 16);
 struct KeyPayload {
@@ -158,7 +158,8 @@ enum class DatagramFault : uint8_t {
     none,
     truncated,   // or longer than agreed
     magic,       // not a datagram of ours
-    route,       // of another job or view
+    route,       // of another job
+    view,        // of the view before or after the open one
     sender,      // of no rank of the view
     own,         // our own, come back from the group: no fault of anybody's
     type,        // of a type or a channel that does not travel so

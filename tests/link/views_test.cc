@@ -1,0 +1,217 @@
+// Views that are opened and closed while packets are under way, over drivers and in the simulator.  The memory of a view is unmapped as
+// soon as it is closed, so whatever the link still did with it would end the test.
+#include <sys/mman.h>
+
+#include "tests/link/fixture.h"
+#include "transport/link/sim.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t stream_channel = 3, datagram_channel = 5;
+constexpr uint64_t wait_us = 20'000'000;
+constexpr uint32_t packets = 20, packet_bytes = 60'000, datagram_bytes = 1432;
+
+struct Memory {
+    explicit Memory(size_t size) : bytes(size) {
+        base = static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    }
+    ~Memory() { ::munmap(base, bytes); }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    std::byte* base;
+    size_t bytes;
+};
+
+/// At a command sends its packets to all other ranks, as often as its timer rings where they are datagrams.  Completes when all its packets
+/// of all ranks are here.
+class Shouter final : public Protocol {
+public:
+    Shouter(Rank self, uint32_t ranks, uint32_t view, bool datagrams)
+        : self_(self),
+          ranks_(ranks),
+          view_(view),
+          datagrams_(datagrams),
+          bits_(ranks_but(self, ranks)),
+          memory_(bytes() * packets * (ranks + 1)) {
+        have_.resize(ranks * packets);
+        for (uint32_t i = 0; i < packets; ++i)
+            for (uint32_t at = 0; at < bytes(); ++at) place(ranks, i).host[at] = content(view, self, i, at);
+    }
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events) {
+            if (event.kind == Event::Kind::command || (event.kind == Event::Kind::timer && datagrams_)) {
+                shout(actions);
+                if (datagrams_) actions.timers.push_back({1, actions.now_us + 20'000});
+            }
+            if (event.kind == Event::Kind::packet) take(*event.packet);
+        }
+        if (left_ != 0 || told_) return;
+        told_ = true;
+        actions.completions.emplace_back();
+    }
+    Landing land(const Packet& packet, uint64_t size, Buffer* at) override {
+        EXPECT_EQ(packet.view, view_);
+        EXPECT_EQ(size, bytes());
+        const auto index = static_cast<uint32_t>(body_of<MailBody>(packet).tag.get());
+        if (have_[packet.sender * packets + index]) return Landing::drop;
+        *at = place(packet.sender, index);
+        return Landing::place;
+    }
+
+private:
+    uint32_t bytes() const { return datagrams_ ? datagram_bytes : packet_bytes; }
+    Buffer place(Rank rank, uint32_t index) const {
+        return {memory_.base + (uint64_t{rank} * packets + index) * bytes(), nullptr, bytes(), 0};
+    }
+    void shout(Actions& actions) {
+        for (uint32_t i = 0; i < packets; ++i) {
+            MailBody body{};
+            body.tag.set(i);
+            Send send;
+            send.to.bits = bits_.data(), send.type = datagrams_ ? PacketType::words : PacketType::mail, send.body = body_bytes(body);
+            send.payload = place(ranks_, i), send.sequence = ++sequence_;
+            actions.sends.push_back(send);
+        }
+    }
+    void take(const Packet& packet) {
+        const auto index = static_cast<uint32_t>(body_of<MailBody>(packet).tag.get());
+        if (have_[packet.sender * packets + index]) return;
+        have_[packet.sender * packets + index] = true;
+        --left_;
+        for (uint32_t at = 0; at < bytes(); at += 97) ASSERT_EQ(packet.payload.host[at], content(view_, packet.sender, index, at));
+    }
+
+    const Rank self_;
+    const uint32_t ranks_, view_;
+    const bool datagrams_;
+    const std::vector<uint64_t> bits_;
+    Memory memory_;
+    std::vector<bool> have_;
+    uint64_t sequence_ = 0;
+    uint32_t left_ = (ranks_ - 1) * packets;
+    bool told_ = false;
+};
+
+/// Every third view is waited for; the others end at once, with whatever is under way.
+Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint32_t views) {
+    for (uint32_t number = 1; number <= views; ++number) {
+        auto stream = std::make_unique<Shouter>(self, ranks, number, false);
+        auto datagram = datagrams ? std::make_unique<Shouter>(self, ranks, number, true) : nullptr;
+        std::vector<Attachment> attachments{{stream_channel, stream.get(), false}};
+        if (datagrams) attachments.push_back({datagram_channel, datagram.get(), true});
+        host.open_view(number, attachments);
+        Event go;
+        go.kind = Event::Kind::command;
+        for (const Attachment& each : attachments) host.post(each.channel, go);
+        std::vector<Completion> completions;
+        // Datagrams of a rank that has gone on do not come again, so only streams are waited for where ranks may leave early.
+        const bool all = number % 3 == 0;
+        const uint64_t until_us = host.now_us() + wait_us;
+        for (bool heard = false; all && !heard;) {
+            completions.clear();
+            GC_TRY(host.wait(&completions, until_us));
+            for (const Completion& each : completions) heard |= each.channel == stream_channel;
+        }
+        GC_TRY(host.close_view(host.now_us() + wait_us));
+    }
+    return {};
+}
+
+class Views : public testing::TestWithParam<LinkKind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Views, testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
+                         [](const auto& param) { return param.param == LinkKind::uring_tcp ? "uring" : "epoll"; });
+
+void over_drivers(LinkKind kind, bool datagrams) {
+    constexpr uint32_t ranks = 3;
+    std::vector<Node> nodes(ranks);
+    std::vector<std::string> addresses;
+    for (Rank r = 0; r < ranks; ++r) nodes[r].listen(r), addresses.push_back(nodes[r].listener->address());
+    JobId group{};
+    const uint32_t id = static_cast<uint32_t>(getpid());
+    std::memcpy(group.data(), &id, sizeof id);
+    for (Rank r = 0; r < ranks; ++r) {
+        LinkConfig config = test_config(kind, Protect::auth, r, addresses);
+        if (datagrams)
+            config.datagrams = {.interface = "lo",
+                                .group = multicast_group(group, 77, false, static_cast<uint16_t>(20000 + id * 31 % 20000)),
+                                .segment_bytes = datagram_bytes};
+        const Status opened = nodes[r].open(config);
+        ASSERT_TRUE(opened.ok()) << opened.what;
+        nodes[r].start();
+    }
+    std::vector<std::thread> trainers;
+    for (Rank r = 0; r < ranks; ++r)
+        trainers.emplace_back([&, r] {
+            const Status status = change_views(nodes[r].driver->host(), r, ranks, datagrams, 12);
+            EXPECT_TRUE(status.ok()) << "rank " << r << ": " << status.what;
+        });
+    for (std::thread& each : trainers) each.join();
+    for (Node& node : nodes) node.stop();
+    for (Node& node : nodes) EXPECT_EQ(node.driver->counters().reconnects.load(), 0u);
+}
+
+TEST_P(Views, StreamsSurviveThem) { over_drivers(GetParam(), false); }
+TEST_P(Views, DatagramsHaveTheirOwnKeys) { over_drivers(GetParam(), true); }
+
+TEST(Views, InTheSimulatorFromSeeds) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+        SCOPED_TRACE(seed);
+        SimConfig config;
+        config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(seed % 4), config.break_per_packet = seed % 2 ? 0.01 : 0;
+        config.loss = 0.02, config.duplicate = 0.02;
+        auto sim = Simulator::create(config);
+        for (Rank r = 0; r < config.ranks; ++r)
+            sim->trainer(r, [&, r](Host& host) { return change_views(host, r, config.ranks, seed % 3 != 0, 9); });
+        const Status status = sim->run();
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+}
+
+// A protocol that waits for an acknowledgement would see one of the view before.
+TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
+    struct Late final : Protocol {
+        void on(std::span<const Event> events, Actions& actions) override {
+            for (const Event& event : events) {
+                heard += event.kind == Event::Kind::sent || event.kind == Event::Kind::timer;
+                if (event.kind != Event::Kind::command) continue;
+                actions.timers.push_back({7, actions.now_us + 10'000});
+                Send send;
+                send.to.rank = 1 - self, send.type = PacketType::mail, send.ticket = 9;
+                send.payload = {memory.data(), nullptr, memory.size(), 0};
+                actions.sends.push_back(send);
+                actions.completions.emplace_back();
+            }
+        }
+        Landing land(const Packet&, uint64_t, Buffer*) override { return Landing::drop; }
+        Rank self = 0;
+        int heard = 0;
+        std::vector<std::byte> memory = std::vector<std::byte>(packet_bytes);
+    };
+    SimConfig config;
+    auto sim = Simulator::create(config);
+    for (Rank r = 0; r < 2; ++r)
+        sim->trainer(r, [r](Host& host) -> Status {
+            std::vector<Completion> completions;
+            Late first, second;
+            first.self = second.self = r;
+            Event go;
+            go.kind = Event::Kind::command;
+            const Attachment one{stream_channel, &first, false}, two{stream_channel, &second, false};
+            host.open_view(1, {&one, 1});
+            host.post(stream_channel, go);
+            GC_TRY(host.wait(&completions, host.now_us() + 1'000'000));
+            GC_TRY(host.close_view(host.now_us() + 1'000'000));
+            host.post(stream_channel, go);   // to nobody
+            host.open_view(2, {&two, 1});
+            completions.clear();
+            EXPECT_EQ(host.wait(&completions, host.now_us() + 100'000).code, Code::deadline);
+            EXPECT_EQ(second.heard, 0);
+            return host.close_view(host.now_us() + 1'000'000);
+        });
+    const Status status = sim->run();
+    EXPECT_TRUE(status.ok()) << status.what;
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,131 @@
+// Host::open_view and close_view: what of the driver belongs to one view of a job.
+//
+//     open_view    begin_view: its protocols are attached, told which peers are up and lost, and packets that waited for it are asked about
+//     again close_view   end_view: they are detached, their events, alarms and unsent datagrams forgotten; what still comes for them is
+//     dropped
+//                  -> view_drained: no packet, burst or half-received payload is in the view's memory any more -> forget_view: told
+#include <algorithm>
+
+#include "transport/link/driver.h"
+
+namespace gradcast {
+namespace {
+
+bool holds(std::span<const uint16_t> channels, uint16_t channel) {
+    return std::find(channels.begin(), channels.end(), channel) != channels.end();
+}
+
+}   // namespace
+
+// ---- the trainer's side --------------------------------------------------------------------------------------------------------
+
+void TrainerQueue::closing() {
+    std::lock_guard lock(mutex_);
+    closed_ = false;
+}
+
+void TrainerQueue::closed(std::span<const uint16_t> channels) {
+    {
+        std::lock_guard lock(mutex_);
+        std::erase_if(queue_, [&](const Completion& each) { return holds(channels, each.channel); });
+        closed_ = true;
+    }
+    changed_.notify_all();
+}
+
+Status TrainerQueue::wait_closed(uint64_t until_us) {
+    std::unique_lock lock(mutex_);
+    const std::chrono::steady_clock::time_point until{std::chrono::microseconds(std::min<uint64_t>(until_us, INT64_MAX / 1000))};
+    changed_.wait_until(lock, until, [this] { return ended_ || closed_; });
+    if (closed_) return {};
+    if (ended_) return fail(Code::cancelled, "the network thread has stopped");
+    return fail(Code::deadline, "the link still holds memory of the last view");
+}
+
+void TcpDriver::open_view(uint32_t number, std::span<const Attachment> attachments) {
+    post({.what = Posted::What::open_view, .view = number, .event = {}, .attachments = {attachments.begin(), attachments.end()}});
+}
+
+Status TcpDriver::close_view(uint64_t until_us) {
+    trainer_.closing();
+    post({.what = Posted::What::close_view, .event = {}, .attachments = {}});
+    return trainer_.wait_closed(until_us);
+}
+
+// ---- the network thread's ------------------------------------------------------------------------------------------------------
+
+void TcpDriver::begin_view(const Posted& posted) {
+    GC_ASSERT(!view_open_ && closing_.empty() && posted.view > view_);
+    view_ = posted.view, view_open_ = true;
+    std::vector<uint16_t> by_datagrams;
+    for (const Attachment& each : posted.attachments) {
+        GC_ASSERT(!attached(each.channel) && (!each.datagrams || (datagrams_ && each.channel < datagram_channel_probe)));
+        protocols_.push_back({each.channel, view_, each.protocol});
+        if (each.datagrams) by_datagrams.push_back(each.channel);
+        for (const auto& peer : peers_) {
+            if (!peer || (!peer->up && !peer->lost)) continue;
+            Event event;
+            event.kind = peer->lost ? Event::Kind::peer_lost : Event::Kind::peer_up;
+            event.rank = peer->rank, event.status = peer->lost ? peer->last : Status{};
+            tell(each.channel, event);
+        }
+    }
+    if (datagrams_) datagrams_->open_view(view_, by_datagrams);
+    handled_ = true;   // who said `later` to packets of this view is asked again
+}
+
+void TcpDriver::end_view() {
+    if (!view_open_) {   // asked again, after a deadline
+        if (closing_.empty()) trainer_.closed({});
+        return;
+    }
+    view_open_ = false;
+    for (const Attached& each : protocols_)
+        if (each.view) closing_.push_back(each.channel);
+    std::erase_if(protocols_, [](const Attached& each) { return each.view != 0; });
+    std::erase_if(happened_, [this](const Happening& each) { return holds(closing_, each.channel); });
+    std::erase_if(alarms_, [this](const Alarm& each) { return holds(closing_, each.channel); });
+    if (datagrams_) datagrams_->close_view();
+    handled_ = true;   // who said `later` to its packets drops them
+}
+
+// A peer that is ahead may have its acknowledgements behind packets of the next view, which wait for that one to be opened here: so what it
+// has not acknowledged is copied.
+bool TcpDriver::view_drained() {
+    bool drained = !datagrams_ || datagrams_->view_drained();
+    for (const auto& peer : peers_) {
+        if (!peer) continue;
+        if (!peer->send.busy) peer->sender.own(view_);
+        drained &= !peer->send.busy || !peer->sender.borrows(view_);
+        drained &= !((peer->state == Peer::State::open || peer->receive.busy) && peer->receiver.placing(closing_));
+    }
+    return drained;
+}
+
+void TcpDriver::forget_view() {
+    trainer_.closed(closing_);
+    closing_.clear();
+}
+
+// Who takes a packet: a protocol of no view takes those that carry the link's own number.
+const TcpDriver::Attached* TcpDriver::receiver_of(uint16_t channel, uint32_t view) const {
+    const Attached* found = attached(channel);
+    return found && view == (found->view ? found->view : config_.view) ? found : nullptr;
+}
+
+bool TcpDriver::known(uint16_t channel, uint32_t view) {
+    if (const Attached* found = attached(channel)) {
+        if (found->view && view != found->view) return true;
+        return view == (found->view ? found->view : config_.view) && !by_datagrams(channel);
+    }
+    // Of a view that is over, or is still to come; a link that has no views has its protocols from the start.
+    return view_ || protocols_.empty() || view != config_.view;
+}
+
+Landing TcpDriver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
+    if (link_packet(packet.type)) return Landing::lease;
+    if (const Attached* found = receiver_of(packet.channel, packet.view)) return found->protocol->land(packet, bytes, place);
+    return packet.view > view_ ? Landing::later : Landing::drop;
+}
+
+}   // namespace gradcast
