@@ -1,10 +1,14 @@
 // What the control plane may ask of a daemon.  Implemented by runtime/daemon, called by runtime/control's HTTP threads; every answer is a
 // copy, so asking never disturbs a step.  All methods: any thread, bounded by a deadline.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "runtime/job/engine.h"
+#include "runtime/core/log.h"
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+#include "runtime/job/job_status.h"
 
 namespace gradcast {
 

@@ -14,6 +14,7 @@
 #include "runtime/control/backend.h"
 #include "runtime/daemon/bench_run.h"
 #include "runtime/daemon/config.h"
+#include "runtime/job/engine.h"
 #include "runtime/job/membership.h"
 
 namespace gradcast {

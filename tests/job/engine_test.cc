@@ -1,5 +1,6 @@
 // Whole jobs on a tiny data set: one rank on real threads, several in the simulator.
 #include "runtime/job/engine.h"
+#include "runtime/job/model_evaluate.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "runtime/job/engine.h"
+#include "runtime/job/model_evaluate.h"
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
 #include "tools/gradcastctl/client.h"

@@ -1,0 +1,92 @@
+#include "runtime/job/exchange_choice.h"
+
+#include <algorithm>
+
+namespace gradcast {
+
+Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& report) {
+    const JobConfig& job = config.job;
+    const uint32_t n = config.view.n();
+    GC_TRY(alternatives_find(job.exchange,
+                             {.layout = &codec.words(),
+                              .self = config.self,
+                              .blocks = job.blocks,
+                              .quantiser = job.quantiser,
+                              .m = job.m,
+                              .s = job.s,
+                              .r = job.r,
+                              .weights = job.weights,
+                              .servers = job.servers,
+                              .deadline_us = job.deadline_us,
+                              .device = codec.device()},
+                             n, config.datagram_bytes, &alternatives_));
+    const bool one = alternatives_.size() == 1;
+    if (one && std::string_view(first().kind->name).starts_with("coded") && first().config.m + first().config.s < job.m + job.s)
+        report.warn(fmt::format("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job.m, job.s, first().config.m,
+                                first().config.s));
+    if (!one && first().config.s < job.s)   // auto
+        report.warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job.s, first().config.s));
+    return {};
+}
+
+uint32_t ExchangeChoice::targets_most(uint32_t first) const {
+    uint32_t most = first;
+    for (const Alternative& each : alternatives_)   // cssgd has r = n - 1 and as many targets
+        if (alternatives_.size() > 1) most = std::max({most, each.config.m + each.config.s, each.config.r});
+    return most;
+}
+
+void ExchangeChoice::record(const StepRecord& step) {
+    if (step.step < measured_first || step.step >= measured_end) return;
+    computes_us_[step.step - measured_first] = step.compute_us;
+    waits_us_[step.step - measured_first] = step.wait_us;
+}
+
+Status ExchangeChoice::choose(Context& context, const RankSet& others, uint64_t lanes, uint64_t us, Report& report,
+                              const Alternative** best) {
+    auto median = [](auto& values) {
+        std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+        return values[values.size() / 2];
+    };
+    const uint64_t compute_us = median(computes_us_), waves = (context.own_blocks.size() + lanes - 1) / lanes;
+    Measured measured{
+        .wave_us = waves > 0 ? compute_us / waves : 0, .lanes = lanes, .wait_us = median(waits_us_), .copies = report.copies()};
+    // Whose mail is here has its sums of the last step, so the exchange that went before is needed no more.
+    GC_TRY(agree(context, others, us, &measured));
+    constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
+    const uint64_t begin_us = context.host.now_us();
+    for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, others, us, &measured));
+    const uint64_t rounds = echoes * (context.exchange->losses_tolerated() + 1);
+    measured.latency_us = std::max<uint64_t>(measured.latency_us, (context.host.now_us() - begin_us) / rounds);
+    GC_TRY(agree(context, others, us, &measured));
+
+    *best = &alternatives_choose(alternatives_, measured, context.view.n());
+    const std::string text = alternatives_text(alternatives_, **best, measured);
+    if (context.self == 0) report.log().info("auto: {}", text);
+    report.update([&](JobStatus& status) { status.choice = text; });
+    return {};
+}
+
+/// Merges what all ranks tell.  The result is the same at every rank, also when some are lost meanwhile: what only some have heard from
+/// a rank is told on, in one round more than ranks may be lost.
+Status ExchangeChoice::agree(Context& context, const RankSet& others, uint64_t us, Measured* measured) {
+    const uint32_t n = context.view.n();
+    const Rank self = context.self;
+    told_.resize(n);
+    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured), 0}; };
+    for (uint32_t round = 0; round <= context.exchange->losses_tolerated(); ++round) {
+        const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
+        context.mailed.assign(last + 1, Context::Mailed::open);
+        context.mailed[first + self] = Context::Mailed::lost;
+        told_[self] = *measured;
+        for (Rank rank = 0; rank < n; ++rank)
+            if (rank != self) context.mail.receive(rank, tag, part(rank), first + rank);
+        context.mail.send(others, tag, part(self), last);
+        GC_TRY(context.wait_mail(first, last, us, "measurements to choose an exchange by"));
+        for (Rank rank = 0; rank < n; ++rank)
+            if (context.mailed[first + rank] == Context::Mailed::done) measured->merge(told_[rank]);
+    }
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,42 @@
+// The exchange that a job starts with, and with `auto` the one that it goes on with: its first steps are measured, all ranks agree on the
+// figures, and each predicts the same from them.
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "algos/context.h"
+#include "runtime/job/report.h"
+#include "transport/exchange/auto.h"
+
+namespace gradcast {
+
+class ExchangeChoice {
+public:
+    /// What the job file asks for, over these nodes.  `codec` is planned and outlives the exchange.
+    Status open(const EngineConfig& config, Codec& codec, Report& report);
+    const Alternative& first() const { return alternatives_.front(); }
+    /// The most targets that an exchange of the job may have; `first`: what that has which the job starts with.
+    uint32_t targets_most(uint32_t first) const;
+
+    void record(const StepRecord& step);
+    /// Before this step: choose().  Never, where there is nothing to choose.
+    bool due(StepId step) const { return alternatives_.size() > 1 && step == measured_end; }
+    /// A job of so many steps may change its exchange.
+    bool among(StepId steps) const { return alternatives_.size() > 1 && steps > measured_end; }
+    /// Between two steps.  `lanes` compute, own blocks at a time; us: until when the others must answer.
+    Status choose(Context& context, const RankSet& others, uint64_t lanes, uint64_t us, Report& report, const Alternative** best);
+
+private:
+    // The first step warms caches and streams up, those after it are measured.
+    static constexpr StepId measured_first = 1, measured_end = 6;
+
+    Status agree(Context& context, const RankSet& others, uint64_t us, Measured* measured);
+
+    std::vector<Alternative> alternatives_;
+    std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};
+    std::vector<Measured> told_;   // by rank
+    uint64_t agreements_ = 0;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,38 @@
+// Where a job stands at one rank, for the control plane.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gradcast {
+
+enum class JobState : uint8_t { preparing, running, done, failed, cancelled };
+const char* job_state_name(JobState state);
+
+/// A copy of where a job stands, for the control plane.
+struct JobStatus {
+    JobState state = JobState::preparing;
+    std::string error;                   // of failed: one line that names rank, phase and thing
+    std::vector<std::string> losses;     // "without rank 2 (c): …": ranks that the job goes on without, and why
+    std::vector<std::string> warnings;   // what is otherwise than was asked for
+    uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
+    double loss = 0;            // of the last step, mean over the mini-batch
+    double accuracy = -1;       // on the test data, 0..1; -1: not known, or a regression
+    double test_loss = -1;      // mean; of a regression its mean squared error; -1: not known
+    std::string digest;         // 64 hex digits at the end
+    uint64_t step_digest = 0;   // of the last step
+    double seconds = 0;         // since the first step
+    double samples_per_second = 0;
+    uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
+    uint64_t bytes_bound = 0;                      // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
+    uint64_t load_wait_us = 0, exchange_wait_us = 0;
+    std::string kernel_set;                                      // digest of the probe block's gradient, hex
+    std::string path;                                            // "uring_tcp" …
+    std::string choice;                                          // of `auto`, and what was predicted; "" before
+    std::string datagrams;                                       // how they go (Driver::datagrams_text()); "" without any
+    std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
+    std::string memory;                                          // Arena::budget()
+};
+
+}   // namespace gradcast

@@ -1,0 +1,24 @@
+// Accuracy of a saved model on a data set, without a job.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+/// Accuracy (of a regression: the error) of a saved model on a data set, on this machine.
+struct Evaluation {
+    uint64_t count = 0, right = 0;
+    bool regression = false;   // loss is the mean squared error, and there are no classes
+    double loss = 0;           // mean
+    std::vector<uint64_t> count_of_class, right_of_class;
+    std::vector<uint64_t> confusion;   // [classes, classes]: how many of the row's class are taken for the column's; see Evaluator
+    std::string class_names;           // of the data set, as in DataInfo; empty: not known
+    std::string digest;                // of the parameters
+    std::string kernels;               // the kernel set
+};
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation);
+
+}   // namespace gradcast

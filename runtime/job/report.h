@@ -1,0 +1,61 @@
+// What a job tells at one rank while it runs: its log, its status for the control plane, a line of steps.jsonl a step.
+#pragma once
+#include <mutex>
+
+#include "algos/context.h"
+#include "runtime/job/engine.h"
+#include "runtime/job/step_log.h"
+
+namespace gradcast {
+
+class Report {
+public:
+    explicit Report(const Log& log) : log_(log) {}
+    /// Log and steps.jsonl, in the job's folder, which is there.
+    Status open(const EngineConfig& config);
+    const Log& log() const { return log_; }
+    /// Logged, and shown with the job.
+    void warn(const std::string& text);
+    JobStatus status() const;                                               // any thread
+    void counters(const LinkCounters* counters) { counters_ = counters; }   // of the driver; before begin()
+    uint64_t copies() const { return counters_ ? counters_->copies.load(std::memory_order_relaxed) : 0; }
+    /// change(JobStatus&).
+    template <typename Change>
+    void update(Change change) {
+        std::lock_guard lock(mutex_);
+        change(status_);
+    }
+
+    // Trainer thread.
+    /// The first step begins.
+    void begin(uint64_t now_us);
+    struct Step {
+        StepRecord record;
+        uint64_t epoch, load_wait_us, now_us;
+        const char* kernels;
+        const std::string& kernel_set;
+        const char* exchange;
+        bool logs;   // this rank says in its log how far the job is
+    };
+    /// A step is applied.  Its line stays open for what an evaluation adds.
+    void step(const Step& step, const std::vector<std::string>& why_lost);
+    /// After that step; accuracy below 0: a regression, of which nothing is right or wrong.
+    void evaluated(uint64_t epoch, double accuracy, double loss);
+    void step_end();
+    /// Of the whole job, after `steps` steps, with this digest where it has gone well.
+    void end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost);
+
+private:
+    Log log_;
+    StepLog steps_log_;
+    const char* quantiser_ = "";
+    uint64_t batch_ = 0;   // samples of a step
+    const LinkCounters* counters_ = nullptr;
+    StepRecord record_;   // of the last step
+    uint64_t begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
+    fmt::memory_buffer line_;
+    mutable std::mutex mutex_;
+    JobStatus status_;
+};
+
+}   // namespace gradcast
