@@ -1,6 +1,7 @@
 // Synchronous SGD, spec/coded-sgd.md section 1:  g = (1/b) sum over all B blocks of G_T, then every rank applies the same optimiser step.
 // The smallest algorithm there is, and the template for the others.
 #include "algos/algorithm.h"
+#include "algos/synchronous.h"
 
 namespace gradcast {
 namespace {
@@ -11,10 +12,9 @@ public:
         sums_.resize(context.net.layout().buckets.size());   // takes memory in the first round only
         uint64_t begin_us = context.host.now_us();
         if (context.profile) context.profile->on(context.step == context.profile->step);
-        const bool expelled = !context.expelled.empty();   // in the last round, which all have left when this one ends
-        GC_TRY(context.compute());
+        GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us();
-        GC_TRY(context.wait(sums_));
+        GC_TRY(context.synchronous->wait(sums_));
         for (const Sum* sum : sums_)
             if (sum->state != context.state)
                 return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step,
@@ -23,7 +23,7 @@ public:
 
         // All sums are there, so nothing below can fail for what others do.
         StepRecord record;
-        context.keep_state();
+        context.synchronous->keep_state();
         context.optimiser.step(context.step);
         whole_.clear();
         for (const Sum* sum : sums_) {
@@ -38,16 +38,8 @@ public:
         for (const Sum* sum : sums_) context.codec.commit(*sum);
         record.step = context.step;
         record.loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
-        // All computed this step from one state, which says that all have applied the step before: that one is stable.
-        if (context.step > context.first_step) {
-            Event event;
-            event.kind = Event::Kind::command;
-            event.id = static_cast<uint64_t>(ExchangeCommand::release);
-            event.step = context.step - 1;
-            context.host.post(context.channel, event);
-        }
+        context.synchronous->applied();
         ++context.step;
-        if (expelled) context.cut_expelled();
         record.digest = context.state = context.digest(context.step, digest);
         if (context.profile) context.profile->on(false);
         record.compute_us = computed_us - begin_us;

@@ -14,6 +14,7 @@
 
 #include "runtime/control/backend.h"
 #include "runtime/control/json.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/version.h"

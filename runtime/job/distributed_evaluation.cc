@@ -13,8 +13,8 @@ void DistributedEvaluation::plan(JobParts& parts, Rank self, uint32_t n, uint32_
     parts.arena.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
 }
 
-Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum) {
-    const uint32_t n = context.view.n(), batches = parts.evaluator->batches(), self = context.self;
+Status DistributedEvaluation::run(Context& context, JobParts& parts, Rank self, uint32_t n, uint64_t us, BatchResult* sum) {
+    const uint32_t batches = parts.evaluator->batches();
     auto* results = results_.as<BatchResult>();
     auto count = [&](Rank rank) {
         return rank < batches ? (batches - rank - 1) / n + 1 : 0;
@@ -29,32 +29,29 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
     // Tickets: parts by rank, then totals by adder, then what is sent.
     const std::string what = fmt::format("result of the evaluation after step {}", context.step);
     const uint64_t tag = 2 * context.step, first_part = 1, totals = first_part + n, sends = totals + adders_;
-    context.mailed.assign(sends + 2, Context::Mailed::done);
-    auto open = [&](uint64_t ticket) {
-        context.mailed[ticket] = Context::Mailed::open;
-        return ticket;
-    };
+    Mailbox& mail = *context.mail;
+    mail.begin(sends + 1);
     for (Rank rank = 0; rank < n && self < adders_; ++rank)
-        if (rank != self && count(rank) > 0) context.mail.receive(rank, tag, part(rank), open(first_part + rank));
+        if (rank != self && count(rank) > 0) mail.receive(rank, tag, part(rank), first_part + rank);
     for (Rank adder = 0; adder < adders_; ++adder)
-        if (adder != self) context.mail.receive(adder, tag + 1, total(adder), open(totals + adder));
+        if (adder != self) mail.receive(adder, tag + 1, total(adder), totals + adder);
     GC_TRY(run(self));
-    if (count(self) > 0 && !(self == 0 && adders_ == 1)) context.mail.send({0, to_adders_.data()}, tag, part(self), open(sends));
+    if (count(self) > 0 && !(self == 0 && adders_ == 1)) mail.send({0, to_adders_.data()}, tag, part(self), sends);
     if (self < adders_) {
-        GC_TRY(context.wait_mail(first_part, first_part + n - 1, us, what.c_str()));
+        GC_TRY(mail.wait(first_part, first_part + n - 1, us, what.c_str()));
         BatchResult all;
         for (Rank rank = 0; rank < n; ++rank)
-            if (context.mailed[first_part + rank] == Context::Mailed::lost) GC_TRY(run(rank));
+            if (mail.lost(first_part + rank)) GC_TRY(run(rank));
         for (uint32_t batch = 0; batch < batches; ++batch) {
             const BatchResult& result = results[first(batch % n) + batch / n];
             all.right += result.right, all.loss += result.loss;
         }
         *total(self).as<BatchResult>() = all;
-        if (n > 1) context.mail.send({0, others_.data()}, tag + 1, total(self), open(sends + 1));
+        if (n > 1) mail.send({0, others_.data()}, tag + 1, total(self), sends + 1);
     }
-    GC_TRY(context.wait_mail(totals, sends + 1, us, what.c_str()));
+    GC_TRY(mail.wait(totals, sends + 1, us, what.c_str()));
     Rank adder = 0;
-    while (adder + 1 < adders_ && context.mailed[totals + adder] == Context::Mailed::lost) ++adder;
+    while (adder + 1 < adders_ && mail.lost(totals + adder)) ++adder;
     *sum = *total(adder).as<BatchResult>();
     return {};
 }

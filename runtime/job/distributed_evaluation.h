@@ -12,7 +12,7 @@ public:
     /// For ranks of a view of n, of which so many may be lost.
     void plan(JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated);
     /// After a step; until all have the result, or for `us`.  Trainer thread.
-    Status run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum);
+    Status run(Context& context, JobParts& parts, Rank self, uint32_t n, uint64_t us, BatchResult* sum);
 
 private:
     std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders but this one

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "algos/algorithm.h"
+#include "algos/synchronous.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/distributed_evaluation.h"
@@ -32,8 +33,7 @@ public:
         GC_TRY(parts_.plan(config_, report_));
         GC_TRY(choice_.open(config_, *parts_.compute.codec, report_));
         GC_TRY(install(choice_.first(), 0, parts_.arena, &running_));
-        targets_ = choice_.targets_most(running_.exchange->targets());
-        if (parts_.compute.codec->device()) parts_.compute.codec->device()->expect(targets_);
+        if (DeviceWords* device = parts_.compute.codec->device()) device->expect(choice_.targets_most(running_.exchange->targets()));
         if (choice_.among(parts_.steps)) vacancy_ = std::make_unique<Vacancy>(config_.datagram_bytes > 0);
         others_ = ranks_but(config_.self, config_.view.n());
         mail_protocol_ = mail_protocol(config_.self, config_.view.n(), segment_bytes_stream);
@@ -69,7 +69,6 @@ public:
 
     Status run(Host& host) override {
         if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
-        Mail mail(host, on(Channel::mail));
         Context context{.host = host,
                         .lanes = parts_.lanes,
                         .loader = *parts_.loader,
@@ -78,38 +77,36 @@ public:
                         .net = *parts_.compute.net,
                         .optimiser = *parts_.compute.optimiser,
                         .codec = *parts_.compute.codec,
-                        .exchange = running_.exchange.get(),
-                        .mail = mail,
                         .progress = parts_.progress,
-                        .self = config_.self,
-                        .view = config_.view,
                         .batch = job_.batch,
                         .blocks = job_.blocks,
                         .deadline_us = parts_.deadline_us,
                         .spend_us = config_.spend_us,
-                        .own_blocks = own_blocks_,
                         .profile = parts_.profile.get()};
-        context.take_memory(targets_);
+        Dispatch dispatch(host, parts_.progress, config_.view.n(), parts_.deadline_us);
+        Mailbox mailbox(host, dispatch, parts_.progress, parts_.deadline_us);
+        context.mail = &mailbox;
+        use(context, dispatch, running_, Channel::gradient);
         {
             std::lock_guard lock(host_mutex_);
             host_ = &host;
             if (!cancel_.ok()) post_abort(host, cancel_);
         }
-        Status status = train(context);
+        Status status = train(context, dispatch);
         if (const Profile* profile = parts_.profile.get(); profile && context.step > profile->step)
             if (Status written =
                     file_write(config_.folder + "/profile.json", profile->json(config_.self, config_.view.members[config_.self].name));
                 !written.ok())
                 report_.log().error("{}", written.what);
-        if (!status.ok() && context.ended.ok() && !ended_ && !context.outvoted) {
+        if (!status.ok() && dispatch.ended().ok() && !ended_ && !synchronous_->outvoted()) {
             // Others must hear of it, and may have found something else first: all end with one line.
             post_abort(host, status);
-            (void)context.wait_job(static_cast<uint64_t>(JobCommand::abort));
-            if (!context.ended.ok()) {
+            (void)dispatch.wait_job(static_cast<uint64_t>(JobCommand::abort));
+            if (!dispatch.ended().ok()) {
                 // What was found here is another rank's word for the same thing, or its consequence.
-                if (std::string_view(context.ended.what).find(status.what) == std::string_view::npos)
+                if (std::string_view(dispatch.ended().what).find(status.what) == std::string_view::npos)
                     report_.log().info("found here: {}", status.what);
-                status = context.ended;
+                status = dispatch.ended();
             }
         }
         {
@@ -117,7 +114,8 @@ public:
             host_ = nullptr;
         }
         if (!status.ok()) ::unlink((config_.folder + "/final.h5.part").c_str());
-        report_.end(status, context.step, digest_, host.now_us(), context.why_lost);
+        report_.end(status, context.step, digest_, host.now_us(), dispatch.why_lost());
+        synchronous_.reset();
         return status;
     }
 
@@ -157,6 +155,13 @@ private:
         return {};
     }
 
+    /// The algorithm sums by this exchange from now on.
+    void use(Context& context, Dispatch& dispatch, const Installed& installed, Channel channel) {
+        synchronous_ = std::make_unique<SynchronousStep>(
+            context, dispatch, *installed.exchange, SynchronousConfig{on(channel), config_.self, config_.view, own_blocks_, context.step});
+        context.synchronous = synchronous_.get();
+    }
+
     static Event job_event(JobCommand command) {
         Event event;
         event.kind = Event::Kind::command;
@@ -169,21 +174,21 @@ private:
         host.post(on(Channel::job), event);
     }
 
-    Status train(Context& context) {
+    Status train(Context& context, Dispatch& dispatch) {
         if (!own_blocks_.empty()) parts_.loader->plan(0, own_blocks_);
         context.state = context.digest(0, parts_.model_digest());
         Event begin = job_event(JobCommand::begin);
         begin.tag = context.state;
         context.host.post(on(Channel::job), begin);
-        GC_TRY(context.wait_job(static_cast<uint64_t>(JobCommand::begin)));
+        GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::begin)));
         report_.begin(context.host.now_us());
         uint64_t epoch = 0;
         double accuracy = -1;
         while (context.step < parts_.steps && !(job_.stop_at > 0 && accuracy >= job_.stop_at)) {
-            if (choice_.due(context.step)) GC_TRY(choose(context));
+            if (choice_.due(context.step)) GC_TRY(choose(context, dispatch));
             GC_TRY(algorithm_->round(context));
             choice_.record(context.record);
-            record(context);
+            record(context, dispatch);
             bool boundary = false;
             for (; parts_.sampler->steps(epoch + 1) <= context.step; ++epoch) boundary = true;
             if (job_.evaluate > 0) boundary = context.step % job_.evaluate == 0;
@@ -192,16 +197,16 @@ private:
             report_.step_end();
             GC_TRY(status);
         }
-        return finish(context, accuracy);
+        return finish(context, dispatch, accuracy);
     }
 
     /// What the job has trained gets its file when all ranks have the same bits.
-    Status finish(Context& context, double accuracy) {
+    Status finish(Context& context, Dispatch& dispatch, double accuracy) {
         std::span<const float> parameters = parts_.compute.net->parameters();
         digest_ = sha256_hex(std::as_bytes(parameters));
         const std::string path = config_.folder + "/final.h5", part = path + ".part";
         bool lowest = true;   // of those that live: it keeps the model
-        for (Rank rank = 0; rank < config_.self; ++rank) lowest &= rank < context.lost.size() && context.lost[rank];
+        for (Rank rank = 0; rank < config_.self; ++rank) lowest &= dispatch.lost(rank);
         if (lowest) {
             Model model{parts_.compute.net->spec(),
                         parts_.train->info().mean,
@@ -216,27 +221,27 @@ private:
         Event end = job_event(JobCommand::end);
         end.buffer = {reinterpret_cast<std::byte*>(digest_.data()), nullptr, digest_.size(), 0};
         context.host.post(on(Channel::job), end);
-        GC_TRY(context.wait_job(static_cast<uint64_t>(JobCommand::end)));
+        GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::end)));
         ended_ = true;
         if (lowest && ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot rename {}", part);
         return {};
     }
 
     /// `auto`, between two steps.
-    Status choose(Context& context) {
+    Status choose(Context& context, Dispatch& dispatch) {
         const Alternative* best = nullptr;
-        GC_TRY(choice_.choose(context, {0, others_.data()}, std::max(config_.lanes, 1u), first_step_us(), report_, &best));
+        GC_TRY(choice_.choose(context, config_.self, config_.view.n(), {0, others_.data()}, std::max(config_.lanes, 1u), first_step_us(),
+                              report_, &best));
         if (best == &choice_.first()) return {};
         GC_TRY(install(*best, context.step, chosen_arena_, &chosen_));
         GC_TRY(chosen_arena_.seal());
         vacancy_->fill(*chosen_.protocol(), context.host, on(Channel::chosen));
-        context.exchange = chosen_.exchange.get(), context.channel = on(Channel::chosen), context.first_step = context.step;
-        context.own_blocks = own_blocks_;
+        use(context, dispatch, chosen_, Channel::chosen);
         if (!own_blocks_.empty()) parts_.loader->plan(context.step, own_blocks_);
         return {};
     }
 
-    void record(Context& context) {
+    void record(const Context& context, const Dispatch& dispatch) {
         const uint32_t deaf = bulk_counters_.deaf.load(std::memory_order_relaxed);
         if (deaf > 0 && !std::exchange(deaf_told_, true))
             report_.warn(fmt::format(
@@ -251,12 +256,12 @@ private:
                       .kernel_set = parts_.kernel_set,
                       .exchange = exchange_name_,
                       .logs = config_.self == 0},
-                     context.why_lost);
+                     dispatch.why_lost());
     }
 
     Status evaluate(Context& context, uint64_t epoch, double* accuracy) {
         BatchResult sum;
-        GC_TRY(evaluation_.run(context, parts_, first_step_us(), &sum));
+        GC_TRY(evaluation_.run(context, parts_, config_.self, config_.view.n(), first_step_us(), &sum));
         const auto samples = static_cast<double>(parts_.test->info().count);
         if (parts_.test->info().target_scale == 0) *accuracy = static_cast<double>(sum.right) / samples;
         report_.evaluated(epoch, *accuracy, sum.loss / samples);
@@ -281,11 +286,11 @@ private:
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
     std::unique_ptr<Algorithm> algorithm_;
     DistributedEvaluation evaluation_;
+    std::unique_ptr<SynchronousStep> synchronous_;   // while run() runs
 
     const char* exchange_name_ = nullptr;
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
-    uint32_t targets_ = 0;           // of any exchange that the job may use, at most
     std::string digest_;
     bool ended_ = false;   // all ranks have agreed that the job is done
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "algos/context.h"
+#include "algos/synchronous.h"
 #include "runtime/job/report.h"
 #include "transport/exchange/auto.h"
 
@@ -25,13 +25,14 @@ public:
     /// A job of so many steps may change its exchange.
     bool among(StepId steps) const { return alternatives_.size() > 1 && steps > measured_end; }
     /// Between two steps.  `lanes` compute, own blocks at a time; us: until when the others must answer.
-    Status choose(Context& context, const RankSet& others, uint64_t lanes, uint64_t us, Report& report, const Alternative** best);
+    Status choose(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t lanes, uint64_t us, Report& report,
+                  const Alternative** best);
 
 private:
     // The first step warms caches and streams up, those after it are measured.
     static constexpr StepId measured_first = 1, measured_end = 6;
 
-    Status agree(Context& context, const RankSet& others, uint64_t us, Measured* measured);
+    Status agree(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t us, Measured* measured);
 
     std::vector<Alternative> alternatives_;
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};

@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "algos/context.h"
+#include "algos/dispatch.h"
 #include "runtime/core/le.h"
 #include "runtime/core/log.h"
 

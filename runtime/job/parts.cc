@@ -92,17 +92,17 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);
 
-    uint32_t lanes = std::max(config.lanes, 1u);
+    uint32_t lane_count = std::max(config.lanes, 1u);
     std::string why;
-    GC_TRY(compute.open(job.device, {.lanes_max = std::min(lanes, job.blocks)}, &why));
+    GC_TRY(compute.open(job.device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
     if (!why.empty()) report.warn(why);
-    if (compute.device) lanes = compute.device->lane_count();
+    if (compute.device) lane_count = compute.device->lane_count();
     NetSpec spec;
     GC_TRY(net_spec(job, info, &spec));
     std::vector<Layer> layers;
     GC_TRY(layers_check(spec, &layers));
     GC_TRY(blocks_check(layers, *distinct.begin()));
-    NetConfig net{.lanes = lanes,
+    NetConfig net{.lanes = lane_count,
                   .samples_max = test ? evaluation_batch : sampler->block_size_max(),
                   .block_sizes = {distinct.begin(), distinct.end()},
                   .seed = job.seed,
@@ -113,7 +113,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     GC_TRY(compute.plan(spec, net, optimiser, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
-    const uint32_t ahead = std::max(8u, 2 * lanes * together_of(*compute.net, job.blocks, lanes));
+    const uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, job.blocks, lane_count));
     if (compute.device) GC_TRY(compute.module->resident_plan(info, augment, *compute.device, &resident));
     if (resident) loader = loader_resident(*train, *sampler, ahead, *resident);
     else
@@ -121,7 +121,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                            &loader));
     if (test) {
         evaluator = std::make_unique<Evaluator>(*test, info.mean, info.std);
-        evaluator->plan(lanes, arena);
+        evaluator->plan(lane_count, arena);
     }
     report.update([this](JobStatus& status) {
         status.steps = steps;

@@ -1,7 +1,5 @@
 #include "runtime/job/report.h"
 
-#include <fmt/format.h>
-
 #include "runtime/core/crypto.h"
 
 namespace gradcast {

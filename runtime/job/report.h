@@ -1,5 +1,7 @@
 // What a job tells at one rank while it runs: its log, its status for the control plane, a line of steps.jsonl a step.
 #pragma once
+#include <fmt/format.h>
+
 #include <mutex>
 
 #include "algos/context.h"

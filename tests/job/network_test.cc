@@ -1,7 +1,7 @@
 // Whole jobs over real streams, several ranks in this process, each with its threads as in the daemon: trainer, lanes, loader, network.
 #include <filesystem>
 
-#include "algos/context.h"
+#include "algos/synchronous.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/engine.h"
 #include "tests/allocations.h"

@@ -3,7 +3,7 @@
 // two disagree another rank computes the blocks once more and the job ends with the name.
 #include <filesystem>
 
-#include "algos/context.h"
+#include "algos/synchronous.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/engine.h"
 #include "tests/job/noise.h"

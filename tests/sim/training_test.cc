@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "algos/context.h"
+#include "algos/synchronous.h"
 #include "datasets/shard.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/engine.h"

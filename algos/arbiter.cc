@@ -1,0 +1,100 @@
+#include "algos/arbiter.h"
+
+#include <algorithm>
+
+namespace gradcast {
+
+Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view)
+    : context_(context), dispatch_(dispatch), exchange_(exchange), self_(self), view_(view) {
+    if (exchange.losses_tolerated() == 0) return;
+    kept_parameters_.resize(context.net.parameters().size());
+    kept_exponents_.resize(context.codec.exponents().size());
+}
+
+void Arbiter::keep_state() {
+    if (exchange_.losses_tolerated() == 0) return;
+    std::copy(context_.net.parameters().begin(), context_.net.parameters().end(), kept_parameters_.begin());
+    std::copy(context_.codec.exponents().begin(), context_.codec.exponents().end(), kept_exponents_.begin());
+}
+
+Status Arbiter::judge(Status found, StepId at) {
+    const Conflict* conflict = exchange_.conflict(at);
+    if (!conflict || judging_) return found;
+    Rank wrong = conflict->ranks[1];
+    Status verdict = found;
+    if (!conflict->outvoted) {
+        const bool party = self_ == conflict->ranks[0] || self_ == conflict->ranks[1];
+        judging_ = true;
+        for (uint64_t until_us = context_.host.now_us() + context_.deadline_us / 8;
+             party && view_.n() > 2 && context_.host.now_us() < until_us;)
+            (void)dispatch_.collect(until_us);   // until the others have ended the job
+        judging_ = false;
+        GC_TRY(dispatch_.ended());
+        if (at != context_.step && (at + 1 != context_.step || kept_parameters_.empty())) return found;
+        Record redone;
+        GC_TRY(compute_again(*conflict, at, &redone));
+        const bool first = conflict->digests[0] == redone.digest, second = conflict->digests[1] == redone.digest;
+        if (first == second) return found;
+        wrong = conflict->ranks[first];
+        verdict =
+            fail(Code::conflict,
+                 "step {}, bucket {}: rank {} ({}) computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at rank {} ({}) and here",
+                 at, conflict->bucket, wrong, view_.members[wrong].name, conflict->first_block, conflict->end_block - 1,
+                 conflict->digests[first], redone.digest, conflict->ranks[second], view_.members[conflict->ranks[second]].name);
+    }
+    if (conflict->spoiled || exchange_.losses_tolerated() == 0) return verdict;
+    if (wrong == self_) {
+        outvoted_ = true;
+        return verdict;
+    }
+    Event event;
+    event.kind = Event::Kind::command, event.id = job_rank_lost, event.rank = wrong, event.status = verdict;
+    context_.host.post(static_cast<uint16_t>(Channel::job), event);
+    return {};
+}
+
+/// The digest of a super-block's words in one bucket, computed here from the state of step `at`.  Rare, so it takes memory.
+Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* record) {
+    const Plan like = exchange_.plan(at, conflict.bucket, 0);
+    std::vector<std::byte> words(like.words.bytes);
+    std::vector<float> maxima(context_.net.layout().buckets[conflict.bucket].group_count);
+    record->maxima = maxima;
+    const Plan plan{like.word, {words.data(), nullptr, words.size(), 0}, record, true};
+    struct Sink final : GradientSink {
+        Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
+        Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
+            Fence fence;
+            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
+        }
+        void loss(uint32_t, BlockId, double) override {}
+        bool on_device() const override { return codec.device() != nullptr; }
+        Codec& codec;
+        const Plan& plan;
+        const uint32_t wanted;
+    } sink(context_.codec, plan, conflict.bucket);
+    const auto exchange_states = [&] {
+        std::swap_ranges(kept_parameters_.begin(), kept_parameters_.end(), context_.net.parameters().begin());
+        std::swap_ranges(kept_exponents_.begin(), kept_exponents_.end(), context_.codec.exponents().begin());
+        context_.net.refresh();
+    };
+    if (at != context_.step) exchange_states();
+    context_.net.cancel(Net::no_step);
+    Status status;
+    for (uint32_t block = conflict.first_block; status.ok() && block < conflict.end_block; ++block) {
+        const DataInfo& info = context_.data.info();
+        std::vector<uint64_t> indices(context_.sampler.block_size(block));
+        std::vector<uint8_t> images(indices.size() * context_.data.sample_bytes());
+        std::vector<int32_t> labels(indices.size());
+        context_.sampler.block({at, block}, indices);
+        status = context_.data.read(indices, images.data(), labels.data());
+        if (!status.ok()) break;
+        const auto count = static_cast<uint32_t>(indices.size());
+        status = context_.net.block(0, {at, block},
+                                    {images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+    }
+    if (at != context_.step) exchange_states();
+    GC_TRY(status);
+    return context_.codec.finish(at, conflict.bucket, plan);
+}
+
+}   // namespace gradcast

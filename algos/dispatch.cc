@@ -1,0 +1,68 @@
+#include "algos/dispatch.h"
+
+#include <algorithm>
+
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+
+namespace {
+constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
+}
+
+void Dispatch::add(uint16_t channel, Consumer* consumer) { consumers_.emplace_back(channel, consumer); }
+
+void Dispatch::remove(const Consumer* consumer) {
+    std::erase_if(consumers_, [&](const auto& each) { return each.second == consumer; });
+}
+
+Status Dispatch::collect(uint64_t until_us) {
+    completions_.clear();
+    GC_TRY(host_.wait(&completions_, until_us));
+    for (const Completion& each : completions_) {
+        if (each.channel != job_channel) continue;
+        told_ |= uint64_t{1} << each.id;
+        if (each.id == job_rank_lost) rank_lost(each);
+        else if (!each.status.ok()) ended_ = each.status;
+    }
+    GC_TRY(ended_);
+    Status status;
+    for (const Completion& each : completions_)
+        for (const auto& [channel, consumer] : consumers_)
+            if (channel == each.channel && status.ok()) status = consumer->take(each);
+    for (const auto& [channel, consumer] : consumers_) status = consumer->taken(status);
+    return status;
+}
+
+void Dispatch::rank_lost(const Completion& completion) {
+    const auto rank = static_cast<Rank>(completion.step);
+    lost_[rank] = true;
+    why_lost_.emplace_back(completion.status.what);
+    if (completion.status.code == Code::conflict) {
+        // Others may have taken what it has sent for other buckets, so all must get it before the link gives it up.
+        for (const auto& [channel, consumer] : consumers_) consumer->expelled(rank);
+        expelled_.push_back(rank);
+        return;
+    }
+    Event event;   // the link and all protocols hear of it, whoever found it out
+    event.kind = Event::Kind::peer_lost, event.rank = rank, event.status = fail(Code::peer_lost, "rank {} is lost", rank);
+    host_.post(job_channel, event);
+}
+
+Status Dispatch::wait_job(uint64_t id) {
+    Waiting waiting(progress_);
+    const uint64_t until_us = host_.now_us() + 20 * deadline_us_;
+    while (!(told_ >> id & 1)) GC_TRY(collect(until_us));
+    return {};
+}
+
+void Dispatch::cut_expelled() {
+    for (Rank rank : expelled_) {
+        Event event;
+        event.kind = Event::Kind::peer_lost, event.rank = rank, event.status = fail(Code::peer_lost, "rank {} computes wrongly", rank);
+        host_.post(job_channel, event);
+    }
+    expelled_.clear();
+}
+
+}   // namespace gradcast

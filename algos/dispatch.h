@@ -1,0 +1,67 @@
+// What the trainer is told in one view: the verdicts of Channel::job are kept here, the rest goes to the consumer of its channel.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "algos/progress.h"
+#include "runtime/core/protocol.h"
+
+namespace gradcast {
+
+/// Channels of a job, the same at every rank.  chosen: of the exchange that `auto` chooses.
+enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, chosen = 3 };
+
+/// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss: rank
+/// Completion::step is lost, for the reason in `status`, and the job goes on without it.
+constexpr uint64_t job_rank_lost = 4;
+
+/// Takes what is completed on one channel.  Trainer thread, from within Dispatch::collect().
+struct Consumer {
+    virtual ~Consumer() = default;
+    virtual Status take(const Completion& completion) = 0;   // an error ends the batch, and is the wait's
+    /// The whole batch has been taken, with this result, which may become another.  It may collect() anew.
+    virtual Status taken(Status so_far) { return so_far; }
+    /// The job goes on without this rank, which computes wrongly, but the link keeps it until cut_expelled().
+    virtual void expelled(Rank rank) { (void)rank; }
+};
+
+class Dispatch {
+public:
+    Dispatch(Host& host, Progress& progress, uint32_t ranks, uint64_t deadline_us)
+        : host_(host), progress_(progress), deadline_us_(deadline_us), lost_(ranks) {}
+    Dispatch(const Dispatch&) = delete;
+    Dispatch& operator=(const Dispatch&) = delete;
+
+    /// One a channel; what comes on others is dropped.
+    void add(uint16_t channel, Consumer* consumer);
+    void remove(const Consumer* consumer);
+    /// Blocks until something is completed or the time has come (Code::deadline), and hands it on.  Errors: what the job has been ended
+    /// with elsewhere, or what a consumer says.
+    Status collect(uint64_t until_us);
+    /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
+    /// answers; this one, of 20 times the job's, is for a network thread that has died.
+    Status wait_job(uint64_t id);
+
+    const Status& ended() const { return ended_; }   // what all ranks have agreed that the job ends with; ok while it goes on
+    bool lost(Rank rank) const { return lost_[rank]; }
+    const std::vector<std::string>& why_lost() const { return why_lost_; }   // for people, one a rank
+    bool expelling() const { return !expelled_.empty(); }
+    /// At the end of a round: the link gives up the ranks that compute wrongly.
+    void cut_expelled();
+
+private:
+    void rank_lost(const Completion& completion);
+
+    Host& host_;
+    Progress& progress_;
+    const uint64_t deadline_us_;
+    std::vector<std::pair<uint16_t, Consumer*>> consumers_;
+    std::vector<Completion> completions_;
+    std::vector<bool> lost_;
+    std::vector<std::string> why_lost_;
+    std::vector<Rank> expelled_;   // lost, but not yet to the link
+    uint64_t told_ = 0;            // bits of ids on Channel::job
+    Status ended_;
+};
+
+}   // namespace gradcast

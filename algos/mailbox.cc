@@ -1,0 +1,49 @@
+#include "algos/mailbox.h"
+
+namespace gradcast {
+
+Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us)
+    : host_(host), dispatch_(dispatch), progress_(progress), deadline_us_(deadline_us), mail_(host, static_cast<uint16_t>(Channel::mail)) {
+    dispatch.add(static_cast<uint16_t>(Channel::mail), this);
+}
+
+void Mailbox::send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket) {
+    fates_[ticket] = Fate::open;
+    mail_.send(to, tag, message, ticket);
+}
+
+void Mailbox::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
+    fates_[ticket] = Fate::open;
+    mail_.receive(from, tag, message, ticket);
+}
+
+Status Mailbox::take(const Completion& completion) {
+    const bool lost = completion.status.code == Code::peer_lost && !dispatch_.why_lost().empty();
+    if (!lost) GC_TRY(completion.status);
+    GC_ASSERT(completion.id < fates_.size());
+    fates_[completion.id] = lost ? Fate::lost : Fate::done;
+    return {};
+}
+
+Status Mailbox::wait(uint64_t first, uint64_t last, uint64_t us, const char* what) {
+    Waiting waiting(progress_);
+    const uint64_t until_us = host_.now_us() + us;
+    while (first <= last) {
+        if (fates_[first] != Fate::open) {
+            ++first;
+            continue;
+        }
+        // Mail of an expelled rank will not come, but it has to hear why first.
+        const Status status = dispatch_.collect(dispatch_.expelling() ? host_.now_us() + deadline_us_ / 40 : until_us);
+        if (status.code != Code::deadline || !dispatch_.ended().ok()) {
+            GC_TRY(status);
+        } else if (dispatch_.expelling()) {
+            dispatch_.cut_expelled();
+        } else {
+            return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
+        }
+    }
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,287 @@
+#include "algos/synchronous.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <optional>
+
+namespace gradcast {
+
+/// Takes the gradients of one step's blocks from all lanes, and knows when a bucket is complete.
+class SynchronousStep::Sink final : public GradientSink {
+public:
+    explicit Sink(SynchronousStep& step) : all_(step), context_(step.context_), exchange_(step.exchange_), step_(context_.step) {}
+
+    void blocks(uint32_t lane, std::span<const uint32_t> numbers) {
+        if (failed_.load(std::memory_order_relaxed)) return;
+        std::array<Block, together_most> all;
+        size_t count = 0;   // that the loader has given
+        Status status;
+        {
+            const Span span(context_.profile, lane, "load");
+            for (const uint32_t number : numbers) {
+                Block& block = all[count];
+                block.id = {step_, number};
+                const Status got = context_.loader.get(block.id, context_.deadline_us, &block.samples);
+                if (got.ok()) ++count;
+                else if (status.ok()) status = got;
+            }
+        }
+        const std::span given(all.data(), count);
+        // Blocks that are not needed (any more) are taken from the loader all the same, which hands them out in order.
+        if (status.ok() && !exchange_.summed(step_)) status = context_.net.blocks(lane, given, *this);
+        for (const Block& each : given) context_.loader.done(each.id);
+        if (!status.ok() && !exchange_.summed(step_)) fail_with(status);
+    }
+
+    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
+        if (context_.spend_us) context_.host.spend(context_.spend_us);
+        GC_TRY(needed());
+        Fence fence;
+        {
+            const Span span(context_.profile, lane, "quantise");
+            GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket), &fence));
+        }
+        return added(bucket, fence);
+    }
+
+    bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
+        if (context_.spend_us) return false;
+        *status = needed();
+        Fence fence;
+        std::array<Addition, together_most> all;
+        for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(blocks[i].id, bucket)};
+        if (status->ok() && !context_.codec.add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, &fence, status))
+            return false;
+        for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(bucket, fence);
+        return true;
+    }
+
+    bool on_device() const override { return context_.codec.device() != nullptr; }
+
+    bool begin(uint32_t lane, BlockId id, Status* status) override {
+        *status = context_.codec.device()->begin(lane, id, [this, &id](uint32_t bucket) { return plan(id, bucket); });
+        return true;
+    }
+
+    // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
+    // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
+    void loss(uint32_t, BlockId id, double sum) override {
+        double limit = std::ldexp(1.0, 42) / context_.blocks;
+        all_.losses_[exchange_.target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
+                                                              std::memory_order_relaxed);
+    }
+
+    Status ready(uint32_t bucket, Fence fence) {
+        for (uint32_t target = 0; target < exchange_.targets(); ++target) {
+            Plan plan = exchange_.plan(step_, bucket, target);
+            GC_TRY(context_.codec.finish(step_, bucket, plan));
+            plan.record->state = context_.state;
+            plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
+        }
+        Event event;
+        event.kind = Event::Kind::ready;
+        event.step = step_;
+        event.bucket = bucket;
+        event.fence = fence;
+        context_.host.post(all_.config_.channel, event);
+        sched_yield();   // ranks that share cores all send their first bucket before any makes its last
+        return {};
+    }
+
+    Status status() {
+        std::lock_guard lock(mutex_);
+        return status_;
+    }
+
+private:
+    Status needed() {
+        if (!exchange_.summed(step_)) return {};
+        context_.net.cancel(step_);   // the other lanes' blocks too
+        return fail(Code::cancelled, "the step is summed without this block");
+    }
+
+    Plan plan(BlockId id, uint32_t bucket) { return exchange_.plan(step_, bucket, exchange_.target_of(id.block)); }
+
+    Status added(uint32_t bucket, Fence fence) {
+        context_.progress.advance();
+        // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
+        return all_.blocks_left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket, fence) : Status{};
+    }
+
+    void fail_with(Status status) {
+        std::lock_guard lock(mutex_);
+        if (!status_.ok()) return;
+        status_ = status;
+        failed_.store(true, std::memory_order_relaxed);
+        context_.net.cancel(step_);
+    }
+
+    SynchronousStep& all_;
+    Context& context_;
+    Exchange& exchange_;
+    const StepId step_;
+    std::atomic<bool> failed_{false};
+    std::mutex mutex_;   // of status_, taken by failing lanes only
+    Status status_;
+};
+
+namespace {
+
+/// Passes of layers, for the profile.
+struct ProfileTrace final : NetTrace {
+    explicit ProfileTrace(Profile& p) : profile(p) {}
+    uint64_t now_ns() override { return clock_ns(); }
+    void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) override {
+        const bool forward = pass == Pass::input || pass == Pass::forward;
+        profile.add(lane, forward ? "forward" : "backward", pass == Pass::input ? "input" : layer_name(layer), begin_ns, end_ns);
+    }
+    Profile& profile;
+};
+
+}   // namespace
+
+SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config)
+    : context_(context),
+      dispatch_(dispatch),
+      exchange_(exchange),
+      config_(config),
+      arbiter_(context, dispatch, exchange, config.self, config.view),
+      blocks_left_(context.net.layout().buckets.size()),
+      losses_(exchange.targets()) {
+    for (auto& each : come_) each.resize(context.net.layout().buckets.size());
+    dispatch.add(config.channel, this);
+}
+
+Status SynchronousStep::compute() {
+    const size_t buckets = context_.net.layout().buckets.size();
+    for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
+    for (auto& left : blocks_left_) left.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
+    expelling_ = dispatch_.expelling();
+    GC_TRY(wait_begun());
+    Sink sink(*this);
+    for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket, {}));
+    std::optional<ProfileTrace> trace;
+    if (context_.profile && context_.profile->on()) context_.net.trace(&trace.emplace(*context_.profile));
+    const auto own = static_cast<uint32_t>(config_.own_blocks.size()), together = together_of(context_.net, own, context_.lanes.count());
+    struct Shares {
+        Sink& sink;
+        std::span<const uint32_t> own;
+        uint32_t together;
+    } const shares{sink, config_.own_blocks, together};
+    // One pointer fits into a std::function without memory of its own.
+    context_.lanes.run((own + together - 1) / together, [&shares](uint32_t lane, uint32_t item) {
+        const size_t first = item * shares.together, count = std::min<size_t>(shares.together, shares.own.size() - first);
+        shares.sink.blocks(lane, shares.own.subspan(first, count));
+    });
+    if (trace) context_.net.trace(nullptr);
+    GC_TRY(sink.status());
+    // What was left out because others did it: no lane writes there any more.
+    for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
+        if (blocks_left_[bucket].load(std::memory_order_relaxed) == 0) continue;
+        command(ExchangeCommand::abandon, context_.step, bucket);
+    }
+    return {};
+}
+
+Status SynchronousStep::wait(std::span<const Sum*> into) {
+    Waiting waiting(context_.progress);
+    const Span span(context_.profile, Profile::trainer, "wait");
+    std::vector<const Sum*>& come = come_[context_.step % step_slots];
+    uint64_t us = (context_.step == 0 ? 10 : 1) * context_.deadline_us, until_us = context_.host.now_us() + us;
+    if (!early_.status.ok() && early_.step == context_.step) GC_TRY(arbiter_.judge(std::exchange(early_.status, {}), context_.step));
+    while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
+        Status status = dispatch_.collect(until_us);
+        if (status.code == Code::deadline && dispatch_.ended().ok()) return overdue(us);
+        GC_TRY(status);
+    }
+    std::copy(come.begin(), come.end(), into.begin());
+    std::fill(come.begin(), come.end(), nullptr);
+    for (const Sum* sum : into) GC_TRY(finite(*sum));
+    return {};
+}
+
+void SynchronousStep::applied() {
+    // All computed this step from one state, which says that all have applied the step before: that one is stable.
+    if (context_.step > config_.first_step) command(ExchangeCommand::release, context_.step - 1, 0);
+    if (expelling_) dispatch_.cut_expelled();
+}
+
+Status SynchronousStep::take(const Completion& completion) {
+    // Where ranks can be missed a sum may come before this trainer has begun its step.
+    if (completion.sum) come_[completion.step % step_slots][completion.id] = completion.sum;
+    if (completion.status.code == Code::conflict) {
+        if (conflict_.status.ok()) conflict_ = completion;
+        return {};
+    }
+    if (completion.status.code == Code::deadline) missing_ = completion.status;
+    return completion.status;
+}
+
+Status SynchronousStep::taken(Status so_far) {
+    const Completion conflict = std::exchange(conflict_, {});
+    if (!so_far.ok() || conflict.status.ok()) return so_far;
+    // Others may be a step ahead.  What they disagree about can be computed here once this rank is there.
+    if (conflict.step > context_.step) return early_ = conflict, Status{};
+    return arbiter_.judge(conflict.status, conflict.step);
+}
+
+void SynchronousStep::expelled(Rank rank) {
+    Event event;
+    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
+    event.rank = rank, event.status = fail(Code::peer_lost, "rank {} is lost", rank);
+    context_.host.post(config_.channel, event);
+}
+
+void SynchronousStep::command(ExchangeCommand command, StepId step, uint32_t bucket) {
+    Event event;
+    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(command);
+    event.step = step, event.bucket = bucket;
+    context_.host.post(config_.channel, event);
+}
+
+/// Asks the exchange what is missing.
+Status SynchronousStep::overdue(uint64_t us) {
+    missing_ = {};
+    command(ExchangeCommand::explain, context_.step, 0);
+    (void)dispatch_.collect(context_.host.now_us() + 1'000'000);
+    GC_TRY(dispatch_.ended());
+    const double seconds = static_cast<double>(us) / 1e6;
+    if (!missing_.ok()) return fail(Code::deadline, "no sum within {} s: {}", seconds, missing_.what);
+    return fail(Code::deadline, "no sum of step {} within {} s", context_.step, seconds);
+}
+
+/// The network thread may not have come yet to the release of the step that had the memory before, or not be done with what that sends:
+/// what lanes wrote now would be lost, or sent as if it were that step's.
+Status SynchronousStep::wait_begun() {
+    if (exchange_.begun(context_.step)) return {};
+    Waiting waiting(context_.progress);
+    const uint64_t us = (context_.step == 0 ? 10 : 1) * context_.deadline_us, until_us = context_.host.now_us() + us;
+    while (!exchange_.begun(context_.step)) {
+        const Status status = dispatch_.collect(std::min(context_.host.now_us() + 50, until_us));
+        if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
+        if (context_.host.now_us() >= until_us) return overdue(us);
+    }
+    return {};
+}
+
+/// Whoever holds the block has found it too, or that rank is told of as one that computes wrongly.  Where a sum may come from one holder (m
+/// = 1), the others are given time to contradict.
+Status SynchronousStep::finite(const Sum& sum) {
+    for (size_t g = 0; g < sum.maxima.size(); ++g) {
+        if (std::isfinite(sum.maxima[g])) continue;
+        const uint64_t until_us = context_.host.now_us() + context_.deadline_us / 8;
+        Status status;
+        while (status.ok() && exchange_.losses_tolerated() > 0) status = dispatch_.collect(until_us);
+        if (status.code != Code::deadline) GC_TRY(status);
+        const Layout& layout = context_.net.layout();
+        return fail(Code::diverged,
+                    "step {}: the gradient of layer {} holds NaN or Inf in block {}: lower the learning rate, or look at the data",
+                    context_.step, layout.groups[layout.buckets[sum.bucket].group + g].layer, sum.diverged - 1);
+    }
+    return {};
+}
+
+}   // namespace gradcast
