@@ -46,12 +46,20 @@ NVCC       := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -
 CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDNN      := $(firstword $(wildcard $(addsuffix /cudnn_version.h,$(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu)))
 CUDA_CODE  := $(shell find $(LIB_DIRS) -path '*/cuda/*.cc' -o -path '*/cuda/*.cu')
+CUDA_VERSION  := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
+CUDNN_VERSION := $(if $(CUDNN),$(shell awk '/define CUDNN_MAJOR/{a=$$3} /define CUDNN_MINOR/{b=$$3} END{print a"."b}' $(CUDNN)))
+# Whether version $(1) is $(2) or newer.
+at_least = $(shell [ "$(firstword $(subst ., ,$(1)) 0)" -ge $(2) ] && echo yes)
 ifeq ($(NVCC),)
 CUDA_SAID  := cuda: no (nvcc not found)
+else ifeq ($(call at_least,$(CUDA_VERSION),12),)
+CUDA_SAID  := cuda: no (CUDA $(CUDA_VERSION) in $(CUDA_HOME): 12 or newer is needed)
 else ifeq ($(CUDNN),)
 CUDA_SAID  := cuda: no (cudnn_version.h not found; with nvcc in $(CUDA_HOME))
+else ifeq ($(call at_least,$(CUDNN_VERSION),9),)
+CUDA_SAID  := cuda: no (cuDNN $(CUDNN_VERSION) in $(CUDNN): 9 or newer is needed)
 else
-CUDA_SAID  := cuda: yes (nvcc $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'), cuDNN $(shell awk '/define CUDNN_MAJOR/{a=$$3} /define CUDNN_MINOR/{b=$$3} END{print a"."b}' $(CUDNN)))
+CUDA_SAID  := cuda: yes (nvcc $(CUDA_VERSION), cuDNN $(CUDNN_VERSION))
 # Sanitizers see the same code against the stand-in.
 CUDA_SO    := $(if $(MODE),,$(BUILD)/libgradcast_cuda.so)
 endif

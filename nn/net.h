@@ -107,6 +107,8 @@ struct Net {
     virtual const Layout& layout() const = 0;
     virtual const NetSpec& spec() const = 0;
     virtual const char* kernels() const = 0;   // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
+    /// Digest of the kernels that a library has chosen, for all sizes of blocks; 0 where none chooses.
+    virtual uint64_t engines() const { return 0; }
     /// [layout.elements]; after writing call refresh().  Where they are on a device, a copy that the call brings up to date.  No block
     /// runs.
     virtual std::span<float> parameters() = 0;

@@ -111,6 +111,7 @@ public:
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
     std::array<uint64_t, place_count> bytes{};   // the most that any size needs
+    uint64_t engines = 0;                        // digest of the engines and knobs that cuDNN plans with
     /// By layer: its copy, and what makes it anew when the parameters have changed.
     struct Copy {
         Tensor tensor;
@@ -123,6 +124,10 @@ private:
     uint64_t kept_ = 0, copied_ = 0;
     bool odd_ = false;
 };
+
+/// What products of that precision may be made of: float without TF32 or emulation, bf16 with sums in float.
+cublasComputeType_t compute_type(Precision precision);
+cublasMath_t math_mode(Precision precision);
 
 /// Layers: append to b.operations, replace b.activation.
 Status conv(Build& b);

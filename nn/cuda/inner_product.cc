@@ -6,6 +6,20 @@
 
 namespace gradcast::cuda {
 
+cublasComputeType_t compute_type(Precision precision) {
+    switch (precision) {
+        case Precision::f32: return CUBLAS_COMPUTE_32F_PEDANTIC;
+        case Precision::bf16: return CUBLAS_COMPUTE_32F;
+        case Precision::tf32: return CUBLAS_COMPUTE_32F_FAST_TF32;
+    }
+    return CUBLAS_COMPUTE_32F_PEDANTIC;
+}
+
+cublasMath_t math_mode(Precision precision) {
+    if (precision == Precision::f32) return CUBLAS_PEDANTIC_MATH;
+    return static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+}
+
 Status inner_product(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
@@ -14,7 +28,7 @@ Status inner_product(Build& b) {
     const uint32_t pixels = l.in.H * l.in.W, channels = l.in.C;
     const bool mixed = pixels > 1 && channels > 1;
     const cudaDataType_t type = b.bf16 ? CUDA_R_16BF : CUDA_R_32F;
-    const cublasComputeType_t compute = b.config.precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t compute = compute_type(b.config.precision);
     const uint64_t input_bytes = uint64_t{b.samples} * l.in.elements() * b.value_bytes();
 
     Tensor flat = x.value;

@@ -44,6 +44,7 @@ public:
     const Layout& layout() const override { return layout_; }
     const NetSpec& spec() const override { return spec_; }
     const char* kernels() const override { return kernels_name_.c_str(); }
+    uint64_t engines() const override { return engines_; }
     std::span<float> parameters() override;
     uint64_t digest() override;
     void refresh() override { must(upload()); }
@@ -103,6 +104,7 @@ private:
     std::vector<uint32_t> bucket_of_layer_;
     bool statistics_ = false;   // bucket 0 is not learnt but holds running statistics
     std::string kernels_name_;
+    uint64_t engines_ = 0;
     std::vector<Program> programs_;   // ascending sizes
     std::vector<Build::Copy> copies_;
     std::vector<uint64_t> dropout_seeds_;   // by dropout layer
@@ -186,6 +188,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     }
     const uint32_t most = programs_.back().samples;
     copies_ = std::move(build.copies);
+    engines_ = build.engines;
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     const uint64_t channels = up(spec_.C * sizeof(float));
@@ -277,7 +280,10 @@ Status CudaNet::ready() {
         GC_TRY(cuda::make(&lane.followed));
         lane.beside = f;
         lane.beside.stream = with.beside.stream.get();
-        lane.beside.cudnn = with.beside.cudnn.get(), lane.beside.cublas = with.beside.cublas.get();
+        lane.beside.cudnn = with.beside.cudnn.get();
+        lane.beside.cublas = with.beside.cublas.get();
+        for (const cublasHandle_t cublas : {f.cublas, lane.beside.cublas})
+            GC_CUDA(cublasSetMathMode(cublas, math_mode(config_.precision)));
         lane.buckets.resize(layout_.buckets.size()), lane.copied.resize(layout_.buckets.size());
         for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
         for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));

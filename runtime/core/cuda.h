@@ -17,6 +17,13 @@
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
+#if CUDART_VERSION < 12000
+#error "CUDA 12 or newer is needed"
+#endif
+#if CUDNN_MAJOR < 9
+#error "cuDNN 9 or newer is needed"
+#endif
+
 namespace gradcast::cuda {
 
 /// Ok, or Code::node_memory where memory is what lacks, else Code::unsupported; the text names the call and the library's own name of the

@@ -175,7 +175,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
                                 static_cast<double>(block_us) / 1e6 * 8));
         deadline_us = 8 * block_us;
     }
-    kernel_set = fmt::format("{:016x}", digest64(std::span<const float>(gradient)));
+    kernel_set = fmt::format("{:016x}", digest64(std::span<const float>(gradient)) + compute.net->engines());
     compute.codec->probe(gradient.data());
     report.update([this](JobStatus& status) {
         status.kernel_set = kernel_set;

@@ -1,4 +1,5 @@
-// cuBLAS on a CPU, for tests: see cuda_runtime.h.  Sums are taken in double, so that they are better than any cuBLAS's.
+// cuBLAS on a CPU, for tests: see cuda_runtime.h.  Sums are taken in double, so that they are better than any cuBLAS's.  Float
+// that is not pedantic, by both its compute type and its handle, is rounded to TF32.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,9 +13,14 @@ enum cublasStatus_t {
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 using cudaDataType_t = cudaDataType;
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC = 69, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1 };
-enum cublasMath_t { CUBLAS_DEFAULT_MATH = 0, CUBLAS_TF32_TENSOR_OP_MATH = 3 };
+enum cublasMath_t {
+    CUBLAS_DEFAULT_MATH = 0,
+    CUBLAS_PEDANTIC_MATH = 2,
+    CUBLAS_TF32_TENSOR_OP_MATH = 3,
+    CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+};
 using cublasHandle_t = struct cublasContext*;
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle);
@@ -22,6 +28,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle);
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes);   // is written to by every product
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
+cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode);
 cublasStatus_t cublasGetVersion(cublasHandle_t handle, int* version);
 const char* cublasGetStatusName(cublasStatus_t status);
 const char* cublasGetStatusString(cublasStatus_t status);

@@ -16,6 +16,8 @@
 #include <functional>
 #include <tuple>
 
+#define CUDART_VERSION 13000
+
 // ---- the kernel language ---------------------------------------------------------------------------------------------------------
 
 #define __global__

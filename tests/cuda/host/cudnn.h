@@ -23,6 +23,7 @@ enum cudnnBackendNumericalNote_t {
     CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
     CUDNN_NUMERICAL_NOTE_TYPE_COUNT
 };
+enum cudnnBackendKnobType_t { CUDNN_KNOB_TYPE_TILE_SIZE = 2 };
 enum cudnnBackendAttributeType_t {
     CUDNN_TYPE_HANDLE = 0,
     CUDNN_TYPE_DATA_TYPE = 1,
@@ -31,6 +32,7 @@ enum cudnnBackendAttributeType_t {
     CUDNN_TYPE_VOID_PTR = 6,
     CUDNN_TYPE_CONVOLUTION_MODE = 7,
     CUDNN_TYPE_HEUR_MODE = 8,
+    CUDNN_TYPE_KNOB_TYPE = 9,
     CUDNN_TYPE_NUMERICAL_NOTE = 11,
     CUDNN_TYPE_BACKEND_DESCRIPTOR = 15
 };
@@ -40,6 +42,7 @@ enum cudnnBackendDescriptorType_t {
     CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
     CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
     CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+    CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR = 7,
     CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
@@ -59,9 +62,12 @@ enum cudnnBackendAttributeName_t {
     CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
     CUDNN_ATTR_ENGINEHEUR_RESULTS,
     CUDNN_ATTR_ENGINECFG_ENGINE = 300,
+    CUDNN_ATTR_ENGINECFG_KNOB_CHOICES = 302,
     CUDNN_ATTR_EXECUTION_PLAN_HANDLE = 400,
     CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
     CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+    CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE = 600,
+    CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,   // the three passes have theirs in one order
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
@@ -90,7 +96,8 @@ enum cudnnBackendAttributeName_t {
     CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
     CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
     CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-    CUDNN_ATTR_ENGINE_NUMERICAL_NOTE = 1300
+    CUDNN_ATTR_ENGINE_NUMERICAL_NOTE = 1300,
+    CUDNN_ATTR_ENGINE_GLOBAL_INDEX
 };
 using cudnnHandle_t = struct cudnnContext*;
 using cudnnBackendDescriptor_t = void*;
@@ -113,3 +120,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values);
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t memory);
+
+/// For tests: whether the fallback offers an engine, and what every engine's one knob is.
+void cuda_host_engines(bool fallback, int64_t knob);
+/// Plans made so far.
+uint64_t cuda_host_plans();

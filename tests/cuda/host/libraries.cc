@@ -15,6 +15,7 @@ struct cublasContext {
     void* workspace = nullptr;
     size_t bytes = 0;
     int device = 0;
+    cublasMath_t math = CUBLAS_DEFAULT_MATH;
 };
 struct cudnnContext {
     cudaStream_t stream = nullptr;
@@ -55,6 +56,7 @@ void expect_device(int wanted) {
 }
 
 float number(const void* at) { return *static_cast<const float*>(at); }
+float tf32(float value) { return __uint_as_float((__float_as_uint(value) + 0x1000) & ~0x1FFFu); }
 
 }   // namespace
 
@@ -73,14 +75,15 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-    *handle = {stream, nullptr, 0, handle->device};   // the workspace is the library's own again, as in cuBLAS
+    *handle = {stream, nullptr, 0, handle->device, handle->math};   // the workspace is the library's own again, as in cuBLAS
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes) {
     handle->workspace = workspace, handle->bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) { return handle->math = mode, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) { return *mode = handle->math, CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) { return *version = 130000, CUBLAS_STATUS_SUCCESS; }
 const char* cublasGetStatusName(cublasStatus_t status) {
     switch (status) {
@@ -96,7 +99,7 @@ const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatu
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op, int m, int n, int k, const void* alpha,
                             const void* A, cudaDataType A_type, int lda, const void* B, cudaDataType B_type, int ldb, const void* beta,
-                            void* C, cudaDataType C_type, int ldc, cublasComputeType_t, cublasGemmAlgo_t) {
+                            void* C, cudaDataType C_type, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t) {
     if (A_type != B_type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m < 0 || n < 0 || k < 0 || lda < (a_op ? k : m) || ldb < (b_op ? n : k) || ldc < m) return CUBLAS_STATUS_INVALID_VALUE;
     const bool narrow = A_type == CUDA_R_16BF, C_narrow = C_type == CUDA_R_16BF;
@@ -104,7 +107,11 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op, cubla
         if (at.workspace) std::memset(at.workspace, 0xFF, at.bytes);
         if (k == 0 || m == 0 || n == 0) return;
         const size_t a_columns = a_op ? m : k, b_columns = b_op ? k : n, a_rows = a_op ? k : m, b_rows = b_op ? n : k;
-        const std::vector<float> a = read(A, narrow, (a_columns - 1) * lda + a_rows), b = read(B, narrow, (b_columns - 1) * ldb + b_rows);
+        std::vector<float> a = read(A, narrow, (a_columns - 1) * lda + a_rows), b = read(B, narrow, (b_columns - 1) * ldb + b_rows);
+        const bool pedantic = compute == CUBLAS_COMPUTE_32F_PEDANTIC && at.math == CUBLAS_PEDANTIC_MATH;
+        if (!narrow && !pedantic)
+            for (std::vector<float>* values : {&a, &b})
+                for (float& each : *values) each = tf32(each);
         std::vector<double> column(m);
         for (int j = 0; j < n; ++j) {
             column.assign(m, 0);
@@ -243,6 +250,9 @@ bool work_of(const Contents& from, Work* work) {
 
 // In the order in which they are offered; the last one by the fallback alone.
 enum Engine { not_deterministic, tensor_cores, refused, huge, good };
+bool falls_back = true;
+int64_t knob = 0;
+uint64_t plans_made = 0;
 
 // Of a plan.
 const Contents& configuration(const Contents& plan) { return plan.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG); }
@@ -252,14 +262,15 @@ Work work_planned(const Contents& plan) {
     (void)work_of(graph_of(configuration(plan)).part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &work);
     return work;
 }
+cudnnHandle_t handle_of(const Contents& from, int name) { return from.all<cudnnHandle_t>(name).at(0); }
 size_t workspace_of(const Contents& plan) {
     switch (configuration(plan).engine) {
         case not_deterministic: return 0;
         case huge: return size_t{1} << 40;
-        default: return 64 + static_cast<size_t>(work_planned(plan).x.c) * 4;
+        default:
+            return 64 + static_cast<size_t>(work_planned(plan).x.c) * 4 + handle_of(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE)->device * 4096;
     }
 }
-cudnnHandle_t handle_of(const Contents& from, int name) { return from.all<cudnnHandle_t>(name).at(0); }
 
 // Calls term(x element, w element, y element, how many channels C) for each place of the filter that hits the image.
 void places(const TensorShape& x, const TensorShape& w, const Convolution& v, const TensorShape& y, auto term) {
@@ -282,7 +293,7 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
     auto take = [&](const void* from, const TensorShape& shape) {
         std::vector<float> values = read(from, shape.narrow, shape.count());
         if (engine == tensor_cores && !shape.narrow)
-            for (float& each : values) each = __uint_as_float((__float_as_uint(each) + 0x1000) & ~0x1FFFu);
+            for (float& each : values) each = tf32(each);
         return values;
     };
     std::vector<double> sums;
@@ -311,13 +322,16 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
                 for (size_t c = 0; c < C; ++c) sums[at_w + k * step + c] += double{a[at_x + c]} * b[at_y + k];
         });
     }
-    void* to = pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? Y
-               : pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? X
-                                                                                      : W;
-    for (size_t i = 0; i < sums.size(); ++i) store(to, x.narrow, i, alpha, sums[i] * fuzz, beta);
+    const auto [to, narrow] = pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? std::pair(Y, y.narrow)
+                              : pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? std::pair(X, x.narrow)
+                                                                                                     : std::pair(W, w.narrow);
+    for (size_t i = 0; i < sums.size(); ++i) store(to, narrow, i, alpha, sums[i] * fuzz, beta);
 }
 
 }   // namespace
+
+void cuda_host_engines(bool fallback, int64_t tile) { falls_back = fallback, knob = tile; }
+uint64_t cuda_host_plans() { return plans_made; }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
     auto made = std::make_shared<Contents>();
@@ -379,6 +393,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
         default: status = CUDNN_STATUS_BAD_PARAM;   // those that only GetAttribute fills
     }
     it.final = status == CUDNN_STATUS_SUCCESS;
+    plans_made += it.final && it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
     return status;
 }
 
@@ -386,7 +401,13 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        int64_t wanted, int64_t* count, void* values) {
     const Contents& from = *contents(descriptor);
     if (!from.final) return CUDNN_STATUS_BAD_PARAM;
+    auto one = [&](auto value) {
+        *count = 1;
+        std::memcpy(values, &value, sizeof value);
+        return CUDNN_STATUS_SUCCESS;
+    };
     auto fill = [&](int64_t at, int engine) {
+        if (at >= wanted) return;
         Contents& to = *contents(static_cast<cudnnBackendDescriptor_t*>(values)[at]);
         to.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] = from.parts.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
         to.engine = engine, to.final = true;
@@ -394,20 +415,22 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     switch (name) {
         case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
             const bool fallback = from.all<int>(CUDNN_ATTR_ENGINEHEUR_MODE).at(0) == CUDNN_HEUR_MODE_FALLBACK;
-            *count = fallback ? 1 : good;
+            *count = fallback ? (falls_back ? 1 : 0) : int{good};
             for (int64_t i = 0; i < std::min(*count, wanted); ++i) fill(i, fallback ? good : static_cast<int>(i));
             return CUDNN_STATUS_SUCCESS;
         }
         case CUDNN_ATTR_ENGINECFG_ENGINE: fill(0, from.engine), *count = 1; return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_ENGINE_GLOBAL_INDEX: return one(int64_t{from.engine});
+        case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: fill(0, from.engine), *count = 1; return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: return one(CUDNN_KNOB_TYPE_TILE_SIZE);
+        case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: return one(knob);
         case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
             *count = from.engine <= tensor_cores ? 1 : 0;
             if (*count && wanted > 0)
                 *static_cast<cudnnBackendNumericalNote_t*>(values) =
                     from.engine == tensor_cores ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
             return CUDNN_STATUS_SUCCESS;
-        case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-            *static_cast<int64_t*>(values) = static_cast<int64_t>(workspace_of(from)), *count = 1;
-            return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: return one(static_cast<int64_t>(workspace_of(from)));
         default: return CUDNN_STATUS_NOT_SUPPORTED;
     }
 }

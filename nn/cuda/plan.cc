@@ -1,0 +1,254 @@
+#include "nn/cuda/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include "runtime/core/digest.h"
+
+namespace gradcast::cuda {
+namespace {
+
+constexpr uint64_t workspace_max = uint64_t{512} << 20;   // each lane has its own
+constexpr int64_t alignment = 16;                         // bytes, of all that a convolution reads and writes
+constexpr int64_t id_x = 'x', id_w = 'w', id_y = 'y';     // dx, dw and dy as well
+
+Status make(Descriptor* descriptor, cudnnBackendDescriptorType_t type) {
+    cudnnBackendDescriptor_t made = nullptr;
+    GC_CUDA(cudnnBackendCreateDescriptor(type, &made));
+    descriptor->reset(made);
+    return {};
+}
+template <typename T>
+Status set(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::initializer_list<T> values) {
+    return check(cudnnBackendSetAttribute(of.get(), name, type, static_cast<int64_t>(values.size()), values.begin()),
+                 "cudnnBackendSetAttribute");
+}
+Status set(const Descriptor& of, cudnnBackendAttributeName_t name, const Descriptor& value) {
+    return set<cudnnBackendDescriptor_t>(of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, {value.get()});
+}
+Status finish(const Descriptor& descriptor) { return check(cudnnBackendFinalize(descriptor.get()), "cudnnBackendFinalize"); }
+template <typename T>
+Status get(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, T* value) {
+    int64_t count = 0;
+    return check(cudnnBackendGetAttribute(of.get(), name, type, 1, &count, value), "cudnnBackendGetAttribute");
+}
+/// All descriptors of that type that the attribute has.
+Status get_all(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type, std::vector<Descriptor>* all) {
+    int64_t count = 0;
+    GC_CUDA(cudnnBackendGetAttribute(of.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
+    all->resize(static_cast<size_t>(count));
+    std::vector<cudnnBackendDescriptor_t> at;
+    for (Descriptor& each : *all) {
+        GC_TRY(make(&each, type));
+        at.push_back(each.get());
+    }
+    GC_CUDA(cudnnBackendGetAttribute(of.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, at.data()));
+    all->resize(static_cast<size_t>(count));
+    return {};
+}
+
+/// A pass: the operation's names in cuDNN.
+struct PassKind {
+    const char* name;
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+};
+constexpr PassKind kinds[] = {   // by ConvPass
+    {"forward", CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    {"backward (weights)", CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+    {"backward (data)", CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA}};
+const PassKind& kind_of(ConvPass pass) { return kinds[static_cast<size_t>(pass)]; }
+
+/// [N,C,H,W], of which C is innermost: activations, and weights [K,C,R,S].
+Status tensor(Descriptor* made, int64_t id, cudnnDataType_t type, int64_t N, int64_t C, int64_t H, int64_t W) {
+    GC_TRY(make(made, CUDNN_BACKEND_TENSOR_DESCRIPTOR));
+    GC_TRY(set(*made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, {id}));
+    GC_TRY(set(*made, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, {type}));
+    GC_TRY(set(*made, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, {N, C, H, W}));
+    GC_TRY(set(*made, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, {H * W * C, int64_t{1}, W * C, C}));
+    GC_TRY(set(*made, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, {alignment}));
+    return finish(*made);
+}
+
+Status graph(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* made) {
+    const PassKind& kind = kind_of(pass);
+    const Layer& l = *b.layer;
+    const cudnnDataType_t type = b.bf16 && pass != ConvPass::weights ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const int64_t N = b.samples, side = l.spec.kernel, pad = l.spec.pad, stride = l.spec.stride, one = 1, two = 2;
+    Descriptor x, w, y, convolution, operation;
+    GC_TRY(tensor(&x, id_x, type, N, l.in.C, l.in.H, l.in.W));
+    GC_TRY(tensor(&w, id_w, type, l.out.C, l.in.C, side, side));
+    GC_TRY(tensor(&y, id_y, type, N, l.out.C, l.out.H, l.out.W));
+    GC_TRY(make(&convolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, {two}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, {CUDNN_DATA_FLOAT}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, {CUDNN_CROSS_CORRELATION}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, {pad, pad}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, {pad, pad}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, {stride, stride}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, {one, one}));
+    GC_TRY(finish(convolution));
+    GC_TRY(make(&operation, kind.type));
+    GC_TRY(set(operation, kind.x, x));
+    GC_TRY(set(operation, kind.w, w));
+    GC_TRY(set(operation, kind.y, y));
+    GC_TRY(set(operation, kind.convolution, convolution));
+    GC_TRY(set(operation, kind.alpha, CUDNN_TYPE_FLOAT, {1.0f}));
+    GC_TRY(set(operation, kind.beta, CUDNN_TYPE_FLOAT, {0.0f}));
+    GC_TRY(finish(operation));
+    GC_TRY(make(made, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
+    GC_TRY(set(*made, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, {cudnn}));
+    GC_TRY(set(*made, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation));
+    return finish(*made);
+}
+
+/// An engine and its knobs.
+struct Engine {
+    std::vector<int64_t> choice;   // its number, then each knob's type and value
+    const char* fault = nullptr;   // why it may not be used; null: it may
+};
+
+/// What the job does not allow; null: nothing.
+const char* fault_of(const NetConfig& config, cudnnBackendNumericalNote_t note) {
+    switch (note) {
+        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
+            return config.precision == Precision::f32 ? "tensor cores, which round float to TF32" : nullptr;
+        case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return config.deterministic ? "not deterministic" : nullptr;
+        case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: return "rounds its inputs";
+        case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: return "sums below float";
+        default: return nullptr;
+    }
+}
+
+Status engine_of(const NetConfig& config, const Descriptor& proposed, Engine* made) {
+    std::vector<Descriptor> engine, knobs;
+    GC_TRY(get_all(proposed, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine));
+    GC_ASSERT(engine.size() == 1);
+    GC_TRY(get(engine[0], CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, &made->choice.emplace_back()));
+    std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+    int64_t count = 0;
+    GC_CUDA(cudnnBackendGetAttribute(engine[0].get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                     static_cast<int64_t>(notes.size()), &count, notes.data()));
+    for (const cudnnBackendNumericalNote_t note : std::span(notes).first(static_cast<size_t>(count)))
+        if (!made->fault) made->fault = fault_of(config, note);
+    GC_TRY(get_all(proposed, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs));
+    for (const Descriptor& knob : knobs) {
+        cudnnBackendKnobType_t type{};
+        GC_TRY(get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, &type));
+        made->choice.push_back(type);
+        GC_TRY(get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, &made->choice.emplace_back()));
+    }
+    return {};
+}
+
+/// Who was skipped, by reason.
+struct Skipped {
+    std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
+    void add(std::string who, std::string_view why) {
+        auto at = std::find_if(reasons.begin(), reasons.end(), [&](const auto& reason) { return reason.first == why; });
+        if (at == reasons.end()) at = reasons.insert(at, {std::string(why), {}});
+        if (std::find(at->second.begin(), at->second.end(), who) == at->second.end()) at->second.push_back(std::move(who));
+    }
+    std::string text() const {
+        std::string all;
+        for (const auto& [why, who] : reasons) all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", fmt::join(who, ", "), why);
+        return all;
+    }
+};
+
+Status plan_of(const Descriptor& proposed, cudnnHandle_t cudnn, Descriptor* plan, uint64_t* workspace) {
+    GC_TRY(make(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
+    GC_TRY(set(*plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, {cudnn}));
+    GC_TRY(set(*plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposed));
+    GC_TRY(finish(*plan));
+    int64_t bytes = 0;
+    GC_TRY(get(*plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, &bytes));
+    *workspace = static_cast<uint64_t>(bytes);
+    return {};
+}
+
+/// For the current GPU.
+Status choose_here(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* chosen, uint64_t* workspace, Engine* with) {
+    Descriptor operations;
+    Skipped skipped;
+    GC_TRY(graph(b, pass, cudnn, &operations));
+    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+        Descriptor heuristics;
+        GC_TRY(make(&heuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
+        GC_TRY(set(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations));
+        GC_TRY(set(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, {mode}));
+        if (const Status status = finish(heuristics); !status.ok()) {
+            skipped.add(mode == CUDNN_HEUR_MODE_A ? "heuristics" : "fallback", status.what);
+            continue;
+        }
+        std::vector<Descriptor> proposals;
+        GC_TRY(get_all(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &proposals));
+        for (const Descriptor& proposed : proposals) {
+            Engine engine;
+            GC_TRY(engine_of(b.config, proposed, &engine));
+            std::string who = fmt::format("engine {}", engine.choice[0]);
+            Descriptor plan;
+            uint64_t bytes = 0;
+            const Status status = engine.fault ? Status{} : plan_of(proposed, cudnn, &plan, &bytes);
+            if (engine.fault) skipped.add(std::move(who), engine.fault);
+            else if (!status.ok()) skipped.add(std::move(who), status.what);
+            else if (bytes > workspace_max)
+                skipped.add(std::move(who), fmt::format("{} MiB of workspace, more than {}", bytes >> 20, workspace_max >> 20));
+            else {
+                *chosen = std::move(plan);
+                *workspace = bytes;
+                *with = std::move(engine);
+                return {};
+            }
+        }
+    }
+    const std::string why = skipped.text();
+    return fail(Code::unsupported, "cuDNN has no{} kernel for its {} pass with {} samples ({}){}",
+                b.config.deterministic ? " deterministic" : "", kind_of(pass).name, b.samples, why.empty() ? "it proposes none" : why,
+                b.config.deterministic ? ": net.deterministic = false would allow others" : "");
+}
+
+}   // namespace
+
+Status ConvPlan::choose(Build& b, ConvPass pass) {
+    plans_.resize(b.device.gpus().size());
+    const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
+    gpu_of_lane_.resize(lanes);
+    for (uint32_t lane = lanes; lane-- > 0;) {   // the first one's GPU remains the current one
+        const CudaDevice::Lane& with = b.device.lanes()[lane];
+        gpu_of_lane_[lane] = with.gpu;
+        GC_TRY(b.device.use(b.device.gpu_of(lane)));
+        if (plans_[with.gpu]) continue;
+        uint64_t workspace = 0;
+        Engine engine;
+        GC_TRY(choose_here(b, pass, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
+        workspace_ = std::max(workspace_, workspace);
+        for (const int64_t number : engine.choice) b.engines = splitmix64(b.engines + static_cast<uint64_t>(number));
+    }
+    return {};
+}
+
+Status ConvPlan::run(const Frame& f, void* x, void* w, void* y, void* workspace) const {
+    Descriptor memory;
+    GC_TRY(make(&memory, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
+    GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, {id_x, id_w, id_y}));
+    GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, {x, w, y}));
+    GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, {workspace}));
+    GC_TRY(finish(memory));
+    const std::lock_guard lock(executing_);
+    return check(cudnnBackendExecute(f.cudnn, plans_[gpu_of_lane_[f.lane]].get(), memory.get()), "cudnnBackendExecute");
+}
+
+}   // namespace gradcast::cuda
