@@ -1,7 +1,7 @@
 # gradcast's only build system.  `make help` lists the targets.  V=1 shows the commands.
 #
 # Sources are found by folder: a new .cc file under runtime, transport, nn, algos or datasets is built without a line here.  A file named
-# *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name; *.bf16.cc for AVX512-BF16 and *.amx.cc for AMX alone.
+# *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name; *.amx.cc for AMX alone.
 
 BUILD    ?= build
 # All cores, unless the caller says how many.
@@ -131,10 +131,6 @@ $(BUILD)/obj/%.$(1).o: %.isa.cc | $(BUILD)/.dir
 	$$(Q)mkdir -p $$(@D) && $$(CXX) $$(FLAGS) $$(STRICT) -O3 -fno-math-errno $$(ISA_$(1)) -c $$< -o $$@
 endef
 $(foreach isa,portable avx2 avx512,$(eval $(call isa_rule,$(isa))))
-
-$(BUILD)/obj/%.bf16.o: %.bf16.cc | $(BUILD)/.dir
-	$(call say,bf16,$<)
-	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -O3 $(subst =avx512,=avx512_bf16,$(ISA_avx512)) -mavx512bf16 -c $< -o $@
 
 $(BUILD)/obj/%.amx.o: %.amx.cc | $(BUILD)/.dir
 	$(call say,amx,$<)

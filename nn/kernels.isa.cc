@@ -1,7 +1,5 @@
 #include "nn/kernels.h"
 
-#include <type_traits>
-
 #include "runtime/core/rng.h"
 
 namespace gradcast {
@@ -73,18 +71,9 @@ inline __attribute__((always_inline)) void store(void* to, const V& from) {
     __builtin_memcpy(to, &from, sizeof(V));
 }
 
-/// Calls visit(place in the window, offset of the pixel in the plane) for the places of window (p, q) that lie inside.  `kernel` is the
-/// shape's, or 0 for any: where it is known, a window that lies inside as a whole is a row of instructions without a branch.
-template <uint32_t kernel, typename Visit>
+/// Calls visit(place in the window, offset of the pixel in the plane) for the places of window (p, q) that lie inside.
+template <typename Visit>
 inline __attribute__((always_inline)) void window(const PoolShape& s, uint32_t p, uint32_t q, Visit visit) {
-    const uint32_t top = p * s.stride - s.pad, left = q * s.stride - s.pad;
-    if (kernel > 0 && top < s.H && left < s.W && s.H - top >= kernel && s.W - left >= kernel) {
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < kernel; ++r)
-#pragma GCC unroll 8
-            for (uint32_t t = 0; t < kernel; ++t) visit(r * kernel + t, uint64_t{top + r} * s.W + left + t);
-        return;
-    }
     for (uint32_t r = 0; r < s.kernel; ++r) {
         uint32_t h = p * s.stride + r - s.pad;   // wraps below 0, and is then not below H
         if (h >= s.H) continue;
@@ -93,7 +82,7 @@ inline __attribute__((always_inline)) void window(const PoolShape& s, uint32_t p
     }
 }
 
-template <uint32_t width, uint32_t kernel>
+template <uint32_t width>
 void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s) {
     using V = Vector<width>;
     for (uint32_t plane = 0; plane < s.planes; ++plane) {
@@ -103,7 +92,7 @@ void max_pool_of(float* y, uint8_t* winners, const float* x, const PoolShape& s)
                 typename V::F best = {}, value;
                 typename V::I winner = {};
                 bool first = true;
-                window<kernel>(s, p, q, [&](uint32_t place, uint64_t pixel) {
+                window(s, p, q, [&](uint32_t place, uint64_t pixel) {
                     load(value, from + pixel * s.apart);
                     typename V::I here = (typename V::I){} + static_cast<int32_t>(place);
                     typename V::I nan = value != value;   // NOLINT(misc-redundant-expression)
@@ -122,7 +111,7 @@ void fill_zeros(float* to, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) to[i] = 0;
 }
 
-template <uint32_t width, uint32_t kernel>
+template <uint32_t width>
 void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, const PoolShape& s) {
     using V = Vector<width>;
     bool tiles = s.stride == s.kernel && s.pad == 0 && s.P * s.stride == s.H && s.Q * s.stride == s.W;   // each pixel is in one window
@@ -135,7 +124,7 @@ void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, co
                 typename V::B bytes;
                 load(gradient, dy), load(bytes, winners);
                 typename V::I winner = __builtin_convertvector(bytes, typename V::I);
-                window<kernel>(s, p, q, [&](uint32_t place, uint64_t pixel) {
+                window(s, p, q, [&](uint32_t place, uint64_t pixel) {
                     typename V::F share = winner == static_cast<int32_t>(place) ? gradient : (typename V::F){};
                     if (!tiles) load(before, to + pixel * s.apart);
                     store(to + pixel * s.apart, tiles ? share : before + share);
@@ -144,25 +133,14 @@ void max_pool_backward_of(float* dx, const float* dy, const uint8_t* winners, co
     }
 }
 
-/// run(width, kernel), both known when it is compiled.
-template <typename Run>
-inline __attribute__((always_inline)) void with_known(const PoolShape& s, Run run) {
-    auto with = [&](auto width) {
-        if (s.kernel == 2) run(width, std::integral_constant<uint32_t, 2>());
-        else if (s.kernel == 3) run(width, std::integral_constant<uint32_t, 3>());
-        else run(width, std::integral_constant<uint32_t, 0>());
-    };
-    s.width == 8 ? with(std::integral_constant<uint32_t, 8>()) : with(std::integral_constant<uint32_t, 16>());
-}
-
 void max_pool(float* y, uint8_t* winners, const float* x, const PoolShape& s) {
-    with_known(s, [&](auto width, auto kernel) { max_pool_of<width, kernel>(y, winners, x, s); });
+    s.width == 8 ? max_pool_of<8>(y, winners, x, s) : max_pool_of<16>(y, winners, x, s);
 }
 void max_pool_backward(float* dx, const float* dy, const uint8_t* winners, const PoolShape& s) {
-    with_known(s, [&](auto width, auto kernel) { max_pool_backward_of<width, kernel>(dx, dy, winners, s); });
+    s.width == 8 ? max_pool_backward_of<8>(dx, dy, winners, s) : max_pool_backward_of<16>(dx, dy, winners, s);
 }
 
-template <uint32_t width, uint32_t kernel>
+template <uint32_t width>
 void average_pool_of(float* y, const float* x, const PoolShape& s) {
     using V = Vector<width>;
     for (uint32_t plane = 0; plane < s.planes; ++plane) {
@@ -171,7 +149,7 @@ void average_pool_of(float* y, const float* x, const PoolShape& s) {
             for (uint32_t q = 0; q < s.Q; ++q, y += width) {
                 typename V::F sum = {}, value;
                 uint32_t inside = 0;
-                window<kernel>(s, p, q, [&](uint32_t, uint64_t pixel) {
+                window(s, p, q, [&](uint32_t, uint64_t pixel) {
                     load(value, from + pixel * s.apart);
                     sum += value, ++inside;
                 });
@@ -180,7 +158,7 @@ void average_pool_of(float* y, const float* x, const PoolShape& s) {
     }
 }
 
-template <uint32_t width, uint32_t kernel>
+template <uint32_t width>
 void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
     using V = Vector<width>;
     for (uint32_t plane = 0; plane < s.planes; ++plane) {
@@ -190,10 +168,10 @@ void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
             for (uint32_t q = 0; q < s.Q; ++q, dy += width) {
                 typename V::F share, before;
                 uint32_t inside = 0;
-                window<kernel>(s, p, q, [&](uint32_t, uint64_t) { ++inside; });
+                window(s, p, q, [&](uint32_t, uint64_t) { ++inside; });
                 load(share, dy);
                 share /= static_cast<float>(inside);
-                window<kernel>(s, p, q, [&](uint32_t, uint64_t pixel) {
+                window(s, p, q, [&](uint32_t, uint64_t pixel) {
                     load(before, to + pixel * s.apart);
                     store(to + pixel * s.apart, before + share);
                 });
@@ -202,10 +180,10 @@ void average_pool_backward_of(float* dx, const float* dy, const PoolShape& s) {
 }
 
 void average_pool(float* y, const float* x, const PoolShape& s) {
-    with_known(s, [&](auto width, auto kernel) { average_pool_of<width, kernel>(y, x, s); });
+    s.width == 8 ? average_pool_of<8>(y, x, s) : average_pool_of<16>(y, x, s);
 }
 void average_pool_backward(float* dx, const float* dy, const PoolShape& s) {
-    with_known(s, [&](auto width, auto kernel) { average_pool_backward_of<width, kernel>(dx, dy, s); });
+    s.width == 8 ? average_pool_backward_of<8>(dx, dy, s) : average_pool_backward_of<16>(dx, dy, s);
 }
 
 /// Calls visit(offset of the pixel in x) for all pixels of a group of channels, and flush() after at most 64 of them: the parts that are

@@ -55,8 +55,6 @@ static auto taker_of(std::span<const Layer> layers, uint32_t at) {
     return std::find_if(layers.begin(), layers.end(), [at](const Layer& l) { return l.input == at || l.other == at; });
 }
 
-bool Build::before_relu() const { return layer->takers == 1 && taker_of(layers, number)->kind == Kind::relu; }
-
 dnnl_data_type_t Build::output_type() const {
     for (uint32_t at = number; type == dnnl_bf16 && layers[at].takers == 1;) {
         auto taker = taker_of(layers, at);

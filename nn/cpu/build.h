@@ -80,8 +80,6 @@ struct Activation {
     Tensor value, gradient;
     bool learns = false;
     bool shared = false;      // others may read the value yet, so nobody may work in place; the gradient is this layer's alone
-    bool rectified = false;   // the ReLU that takes the value has been computed with it
-    std::vector<Operation>* mask = nullptr;   // a ReLU's backward pass and nothing else: who does it with his own clears it
 };
 
 /// A oneDNN primitive with its arguments, bound to the memory of every lane once.
@@ -138,8 +136,6 @@ public:
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
     /// Of this layer's output, which stays bf16 only on its way to another convolution by oneDNN: all others take float.
     dnnl_data_type_t output_type() const;
-    /// Nothing but a ReLU takes this layer's output.
-    bool before_relu() const;
     /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }
     dnnl_memory_desc_t channels_last(const Shape& shape, dnnl_data_type_t of = dnnl_f32) const { return tagged(shape, dnnl_nhwc, of); }

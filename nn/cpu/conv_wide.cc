@@ -1,5 +1,4 @@
-// Convolution of many channels, on kernels of our own (nn/cpu/wide.h): Winograd's way takes a third of oneDNN's time for a 5x5.  A ReLU
-// behind it is computed with it, and so is the backward pass of one before it.
+// Convolution of many channels, on kernels of our own (nn/cpu/wide.h): 3x3 and 5x5 Winograd's way, 1x1 on AMX.
 #include "nn/cpu/build.h"
 #include "nn/cpu/wide.h"
 
@@ -34,22 +33,18 @@ Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
 }
 
 bool conv_wide_fits(const Build& b, const Layer& l) {
-    // In bf16 only where it is multiplied at twice the speed of float and no more: Winograd's way in float is as fast or faster.
-    const bool narrow = b.type == dnnl_bf16;
-    if (narrow && Build::isa() != Isa::avx512_bf16) return false;
     const uint32_t kernel = l.spec.kernel;
-    const bool many = l.in.C % 16 == 0 && (kernel == 3 || kernel == 5 || (kernel == 1 && l.in.H * l.in.W >= 16));
-    const bool first = narrow && l.input == Layer::none && l.in.C < 16 && kernel <= 8;
-    return any_fits(l) && (many || first);
+    // In bf16 without AMX alone: with AMX oneDNN's bf16 is faster than Winograd's way in float.
+    if (b.type == dnnl_bf16 && (Build::isa() == Isa::amx || kernel == 1)) return false;
+    const bool tiles = kernel == 1 && Build::isa() == Isa::amx && l.in.H * l.in.W >= 16;
+    return any_fits(l) && l.in.C % 16 == 0 && (kernel == 3 || kernel == 5 || tiles);
 }
 
 Status conv_wide(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const bool few = l.in.C < 16;
-    const WideKernels& kernels =
-        b.type == dnnl_bf16 && (few || l.spec.kernel == 1) ? wide_bf16_kernels() : wide_kernels(b.level(l.spec.kernel == 1));
+    const WideKernels& kernels = wide_kernels(b.level(l.spec.kernel == 1));
     const WideShape shape = shape_of(b, l), turned = shape.turned();
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights}));
     const bool biased = l.biases > 0;
@@ -60,15 +55,11 @@ Status conv_wide(Build& b) {
     };
 
     Tensor x1;
-    const dnnl_memory_desc_t in = few ? Build::plain({b.samples, l.in.C, l.in.H, l.in.W}) : b.blocked(l.in, 16);
-    GC_TRY(b.consume({x.value}, in, list.forward, &x1));
+    GC_TRY(b.consume({x.value}, b.blocked(l.in, 16), list.forward, &x1));
     const Tensor w1 = packed(false), scratch1 = b.scratch(kernels.forward_scratch(shape));
-    Activation y = b.flows(b.blocked(l.out, 16), true);
-    const bool rectify = y.rectified = b.before_relu();
-    b.activation = y;
+    const Activation y = b.activation = b.flows(b.blocked(l.out, 16), true);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
-        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w1), biased ? frame.at(bias) : nullptr, rectify, nullptr,
-                        frame.at(scratch1), shape);
+        kernels.forward(frame.at(y.value), frame.at(x1), frame.at(w1), biased ? frame.at(bias) : nullptr, frame.at(scratch1), shape);
         return Status{};
     });
     if (!b.training) return {};
@@ -80,11 +71,8 @@ Status conv_wide(Build& b) {
     Tensor dx;
     std::vector<Operation> after;
     GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
-    const bool masks = x.mask && !x.shared;   // then no other order has been asked for: x1 is x
-    if (masks) x.mask->clear();
     list.data.emplace_back([=, &kernels](Frame& frame) {
-        kernels.forward(frame.at(dx), frame.at(y.gradient), frame.at(w2), nullptr, false, masks ? frame.at(x1) : nullptr,
-                        frame.at(scratch3), turned);
+        kernels.forward(frame.at(dx), frame.at(y.gradient), frame.at(w2), nullptr, frame.at(scratch3), turned);
         return Status{};
     });
     list.data.insert(list.data.end(), after.begin(), after.end());

@@ -107,7 +107,7 @@ void pack(float* to, const float* x, const InnerShape& s) {
     });
 }
 
-void backward_weights(float* dw, uint64_t apart, const float* dy, const float*, const float* in_strips, const InnerShape& s, uint32_t first,
+void backward_weights(float* dw, uint64_t apart, const float* dy, const float* in_strips, const InnerShape& s, uint32_t first,
                       uint32_t end) {
     const TileRegisters registers(side);
     alignas(64) uint8_t factor[2 * terms_of(samples_most).bytes()];

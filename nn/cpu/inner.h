@@ -17,12 +17,12 @@ struct InnerKernels {
     void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
     void (*forward_packed)(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& shape);
     void (*backward_data)(float* dx, const float* dy, const float* w, float* memory, const InnerShape& shape);
-    /// How many floats backward_weights() wants of x in another order besides; 0: none.  Of fewer samples not more.
+    /// Floats of x in the order that backward_weights() reads; fewer samples need no more.
     uint64_t (*packed)(const InnerShape& shape);
     void (*pack)(float* to, const float* x, const InnerShape& shape);
-    /// Of outputs first .. end - 1, whose rows alone are in dw, `apart` floats from each other.  packed: null where there is none.
-    void (*backward_weights)(float* dw, uint64_t apart, const float* dy, const float* x, const float* packed, const InnerShape& shape,
-                             uint32_t first, uint32_t end);
+    /// Of outputs first .. end - 1: dw has their rows alone, `apart` floats from each other.
+    void (*backward_weights)(float* dw, uint64_t apart, const float* dy, const float* packed, const InnerShape& shape, uint32_t first,
+                             uint32_t end);
     void (*backward_bias)(float* db, const float* dy, const InnerShape& shape);
 };
 const InnerKernels& inner_kernels(Isa isa);

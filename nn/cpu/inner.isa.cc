@@ -1,7 +1,6 @@
 // All three passes are one: rows of a matrix, each times a number, are added up in tiles that the registers hold.  A strip of the matrix
-// stays in the first-level cache while all tiles use it.  It is packed first, forward turned as well (backward only a large matrix's,
-// because rows that are 4096 bytes apart share few sets of that cache), and the next one is fetched meanwhile.  Where there are few samples
-// or outputs, packing is dearer than products: forward() reads all as it is.  Loops over sums are unrolled, or GCC keeps them in memory.
+// is packed into the first-level cache, where all tiles use it.  forward() is for few samples or outputs and packs nothing.  Loops over
+// sums are unrolled, or GCC keeps the sums in memory.
 #include "nn/cpu/inner.h"
 
 #include <array>
@@ -25,7 +24,6 @@ constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
 
 constexpr uint32_t cached = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
-constexpr bool large(uint64_t weights) { return weights > cached; }
 
 /// How many of `left` come next, such that none is left to be computed alone.
 uint32_t part(uint32_t left, uint32_t most = rows) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
@@ -126,8 +124,6 @@ struct Sums {
     const uint16_t* list;
     uint32_t terms;
     bool add;
-    const float* ahead;             // fetched meanwhile: a line a term,
-    const uint32_t* ahead_offset;   // [terms], in floats
 };
 
 /// So many columns; of the last vector some lanes alone.
@@ -137,10 +133,8 @@ void sums(const Sums& t, Some last) {
     auto put = [last](float* to, const V& value, uint32_t v) { whole || v + 1 < vectors ? store(to, value) : last.store(to, value); };
     const uint64_t factor_row = t.factor_row, factor_term = t.factor_term;
     V sum[height][vectors] = {};   // with what is there already they would be less exact
-    const uint32_t* ahead = t.ahead_offset;
     for (const uint16_t *j = t.list, *const end = j + t.terms; j < end; ++j) {
         const float *from = t.from + *j * t.from_row, *factor = t.factor + *j * factor_term;
-        __builtin_prefetch(t.ahead + *ahead++, 0, 2);
         V value[vectors];
         GC_UNROLL for (uint32_t v = 0; v < vectors; ++v) value[v] = get(from + v * width, v);
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) {
@@ -199,21 +193,15 @@ void copy(float* to, const float* from, uint32_t count) {
 
 // ---- samples times weights: forward and gradients of samples ---------------------------------------------------------------------------
 
-/// to [N, wide] (+)= factor [N, deep] m, of which m.at(j, c) is where rows j and columns c begin, in `runs` runs of so many lines, m.stride
-/// floats apart; m.ready(j, terms, c, columns) is the same to be read in rows of m.row floats.
-template <typename Matrix>
-void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t wide, bool add, const Matrix& m) {
+/// to [N, wide] (+)= factor [N, deep] m.  pack(j, terms, c, columns) writes part of m from row j and column c on to strip_memory, in rows
+/// of `strip` floats.
+template <typename Pack>
+void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t wide, bool add, const float* strip_memory, Pack pack) {
     constexpr uint32_t most = 256;   // as many samples as there are lists for
-    constexpr uint32_t lines = Matrix::runs * Matrix::lines;
     struct {
         uint32_t n, height, terms;
         uint16_t list[together];
     } tiles[most / rows + 2];
-    uint32_t offsets[lines + together], *next = offsets;
-    if (large(uint64_t{deep} * wide))
-        for (uint32_t run = 0; run < Matrix::runs; ++run)
-            for (uint32_t line = 0; line < Matrix::lines; ++line) *next++ = run * m.stride + line * 16;
-    __builtin_memset(next, 0, together * sizeof *next);
     const uint32_t parts = (deep + together - 1) / together, step = ((deep + parts - 1) / parts + 15) / 16 * 16;
     for (uint32_t first = 0; first < N; first += most)
         for (uint32_t j = 0; j < deep; j += step) {
@@ -226,23 +214,21 @@ void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t
             }
             for (uint32_t c = 0; c < wide; c += strip) {
                 const uint32_t across = least(strip, wide - c);
+                pack(j, some, c, across);
                 Sums t{.to = {},
-                       .from = m.ready(j, some, c, across),
+                       .from = strip_memory,
                        .factor = nullptr,
-                       .from_row = m.row,
+                       .from_row = strip,
                        .factor_row = deep,
                        .factor_term = 1,
                        .list = nullptr,
                        .terms = 0,
-                       .add = add || j > 0,
-                       .ahead = c + strip < wide ? m.at(j, c + strip) : m.at(j + step, 0),
-                       .ahead_offset = offsets};
+                       .add = add || j > 0};
                 for (uint32_t i = 0; i < count; ++i) {
                     const auto& tile = tiles[i];
                     for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = to + uint64_t{tile.n + row} * wide + c;
                     t.factor = factor + uint64_t{tile.n} * deep + j, t.list = tile.list, t.terms = tile.terms;
                     run(t, tile.height, across);
-                    t.ahead_offset += least(t.terms, static_cast<uint32_t>(next - t.ahead_offset));
                 }
             }
         }
@@ -265,72 +251,38 @@ void turn_strip(float* to, const float* w, uint64_t C, uint32_t down_all, uint32
         }
 }
 
-/// [C, K] of w [K, C].
-struct Turning {
-    const float* w;
-    uint32_t stride;   // C
-    float* memory;
-    static constexpr uint32_t row = strip, runs = strip, lines = together / 16;
-    const float* at(uint32_t c, uint32_t k) const { return w + uint64_t{k} * stride + c; }
-    const float* ready(uint32_t c, uint32_t inputs, uint32_t k, uint32_t some) const {
-        turn_strip(memory, at(c, k), stride, some, inputs);
-        return memory;
-    }
-};
-
 void forward_packed(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& s) {
     if (bias)
         for (uint32_t n = 0; n < s.N; ++n) __builtin_memcpy(y + uint64_t{n} * s.K, bias, s.K * sizeof(float));
-    product(y, x, s.N, s.C, s.K, bias, Turning{w, s.C, memory});
+    product(y, x, s.N, s.C, s.K, bias, memory, [=, C = s.C](uint32_t c, uint32_t inputs, uint32_t k, uint32_t some) {
+        turn_strip(memory, w + uint64_t{k} * C + c, C, some, inputs);
+    });
 }
 
-struct Straight {
-    const float* w;
-    uint32_t stride;   // C
-    float* packed;     // or null
-    uint32_t row = packed ? strip : stride;
-    static constexpr uint32_t runs = together, lines = (strip + 15) / 16;
-    const float* at(uint32_t k, uint32_t c) const { return w + uint64_t{k} * stride + c; }
-    const float* ready(uint32_t first, uint32_t count, uint32_t c, uint32_t inputs) const {
-        if (!packed) return at(first, c);
-        for (uint32_t k = 0; k < count; ++k) copy(packed + uint64_t{k} * strip, at(first + k, c), inputs);
-        return packed;
-    }
-};
-
 void backward_data(float* dx, const float* dy, const float* w, float* memory, const InnerShape& s) {
-    product(dx, dy, s.N, s.K, s.C, false, Straight{w, s.C, large(uint64_t{s.C} * s.K) ? memory : nullptr});
+    product(dx, dy, s.N, s.K, s.C, false, memory, [=, C = s.C](uint32_t first, uint32_t count, uint32_t c, uint32_t inputs) {
+        for (uint32_t k = 0; k < count; ++k) copy(memory + uint64_t{k} * strip, w + uint64_t{first + k} * C + c, inputs);
+    });
 }
 
 // ---- gradients of weights --------------------------------------------------------------------------------------------------------------
 
-uint64_t packed(const InnerShape& s) { return large(uint64_t{s.C} * s.K) ? uint64_t{s.N} * ((s.C + strip - 1) / strip * strip) : 0; }
+uint64_t packed(const InnerShape& s) { return uint64_t{s.N} * ((s.C + strip - 1) / strip * strip); }
 
 void pack(float* to, const float* x, const InnerShape& s) {
     for (uint32_t c = 0; c < s.C; c += strip)
         for (uint32_t n = 0; n < s.N; ++n, to += strip) copy(to, x + uint64_t{n} * s.C + c, least(strip, s.C - c));
 }
 
-constexpr uint32_t sorted_most = 64;   // outputs
-
-/// Outputs 0 .. count - 1 such that those with 0 for about as many samples are beside one another.
-void sort_outputs(uint8_t* order, const float* dy, const InnerShape& s, uint32_t count) {
-    constexpr uint32_t classes = 32;
-    uint32_t active[sorted_most] = {}, begin[classes + 1] = {};
-    for (uint32_t n = 0; n < s.N; ++n)
-        for (uint32_t i = 0; i < count; ++i) active[i] += without_sign(dy[uint64_t{n} * s.K + i]) != 0;
-    for (uint32_t i = 0; i < count; ++i) ++begin[(active[i] = active[i] * uint64_t{classes} / (uint64_t{s.N} + 1)) + 1];
-    for (uint32_t i = 0; i < classes; ++i) begin[i + 1] += begin[i];
-    for (uint32_t i = 0; i < count; ++i) order[begin[active[i]]++] = static_cast<uint8_t>(i);
-}
+constexpr uint32_t outputs_most = 64;   // at a time
 
 /// What tiles of outputs multiply by, one sample behind the other: in dy they are often 4096 bytes apart.
 template <uint32_t height>
-uint32_t outputs_of(float* factor, uint16_t* list, const float* dy, uint64_t K, const uint8_t* order, uint32_t count) {
+uint32_t outputs_of(float* factor, uint16_t* list, const float* dy, uint64_t K, uint32_t count) {
     uint32_t terms = 0;
     for (uint32_t n = 0; n < count; ++n, dy += K) {
         uint32_t any = 0;
-        GC_UNROLL for (uint32_t i = 0; i < height; ++i) any |= without_sign(factor[n * height + i] = dy[order[i]]);
+        GC_UNROLL for (uint32_t i = 0; i < height; ++i) any |= without_sign(factor[n * height + i] = dy[i]);
         list[terms] = static_cast<uint16_t>(n), terms += any != 0;
     }
     return terms;
@@ -341,53 +293,40 @@ constexpr auto outputs_all(std::index_sequence<i...>) {
     return std::array{outputs_of<i + 1>...};
 }
 
-void backward_weights(float* dw, uint64_t apart, const float* dy, const float* x, const float* in_strips, const InnerShape& s,
-                      uint32_t first, uint32_t end) {
+void backward_weights(float* dw, uint64_t apart, const float* dy, const float* in_strips, const InnerShape& s, uint32_t first,
+                      uint32_t end) {
     constexpr auto numbers = outputs_all(std::make_index_sequence<rows>());
-    constexpr uint32_t nothing[together] = {}, few = 8;
     struct {
         uint32_t i, height, terms;
         uint16_t list[together];
         float factor[together * rows];
-    } tiles[sorted_most / rows + 2];
-    for (uint32_t k = first; k < end; k += sorted_most, dw += sorted_most * apart) {
-        const uint32_t some = least(sorted_most, end - k);
-        uint8_t order[sorted_most];
-        sort_outputs(order, dy + k, s, some);
+    } tiles[outputs_most / rows + 2];
+    for (uint32_t k = first; k < end; k += outputs_most, dw += outputs_most * apart) {
+        const uint32_t some = least(outputs_most, end - k);
         for (uint32_t n = 0; n < s.N; n += together) {
             uint32_t count = 0;
             for (uint32_t i = 0; i < some; i += tiles[count++].height) {
                 auto& tile = tiles[count];
-                tile.i = i, tile.height = part(some - i);
+                tile.i = i;
+                tile.height = part(some - i);
                 tile.terms =
-                    numbers[tile.height - 1](tile.factor, tile.list, dy + uint64_t{n} * s.K + k, s.K, order + i, least(together, s.N - n));
+                    numbers[tile.height - 1](tile.factor, tile.list, dy + uint64_t{n} * s.K + k + i, s.K, least(together, s.N - n));
             }
-            auto one = [&](uint32_t i, uint32_t c) {
-                const auto& tile = tiles[i];
-                const float* const from = in_strips ? in_strips + uint64_t{c} * s.N + uint64_t{n} * strip : x + uint64_t{n} * s.C + c;
-                Sums t{.to = {},
-                       .from = from,
-                       .factor = tile.factor,
-                       .from_row = in_strips ? strip : s.C,
-                       .factor_row = 1,
-                       .factor_term = tile.height,
-                       .list = tile.list,
-                       .terms = tile.terms,
-                       .add = n > 0,
-                       .ahead = from,
-                       .ahead_offset = nothing};
-                for (uint32_t row = 0; row < tile.height; ++row) {
-                    t.to[row] = dw + order[tile.i + row] * apart + c;
-                    for (uint32_t line = 0; line < strip; line += 16) __builtin_prefetch(t.to[row] + line, 1);
+            for (uint32_t c = 0; c < s.C; c += strip)
+                for (uint32_t i = 0; i < count; ++i) {
+                    const auto& tile = tiles[i];
+                    Sums t{.to = {},
+                           .from = in_strips + uint64_t{c} * s.N + uint64_t{n} * strip,
+                           .factor = tile.factor,
+                           .from_row = strip,
+                           .factor_row = 1,
+                           .factor_term = tile.height,
+                           .list = tile.list,
+                           .terms = tile.terms,
+                           .add = n > 0};
+                    for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = dw + (tile.i + row) * apart + c;
+                    run(t, tile.height, least(strip, s.C - c));
                 }
-                run(t, tile.height, least(strip, s.C - c));
-            };
-            if (s.N < few)   // what is written counts: by whole rows
-                for (uint32_t i = 0; i < count; ++i)
-                    for (uint32_t c = 0; c < s.C; c += strip) one(i, c);
-            else
-                for (uint32_t c = 0; c < s.C; c += strip)
-                    for (uint32_t i = 0; i < count; ++i) one(i, c);
         }
     }
 }

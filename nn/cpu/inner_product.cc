@@ -54,9 +54,9 @@ Status inner_float(Build& b) {
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));
     auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
         const float *of = frame.at(x1) + uint64_t{frame.first} * C, *dy = frame.at(y.gradient) + uint64_t{frame.first} * K;
-        float* const strips = packs ? frame.at(space) + frame.block * packs : nullptr;
-        if (packs && first == 0) kernels.pack(strips, of, shape(frame.count));
-        kernels.backward_weights(to, to_apart, dy, of, strips, shape(frame.count), first, end);
+        float* const strips = frame.at(space) + frame.block * packs;
+        if (first == 0) kernels.pack(strips, of, shape(frame.count));
+        kernels.backward_weights(to, to_apart, dy, strips, shape(frame.count), first, end);
     };
     auto biases = [=, &kernels](Frame& frame) {
         float* const to = frame.at(dw) + uint64_t{K} * C;

@@ -1,5 +1,4 @@
-// y = max(x, 0), in place: no layer before it needs x again.  dx = dy where y > 0, in place too.  Convolutions beside it (conv_wide) may
-// have computed either.
+// y = max(x, 0), in place: no layer before it reads x again.  dx = dy where y > 0, in place too.
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 
@@ -11,18 +10,15 @@ Status relu(Build& b) {
     std::vector<Operation> after;
     GC_TRY(b.in_place(b.activation.value.desc, after, &x));
     b.activation = x;
-    b.activation.rectified = false;
     const bool narrow = x.value.desc.data_type == dnnl_bf16;
     const uint64_t all = x.value.bytes() / (narrow ? 2 : 4);   // padding of blocked orders included: it is zero and stays so
     const uint32_t samples = b.samples;
-    if (!x.rectified)
-        b.operations->forward.emplace_back([&kernels, x, all, samples, narrow](Frame& frame) {
-            const uint64_t count = frame.part(all, samples);
-            narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
-            return Status{};
-        });
+    b.operations->forward.emplace_back([&kernels, x, all, samples, narrow](Frame& frame) {
+        const uint64_t count = frame.part(all, samples);
+        narrow ? kernels.relu_bf16(frame.bf16_at(x.value), count) : kernels.relu(frame.at(x.value), count);
+        return Status{};
+    });
     if (!x.learns) return {};
-    if (after.empty() && !narrow) b.activation.mask = &b.operations->data;
     b.operations->data.emplace_back([&kernels, x, all, samples, narrow](Frame& frame) {
         const uint64_t count = frame.part(all, samples);
         if (narrow) kernels.relu_backward_bf16(frame.bf16_at(x.gradient), frame.bf16_at(x.value), count);

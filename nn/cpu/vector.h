@@ -31,14 +31,6 @@ inline __attribute__((always_inline)) V load(const float* from) {
     return v;
 }
 inline __attribute__((always_inline)) void store(float* to, const V& v) { __builtin_memcpy(to, &v, sizeof v); }
-/// Past the caches, where there is an instruction for it; aligned to a vector.
-inline __attribute__((always_inline)) void stream(float* to, const V& v) {
-#if defined(__AVX512F__)
-    _mm512_stream_ps(to, static_cast<__m512>(v));
-#else
-    store(to, v);
-#endif
-}
 inline __attribute__((always_inline)) V all(float value) { return value - V{}; }
 inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, const V& b) {
 #if defined(__AVX512F__)
@@ -49,13 +41,6 @@ inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, cons
     sum += a * b;
 #endif
 }
-#if defined(__AVX512BF16__)
-/// Of words of two bf16: sum += a.first b.first + a.second b.second, as the instruction adds up.
-inline __attribute__((always_inline)) I all(int32_t value) { return value - I{}; }
-inline __attribute__((always_inline)) void multiply_add(V& sum, const I& a, const I& b) {
-    sum = (V)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-}
-#endif
 /// A window's ReLU and maximum, and which of its four places that is: the first of equals, NaN before all.
 inline __attribute__((always_inline)) void pool(float* y, int32_t* winners, const V (&value)[4]) {
     V best = value[0];

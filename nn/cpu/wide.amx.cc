@@ -45,7 +45,7 @@ struct Pixels {
     }
 };
 
-void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& finish, uint8_t* scratch, const WideShape& s) {
+void forward_1x1(float* y, const float* x, const uint8_t* packed, const float* biases, uint8_t* scratch, const WideShape& s) {
     const uint32_t pixels = s.H * s.W, chunks = blocks(s.C, chunk), across = blocks(pixels, pixels_most), all = s.N * across;
     const uint64_t plane = uint64_t{pixels} * side;
     auto some = [&](uint32_t i) {
@@ -70,18 +70,17 @@ void forward_1x1(float* y, const float* x, const uint8_t* packed, const Finish& 
                               }
                           });
             for (uint32_t c = 0; c < columns; c += side) {
-                const V bias = finish.start((k + c) / side);
+                const V bias = biases ? load(biases + k + c) : V{};
                 for (uint32_t pixel = 0; pixel < now.count; ++pixel)
-                    finish(y, image + (k + c) / side * plane + pixel * side, load(&sums[pixel][c]) + bias);
+                    store(y + image + (k + c) / side * plane + pixel * side, load(&sums[pixel][c]) + bias);
             }
         }
         make_all(next);
     }
 }
 
-void forward(float* y, const float* x, const float* w, const float* bias, bool rectify, const float* mask, float* scratch,
-             const WideShape& s) {
-    forward_1x1(y, x, reinterpret_cast<const uint8_t*>(w), {bias, rectify, mask}, reinterpret_cast<uint8_t*>(scratch), s);
+void forward(float* y, const float* x, const float* w, const float* bias, float* scratch, const WideShape& s) {
+    forward_1x1(y, x, reinterpret_cast<const uint8_t*>(w), bias, reinterpret_cast<uint8_t*>(scratch), s);
 }
 
 uint64_t weights_scratch(const WideShape& s) { return (panels_bytes(s.C, terms_most) + panels_bytes(s.K, terms_most)) / sizeof(float); }

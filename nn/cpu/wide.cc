@@ -14,11 +14,6 @@ extern const WideKernels wide_kernels;
 namespace amx {
 extern const WideKernels wide_kernels;
 }
-namespace avx512_bf16 {
-extern const WideKernels wide_kernels;
-}
-
-const WideKernels& wide_bf16_kernels() { return avx512_bf16::wide_kernels; }
 
 const WideKernels& wide_kernels(Isa isa) {
     switch (isa) {

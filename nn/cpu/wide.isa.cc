@@ -178,7 +178,7 @@ struct Winograd {
 
     static uint64_t forward_scratch(const WideShape& s) { return points * (point_size(s.C, together) + point_size(s.K, together)); }
 
-    static void forward(float* y, const float* x, const float* packed, const Finish& finish, float* scratch, const WideShape& s) {
+    static void forward(float* y, const float* x, const float* packed, const float* biases, float* scratch, const WideShape& s) {
         const Tiles from = in(s), to = out(s);
         const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, together), y_size = point_size(s.K, together);
         float *const x_values = scratch, *const y_values = scratch + points * x_size;
@@ -192,18 +192,17 @@ struct Winograd {
                                     [&](uint32_t i, uint32_t j, const V& each) { store(value + (i * n + j) * x_size, each); });
                 }
             for (uint32_t p = 0; p < points; ++p)   // whole tiles of rows: nobody looks at what is not there
-                rows_product(
-                    Rows<float>{y_values + p * y_size, x_values + p * x_size, packed + p * weights_size(s), plane, plane, s.C, s.K, {}}, 0,
-                    (count + rows - 1) / rows * rows);
+                rows_product({y_values + p * y_size, x_values + p * x_size, packed + p * weights_size(s), plane, s.C, s.K,
+                              (count + rows - 1) / rows * rows});
             for (uint32_t vector = 0; vector < s.K / width; ++vector)
                 for (uint32_t t = 0; t < count; ++t) {
                     const Tiles::At at = to.at(tile + t, vector);
                     const uint32_t top = static_cast<uint32_t>(at.top), left = static_cast<uint32_t>(at.left);
-                    const V bias = finish.start(vector);
+                    const V bias = biases ? load(biases + vector * width) : V{};
                     both_ways<to_y>(Square<n>(y_values + place(vector, plane) + t * 16, n * y_size, y_size),
                                     [&](uint32_t i, uint32_t j, const V& value) {
                                         if (top + i >= to.H || left + j >= to.W) return;
-                                        finish(y, at.offset + (uint64_t{top + i} * to.W + left + j) * 16, value + bias);
+                                        store(y + at.offset + (uint64_t{top + i} * to.W + left + j) * 16, value + bias);
                                     });
                 }
         }
@@ -211,11 +210,6 @@ struct Winograd {
 
     static uint64_t weights_scratch(const WideShape& s) {
         return n * (point_size(s.C, together) + point_size(s.K, together)) + points * weights_size(s);
-    }
-
-    static Sums<float>::Runs runs(const Tiles& t, const float* first, uint64_t image, uint64_t images, uint32_t lines) {
-        const uint64_t size = uint64_t{t.channels} * t.H * t.W, run = uint64_t{lines} * 16;
-        return {first + image * size, run, static_cast<uint32_t>(images * size / run)};
     }
 
     // A row of points after the other: their sums stay in the second-level cache.
@@ -239,19 +233,14 @@ struct Winograd {
                         one_row<from_y>(to.read<outputs>(dy, tile + t, vector), i,
                                         [&](uint32_t j, const V& each) { store(value + j * y_size, each); });
                     }
-                const uint64_t begin = tile + together < tiles ? tile + together : 0,
-                               end = begin + together < tiles ? begin + together : tiles;
-                const uint64_t image = begin / to.all(1), images = (end - 1) / to.all(1) + 1 - image;
-                Sums<float> t{.w = sums + uint64_t{i} * n * weights_size(s),
-                              .x = x_values,
-                              .y = y_values,
-                              .x_plane = plane,
-                              .y_plane = plane,
-                              .C = s.C,
-                              .K = s.K,
-                              .terms = count,
-                              .add = tile > 0,
-                              .ahead = {runs(from, x, image, images, count), runs(to, dy, image, images, count)}};
+                Sums t{.w = sums + uint64_t{i} * n * weights_size(s),
+                       .x = x_values,
+                       .y = y_values,
+                       .plane = plane,
+                       .C = s.C,
+                       .K = s.K,
+                       .terms = count,
+                       .add = tile > 0};
                 for (uint32_t j = 0; j < n; ++j, t.w += weights_size(s), t.x += x_size, t.y += y_size) sums_product(t);
                 // The values at the points 1 and 1 are the sums of tiles.
                 if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
@@ -267,89 +256,28 @@ struct Winograd {
     }
 };
 
-// ---- 1x1 -----------------------------------------------------------------------------------------------------------------------------
-
-constexpr uint32_t chunk = 64;   // pixels whose channels stay in the second-level cache
-
-void pack_1x1(float* packed, const float* w, const WideShape& s, bool turned) {
-    const uint32_t C = turned ? s.K : s.C, K = turned ? s.C : s.K;
-    for (uint32_t c = 0; c < C; ++c)
-        for (uint32_t k = 0; k < K; ++k)
-            packed[packed_place(c, k / width, C, K) + k % width] = turned ? w[uint64_t{c} * s.C + k] : w[uint64_t{k} * s.C + c];
-}
-
-void forward_1x1(float* y, const float* x, const float* packed, const Finish& finish, const WideShape& s) {
-    const uint64_t pixels = uint64_t{s.H} * s.W;
-    Rows<float> t{y, x, packed, pixels * 16, pixels * 16, s.C, s.K, finish, nullptr, pixels * 16};
-    for (uint32_t image = 0; image < s.N; ++image) {
-        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
-            t.next = pixel + chunk < pixels ? t.x + chunk * 16 : t.x + s.C * pixels - pixel * 16;
-            rows_product(t, pixel, pixel + chunk < pixels ? pixel + chunk : pixels);
-        }
-        t.y += s.K * pixels, t.x += s.C * pixels;
-        if (finish.mask) t.finish.mask += s.K * pixels;
-    }
-}
-
-void backward_weights_1x1(float* dw, float* db, const float* dy, const float* x, float* sums, const WideShape& s) {
-    const uint64_t pixels = uint64_t{s.H} * s.W, plane = pixels * 16;
-    for (uint32_t image = 0; image < s.N; ++image)
-        for (uint64_t pixel = 0; pixel < pixels; pixel += chunk) {
-            const uint32_t count = least(chunk, static_cast<uint32_t>(pixels - pixel));
-            const float *from = x + image * s.C * pixels + pixel * 16, *y = dy + image * s.K * pixels + pixel * 16;
-            // What comes next: in this image, or in the one behind it.
-            const uint64_t step = chunk * 16;
-            const bool last = pixel + chunk >= pixels;
-            Sums<float> t{.w = sums,
-                          .x = from,
-                          .y = y,
-                          .x_plane = plane,
-                          .y_plane = plane,
-                          .C = s.C,
-                          .K = s.K,
-                          .terms = count,
-                          .add = image > 0 || pixel > 0,
-                          .ahead = {{last ? x + (image + 1) * s.C * pixels : from + step, plane, s.C / 16},
-                                    {last ? dy + (image + 1) * s.K * pixels : y + step, plane, s.K / 16}}};
-            sums_product(t);
-            if (db) sums_of_rows(db, y, plane, s.K, count);
-        }
-    for (uint32_t k = 0; k < s.K; ++k)
-        for (uint32_t c = 0; c < s.C; ++c) dw[uint64_t{k} * s.C + c] = sums[uint64_t{c} * s.K + k];
-}
-
 // ---- by size of kernel -----------------------------------------------------------------------------------------------------------------
 
 uint64_t packed(const WideShape& s) {
     const uint64_t n = s.kernel + outputs - 1;
-    return s.kernel == 1 ? uint64_t{s.C} * s.K : n * n * weights_size(s);
+    return n * n * weights_size(s);
 }
 
 void pack(float* to, const float* w, const WideShape& s, bool turned) {
-    (s.kernel == 5 ? Winograd<5>::pack : s.kernel == 3 ? Winograd<3>::pack : pack_1x1)(to, w, s, turned);
+    (s.kernel == 5 ? Winograd<5>::pack : Winograd<3>::pack)(to, w, s, turned);
 }
 
-uint64_t forward_scratch(const WideShape& s) {
-    return s.kernel == 5 ? Winograd<5>::forward_scratch(s) : s.kernel == 3 ? Winograd<3>::forward_scratch(s) : 0;
-}
+uint64_t forward_scratch(const WideShape& s) { return (s.kernel == 5 ? Winograd<5>::forward_scratch : Winograd<3>::forward_scratch)(s); }
 
-uint64_t weights_scratch(const WideShape& s) {
-    return s.kernel == 5 ? Winograd<5>::weights_scratch(s) : s.kernel == 3 ? Winograd<3>::weights_scratch(s) : uint64_t{s.C} * s.K;
-}
+uint64_t weights_scratch(const WideShape& s) { return (s.kernel == 5 ? Winograd<5>::weights_scratch : Winograd<3>::weights_scratch)(s); }
 
-void forward(float* y, const float* x, const float* w, const float* bias, bool rectify, const float* mask, float* scratch,
-             const WideShape& s) {
-    const Finish finish{bias, rectify, mask};
-    if (s.kernel == 5) Winograd<5>::forward(y, x, w, finish, scratch, s);
-    else if (s.kernel == 3) Winograd<3>::forward(y, x, w, finish, scratch, s);
-    else forward_1x1(y, x, w, finish, s);
+void forward(float* y, const float* x, const float* packed, const float* bias, float* scratch, const WideShape& s) {
+    (s.kernel == 5 ? Winograd<5>::forward : Winograd<3>::forward)(y, x, packed, bias, scratch, s);
 }
 
 void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& s) {
     for (uint32_t k = 0; k < s.K && db; ++k) db[k] = 0;
-    if (s.kernel == 5) Winograd<5>::backward_weights(dw, db, dy, x, scratch, s);
-    else if (s.kernel == 3) Winograd<3>::backward_weights(dw, db, dy, x, scratch, s);
-    else backward_weights_1x1(dw, db, dy, x, scratch, s);
+    (s.kernel == 5 ? Winograd<5>::backward_weights : Winograd<3>::backward_weights)(dw, db, dy, x, scratch, s);
 }
 
 }   // namespace

@@ -1,7 +1,6 @@
 // Convolutions of many channels, in each build that this CPU runs, against sums in double precision.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -15,8 +14,11 @@ extern const WideKernels wide_kernels;
 namespace {
 
 auto builds_of(uint32_t kernel) {
-    return builds(
-        wide_kernels, [] { return emulated::wide_kernels; }, kernel == 1);
+    if (kernel != 1) return builds(wide_kernels);
+    decltype(builds(wide_kernels)) all;
+    if (isa_best() >= Isa::amx) all.emplace_back("amx", wide_kernels(Isa::amx));
+    if (isa_best() >= Isa::avx512) all.emplace_back("emulated", emulated::wide_kernels);
+    return all;
 }
 
 /// Of [N, C/16, H, W, 16].
@@ -82,118 +84,32 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
             std::vector<float> scratch(kernels.forward_scratch(s), nan), scratch_turned(kernels.forward_scratch(s.turned()), nan),
                 scratch_weights(kernels.weights_scratch(s), nan);
             kernels.pack(ahead.data(), w.data(), s, false), kernels.pack(turned.data(), w.data(), s, true);
-            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), false, nullptr, scratch.data(), s);
-            kernels.forward(dx.data(), dy.data(), turned.data(), nullptr, false, nullptr, scratch_turned.data(), s.turned());
+            kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
+            kernels.forward(dx.data(), dy.data(), turned.data(), nullptr, scratch_turned.data(), s.turned());
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), scratch_weights.data(), s);
             const double limit = s.kernel == 5 ? 1e-4 : 2e-5;
             expect_near("y", y, wanted.y, limit);
             expect_near("dx", dx, wanted.dx, limit);
             expect_near("dw", dw, wanted.dw, limit);
             expect_near("db", db, wanted.db, limit);
-
-            std::vector<float> finished(outputs, nan);
-            kernels.forward(finished.data(), x.data(), ahead.data(), bias.data(), true, dy.data(), scratch.data(), s);
-            for (uint64_t i = 0; i < outputs; ++i) ASSERT_EQ(finished[i], dy[i] > 0 ? std::max(y[i], 0.0f) : 0) << i;
         }
-    }
-}
-
-/// Rounded to bf16, ties to even.
-std::vector<float> rounded(std::vector<float> values) {
-    for (float& value : values) {
-        const auto bits = std::bit_cast<uint32_t>(value);
-        value = std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
-    }
-    return values;
-}
-
-// Products of rounded numbers are exact in float, and so are the sums of two: the errors are those of plain sums in float.
-TEST(Wide, OfBf16AgreesWithDoublePrecisionOfWhatIsRounded) {
-    if (isa_best() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
-    const WideShape shapes[] = {{2, 48, 6, 7, 32, 1, 0}, {1, 16, 13, 12, 64, 1, 0}, {3, 64, 1, 1, 112, 1, 0}, {2, 80, 9, 15, 16, 1, 0},
-                                {2, 3, 9, 11, 48, 5, 2}, {3, 1, 20, 33, 16, 3, 1},  {1, 15, 7, 5, 32, 8, 7},  {2, 3, 32, 32, 64, 5, 0}};
-    const WideKernels& kernels = wide_bf16_kernels();
-    for (const WideShape& s : shapes) {
-        SCOPED_TRACE(fmt::format("{} samples, {}x{}x{}, {} outputs, kernel {}, pad {}", s.N, s.C, s.H, s.W, s.K, s.kernel, s.pad));
-        const bool few = s.C < 16;
-        const uint64_t outputs = uint64_t{s.N} * s.K * s.P() * s.Q(), area = uint64_t{s.H} * s.W;
-        const std::vector<float> x = numbers(s.N * s.C * area, 1), bias = numbers(s.K, 3), dy = numbers(outputs, 4),
-                                 w = numbers(uint64_t{s.K} * s.C * s.kernel * s.kernel, 2);
-        // The reference takes channels in blocks of 16; few come one after the other.
-        WideShape blocks = s;
-        std::vector<float> blocked = rounded(x), weights = rounded(w);
-        if (few) {
-            blocks.C = 16, blocked.assign(s.N * 16 * area, 0), weights.assign(uint64_t{s.K} * 16 * s.kernel * s.kernel, 0);
-            for (uint64_t i = 0; i < x.size(); ++i) blocked[(i / area / s.C * area + i % area) * 16 + i / area % s.C] = rounded({x[i]})[0];
-            const uint64_t taps = uint64_t{s.kernel} * s.kernel;
-            for (uint64_t i = 0; i < w.size(); ++i) weights[(i / taps / s.C * 16 + i / taps % s.C) * taps + i % taps] = rounded({w[i]})[0];
-        }
-        Exact wanted = exact(blocks, blocked, weights, bias, rounded(dy));
-        const std::vector<double> db =
-            exact({s.N, 16, s.P(), s.Q(), s.K, 1, 0}, std::vector<float>(s.N * 16 * s.P() * s.Q()), std::vector<float>(s.K * 16), bias, dy)
-                .db;   // of what is not rounded
-        if (few) {
-            const uint64_t part = uint64_t{s.C} * s.kernel * s.kernel, whole = part / s.C * 16;
-            for (uint64_t i = 0; i < w.size(); ++i) wanted.dw[i] = wanted.dw[i / part * whole + i % part];
-            wanted.dw.resize(w.size());
-        }
-        const float nan = std::nanf("");   // what is not written shows
-        std::vector<float> y(outputs, nan), dx(x.size(), nan), dw(w.size(), nan), sums(s.K, nan), packed(kernels.packed(s), nan),
-            scratch(kernels.forward_scratch(s), nan), scratch_weights(kernels.weights_scratch(s), nan);
-        kernels.pack(packed.data(), w.data(), s, false);
-        kernels.forward(y.data(), x.data(), packed.data(), bias.data(), false, nullptr, scratch.data(), s);
-        kernels.backward_weights(dw.data(), sums.data(), dy.data(), x.data(), scratch_weights.data(), s);
-        expect_near("y", y, wanted.y, 1e-5);
-        expect_near("dw", dw, wanted.dw, 1e-5);
-        expect_near("db", sums, db, 1e-5);
-        std::vector<float> finished(outputs, nan);
-        kernels.forward(finished.data(), x.data(), packed.data(), bias.data(), true, dy.data(), scratch.data(), s);
-        for (uint64_t i = 0; i < outputs; ++i) ASSERT_EQ(finished[i], dy[i] > 0 ? std::max(y[i], 0.0f) : 0) << i;
-        if (few) continue;
-        const WideShape turned = s.turned();
-        std::vector<float> back(kernels.packed(turned), nan), scratch_turned(kernels.forward_scratch(turned), nan);
-        kernels.pack(back.data(), w.data(), s, true);
-        kernels.forward(dx.data(), dy.data(), back.data(), nullptr, false, nullptr, scratch_turned.data(), turned);
-        expect_near("dx", dx, wanted.dx, 1e-5);
-    }
-}
-
-// What is read beside a row of the window, to fill up a word, is no part of the sum.
-TEST(Wide, OfFewChannelsNanStaysInItsWindow) {
-    if (isa_best() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
-    const WideKernels& kernels = wide_bf16_kernels();
-    for (uint32_t kernel : {3u, 4u, 5u, 7u}) {
-        const WideShape s{2, 3, 9, 11, 16, kernel, kernel / 2};
-        std::vector<float> x = numbers(uint64_t{s.N} * s.C * s.H * s.W, 1), w = numbers(uint64_t{s.K} * s.C * kernel * kernel, 2);
-        x[(2 * s.H + 4) * s.W + 5] = std::nanf("");   // of the last channel
-        std::vector<float> packed(kernels.packed(s)), scratch(kernels.forward_scratch(s)), y(uint64_t{s.N} * s.K * s.P() * s.Q());
-        kernels.pack(packed.data(), w.data(), s, false);
-        kernels.forward(y.data(), x.data(), packed.data(), nullptr, true, nullptr, scratch.data(), s);
-        for (uint32_t n = 0; n < s.N; ++n)
-            for (uint32_t p = 0; p < s.P(); ++p)
-                for (uint32_t q = 0; q < s.Q(); ++q) {
-                    const bool inside = n == 0 && 4 + s.pad - p < kernel && 5 + s.pad - q < kernel;   // below 0 is far above
-                    EXPECT_EQ(std::isnan(y[place(n, 0, p, q, s.K, s.P(), s.Q())]), inside) << kernel << ": " << p << " " << q;
-                }
     }
 }
 
 // A sample is computed alike among others and alone, and what is not a number stays none.
 TEST(Wide, SamplesDoNotMeet) {
     for (uint32_t kernel : {1u, 3u, 5u}) {
-        auto all = builds_of(kernel);
-        if (kernel == 1 && isa_best() >= Isa::avx512_bf16) all.emplace_back("bf16", wide_bf16_kernels());
-        for (const auto& [name, kernels] : all) {
+        for (const auto& [name, kernels] : builds_of(kernel)) {
             const WideShape many{5, 16, 9, 7, 48, kernel, kernel / 2}, one{1, 16, 9, 7, 48, kernel, kernel / 2};
             std::vector<float> x = numbers(uint64_t{many.N} * 16 * 9 * 7, 1), w = numbers(uint64_t{48} * 16 * kernel * kernel, 2);
             x[0] = std::nanf("");
             std::vector<float> packed(kernels.packed(many)), scratch(kernels.forward_scratch(many)), y(uint64_t{many.N} * 48 * 9 * 7),
                 alone(y);
             kernels.pack(packed.data(), w.data(), many, false);
-            kernels.forward(y.data(), x.data(), packed.data(), nullptr, true, nullptr, scratch.data(), many);
+            kernels.forward(y.data(), x.data(), packed.data(), nullptr, scratch.data(), many);
             const uint64_t in = x.size() / many.N, out = y.size() / many.N;
             for (uint32_t n = 0; n < many.N; ++n)
-                kernels.forward(alone.data() + n * out, x.data() + n * in, packed.data(), nullptr, true, nullptr, scratch.data(), one);
+                kernels.forward(alone.data() + n * out, x.data() + n * in, packed.data(), nullptr, scratch.data(), one);
             EXPECT_TRUE(std::isnan(y[0]));
             for (uint64_t i = out; i < y.size(); ++i) ASSERT_EQ(y[i], alone[i]) << name << ", kernel " << kernel << ", " << i;
         }
