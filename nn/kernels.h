@@ -1,5 +1,5 @@
 // Element-wise float kernels, in three builds of one file (portable, AVX2, AVX-512).  Without fused multiply-add (-ffp-contract=off) and
-// without reductions each element has the same bits in every build, so the best one of this CPU is taken whatever nn_isa() said.
+// without reductions each element has the same bits in every build, so nn_isa() does not matter and the best one of this CPU is taken.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +17,7 @@ struct PoolShape {
     /// Where a plane of x begins.
     uint64_t begin(uint32_t plane) const { return plane / together() * pixels() * apart + plane % together() * width; }
 };
-constexpr uint32_t pool_kernel_max = 16;   // a window's places are numbered in a byte
+constexpr uint32_t pool_kernel_max = 16;   // a place in a window is a byte
 
 /// x is [samples, groups, pixels, width]: `width` channels lie together.  Values by channel are arrays [groups * width].
 struct ChannelShape {
@@ -25,12 +25,12 @@ struct ChannelShape {
     uint64_t pixels;
 };
 
-/// Element j belongs to draw first + j / 8 * stride of (seed, sample), whose bits are cut in eight numbers; those below `drop` drop it.
+/// Element j takes one of the eight numbers of draw first + j / 8 * stride of (seed, sample); below `drop` it is dropped.
 struct DropoutKey {
     uint64_t seed, sample;
     uint32_t first, stride;
     uint32_t drop;   // of 65536
-    float scale;     // of what stays
+    float scale;     // of elements that stay
 };
 
 /// d = g + weight_decay w;  m = beta1 m + rest1 d;  v = beta2 v + rest2 d d;  w = w - rate m / (sqrt(v) root + epsilon).
@@ -41,7 +41,7 @@ struct AdamStep {
 struct FloatKernels {
     /// dst = src * scale + shift, src in 0..255.
     void (*normalise)(float* dst, const uint8_t* src, uint64_t count, float scale, float shift);
-    /// The same of up to 16 samples, `stride` bytes apart, side by side: dst [count, 16], 0 where there is no sample.
+    /// The same for up to 16 samples, `stride` bytes apart: dst [count, 16], filled up with zeros.
     void (*normalise16)(float* dst, const uint8_t* src, uint64_t stride, uint32_t samples, uint64_t count, float scale, float shift);
     /// x = max(x, 0), NaN stays NaN.
     void (*relu)(float* x, uint64_t count);
@@ -54,7 +54,7 @@ struct FloatKernels {
     void (*max_pool)(float* y, uint8_t* winners, const float* x, const PoolShape& shape);
     /// dx = dy at the winners, 0 elsewhere (summed where windows overlap).  All of dx is written.
     void (*max_pool_backward)(float* dx, const float* dy, const uint8_t* winners, const PoolShape& shape);
-    /// y = the mean of each window, of what is inside.  dx = dy / its number, summed where windows overlap; all of dx is written.
+    /// y = the mean of each window's pixels inside the image.  dx = dy / their number, summed where windows overlap; all of dx is written.
     void (*average_pool)(float* y, const float* x, const PoolShape& shape);
     void (*average_pool_backward)(float* dx, const float* dy, const PoolShape& shape);
     /// sums = sum of x, or where mean is not null of (x - mean)^2, over samples and pixels.

@@ -10,11 +10,11 @@ void normalise(float* __restrict dst, const uint8_t* __restrict src, uint64_t co
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<float>(src[i]) * scale + shift;
 }
 
-// 16 bytes of 16 samples at a time, transposed by four rounds of interleaving the first half of the rows with the second.
+// 16 bytes of 16 samples at a time, transposed by four rounds that interleave the first half of the rows with the second.
 void normalise16(float* dst, const uint8_t* src, uint64_t stride, uint32_t samples, uint64_t count, float scale, float shift) {
     typedef uint8_t Bytes __attribute__((vector_size(16)));
     for (uint64_t begin = 0; begin < count; begin += 16) {
-        const uint64_t i = count < 16 || begin + 16 <= count ? begin : count - 16;   // the last ones partly again
+        const uint64_t i = count < 16 || begin + 16 <= count ? begin : count - 16;   // the last 16 may overlap those before
         const uint64_t some = count < 16 ? count : 16;
         Bytes rows[16] = {}, mixed[16];
         for (uint32_t n = 0; n < samples; ++n) {
@@ -53,7 +53,7 @@ void relu_backward_bf16(uint16_t* __restrict dx, const uint16_t* __restrict y, u
     for (uint64_t i = 0; i < count; ++i) dx[i] = static_cast<uint16_t>(y[i] - 1) < 0x7f80 ? dx[i] : 0;
 }
 
-// Vectors of the compiler's own kind, `width` channels each: one register, or as many as this instruction set needs.
+// Vectors of `width` channels, which GCC puts into one or more registers.
 template <uint32_t width>
 struct Vector {
     typedef float F __attribute__((vector_size(width * sizeof(float))));
@@ -151,7 +151,8 @@ void average_pool_of(float* y, const float* x, const PoolShape& s) {
                 uint32_t inside = 0;
                 window(s, p, q, [&](uint32_t, uint64_t pixel) {
                     load(value, from + pixel * s.apart);
-                    sum += value, ++inside;
+                    sum += value;
+                    ++inside;
                 });
                 store(y, sum / static_cast<float>(inside));
             }
@@ -186,8 +187,8 @@ void average_pool_backward(float* dx, const float* dy, const PoolShape& s) {
     s.width == 8 ? average_pool_backward_of<8>(dx, dy, s) : average_pool_backward_of<16>(dx, dy, s);
 }
 
-/// Calls visit(offset of the pixel in x) for all pixels of a group of channels, and flush() after at most 64 of them: the parts that are
-/// summed up in float.
+/// Calls visit(offset of the pixel in x) for all pixels of a group of channels, and flush() after at most 64 of them, which are summed in
+/// float.
 template <typename Visit, typename Flush>
 inline __attribute__((always_inline)) void channel_pixels(const ChannelShape& s, uint32_t group, Visit visit, Flush flush) {
     for (uint32_t n = 0; n < s.samples; ++n) {
@@ -245,8 +246,10 @@ void channel_products_of(double* dy_sums, double* dyx_sums, const float* dy, con
                 product += gradient * (value - centre);
             },
             [&] {
-                total += __builtin_convertvector(part, typename V::D), part = (typename V::F){};
-                product_total += __builtin_convertvector(product, typename V::D), product = (typename V::F){};
+                total += __builtin_convertvector(part, typename V::D);
+                part = (typename V::F){};
+                product_total += __builtin_convertvector(product, typename V::D);
+                product = (typename V::F){};
             });
         store(dy_sums + group * width, total), store(dyx_sums + group * width, product_total);
     }
@@ -300,17 +303,17 @@ void channel_affine_backward(float* dx, const float* dy, const float* x, const f
     s.width == 8 ? channel_affine_backward_of<8>(dx, dy, x, mean, a, b, c, s) : channel_affine_backward_of<16>(dx, dy, x, mean, a, b, c, s);
 }
 
-// Philox as in runtime/core/rng.h, 16 draws side by side in two vectors: each word has 64 bits to itself, because a compiler that has to
-// take 32-bit words apart for each product is eight times slower.
+// Philox as in runtime/core/rng.h, 16 draws side by side in two vectors.  Each word has 64 bits, as products need them.
 void dropout(float* x, uint64_t count, const DropoutKey& key) {
     typedef uint64_t V __attribute__((vector_size(64)));
-    const uint32_t drop = key.drop;   // x might be where the key lies, for all that the compiler knows
+    const uint32_t drop = key.drop;   // a copy, as x may alias the key
     const float scale = key.scale;
     constexpr V low = V{} + 0xffffffff, places = {0, 1, 2, 3, 4, 5, 6, 7};
     for (uint64_t begin = 0; begin < count; begin += 128) {
         V w[2][4];
         for (uint32_t h = 0; h < 2; ++h) {
-            w[h][0] = V{} + (key.sample & 0xffffffff), w[h][1] = V{} + (key.sample >> 32);
+            w[h][0] = V{} + (key.sample & 0xffffffff);
+            w[h][1] = V{} + (key.sample >> 32);
             w[h][2] = (key.first + (begin / 8 + h * 8 + places) * key.stride) & low;
             w[h][3] = V{} + static_cast<uint64_t>(Purpose::dropout);
         }
@@ -318,10 +321,12 @@ void dropout(float* x, uint64_t count, const DropoutKey& key) {
         for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9, k1 += 0xBB67AE85)
             for (V* words : {w[0], w[1]}) {
                 const V a = words[0] * 0xD2511F53, b = words[2] * 0xCD9E8D57;
-                words[0] = (b >> 32) ^ words[1] ^ k0, words[1] = b & low;
-                words[2] = (a >> 32) ^ words[3] ^ k1, words[3] = a & low;
+                words[0] = (b >> 32) ^ words[1] ^ k0;
+                words[1] = b & low;
+                words[2] = (a >> 32) ^ words[3] ^ k1;
+                words[3] = a & low;
             }
-        uint16_t numbers[128];   // eight of each draw, from its first word's lower half on
+        uint16_t numbers[128];   // eight of each draw, the lower half of its first word first
         for (uint32_t h = 0; h < 2; ++h) {
             const V first = w[h][0] | w[h][1] << 32, second = w[h][2] | w[h][3] << 32;
             store(numbers + h * 64, __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11));
@@ -337,9 +342,8 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
 }
 
-// Large arrays are read from beyond the second-level cache, whose own prefetching ends with a page.  Of what is written the line is asked
-// for as such (PREFETCHW): one that other cores have read, too, would else be waited for at each store.
-// No multiple of what is updated at a time (cpu/net.cc): what is fetched would come in bursts.
+// Elements to prefetch ahead, across pages; no multiple of cpu/net.cc's apply_chunk, so that prefetches are spread evenly.  Lines to be
+// written are prefetched for writing (PREFETCHW): other cores have read them.
 constexpr uint64_t fetch_ahead = 704;
 template <uint64_t some = 16, typename Fetch, typename Each>
 inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch, Each each) {
@@ -355,7 +359,7 @@ inline __attribute__((always_inline)) void fetching(uint64_t count, Fetch fetch,
 
 template <typename Word>
 void dequantise(float* __restrict dst, const Word* __restrict words, uint64_t count, double unit) {
-    fetching<8>(   // that many doubles are a vector
+    fetching<8>(   // 8 doubles are a vector
         count, [=](uint64_t i) { __builtin_prefetch(words + i + fetch_ahead); },
         [=](uint64_t i) { dst[i] = static_cast<float>(static_cast<double>(words[i]) * unit); });
 }

@@ -10,8 +10,8 @@
 namespace gradcast {
 namespace {
 
-// Far above any net that a CPU trains, and low enough that no product below overflows.
-constexpr uint64_t elements_max = uint64_t{1} << 31;   // of all parameters, and of one sample between two layers
+// The most parameters, and the most elements of one sample between two layers: no product below overflows.
+constexpr uint64_t elements_max = uint64_t{1} << 31;
 
 std::string text(const Shape& shape) { return fmt::format("{}x{}x{}", shape.C, shape.H, shape.W); }
 
@@ -26,7 +26,7 @@ Status window(const Layer& layer, Shape* out) {
                     text(layer.in), spec.pad ? fmt::format(" with pad {}", spec.pad) : "");
     auto windows = [&](uint64_t padded, uint32_t side) {
         uint64_t count = (padded - spec.kernel + (spec.ceil ? spec.stride - 1 : 0)) / spec.stride + 1;
-        // Rounded up, the last window must still begin inside, or it would hold nothing but padding.
+        // Rounded up, the last window must still begin inside, else it has padding alone.
         return static_cast<uint32_t>((count - 1) * spec.stride >= uint64_t{side} + spec.pad ? count - 1 : count);
     };
     *out = {layer.in.C, windows(H, layer.in.H), windows(W, layer.in.W)};
@@ -66,7 +66,7 @@ Status pool_shape(const NetSpec&, Layer& layer) {
 }
 
 Status global_average_pool_shape(const NetSpec&, Layer& layer) {
-    layer.spec.kernel = layer.spec.stride = std::max(layer.in.H, layer.in.W);   // one window; what is outside does not count
+    layer.spec.kernel = layer.spec.stride = std::max(layer.in.H, layer.in.W);   // one window
     layer.spec.pad = 0;
     layer.out = {layer.in.C, 1, 1};
     return {};
@@ -97,7 +97,8 @@ Status loss_shape(const NetSpec& spec, Layer& layer) {
                     layer.spec.name, layer.spec.kind);
     layer.out = {regression ? 1 : spec.classes, 1, 1};
     const uint32_t zero = spec.classes / 2;
-    layer.target_scale = spec.target_scale, layer.target_zero = static_cast<float>(zero);
+    layer.target_scale = spec.target_scale;
+    layer.target_zero = static_cast<float>(zero);
     if (layer.in == layer.out) return {};
     if (regression)
         return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has one output ({})", layer.spec.name,
@@ -109,8 +110,8 @@ Status loss_shape(const NetSpec& spec, Layer& layer) {
 struct Row {
     Kind kind;
     const char* name;
-    const char* short_name;   // of a layer without a name: short_name and number
-    const char* keys;         // that it has, of those that not all have
+    const char* short_name;   // with a number: the name of a layer that has none
+    const char* keys;         // of LayerSpec that this kind has
     Status (*shape)(const NetSpec& spec, Layer& layer);
 };
 constexpr std::array rows = {
@@ -170,7 +171,7 @@ const std::string& layer_name(const Layer& layer) { return layer.spec.name; }
 
 namespace {
 
-/// Where a layer's input comes from, and its shape.
+/// Finds the layer's inputs and their shape.
 Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     uint32_t named = Layer::none;
     std::vector<std::string> known;
@@ -277,11 +278,14 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
-        bucket.offset = group.offset, bucket.count += group.count, ++bucket.group_count;
+        bucket.offset = group.offset;
+        bucket.count += group.count;
+        ++bucket.group_count;
         bool enough = bucket.group < learnt && bucket.count * sizeof(float) >= bucket_bytes;
         if (!enough && bucket.group != 0 && bucket.group != learnt) continue;
         layout.buckets.push_back(bucket);
-        bucket.count = 0, bucket.group_count = 0;
+        bucket.count = 0;
+        bucket.group_count = 0;
     }
     return layout;
 }
@@ -291,7 +295,8 @@ void layers_pool_first(std::vector<Layer>& layers) {
         Layer &first = layers[i], &second = layers[i + 1];
         if (first.kind != Kind::relu || second.kind != Kind::max_pool || first.takers != 1 || second.input != i) continue;
         std::swap(first, second);
-        first.input = second.input, second.input = i;
+        first.input = second.input;
+        second.input = i;
         second.takers = std::exchange(first.takers, 1);
         second.in = second.out = first.out;
     }
@@ -316,7 +321,7 @@ Status samples_check(const NetSpec& spec, const Samples& samples) {
     return {};
 }
 
-uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // no element's draw has the number ~0
+uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // ~0: a number that no element's draw has
     const Philox bits = random4(Purpose::dropout, seed, with, ~0u);
     return uint64_t{bits[1]} << 32 | bits[0];
 }

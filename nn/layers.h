@@ -39,9 +39,8 @@ struct Layer {
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
     uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows
     uint64_t weights = 0, biases = 0;          // elements
-    // Running mean [C] and second moment [C] of batch norm.  They are at the end of the flat vector, behind all that is learnt, in a bucket
-    // of their own: a block's "gradient" of them is the sum over its samples of what it finds, so the mini-batch's mean comes out of the
-    // exact sum as a gradient does, and every node moves its statistics by the same bits.
+    // Running mean [C] and second moment [C] of batch norm, at the end of the flat vector in a bucket of their own.  A block hands in sums
+    // over its samples in the place of a gradient, so all nodes move them by the same bits.
     uint64_t statistics = 0, statistics_offset = 0;
     uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and that add adds
     uint32_t takers = 0;                   // how many layers take its output
@@ -51,21 +50,20 @@ struct Layer {
 /// Checks the whole list.  Error: names the layer and both shapes.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers);
 
-/// Of a net that is to learn from blocks of so many samples.  Error: batch norm of one value a channel, which gives its bias whatever
-/// comes, and no gradient, so that layers before it would never learn.
+/// For blocks of so many samples.  Error: batch norm of one value a channel, whose output is its bias and whose gradient is 0.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
 /// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from
 /// the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes);
 
-/// A ReLU just before max pooling is run after it: the values and gradients are the same and there are fewer of them.
+/// Moves a ReLU just before max pooling behind it: the result is the same, of fewer values.
 void layers_pool_first(std::vector<Layer>& layers);
 /// By layer: the bucket that is complete once its gradient is; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout);
 /// Error: of samples that do not fit the net's input, or a label beyond its classes.
 Status samples_check(const NetSpec& spec, const Samples& samples);
-/// Keys of dropout's draws: seed, then layer (its number in the list), then step.
+/// The key of dropout's draws is mixed from seed, layer (its number in the list) and step, in this order.
 uint64_t dropout_mixed(uint64_t seed, uint64_t with);
 
 }   // namespace gradcast

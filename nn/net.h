@@ -17,7 +17,7 @@
 
 namespace gradcast {
 
-/// One layer of a net as a user writes it.  Fields that a kind does not use stay at their defaults.
+/// One layer of a net in a job file.  Fields that a kind does not use stay at their defaults.
 struct LayerSpec {
     std::string kind = {};                      // one of layer_kinds()
     std::string name = {};                      // for errors, exports and `from`; empty: kind and number ("conv2")
@@ -25,7 +25,7 @@ struct LayerSpec {
     uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool, average_pool (stride 0 for pooling means its kernel)
     bool ceil = false;                          // pooling: a last window that is partly outside counts too
     bool bias = true;                           // conv, inner_product
-    double rate = 0;                            // dropout: the share of elements that become 0, in steps of 2^-16
+    double rate = 0;                            // dropout: the share of elements that become 0, in units of 2^-16
     std::string from = {};                      // an earlier layer: add adds its output, any other kind takes that as its input
 };
 struct NetSpec {
@@ -37,7 +37,7 @@ struct NetSpec {
 };
 /// One of preset_names() for samples of that shape.  Error: the nearest, and all of them.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
-/// Names of all kinds of layers / presets, for errors.
+/// All names, for errors.
 std::span<const char* const> layer_kinds();
 std::span<const char* const> preset_names();
 
@@ -47,25 +47,24 @@ struct GradientSink {
     virtual ~GradientSink() = default;
     virtual Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient) = 0;
     virtual void loss(uint32_t lane, BlockId block, double sum) = 0;   // over the block's samples; before the first bucket
-    /// Wants gradients where they are: of a net on a GPU the buffer has `device` alone then, complete once what the lane's codec stream
-    /// waits for is (runtime/core/cuda/device.h), and valid until all that is enqueued there is done.
+    /// Takes gradients on the device: a GPU's buffers have `device` alone then.  They are complete for work in the lane's codec stream
+    /// (runtime/core/cuda/device.h), and valid until the work enqueued there is done.
     virtual bool on_device() const { return false; }
-    /// Of sinks that are on_device(), before a block: true if a codec of that device has been told what becomes of each bucket
-    /// (DeviceWords::begin), which is then done as part of the block.  bucket() is called all the same.
+    /// Of sinks that are on_device(), before a block: true if a codec of that device knows each bucket's destination
+    /// (DeviceWords::begin); quantising is then part of the block.  bucket() is called all the same.
     virtual bool begin(uint32_t lane, BlockId block, Status* status) {
         (void)lane, (void)block, (void)status;
         return false;
     }
-    /// bucket() of gradients that are computed as they are taken.  False: none was, and bucket() gets the whole.  Large gradients are
-    /// offered so, because they would travel to memory and back.
+    /// bucket() of a large gradient that is computed piece by piece as it is taken.  False: none was taken, and bucket() gets the whole.
     virtual bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) {
         (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
 };
 
-/// Gets how long each layer's passes take: on the lane, after each.  `input` is what is done to the samples before layer 0; a layer that
-/// was computed together with another has no passes of its own.
+/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  A layer that is computed
+/// with another has no passes of its own.
 struct Layer;   // nn/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
@@ -77,26 +76,26 @@ struct NetTrace {
 
 struct Optimiser;   // nn/optimiser.h
 
-/// A bucket's sum and what one unit of it is worth in each of the bucket's groups.
+/// A bucket's sum, and the value of one unit in each of the bucket's groups.
 struct BucketSum {
     Sum sum;
     std::span<const double> units;
 };
 
-/// What convolutions and inner products multiply.  They add up in float; parameters and gradients are float.  tf32 (GPUs alone): float cut
-/// to 10 bits behind the point.  On GPUs bf16 is what flows between all layers, too.
+/// The factors of convolutions and inner products.  Sums, parameters and their gradients are float.  tf32 (GPUs alone): float with 10 bits
+/// of fraction.  On GPUs bf16 flows between all layers.
 enum class Precision : uint8_t { f32, bf16, tf32 };
-/// In the order of Precision, for job files; and the one of such a name.
+/// Names in job files, in the order of Precision; and the precision of a name.
 std::span<const char* const> precision_names();
 Precision precision_of(std::string_view name);
 
 struct NetConfig {
     uint32_t lanes = 1;
-    uint32_t samples_max = 0;   // of one evaluation batch (any size up to it will do), and of a block when block_sizes is empty
-    /// Every size that block() will get; kernels are made for these alone.  Empty: samples_max and one less, as the blocks of a
-    /// mini-batch differ by one sample at most.  evaluate() takes the smallest size made that holds its batch.
+    uint32_t samples_max = 0;   // the most of an evaluation batch, and of a block if block_sizes is empty
+    /// All sizes of blocks; kernels are made for these alone.  Empty: samples_max and one less, as the blocks of a mini-batch differ by one
+    /// sample at most.
     std::vector<uint32_t> block_sizes = {};
-    uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float32
+    uint64_t bucket_bytes = 64 * 1024;   // a bucket is closed when it has at least that many bytes of float
     uint64_t seed = 1;
     Precision precision = Precision::f32;   // on CPUs bf16 needs Isa::avx512_bf16 or Isa::amx
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
@@ -109,39 +108,37 @@ struct Net {
     virtual const char* kernels() const = 0;   // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
     /// Digest of the kernels that a library has chosen, for all sizes of blocks; 0 where none chooses.
     virtual uint64_t engines() const { return 0; }
-    /// [layout.elements]; after writing call refresh().  Where they are on a device, a copy that the call brings up to date.  No block
-    /// runs.
+    /// [layout.elements]; after writing call refresh().  Of a device: a copy, which the call updates.  No block may run.
     virtual std::span<float> parameters() = 0;
-    /// digest64(parameters()), taken where they are.
+    /// digest64(parameters()), computed on the device.
     virtual uint64_t digest() { return digest64(parameters()); }
-    virtual void refresh() = 0;   // parameters changed from outside: rebuild what kernels keep of them
-    /// Forward and backward of one block.  Lane `lane` only; the gradient has the same bits whatever the lane, the other lanes and the
-    /// number of threads.
+    virtual void refresh() = 0;   // parameters were written: copies for kernels are made anew
+    /// Forward and backward pass of one block, on the thread of that lane.  The gradient's bits do not depend on the lane, other lanes or
+    /// the number of threads.
     virtual Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) = 0;
-    /// How many blocks, of any size planned, a lane does best to compute at a time: where it is more than one, they share what is read of
-    /// the weights.
+    /// The most blocks for one call of blocks(): several blocks share the reads of the weights.
     virtual uint32_t together() const { return 1; }
     /// block() of up to together() blocks of a step, all of the same mean and std.  The gradients have the same bits, as long as parameters
-    /// are finite (0 times Inf may be left out for one block and not for several).
+    /// are finite: 0 times Inf may count as 0.
     virtual Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
         for (const Block& each : all) GC_TRY(block(lane, each.id, each.samples, sink));
         return {};
     }
-    /// block() of that step returns Code::cancelled between two layers.  The latest call counts: cancel(no_step) allows every step again.
-    /// Any thread.
+    /// block() of that step returns Code::cancelled between two layers, until the next call: cancel(no_step) allows every step.  Any
+    /// thread.
     virtual void cancel(StepId step) = 0;
     static constexpr StepId no_step = ~StepId{0};
-    /// Of all blocks from now on; null, as it begins: no clock is read.  Between blocks only; it must live as long as they are computed.
-    /// Meanwhile gradients are not offered in pieces, so that each pass has a time of its own.
+    /// Of all blocks from now on; null: no clock is read.  Between blocks only.  Traced gradients are not offered in pieces, so that each
+    /// pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
-    /// Forward only: how many samples are right, the sum of their losses and, where `predicted` is not null, the class of each.
+    /// Forward only: the number of right samples, the sum of losses and, if `predicted` is not null, the class of each.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
     /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that
     /// of the parameters and, behind them, of the optimiser's state as they are now.  Trainer thread, which shares the work with the lanes;
     /// no block running.
     virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
 };
-/// How many of its blocks each lane computes at a time, such that all lanes have about as many.
+/// How many blocks a lane computes at a time, so that all lanes have about as many.
 inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {
     auto shares = [](uint32_t count, uint32_t size) { return (count + size - 1) / size; };
     return std::max(shares(blocks, lanes * std::max(shares(blocks, lanes * net.together()), 1u)), 1u);
@@ -151,9 +148,9 @@ inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
 Status net_cpu_ready(Net& net);
 
-/// Fixes the instruction set of this process's kernels (oneDNN), once and before the first net is planned: bits differ between levels.
-/// Those of float are the same from avx512 on but for what amx multiplies (nn/README.md); avx512_bf16 matters to Precision::bf16 alone.
-/// Error: this CPU lacks it, or it comes too late.  Not called: whatever this CPU has.
+/// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
+/// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/README.md).  Error: this CPU lacks it, or it
+/// comes too late.  Not called: the best that this CPU has.
 Status nn_isa(Isa isa);
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)

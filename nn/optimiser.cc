@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<const char*, 2> kinds = {"sgd", "adam"};
 constexpr std::array<const char*, 3> schedules = {"constant", "step", "cosine"};
 
-// The C library's pow and cos take other ways on other CPUs, and models must not.
+// The C library's pow and cos have other bits on other CPUs.
 double power(double base, uint64_t exponent) {
     double result = 1;
     for (; exponent; exponent >>= 1, base *= base)

@@ -16,18 +16,17 @@ struct OptimiserConfig {
     bool nesterov = false;                               // sgd
     double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam
     std::string schedule = "constant";                   // "constant", "step", "cosine"
-    uint32_t warm_up = 0;                                // steps in which the rate grows to what the schedule says
-    uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay` once more
+    uint32_t warm_up = 0;                                // steps in which the rate grows to the schedule's
+    uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay`
     double decay = 0.1, lr_end = 0;                      // cosine: ends at lr_end
     uint64_t steps = 0;                                  // cosine: of the whole job
 };
 struct Optimiser {
     virtual ~Optimiser() = default;
-    /// Before the buckets of a step.  Rates and corrections depend on its number alone, so a step that is repeated repeats them.
+    /// Before the buckets of a step.  Rates and corrections depend on its number alone.
     virtual void step(StepId step) = 0;
-    /// w[i] and its state from gradient[i], i in [offset, offset + count).  Element by element, so the grouping changes no bit.  Any
-    /// thread; several at a time in ranges of their own.  Returns the digest of what it has written: digest64(w, offset), and its part of
-    /// digest(elements).
+    /// Updates w[i] and its state from gradient[i], i in [offset, offset + count), element by element.  Any thread; several at a time in
+    /// disjoint ranges.  Returns the digest of what it has written: digest64(w, offset), and its part of digest(elements).
     virtual uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
     /// All state, float32: momentum [elements]; m, v [2, elements] of adam; or empty.  Trainer thread; a copy where the state is on a
     /// device.
@@ -38,10 +37,10 @@ struct Optimiser {
 };
 /// SGD: v <- momentum v + (g + weight_decay w);  w <- w - lr v.   (Sutskever et al. 2013 as PyTorch writes it; so is Nesterov's.)
 /// Adam: Kingma and Ba 2015, weight_decay added to the gradient.
-/// Error: of a configuration that cannot be meant, naming the key.
+/// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);
 Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
-/// What Adam's update of one step multiplies by.
+/// The factors of Adam's update in one step.
 AdamStep adam_step(const OptimiserConfig& config, StepId step);
 /// The learning rate of one step.  Only sums, products and quotients, so every CPU and C library gives the same bits.
 double learning_rate(const OptimiserConfig& config, StepId step);

@@ -1,5 +1,5 @@
-// Nets by name, each a list of layers in the form that users write too (sizes: LeCun et al. 1998 with ReLU and max pooling; the CSSGD
-// paper's DNN and CNN).
+// Nets by name, each a list of layers in the form of a job file (sizes: LeCun et al. 1998 with ReLU and max pooling; the CSSGD paper's DNN
+// and CNN).
 #include <algorithm>
 #include <array>
 
@@ -20,7 +20,7 @@ LayerSpec pool(const char* kind, uint32_t kernel, uint32_t stride) {
 LayerSpec relu() { return {.kind = "relu"}; }
 LayerSpec norm() { return {.kind = "batch_norm"}; }
 LayerSpec dropout(double rate) { return {.kind = "dropout", .rate = rate}; }
-/// A convolution with batch norm, which has the bias, and ReLU.
+/// A convolution without bias, batch norm and ReLU.
 void unit(NetSpec& spec, uint32_t kernel, uint32_t outputs, uint32_t pad = 0) {
     spec.layers.insert(spec.layers.end(), {conv(kernel, outputs, pad), norm(), relu()});
     spec.layers.end()[-3].bias = false;
@@ -92,8 +92,8 @@ Status nin(NetSpec& spec) {
     return {};
 }
 
-// The residual net of nine layers with weights that speed records on CIFAR-10 began with (Page 2018), pooling before its last layer to one
-// pixel: 6,573,130 parameters learnt with C = 3 and 10 classes.
+// Page's residual net of nine layers with weights (2018), pooling to one pixel before its last layer: 6,573,130 parameters with C = 3 and
+// 10 classes.
 Status resnet9(NetSpec& spec) {
     GC_TRY(square_32("resnet9", spec));
     auto residual = [&](const char* name, uint32_t outputs) {

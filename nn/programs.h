@@ -1,4 +1,4 @@
-// What the nets of all devices share: kernels are made for a few sizes of blocks, and each size builds its layers one after the other.
+// Shared by the nets of all devices: kernels are made for a few sizes of blocks, and each size builds its layers one after the other.
 #pragma once
 #include <algorithm>
 #include <set>
@@ -7,10 +7,10 @@
 
 namespace gradcast {
 
-/// What is made for blocks of one size; devices add theirs.
+/// Made for blocks of one size; each device adds its own fields.
 struct ProgramSize {
     uint32_t samples = 0;
-    bool training = false;   // false: for evaluating alone
+    bool training = false;   // false: evaluation only
 };
 /// Ascending.
 inline std::vector<ProgramSize> program_sizes(const NetConfig& config) {
@@ -24,7 +24,7 @@ inline std::vector<ProgramSize> program_sizes(const NetConfig& config) {
     return all;
 }
 
-/// Of a block the one of its size; of an evaluation the smallest that holds it.
+/// For a block the program of its size; for an evaluation the smallest that holds it.
 template <typename Program>
 Status program_find(std::vector<Program>& programs, uint32_t samples, bool training, Program** found) {
     const auto at = std::find_if(programs.begin(), programs.end(), [&](const Program& each) {

@@ -11,7 +11,7 @@ namespace gradcast {
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters) {
     GC_ASSERT(parameters.size() == layout.elements);
     std::vector<Layer> layers;
-    GC_ASSERT(layers_check(spec, &layers).ok());   // the layout comes from this very spec
+    GC_ASSERT(layers_check(spec, &layers).ok());   // the layout was made from this spec
     uint64_t number = 0;
     for (const Layer& layer : layers) {
         if (layer.parameters() == 0) continue;

@@ -1,10 +1,8 @@
 // Batch norm (Ioffe, Szegedy 2015) by channel, with the statistics of the block:
 //     y = weight (x - mean) / sqrt(variance + 1e-5) + bias,   mean and variance over samples and pixels of the block.
 //
-// Evaluation takes running statistics, which are part of the flat vector (nn/layers.h): the block hands in, as if it were a gradient, the
-// sum over its samples of each channel's mean and second moment, and apply() moves the running ones a tenth of the way towards the
-// mini-batch's. That is the mean and the variance over the whole mini-batch, the same bits on all nodes, whatever the blocks were computed
-// by.
+// Evaluation takes running statistics, which are part of the flat vector (nn/layers.h).  A block hands in, as a gradient, the sum over its
+// samples of each channel's mean and second moment; apply() moves the running ones a tenth of the way towards the mini-batch's.
 #include <cmath>
 
 #include "nn/cpu/build.h"
@@ -59,7 +57,10 @@ Status batch_norm(Build& b) {
                 v.inverse[c] = static_cast<float>(1 / std::sqrt(std::max(statistics[channels + c] - mean * mean, 0.0) + epsilon));
             }
         }
-        for (uint32_t c = 0; c < channels; ++c) v.scale[c] = frame.at(weight)[c] * v.inverse[c], v.shift[c] = frame.at(bias)[c];
+        for (uint32_t c = 0; c < channels; ++c) {
+            v.scale[c] = frame.at(weight)[c] * v.inverse[c];
+            v.shift[c] = frame.at(bias)[c];
+        }
         kernels.channel_affine(frame.at(y.value), frame.at(x.value), v.mean, v.scale, v.shift, shape);
         return Status{};
     });

@@ -29,8 +29,10 @@ Status Call::run(const Frame& frame) const {
 }
 
 void Build::begin(uint32_t size, bool backward) {
-    samples = size, training = backward;
-    kept_ = 0, odd_ = false;
+    samples = size;
+    training = backward;
+    kept_ = 0;
+    odd_ = false;
     activation = other = {};
 }
 
@@ -39,7 +41,10 @@ dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes, dnnl_data
     int count = 0;
     for (uint64_t size : sizes) dims[count++] = static_cast<dnnl_dim_t>(size);
     dnnl_dim_t stride = 1;
-    for (int i = count - 1; i >= 0; --i) strides[i] = stride, stride *= dims[i];
+    for (int i = count - 1; i >= 0; --i) {
+        strides[i] = stride;
+        stride *= dims[i];
+    }
     dnnl_memory_desc_t desc;
     GC_ASSERT(dnnl_memory_desc_init_by_strides(&desc, count, dims, type, strides) == dnnl_success);
     return desc;
@@ -77,7 +82,7 @@ uint32_t Build::input_width() const {
     return dnnl_memory_desc_equal(&activation.value.desc, &eight) ? 8 : 16;
 }
 
-// Scratch memory is the caller's, so that it comes from the arena and lanes do not share it.
+// Scratch memory is the caller's: it comes from the arena, and lanes do not share it.
 Build::Attributes Build::attributes() {
     dnnl_primitive_attr_t made = nullptr;
     GC_ASSERT(dnnl_primitive_attr_create(&made) == dnnl_success &&
@@ -127,7 +132,7 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
 }
 
 Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
-    if (from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd) {   // activations, of as many samples as a frame has
+    if (from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd) {   // activations of a frame's samples
         const dnnl_dim_t* const dims = from.desc.dims;
         const Shape shape{static_cast<uint32_t>(dims[1]), static_cast<uint32_t>(dims[2]), static_cast<uint32_t>(dims[3])};
         const dnnl_memory_desc_t flat = plain({samples, shape.C, shape.H, shape.W}), beside = side_by_side(samples, shape);
@@ -164,7 +169,10 @@ Tensor Build::kept(const dnnl_memory_desc_t& desc) {
 
 Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
-    if (made.learns) made.gradient = allocate(odd_ ? Place::odd : Place::even, desc, 0), odd_ = !odd_;
+    if (made.learns) {
+        made.gradient = allocate(odd_ ? Place::odd : Place::even, desc, 0);
+        odd_ = !odd_;
+    }
     return made;
 }
 

@@ -1,6 +1,6 @@
-// How a net on the CPU is put together.  Everything is decided before the first step: for each size of block every layer appends operations
-// to lists, with all memory at fixed places; a step then only walks the lists.  A tensor is a oneDNN descriptor and a place; an operation
-// is a oneDNN primitive or a function of our own.
+// How a net on the CPU is put together, all before the first step: for each size of block every layer appends operations to lists, with all
+// memory at fixed places; a step walks the lists.  A tensor is a oneDNN descriptor and a place; an operation is a oneDNN primitive or an
+// own function.
 #pragma once
 #include <dnnl.h>
 
@@ -50,19 +50,19 @@ struct Frame {
     uint32_t lane = 0;
     dnnl_stream_t stream = nullptr;
     std::array<std::byte*, place_count> base{};
-    std::span<const Block> blocks;   // whose samples lie one behind the other
-    uint32_t samples = 0;            // that operations compute: those of the blocks or, of a net that computes one at a time, its size
-    bool training = false;           // blocks, not an evaluation
-    int32_t* predicted = nullptr;    // results of the loss layer
+    std::span<const Block> blocks;                  // whose samples lie one behind the other
+    uint32_t samples = 0;                           // of the blocks; without blocks together, the program's size
+    bool training = false;                          // blocks, not an evaluation
+    int32_t* predicted = nullptr;                   // results of the loss layer
     std::array<double, together_most> loss{};       // by block
     std::array<uint32_t, together_most> begins{};   // by block: its first sample
     uint32_t right = 0;
-    // The block whose gradients of weights are computed.
-    uint32_t block = 0, first = 0, count = 0;   // its number here, and its samples
+    // The block whose gradients of weights are computed: its number in `blocks`, first sample and number of samples.
+    uint32_t block = 0, first = 0, count = 0;
 
     float* at(const Tensor& tensor) const { return reinterpret_cast<float*>(base[static_cast<size_t>(tensor.place)] + tensor.offset); }
     uint16_t* bf16_at(const Tensor& tensor) const { return reinterpret_cast<uint16_t*>(at(tensor)); }
-    /// Of what `most` samples have, what `samples` have.
+    /// Elements of `samples` samples, where `most` samples have `all`.
     uint64_t part(uint64_t all, uint32_t most) const { return samples == most ? all : all / most * samples; }
 };
 using Operation = std::function<Status(Frame&)>;
@@ -71,7 +71,7 @@ using Operation = std::function<Status(Frame&)>;
 struct Operations {
     std::vector<Operation> forward;
     std::vector<Operation> weights;                               // backward: dweight and dbias of one block, of layers that have them
-    std::function<GradientPart(Frame&, uint64_t first)> pieces;   // the same bit by bit: those from `first` on
+    std::function<GradientPart(Frame&, uint64_t first)> pieces;   // the same in pieces: that from element `first` on
     std::vector<Operation> data;                                  // backward: dinput, after `weights`
 };
 
@@ -79,10 +79,10 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool shared = false;      // others may read the value yet, so nobody may work in place; the gradient is this layer's alone
+    bool shared = false;   // other layers read the value later, so none works in place; the gradient is this layer's alone
 };
 
-/// A oneDNN primitive with its arguments, bound to the memory of every lane once.
+/// A oneDNN primitive with its arguments, bound once to the memory of every lane.
 struct Call {
     Primitive primitive;
     std::vector<std::pair<int, Tensor>> tensors;
@@ -95,7 +95,7 @@ struct Call {
 /// Copies of one layer's weights, shared by all sizes.
 struct WeightCopies {
     std::vector<Tensor> tensors;
-    std::optional<Tensor> packed[2];   // for our own kernels: forward, backward
+    std::optional<Tensor> packed[2];   // for own kernels: forward, backward
     std::vector<Operation> refresh;    // from the parameters
 };
 
@@ -114,10 +114,10 @@ public:
     Activation other;        // in: what add adds
     void begin(uint32_t size, bool backward);
 
-    uint32_t least = 0, most = 0;   // samples of the smallest block that this net will get, and of the largest
+    uint32_t least = 0, most = 0;   // samples of the net's smallest block and of its largest
     uint32_t together = 1;          // blocks that are computed together
-    bool tiled = false;             // by level(): some layer multiplies floats on AMX
-    /// Of the kernels of a layer that multiplies floats: amx where there is AMX and the layer has a use for it.
+    bool tiled = false;             // some layer multiplies floats on AMX
+    /// The level of a layer's float kernels: amx where there is AMX and `tiles`.
     Isa level(bool tiles) {
         tiles = tiles && isa() == Isa::amx;
         tiled |= tiles;
@@ -131,46 +131,46 @@ public:
     WeightCopies* copies = nullptr;
     const Layer* pool = nullptr;   // of a convolution (conv_few): the max pooling that is computed with it, and the ReLU behind that
 
-    /// Descriptors: canonical order (the last dimension moves fastest), or any order that oneDNN likes best.
+    /// Descriptors: canonical order (the last dimension moves fastest), and the order that oneDNN chooses.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
-    /// Of this layer's output, which stays bf16 only on its way to another convolution by oneDNN: all others take float.
+    /// Of this layer's output: bf16 only where oneDNN's convolutions alone read it, perhaps behind a ReLU.
     dnnl_data_type_t output_type() const;
-    /// 8 or 16 channels together, the order of our own kernels, and which of the two the input is brought to: 8 only where it comes so.
+    /// 8 or 16 channels together, for own kernels; input_width(): 8 where the input comes so, else 16.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }
     dnnl_memory_desc_t channels_last(const Shape& shape, dnnl_data_type_t of = dnnl_f32) const { return tagged(shape, dnnl_nhwc, of); }
     uint32_t input_width() const;
-    /// [N/16, C, H, W, 16]: where N is no multiple of 16, reorders fill up with zeros.
+    /// [N/16, C, H, W, 16]; reorders fill up with zeros.
     static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
-    /// That nn_isa() chose, or this CPU's.
+    /// As nn_isa() chose, or this CPU's.
     static Isa isa();
 
     /// `what` is for the error: "forward".
     Status describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd);
     static dnnl_memory_desc_t query(const Pd& pd, dnnl_query_t what) { return *dnnl_primitive_desc_query_md(pd.get(), what, 0); }
-    /// Appends an operation that runs the primitive; adds the scratch memory that it wants.
+    /// Appends an operation that runs the primitive, with its scratch memory.
     Status primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list);
     Status reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list);
 
-    /// Memory that lives until the backward pass, a gradient of an activation, memory of one lane for one operation after another.
+    /// Memory that lives until the backward pass.
     Tensor kept(const dnnl_memory_desc_t& desc);
+    /// A layer's output, with a gradient if `learns`.
     Activation flows(const dnnl_memory_desc_t& desc, bool learns);
-    /// For a layer that works in place: its input, where that comes in order `desc` and no other layer takes it; else a copy, whose
-    /// gradient `after` brings back.
+    /// For a layer that works in place: its input, if that has the order `desc` and no other reader; else a copy, whose gradient `after`
+    /// reorders back.
     Status in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Activation* activation);
     /// This layer's parameters and their gradient in canonical order.
     Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return {desc, place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place) const { return {plain({layer->biases}), place, (layer->offset + layer->weights) * sizeof(float)}; }
     /// The layer's weights in that order: the parameters themselves, or a copy that is refreshed once a step.
     Status weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor);
-    /// The same for our own kernels: `pack` writes that many floats.
+    /// The same for own kernels: `pack` writes that many floats.
     Tensor packed(bool backward, uint64_t floats, std::function<void(float*, Frame&)> pack);
     /// For one operation.
     Tensor scratch(uint64_t floats) { return allocate(Place::scratch, plain({floats}), 0); }
-    /// A tensor that is there in the order of have[0] (and perhaps in others), in order `desc`: one of `have`, or a copy that `list` makes.
+    /// A tensor in order `desc`: one of `have`, or a copy of have[0] that `list` makes.
     Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
-    /// Where a primitive writes what shall become `wanted` but comes in order `desc`: `wanted` itself, or memory that `after` reorders
-    /// from.
+    /// Where a primitive writes `wanted` in order `desc`: `wanted` itself, or memory that `after` reorders to it.
     Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
 
     std::array<uint64_t, place_count> bytes{};   // the most that any size needs
@@ -190,7 +190,7 @@ private:
 Status conv(Build& b);
 bool conv_wide_fits(const Build& b, const Layer& l);
 Status conv_wide(Build& b);
-/// Gradients of weights alone: Winograd's way in float takes 0.6 of the time of oneDNN's in bf16 on AMX for 5x5.
+/// Gradients of weights alone, in float: for 5x5, between oneDNN's other passes in bf16.
 bool conv_wide_weights_fits(const Layer& l);
 Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy);
 bool conv_few_fits(const Layer& l);

@@ -1,8 +1,8 @@
 // Convolution (cross-correlation) with bias:  y[n,k,p,q] = b[k] + sum over c,r,s of w[k,c,r,s] x[n,c, p stride + r - pad, q stride + s -
 // pad].
 //
-// Each pass takes the orders that its best kernel wants and has its tensors reordered: for few channels no order has good kernels for all
-// three, and the wrong one falls to oneDNN's reference code, a thousand times slower.
+// Each pass uses the order of its best oneDNN kernel and has its tensors reordered: for few channels no order has fast kernels for all
+// three passes.
 #include "nn/cpu/build.h"
 #include "nn/cpu/narrow.h"
 
@@ -39,7 +39,7 @@ Status conv(Build& b) {
     dnnl_memory_desc_t any_dy = Build::any(out, b.type), any_dw = Build::any(canonical, dnnl_f32);
     Tensor x2, dy2, dw;
     std::vector<Operation> after;
-    if (conv_wide_weights_fits(l)) {   // in bf16: in float all of it is conv_wide()'s
+    if (conv_wide_weights_fits(l)) {   // bf16 alone gets here: in float conv_wide() computes all passes
         GC_TRY(conv_wide_weights(b, x.value, y.gradient));
         dy2 = y.gradient;
     } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.spec.kernel == 1 && l.spec.stride == 1 && l.spec.pad == 0) {

@@ -1,6 +1,6 @@
 // Convolutions over 16 samples side by side: x [N/16, C, H, W, 16], y [N/16, K, P, Q, 16], stride 1, no padding, so P = H - R + 1.  A
-// vector holds one pixel of 16 samples (or of 8 or 4 of them), so that no number of channels is too small for it: oneDNN's kernels want 8
-// or 16.  Three builds of one file, with fused multiply-add where there is: each has bits of its own (nn_isa).
+// vector holds one pixel of 16 samples (or of 8 or 4), so the number of channels need not be a multiple of anything.  Three builds of one
+// file, with fused multiply-add where there is: each has bits of its own (nn_isa).
 #pragma once
 #include <cstdint>
 
@@ -16,23 +16,22 @@ struct Conv16Shape {
 };
 /// forward; backward_data without and with winners.
 enum class WeightOrder : uint8_t { forward, data, data_pooled };
-/// A max pooling 2x2 (and ReLU after it) is computed with the convolution before it, where P and Q are even: y and dy are [N/16, K, P/2,
-/// Q/2, 16] then, and so is `winners`, whose numbers say which of a window's places was taken (the first of equals, NaN before all), row by
-/// row.
+/// `pooled`: a max pooling 2x2 and a ReLU are computed with the convolution, whose P and Q must be even.  y, dy and `winners` are then
+/// [N/16, K, P/2, Q/2, 16]; a winner is the place in its window that was taken, row by row: the first of equals, NaN before all.
 struct Conv16Kernels {
-    /// Samples [N, elements] and side by side [N/16, elements, 16], where there are zeros for those that are none.
+    /// From samples [N, elements] to [N/16, elements, 16], filled up with zeros, and back.
     void (*beside)(float* to, const float* from, uint64_t elements, uint32_t samples);
     void (*apart)(float* to, const float* from, uint64_t elements, uint32_t samples);
-    /// The weights [K, C, R, S] in the order that a pass reads them, and how many floats that are.
+    /// Writes the weights [K, C, R, S] in a pass's order: packed() floats.
     uint64_t (*packed)(const Conv16Shape& shape, WeightOrder order);
     void (*pack)(float* packed, const float* w, const Conv16Shape& shape, WeightOrder order);
     void (*forward)(float* y, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
     void (*forward_pooled)(float* y, int32_t* winners, const float* x, const float* packed, const float* bias, const Conv16Shape& shape);
-    /// winners null: of forward.  The weights are in the order for that.  scratch: one group's dy with S-1 zeros at both ends of
-    /// each row, K P (Q + 2(S-1)) 16 floats.
+    /// winners: null without pooling; WeightOrder must be the same.  scratch: K P (Q + 2(S-1)) 16 floats, for one group's dy with S-1 zeros
+    /// at both ends of each row.
     void (*backward_data)(float* dx, const float* dy, const int32_t* winners, const float* packed, float* scratch,
                           const Conv16Shape& shape);
-    /// Floats of scratch that both want.  Samples that are none have dy = 0.
+    /// Floats of scratch that both need.  dy must be 0 for samples that fill up a group.
     uint64_t (*weights_scratch)(const Conv16Shape& shape);
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const Conv16Shape& shape);
     void (*backward_weights_pooled)(float* dw, float* db, const float* dy, const int32_t* winners, const float* x, float* scratch,

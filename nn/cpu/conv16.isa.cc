@@ -5,7 +5,7 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-// How much is computed at a time: what the registers hold.
+// Sizes of tiles, which the registers hold.
 #if defined(__AVX512F__)
 constexpr uint32_t pixels_most = 4, rows_most = 4, pooled_most = 6, pooled_rows_most = 5, looked_up_most = 6;
 #elif defined(__AVX2__)
@@ -14,10 +14,10 @@ constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_
 constexpr uint32_t pixels_most = 2, rows_most = 2, pooled_most = 2, pooled_rows_most = 1, looked_up_most = 1;
 #endif
 constexpr bool looks_up = width > 4;
-constexpr uint32_t channels_most = 6;    // at a time
-constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that stay in the first-level cache while all weights use them
+constexpr uint32_t channels_most = 6;    // of a tile
+constexpr uint64_t level1 = 16 * 1024;   // bytes of dy that are used by all weights before the next ones
 
-// bits: of each lane, whether it has the bits.  either: by lanes.  look_up: four[place], by lanes.
+// By lanes: bits: whether one of the bits is set.  either: a choice.  look_up: four[place].
 #define GC_INLINE inline __attribute__((always_inline))
 #if defined(__AVX512F__)
 typedef __mmask16 Mask;
@@ -28,7 +28,7 @@ GC_INLINE V either(Mask mask, const V& yes, const V& no) {
     return static_cast<V>(_mm512_mask_blend_ps(mask, static_cast<__m512>(no), static_cast<__m512>(yes)));
 }
 GC_INLINE V look_up(const float* four, const I& place) {
-    constexpr __mmask16 every = 0xffff;   // without masks, GCC 12 warns of what is in its own header
+    constexpr __mmask16 every = 0xffff;   // GCC 12 warns of its own header without masks
     const __m512 fours = _mm512_maskz_broadcast_f32x4(every, _mm_loadu_ps(four));
     return static_cast<V>(_mm512_maskz_permutevar_ps(every, fours, reinterpret_cast<__m512i>(place)));
 }
@@ -46,7 +46,7 @@ GC_INLINE V look_up(const float*, const I&) { return V{}; }
 #endif
 #endif
 
-/// What is used several times, or GCC loads it each time.
+/// A load that GCC does not repeat at each use.
 GC_INLINE V once(const float* from) {
     V v = load(from);
 #if defined(__AVX512F__)
@@ -55,21 +55,21 @@ GC_INLINE V once(const float* from) {
     return v;
 }
 
-/// Output channels are computed so many at a time: as many as there are registers, and evenly.
+/// Output channels of a tile: at most channels_most, and as even as possible.
 uint32_t tile_of(uint32_t outputs) {
     const uint32_t tiles = (outputs + channels_most - 1) / channels_most;
     return (outputs + tiles - 1) / tiles;
 }
 
-// ---- forward, and backward data: the same with turned weights ------------------------------------------------------------------
+// ---- forward; backward data is the same with turned weights --------------------------------------------------------------------
 
-/// Rows of planes: of what is written, of what is read, and the taps.  Weights [inputs][R][S][channels_most].
+/// One row of y and the rows of x that it is computed from.  Weights [inputs][R][S][channels_most].
 struct Strip {
     float* y;
     const float *x, *w, *bias;   // bias may be null
     uint64_t y_plane, x_plane, x_row;
     uint32_t pixels, inputs, first_row, end_row, R, S;
-    uint32_t zeros;   // so many pixels at both ends of each row read are 0
+    uint32_t zeros;   // pixels at both ends of each row of x that are 0
 };
 
 template <uint32_t channels, uint32_t pixels>
@@ -77,7 +77,7 @@ inline __attribute__((always_inline)) void tile(const Strip& t, uint64_t pixel) 
     V sum[channels][pixels], x[pixels];
     for (uint32_t k = 0; k < channels; ++k)
         for (uint32_t q = 0; q < pixels; ++q) sum[k][q] = all(t.bias ? t.bias[k] : 0.0f);
-    // Taps that meet zeros alone are left out.
+    // Leaves out taps that meet zeros alone.
     const uint32_t row = t.pixels + t.S - 1, last = static_cast<uint32_t>(pixel) + pixels - 1;
     const uint32_t first = t.zeros > last ? t.zeros - last : 0, end = least(t.S, row - t.zeros - static_cast<uint32_t>(pixel));
     for (uint32_t c = 0; c < t.inputs; ++c)
@@ -115,14 +115,15 @@ uint64_t packed(const Conv16Shape& s, WeightOrder order) {
     return (outputs + tile_of(outputs) - 1) / tile_of(outputs) * inputs * s.taps() * channels_most;
 }
 
-/// For look_up(): [R/2+1][S/2+1] distances from a window to a 2x2 tile of x; for each [K][C] four pixels' weights for each of four winners.
+/// For look_up(): for each distance [R/2+1][S/2+1] from a window to a 2x2 tile of x and each [K][C], four pixels' weights by winner.
 void pack_for_look_up(float* to, const float* w, const Conv16Shape& s) {
     for (uint32_t a = 0; a <= s.R / 2; ++a)
         for (uint32_t b = 0; b <= s.S / 2; ++b)
             for (uint64_t kc = 0; kc < uint64_t{s.K} * s.C; ++kc)
                 for (uint32_t pixel = 0; pixel < 4; ++pixel)
                     for (uint32_t place = 0; place < 4; ++place) {
-                        const uint32_t r = 2 * a + pixel / 2 - place / 2, t = 2 * b + pixel % 2 - place % 2;   // ~0 is out, too
+                        const uint32_t r = 2 * a + pixel / 2 - place / 2,
+                                       t = 2 * b + pixel % 2 - place % 2;   // wraps below 0, and is then not below R or S
                         *to++ = r < s.R && t < s.S ? w[(kc * s.R + r) * s.S + t] : 0.0f;
                     }
 }
@@ -186,7 +187,7 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
                                                     .zeros = 0});
 }
 
-/// Four accumulators for each channel: the places of one window.
+/// One window: four sums for each channel.
 struct Window {
     float* y;
     int32_t* winners;
@@ -252,8 +253,7 @@ void forward_pooled(float* y, int32_t* winners, const float* x, const float* w, 
             }
 }
 
-/// Backward data with pooling, where a register can look up: of a window's four products with a pixel of dx one is not 0, and its weight
-/// depends on the place that has won in this sample.
+/// Backward data with pooling: of a window's four products with a pixel of dx one is not 0; its weight depends on the sample's winner.
 struct Scatter {
     float* dx;
     const float *dy, *w;
@@ -306,7 +306,7 @@ void backward_data_pooled(float* dx, const float* dy, const int32_t* winners, co
             }
 }
 
-/// One row of dy as it was before pooling, from the pooled one: 0 but where a place has won.
+/// A row of dy before pooling from the pooled one: 0 but at the winners.
 void unpool(float* to, const float* dy, const int32_t* winners, uint32_t Q, int32_t odd_row) {
     for (uint32_t q = 0; q < Q; ++q, to += 32)
         for (uint32_t part = 0; part < 16; part += width, dy += width, winners += width) {
@@ -333,7 +333,7 @@ void backward_data(float* dx, const float* dy, const int32_t* winners, const flo
         }
         for (uint32_t part = 0; part < 16; part += width)
             for (uint32_t c = 0; c < s.C; c += step)
-                for (uint32_t h = 0; h < s.H; ++h)   // from dy's rows h - (R-1) .. h, as far as there are
+                for (uint32_t h = 0; h < s.H; ++h)   // from those of dy's rows h - (R-1) .. h that exist
                     strip_of(least(step, s.C - c),
                              {.y = dx + (uint64_t{g} * s.C + c) * x_plane + uint64_t{h} * s.W * 16 + part,
                               .x = scratch + (static_cast<int64_t>(h) - static_cast<int64_t>(s.R - 1)) * static_cast<int64_t>(row) + part,
@@ -354,13 +354,13 @@ void backward_data(float* dx, const float* dy, const int32_t* winners, const flo
 
 // ---- backward weights ------------------------------------------------------------------------------------------------------------
 
-/// Adds up dy of some channels times x of one, for taps of one row.
+/// Sums of dy of some channels times x of one, for taps of one row.
 struct Products {
     float* sum;
     const float *dy, *x;
     uint64_t sum_plane, dy_plane, x_row;
     uint32_t rows, Q;
-    bool add;   // to what is in sum
+    bool add;   // to what sum holds
 };
 
 template <uint32_t channels, uint32_t taps>
@@ -389,7 +389,7 @@ void products_of_row(Products t, uint32_t S) {
     for (; S > 0; --S, t.sum += 16, t.x += 16) products<channels, 1>(t);
 }
 
-/// In pairs eight apart, four apart …: the same in every build.
+/// The same order of additions in every build.
 float over_samples(const float* sums) {
     float s[8];
     for (uint32_t i = 0; i < 8; ++i) s[i] = sums[i] + sums[i + 8];
@@ -397,10 +397,10 @@ float over_samples(const float* sums) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/// Sums by place in the group.
+/// Floats of the sums by place in the group.
 uint64_t weights_scratch(const Conv16Shape& s) { return s.K * s.C * s.taps() * 16; }
 
-/// db, and dw from sums by place in the group.
+/// Computes db, and dw from the sums by place in the group.
 void weights_finish(float* dw, float* db, const float* dy, const float* scratch, uint64_t y_plane, const Conv16Shape& s) {
     const uint64_t weights = s.K * s.C * s.taps();
     uint64_t done = 0;
@@ -461,7 +461,7 @@ void backward_weights(float* dw, float* db, const float* dy, const float* x, flo
     weights_finish(dw, db, dy, scratch, y_plane, s);
 }
 
-/// The same with pooling: of each window's places x is taken where this sample's has won, so one product is left of four.
+/// The same with pooling: x is taken at each window's winner, so one product of four is left.
 struct PooledProducts {
     float* sum;   // of some taps of some rows
     const float *dy, *x;
@@ -489,7 +489,7 @@ void pooled_products(const PooledProducts& t) {
             const float* row[rows + 1];
             for (uint32_t r = 0; r <= rows; ++r) {
                 row[r] = from + r * t.x_row;
-                asm("" : "+r"(row[r]));   // or GCC keeps x for the next window, in registers that the sums need
+                asm("" : "+r"(row[r]));   // or GCC keeps x for the next window in registers that the sums need
             }
 #pragma GCC unroll 8
             for (uint32_t s = 0; s <= taps; ++s) {

@@ -1,5 +1,4 @@
-// Convolution of few channels, on kernels of our own (nn/cpu/conv16.h): oneDNN computes lenet5's two at a third of their speed.  Max
-// pooling and ReLU behind it are computed with it, where they fit: what is before them is never in memory.
+// Convolution of few channels, on own kernels (nn/cpu/conv16.h).  A max pooling and a ReLU behind it are computed with it where they fit.
 #include <cstring>
 
 #include "nn/cpu/build.h"
@@ -9,21 +8,24 @@
 namespace gradcast::cpu {
 namespace {
 
-/// Where the last group has 8 samples or fewer, half of each vector and more would be empty: its images are cut into 2 or 4 strips of
-/// rows, which stand side by side like samples.  With 4 samples strip i of sample n is at place 4 i + n.
+/// Images of a last group of 8 samples or fewer are cut into 2 or 4 strips of rows, which take the places of samples that do not exist.
+/// With 4 samples strip i of sample n is at place 4 i + n.
 struct Strips {
-    uint32_t count = 1;   // 1: images stay whole
-    Conv16Shape shape;    // of one group of strips, which share R - 1 rows of x with their neighbours
+    uint32_t count = 1;   // 1: images are not cut
+    Conv16Shape shape;    // of one group of strips; neighbours share R - 1 rows of x
 };
 Strips strips_of(const Conv16Shape& image, uint32_t samples, uint32_t window) {
     const uint32_t count = samples == 0 || samples > 8 ? 1 : samples > 4 ? 2 : 4;
     const uint32_t rows = (image.P() / window + count - 1) / count * window;   // of y, before pooling
     Strips strips{rows < image.P() ? count : 1, image};
-    if (strips.count > 1) strips.shape.groups = 1, strips.shape.H = rows + image.R - 1;
+    if (strips.count > 1) {
+        strips.shape.groups = 1;
+        strips.shape.H = rows + image.R - 1;
+    }
     return strips;
 }
 
-/// What is cut: planes of one group's images, their rows and those of a strip, from where a strip begins to where the next does.
+/// Planes of one group's images; rows of an image and of a strip; rows from a strip's beginning to the next one's.
 struct Cut {
     uint32_t strips, planes, rows, strip_rows, step, pixels;
     uint64_t image_floats() const { return uint64_t{planes} * rows * pixels * 16; }
@@ -31,8 +33,7 @@ struct Cut {
 };
 typedef float Four __attribute__((vector_size(4 * sizeof(float)), may_alias));
 
-/// Calls f with each row of each strip and the same of the images (null: beyond their end), for 4 samples at a time: pixels are 4 Fours
-/// apart.
+/// Calls f(row of a strip, the same row of the images or null beyond their end) for 4 samples at a time; pixels are 4 Fours apart.
 template <typename F>
 void each_row(const Cut& c, float* strips, float* images, F f) {
     const uint32_t places = 16 / c.strips;   // of a strip
@@ -47,14 +48,14 @@ void each_row(const Cut& c, float* strips, float* images, F f) {
             }
 }
 
-/// Beyond the images' end there are zeros.
+/// Rows beyond the images' end become 0.
 void cut(const Cut& c, float* strips, float* images) {
     each_row(c, strips, images, [end = c.pixels * 4](Four* to, const Four* from) {
         for (uint32_t i = 0; i < end; i += 4) to[i] = from ? from[i] : Four{};
     });
 }
 
-/// Where strips overlap they add up; places beyond a strip's become 0.
+/// Adds up overlapping rows; places of no sample become 0.
 void join(const Cut& c, float* images, float* strips) {
     std::memset(images, 0, c.image_floats() * sizeof(float));
     each_row(c, strips, images, [end = c.pixels * 4](const Four* from, Four* to) {

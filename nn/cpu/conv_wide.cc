@@ -1,4 +1,4 @@
-// Convolution of many channels, on kernels of our own (nn/cpu/wide.h): 3x3 and 5x5 Winograd's way, 1x1 on AMX.
+// Convolution of many channels, on own kernels (nn/cpu/wide.h): 3x3 and 5x5, and with AMX 1x1.
 #include "nn/cpu/build.h"
 #include "nn/cpu/wide.h"
 

@@ -1,7 +1,7 @@
 // Dropout (Srivastava et al. 2014), scaled in training so that evaluation leaves it out:  y = x / (1 - rate), or 0 with probability `rate`.
 //
-// The mask is keyed by (seed, layer, step, block, sample in the block, element), and elements are numbered as if 16 channels lay together
-// whatever order they come in, so it depends on no node, lane or kernel set.  It is drawn anew in the backward pass rather than kept.
+// The mask is keyed by (seed, layer, step, block, sample in the block, element); elements are numbered as if 16 channels lay together, so
+// it depends on no node, lane or kernel set.  The backward pass draws it again.
 #include <cmath>
 
 #include "nn/cpu/build.h"
@@ -25,7 +25,7 @@ Status dropout(Build& b) {
     auto drop = static_cast<uint32_t>(std::lround(l.spec.rate * 65536));
     drop = std::min(drop, 65535u);
     uint64_t layer_seed = dropout_mixed(b.seed, b.number);
-    // Of 8 channels two planes make the 16 whose numbers take turns.
+    // Two planes of 8 channels are numbered as the 16 channels that they are.
     uint32_t halves = !flat && width == 8 ? 2 : 1, planes = halves == 1 ? 1 : (l.in.C + 7) / 8;
     uint64_t plane = x.value.bytes() / sizeof(float) / b.samples / planes;
     auto run = [&kernels, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {

@@ -1,6 +1,5 @@
-// The three passes on AMX.  32 columns of the weights, by up to 512 terms, are a strip, which is split into parts while the strip before it
-// is multiplied by the samples' parts: both come from the second-level cache.  Gradients of weights multiply the parts of dy, 32 outputs at
-// a time, by those of all x, which are made once.
+// Inner products on AMX.  A strip is 32 columns of the weights by up to 512 terms; it is split into parts while the strip before it is
+// multiplied by the samples' parts.  Gradients of weights multiply the parts of dy, 32 outputs at a time, by those of all x.
 #include "nn/cpu/inner.h"
 #include "nn/cpu/tiles.h"
 
@@ -12,12 +11,12 @@ namespace GC_ISA {
 namespace {
 
 constexpr uint32_t most = 256, wide = 2 * side;   // samples; columns of a strip
-// Terms of one: turned, they lie side by side; straight, their rows share few sets of the caches.
+// Terms of a strip.  Of a straight matrix they are rows, which share few sets of the caches.
 constexpr uint32_t turned_terms = 512, straight_terms = 128;
 
 constexpr uint64_t strip_bytes = panels_bytes(wide, turned_terms), memory_bytes = panels_bytes(most, turned_terms) + 2 * strip_bytes;
 
-/// Parts of so many samples' terms: a's panels.
+/// Splits the samples' terms into panels of a with `rows` rows.
 void split_samples(uint8_t* to, const float* from, uint64_t stride, uint32_t samples, uint32_t rows, uint32_t terms) {
     const uint32_t chunks = blocks(terms, chunk), whole = terms / chunk;
     for (uint32_t n = 0; n < samples; ++n, from += stride) {
@@ -45,7 +44,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
         make_all(m, strip(0));
         for (uint32_t i = 0; i < strips; ++i) {
             const Strip now = strip(i), next = i + 1 < strips ? strip(i + 1) : Strip{};
-            const uint32_t chunks = now.chunks(), each = blocks(next.squares(), blocks(panels, 2) * chunks);   // steps in a pause
+            const uint32_t chunks = now.chunks(), each = blocks(next.squares(), blocks(panels, 2) * chunks);   // steps a call
             const float* const ahead = i + 2 < strips && !m.turned ? m.at(strip(i + 2).term, strip(i + 2).column) : nullptr;
             Maker maker(m, next, ahead);
             if (now.column == 0) split_samples(a, factor + now.term, terms, samples, rows, now.terms);
@@ -57,7 +56,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t terms, uint32_
                                .width = now.columns,
                                .add = add || now.term > 0},
                               a + panel * chunks * panel_bytes, now.to, {chunks}, [&]<uint32_t i>(std::integral_constant<uint32_t, i>) {
-                                  if (each == 1) return void(maker.step<i>());   // faster
+                                  if (each == 1) return void(maker.step<i>());
                                   for (uint32_t step = 0; step < each && maker.make(); ++step) {
                                   }
                               });
@@ -77,11 +76,11 @@ void backward_data(float* dx, const float* dy, const float* w, float* memory, co
 
 // ---- gradients of weights --------------------------------------------------------------------------------------------------------------
 
-constexpr uint32_t samples_most = 128;   // that are multiplied at a time
+constexpr uint32_t samples_most = 128;   // multiplied at a time
 
 uint64_t packed(const InnerShape& s) { return blocks(s.C, wide) * 2 * uint64_t{blocks(s.N, chunk)} * panel_bytes / sizeof(float); }
 
-/// Calls f(first sample, how many, their terms, strip's column, where its parts are).
+/// Calls f(first sample, their number, their terms, first column of the strip, its parts).
 template <typename F>
 void each_strip(float* memory, const InnerShape& s, F f) {
     uint8_t* at = reinterpret_cast<uint8_t*>(memory);
@@ -133,8 +132,11 @@ void backward_weights(float* dw, uint64_t apart, const float* dy, const float* i
 InnerKernels inner_kernels() {
     InnerKernels made = avx512::inner_kernels;
     made.memory = memory_bytes / sizeof(float);
-    made.forward_packed = forward_packed, made.backward_data = backward_data;
-    made.packed = packed, made.pack = pack, made.backward_weights = backward_weights;
+    made.forward_packed = forward_packed;
+    made.backward_data = backward_data;
+    made.packed = packed;
+    made.pack = pack;
+    made.backward_weights = backward_weights;
     return made;
 }
 

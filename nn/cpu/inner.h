@@ -1,6 +1,6 @@
 // Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Three builds of one file, and AMX; each is a kernel set of its own
-// (nn_isa).  A sample's y and dx are the same whatever other samples there are.  Terms whose x (forward_packed) or dy (backward) is 0 may
-// be left out: the sums are the same but for what 0 times Inf or NaN would have made of them, and the sign of a 0.
+// (nn_isa).  A sample's y and dx do not depend on the other samples.  Terms whose x (forward_packed) or dy (backward) is 0 may be left out,
+// so 0 times Inf or NaN may count as 0.
 #pragma once
 #include <cstdint>
 
@@ -12,8 +12,8 @@ struct InnerShape {
     uint32_t N, C, K;
 };
 struct InnerKernels {
-    uint32_t memory;   // floats, which the calls that take one may use
-    /// bias may be null.  For few samples or outputs; for more of both the second.  Each has bits of its own.
+    uint32_t memory;   // floats that `memory` of a call must have
+    /// bias may be null.  forward is for few samples or outputs, forward_packed for more; their bits differ.
     void (*forward)(float* y, const float* x, const float* w, const float* bias, const InnerShape& shape);
     void (*forward_packed)(float* y, const float* x, const float* w, const float* bias, float* memory, const InnerShape& shape);
     void (*backward_data)(float* dx, const float* dy, const float* w, float* memory, const InnerShape& shape);

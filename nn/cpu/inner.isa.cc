@@ -12,7 +12,7 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-// A tile: what the registers hold, rows by vectors; of matrices as they are, samples by outputs.
+// A tile: rows by vectors, and in forward() samples by outputs.
 #if defined(__AVX512F__)
 constexpr uint32_t rows = 6, columns = 4, samples = 6;
 #elif defined(__AVX2__)
@@ -23,12 +23,12 @@ constexpr uint32_t rows = 4, columns = 2, samples = 1;
 constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
 
-constexpr uint32_t cached = 128 * 1024;   // weights that stay in the second-level cache while all samples use them
+constexpr uint32_t cached = 128 * 1024;   // weights that fit the second-level cache
 
-/// How many of `left` come next, such that none is left to be computed alone.
+/// How many of `left` come next, so that none is left alone.
 uint32_t part(uint32_t left, uint32_t most = rows) { return left <= most ? left : left < 2 * most ? (left + 1) / 2 : most; }
 
-/// Some lanes of a register: those that a row's end leaves.
+/// The first lanes of a register, at the end of a row.
 struct Some {
     uint32_t count;
 #if defined(__AVX512F__)
@@ -51,7 +51,7 @@ struct Some {
 #endif
 };
 
-// ---- forward, of matrices as they are --------------------------------------------------------------------------------------------------
+// ---- forward, without packing ---------------------------------------------------------------------------------------------------------
 
 /// y of `height` samples and `count` outputs, at most `outputs` of them.
 template <uint32_t height, bool fetch>
@@ -59,14 +59,14 @@ void dots(float* y, const float* x, const float* w, const float* bias, uint32_t 
     typedef float Results __attribute__((vector_size(outputs * sizeof(float))));
     constexpr uint32_t sums = (height * outputs + width - 1) / width * width;
     const uint64_t C = s.C, whole = C / width * width;
-    const float* row[outputs];   // at the edge some twice, to be thrown away
+    const float* row[outputs];   // at the edge some twice, which are not stored
     for (uint32_t i = 0; i < outputs; ++i) row[i] = w + least(i, count - 1) * C;
     V sum[sums] = {};
     for (uint64_t c = 0; c < whole; c += width) {
         V weight[outputs];
         GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) {
             weight[i] = load(row[i] + c);
-            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);   // the next ones: each row is a page
+            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);
         }
         GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
             const V value = load(x + j * C + c);
@@ -83,7 +83,7 @@ void dots(float* y, const float* x, const float* w, const float* bias, uint32_t 
     }
     float results[sums], biases[outputs] = {};
     GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(sum + i));
-    if (bias && count == outputs) __builtin_memcpy(biases, bias, sizeof biases);   // in place: the call takes longer
+    if (bias && count == outputs) __builtin_memcpy(biases, bias, sizeof biases);   // a constant size needs no call
     else if (bias) __builtin_memcpy(biases, bias, count * sizeof(float));
     for (uint32_t j = 0; j < height; ++j, y += s.K) {
         Results result, each;
@@ -114,7 +114,7 @@ void forward(float* y, const float* x, const float* w, const float* bias, const 
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------------------------
 
-// Behind a ReLU half of the numbers are 0, and adding 0 times a row changes no sum: what is 0 for all rows of a tile is left out.
+// Terms that are 0 in all rows of a tile are left out.
 
 /// to[i][c] (+)= sum over the j listed of factor[i * factor_row + j * factor_term] from[j * from_row + c].
 struct Sums {
@@ -126,13 +126,13 @@ struct Sums {
     bool add;
 };
 
-/// So many columns; of the last vector some lanes alone.
+/// Of `vectors` registers of columns; whole: else the last one has `last` lanes.
 template <uint32_t height, uint32_t vectors, bool whole>
 void sums(const Sums& t, Some last) {
     auto get = [last](const float* from, uint32_t v) { return whole || v + 1 < vectors ? load(from) : last.load(from); };
     auto put = [last](float* to, const V& value, uint32_t v) { whole || v + 1 < vectors ? store(to, value) : last.store(to, value); };
     const uint64_t factor_row = t.factor_row, factor_term = t.factor_term;
-    V sum[height][vectors] = {};   // with what is there already they would be less exact
+    V sum[height][vectors] = {};   // starting at `to` would round more
     for (const uint16_t *j = t.list, *const end = j + t.terms; j < end; ++j) {
         const float *from = t.from + *j * t.from_row, *factor = t.factor + *j * factor_term;
         V value[vectors];
@@ -171,7 +171,7 @@ void run(const Sums& t, uint32_t height, uint32_t count) {
 
 uint32_t without_sign(float value) { return __builtin_bit_cast(uint32_t, value) << 1; }
 
-/// Lists those of `count` columns that are not 0 in all of some rows.
+/// Lists those of `count` columns that are not 0 in all `height` rows.
 uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t height, uint32_t count) {
     constexpr uint32_t some_most = 64;
     uint32_t terms = 0;
@@ -180,14 +180,17 @@ uint32_t not_zero(uint16_t* list, const float* from, uint64_t row, uint32_t heig
         uint32_t any[some_most] = {};
         for (uint32_t i = 0; i < height; ++i)
             for (uint32_t k = 0; k < some; ++k) any[k] |= without_sign(from[i * row + j + k]);
-        for (uint32_t k = 0; k < some; ++k) list[terms] = static_cast<uint16_t>(j + k), terms += any[k] != 0;
+        for (uint32_t k = 0; k < some; ++k) {
+            list[terms] = static_cast<uint16_t>(j + k);
+            terms += any[k] != 0;
+        }
     }
     return terms;
 }
 
 /// Columns of a strip.
 void copy(float* to, const float* from, uint32_t count) {
-    if (count == strip) __builtin_memcpy(to, from, strip * sizeof(float));   // in registers
+    if (count == strip) __builtin_memcpy(to, from, strip * sizeof(float));   // a constant size needs no call
     else __builtin_memcpy(to, from, count * sizeof(float));
 }
 
@@ -197,7 +200,7 @@ void copy(float* to, const float* from, uint32_t count) {
 /// of `strip` floats.
 template <typename Pack>
 void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t wide, bool add, const float* strip_memory, Pack pack) {
-    constexpr uint32_t most = 256;   // as many samples as there are lists for
+    constexpr uint32_t most = 256;   // samples at a time
     struct {
         uint32_t n, height, terms;
         uint16_t list[together];
@@ -209,7 +212,8 @@ void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t
             const uint32_t some = least(step, deep - j);
             for (uint32_t n = first, end = least(first + most, N); n < end; n += tiles[count++].height) {
                 auto& tile = tiles[count];
-                tile.n = n, tile.height = part(end - n);
+                tile.n = n;
+                tile.height = part(end - n);
                 tile.terms = not_zero(tile.list, factor + uint64_t{n} * deep + j, deep, tile.height, some);
             }
             for (uint32_t c = 0; c < wide; c += strip) {
@@ -227,14 +231,16 @@ void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t
                 for (uint32_t i = 0; i < count; ++i) {
                     const auto& tile = tiles[i];
                     for (uint32_t row = 0; row < tile.height; ++row) t.to[row] = to + uint64_t{tile.n + row} * wide + c;
-                    t.factor = factor + uint64_t{tile.n} * deep + j, t.list = tile.list, t.terms = tile.terms;
+                    t.factor = factor + uint64_t{tile.n} * deep + j;
+                    t.list = tile.list;
+                    t.terms = tile.terms;
                     run(t, tile.height, across);
                 }
             }
         }
 }
 
-/// to [inputs][strip] from so many rows of w [K, C].
+/// to [inputs][strip] from `down_all` rows of w [K, C].
 void turn_strip(float* to, const float* w, uint64_t C, uint32_t down_all, uint32_t inputs) {
     for (uint32_t i = 0; i < down_all; i += width)
         for (uint32_t c = 0; c < inputs; c += width) {
@@ -276,14 +282,15 @@ void pack(float* to, const float* x, const InnerShape& s) {
 
 constexpr uint32_t outputs_most = 64;   // at a time
 
-/// What tiles of outputs multiply by, one sample behind the other: in dy they are often 4096 bytes apart.
+/// Packs a tile's factors by sample, because in dy they are often 4096 bytes apart.
 template <uint32_t height>
 uint32_t outputs_of(float* factor, uint16_t* list, const float* dy, uint64_t K, uint32_t count) {
     uint32_t terms = 0;
     for (uint32_t n = 0; n < count; ++n, dy += K) {
         uint32_t any = 0;
         GC_UNROLL for (uint32_t i = 0; i < height; ++i) any |= without_sign(factor[n * height + i] = dy[i]);
-        list[terms] = static_cast<uint16_t>(n), terms += any != 0;
+        list[terms] = static_cast<uint16_t>(n);
+        terms += any != 0;
     }
     return terms;
 }

@@ -1,6 +1,6 @@
 // Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].
 //
-// Everything stays in canonical order.  Float is computed by kernels of our own; bf16 is oneDNN's.
+// All tensors are in canonical order.  Float has own kernels, bf16 is oneDNN's.
 #include <algorithm>
 
 #include "nn/cpu/build.h"
@@ -9,14 +9,13 @@
 namespace gradcast::cpu {
 namespace {
 
-constexpr uint32_t few_samples = 48, few_outputs = 16;     // packing weights takes longer than it saves
-constexpr uint32_t tiled_samples = 32, tiled_least = 12;   // AMX is faster from here on, and hardly slower for such a block alone
+constexpr uint32_t few_samples = 48, few_outputs = 16;     // below them weights are not packed
+constexpr uint32_t tiled_samples = 32, tiled_least = 12;   // AMX: of blocks computed together, of each block
 constexpr uint64_t tiled_weights = 128 * 1024;
-constexpr uint32_t tiled_rows = 64;   // that it computes together
-// Parameters whose gradient is offered in pieces: more than what is still in the second-level cache when all are there; of several blocks
-// more than what stays in the first-level cache until all have been added.
+constexpr uint32_t tiled_rows = 64;   // of a piece on AMX
+// Parameters from which a gradient is offered in pieces: more than the second-level cache keeps, with several blocks more than the first.
 constexpr uint64_t in_pieces_from = 256 * 1024, in_pieces_of_several = 32 * 1024;
-constexpr uint32_t piece = 32 * 1024;   // of them
+constexpr uint32_t piece = 32 * 1024;   // parameters
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
@@ -46,8 +45,8 @@ Status inner_float(Build& b) {
     });
     if (!b.training) return {};
 
-    // From the first rows to the last, nobody else being there between pieces: x of each block in another order, and the rows of a piece.
-    // Those are an odd number of lines apart, or all their beginnings would share a few sets of the first-level cache.
+    // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  Rows are an odd number of cache lines
+    // apart, or their beginnings would share a few sets of the first-level cache.
     const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);

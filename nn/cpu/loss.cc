@@ -26,7 +26,7 @@ Status loss(Build& b, Sample sample) {
                 auto label = static_cast<uint32_t>(samples.labels[n]);
                 auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
                 sample(std::span(row, classes), drow, label, best, frame.loss[block]);
-                frame.right += classes > 1 && best == label;                            // one output: a regression, where nothing is right
+                frame.right += classes > 1 && best == label;                            // one output: a regression
                 if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);   // of an evaluation, which is one block
                 if (drow) drow += classes;
             }

@@ -1,5 +1,5 @@
-// Some pixels at a time become tiles: b's lines are pairs of pixels of 16 channels of x, a's the same of dy, turned.  32 channels that lie
-// together are two tiles, of the even ones and the odd ones, which takes no weaving; their sums are woven once, at the end.
+// Tiles are made from up to 256 pixels at a time: b's lines are pairs of pixels of 16 channels of x, a's the same of dy, transposed.  32
+// channels are two tiles, of the even and of the odd ones; their sums are interleaved once, at the end.
 #include "nn/cpu/narrow.h"
 
 #include "nn/cpu/tiles.h"
@@ -14,7 +14,7 @@ typedef uint32_t U __attribute__((vector_size(64)));
 struct Lines {
     U even, odd;
 };
-/// Of the channels that `some` says, of two pixels (or of none: zeros).
+/// Of the channels in `some` of two pixels; a null pixel is 0.
 inline Lines lines(const uint16_t* first, const uint16_t* second, __mmask32 some) {
     const U a = (U)_mm512_maskz_loadu_epi16(first ? some : 0, first), b = (U)_mm512_maskz_loadu_epi16(second ? some : 0, second);
     constexpr __mmask32 upper = 0xaaaaaaaa;
@@ -22,7 +22,7 @@ inline Lines lines(const uint16_t* first, const uint16_t* second, __mmask32 some
             (U)_mm512_mask_blend_epi16(upper, (__m512i)(a >> 16), (__m512i)b)};
 }
 
-/// Calls f(line, lines) for the 32 pixels from `from` on, of which there are `pixels`.
+/// Calls f(line, lines) for 32 pixels from `from` on; from number `pixels` on they are 0.
 template <typename F>
 void each_line(const uint16_t* from, uint32_t pixels, uint64_t stride, __mmask32 some, F f) {
     for (uint32_t line = 0; line < side; ++line) {
@@ -40,7 +40,7 @@ void make_b(uint8_t* to, const uint16_t* x, uint32_t pixels, uint64_t stride, ui
     });
 }
 
-/// sums: of the even channels and of the odd ones, to which all pixels are added; or null.
+/// Adds all pixels to sums[0] (even channels) and sums[1] (odd ones), if not null.
 void make_a(uint8_t* to, V* sums, const uint16_t* dy, uint32_t pixels, uint64_t stride, uint32_t count) {
     alignas(64) float even[side][side], odd[side][side];
     V all[2] = {};
@@ -49,7 +49,10 @@ void make_a(uint8_t* to, V* sums, const uint16_t* dy, uint32_t pixels, uint64_t 
         all[0] += (V)(l.even << 16) + (V)(l.even & ~0xffffu);
         all[1] += (V)(l.odd << 16) + (V)(l.odd & ~0xffffu);
     });
-    if (sums) sums[0] += all[0], sums[1] += all[1];
+    if (sums) {
+        sums[0] += all[0];
+        sums[1] += all[1];
+    }
     transpose(reinterpret_cast<float*>(to), side, even[0], side);
     transpose(reinterpret_cast<float*>(to + tile_bytes), side, odd[0], side);
 }
@@ -75,7 +78,7 @@ void products(uint8_t* sums, const uint8_t* a, const uint8_t* b, uint32_t chunks
         tile_store<3>(sums + 3 * tile_bytes, 64);
 }
 
-/// Even and odd by turns, so many of them.
+/// Interleaves `count` values.
 void weave(float* to, const float* even, const float* odd, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) to[i] = i % 2 ? odd[i / 2] : even[i / 2];
 }

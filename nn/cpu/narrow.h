@@ -1,5 +1,4 @@
-// Gradients of the weights of 1x1 convolutions from bf16, on AMX: x [pixels, C], dy [pixels, K], the pixels of all samples one after the
-// other.  oneDNN's are three times slower.
+// Gradients of the weights of 1x1 convolutions from bf16, on AMX: x [pixels, C], dy [pixels, K], with the pixels of all samples.
 #pragma once
 #include <cstdint>
 

@@ -15,8 +15,8 @@ namespace gradcast {
 namespace cpu {
 namespace {
 
-// A block is computed by one thread whatever the machine has, because weight gradients differ between thread counts.  oneDNN looks at this
-// thread's OpenMP setting when it makes a kernel and when it runs it.
+// A block is computed by one thread, because weight gradients differ between thread counts.  oneDNN reads this thread's OpenMP setting when
+// it makes a kernel and when it runs it.
 class OneThread {
 public:
     OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -61,20 +61,20 @@ private:
     Status forward(const Program& program, Frame& frame, StepId step);
     void input(const Program& program, Frame& frame);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
-    /// The frame's gradients of weights are now those of that block, and the layer's go where those of block `place` are.
+    /// Gradients of weights are those of that block from now on; the layer's are written at the place of block `place`.
     void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
     Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
     bool sample_by_sample(std::span<const ProgramSize> sizes) const;
     void plan_gradients(Build& build);
-    /// Offers the layer's gradients bit by bit.
+    /// Offers the layer's gradients in pieces.
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(uint32_t lane, size_t layer);
-    /// Of one group, what a lane applies at a time.
+    /// A part of one group, which a lane applies at a time.
     struct Piece {
         uint32_t bucket, group;
         uint64_t offset, count;
-        uint64_t digest;   // when it has been applied
+        uint64_t digest;   // of the new values
     };
     void apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& from);
 
@@ -83,20 +83,20 @@ private:
     Layout layout_;
     std::vector<Layer> layers_;
     std::vector<bool> merged_;                // by layer: computed with the one before it
-    bool input_beside_ = false;               // the first layer wants 16 samples side by side
+    bool input_beside_ = false;               // the first layer reads 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
-    struct Gradients {                        // of one bucket, in a lane's memory for them
-        uint64_t first = 0, apart = 0;        // where those of the first block are, floats, and how far behind those of the next
+    struct Gradients {                        // of one bucket, in a lane's memory
+        uint64_t first = 0, apart = 0;        // floats: offset for the first block, and from one block to the next
     };
     std::vector<Gradients> gradients_;   // by bucket
-    std::vector<uint32_t> in_bucket_;    // by layer: where its gradient is; none: ~0
+    std::vector<uint32_t> in_bucket_;    // by layer: the bucket of its gradient; none: ~0
     bool statistics_ = false;            // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;   // by layer
-    std::vector<size_t> copied_;         // the layers that have any
+    std::vector<size_t> copied_;         // layers with copies
     std::vector<Piece> pieces_;
     std::vector<Program> programs_;   // ascending sizes
-    uint32_t together_ = 1;           // blocks computed at a time; where it is more than one:
-    Program all_;                     // for that many of the largest
+    uint32_t together_ = 1;           // blocks computed at a time; above 1:
+    Program all_;                     // for that many of the largest size
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
@@ -125,12 +125,11 @@ Status kernels_name(Precision precision, const char** name) {
     return {};
 }
 
-constexpr uint32_t together_samples = 128;              // more share what is read once for all no better
-constexpr uint64_t together_floats = 4 * 1024 * 1024;   // activations of a lane that may be there to compute blocks together
+constexpr uint32_t together_samples = 128;              // of blocks computed together
+constexpr uint64_t together_floats = 4 * 1024 * 1024;   // of a lane's activations, the most
 constexpr uint64_t apply_piece_most = 64 * 1024;        // elements
-constexpr uint64_t apply_chunk =
-    512;   // of them, turned to float at a time: with parameters and state a small part of the first-level cache
-constexpr uint64_t apply_alone = 128 * 1024;   // elements that are done before other threads have awoken
+constexpr uint64_t apply_chunk = 512;                   // elements that become float at a time, in the first-level cache
+constexpr uint64_t apply_alone = 128 * 1024;            // elements of a net that one thread updates
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
@@ -139,27 +138,30 @@ Status CpuNet::make(Build& build, Program& program) {
                                              : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
     program.layers.resize(layers_.size());
     std::vector<Activation> outputs;
-    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs, but for those that the next layer alone takes
+    std::vector<std::vector<Tensor>> parts(layers_.size());   // by layer: gradients from each of several readers
     auto take = [&](uint32_t from, uint32_t by) {
         if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
         Activation given = outputs[from];
-        given.shared = layers_[from].takers > 1 || from + 1 != by;   // layers in between write over what flows() gave
+        given.shared = layers_[from].takers > 1 || from + 1 != by;   // layers in between write over the gradient of flows()
         if (given.shared && given.learns) parts[from].push_back(given.gradient = build.kept(given.gradient.desc));
         return given;
     };
     for (uint32_t i = 0; i < layers_.size(); ++i) {
-        if (merged_[i]) {   // computed with the layer before it, whose output is already its own
+        if (merged_[i]) {   // computed with the layer before it
             outputs.push_back(outputs.back());
             continue;
         }
         build.pool = i + 1 < layers_.size() && merged_[i + 1] ? &layers_[i + 1] : nullptr;
-        build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i], build.copies = &copies_[i];
+        build.layer = &layers_[i];
+        build.number = i;
+        build.operations = &program.layers[i];
+        build.copies = &copies_[i];
         build.activation = take(layers_[i].input, i);
         if (layers_[i].other != Layer::none) build.other = take(layers_[i].other, i);
         GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
-    for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
+    for (size_t i = 0; i < layers_.size(); ++i) {   // the sum, before the output's layer
         if (parts[i].empty()) continue;
         auto sum = [this, to = outputs[i].gradient, from = parts[i]](Frame& frame) {
             uint64_t count = to.bytes() / sizeof(float);
@@ -173,11 +175,10 @@ Status CpuNet::make(Build& build, Program& program) {
     return {};
 }
 
-/// A layer's output and its input's gradient have the same bits for a sample whatever others there are, and gradients of weights can be had
-/// of some of them.
+/// A sample's bits do not depend on the others in the batch, and gradients of weights can be computed for some samples alone.
 bool CpuNet::sample_by_sample(std::span<const ProgramSize> sizes) const {
     uint64_t floats = layers_[0].in.elements();   // of a sample's activations
-    bool beside = false;                          // 16 samples lie side by side, so that blocks begin at multiples of 16
+    bool beside = false;                          // 16 samples lie side by side, so blocks must begin at multiples of 16
     for (uint32_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
         floats += layer.out.elements();
@@ -204,8 +205,7 @@ bool CpuNet::sample_by_sample(std::span<const ProgramSize> sizes) const {
 void CpuNet::plan_gradients(Build& build) {
     uint64_t floats = 0;
     for (const Bucket& bucket : layout_.buckets) {
-        // Of a layer whose gradient is offered in pieces only that of one block is ever there as a whole: it may be written over what the
-        // blocks before had behind theirs.
+        // A gradient that is offered in pieces exists as a whole for one block at a time, so blocks share its place.
         uint64_t behind = together_ > 1 ? bucket.count : 0;
         for (uint32_t i = 0; i < all_.layers.size(); ++i)
             if (bucket_of_layer_[i] == gradients_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
@@ -224,7 +224,8 @@ void CpuNet::plan_gradients(Build& build) {
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
     OneThread one;
     GC_ASSERT(config.lanes >= 1 && config.samples_max >= 1);
-    spec_ = spec, config_ = config;
+    spec_ = spec;
+    config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     layout_ = layers_layout(layers_, config.bucket_bytes);
     layers_pool_first(layers_);
@@ -252,7 +253,10 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)
-        if (size.training) build.least = std::min(build.least, size.samples), build.most = size.samples;
+        if (size.training) {
+            build.least = std::min(build.least, size.samples);
+            build.most = size.samples;
+        }
     for (const ProgramSize& size : sizes) {
         programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
@@ -260,7 +264,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     if (sample_by_sample(sizes)) together_ = std::clamp(together_samples / build.most, 1u, together_most);
     if (together_ > 1) {
         build.together = together_;
-        all_.samples = together_ * build.most, all_.training = true;
+        all_.samples = together_ * build.most;
+        all_.training = true;
         GC_TRY(make(build, all_));
     }
     if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
@@ -276,7 +281,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
         for (size_t place = 0; place < place_count; ++place)
             if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
-    arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
+    arena.plan("copies of weights", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
     return {};
 }
 
@@ -287,7 +292,8 @@ Status CpuNet::ready() {
             return fail(Code::node_memory, "oneDNN cannot make a stream");
         streams_.emplace_back(stream);
         Frame& frame = frames_.emplace_back();
-        frame.lane = lane, frame.stream = stream;
+        frame.lane = lane;
+        frame.stream = stream;
         for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
         frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
         frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
@@ -312,7 +318,7 @@ void CpuNet::input(const Program& program, Frame& frame) {
     Shape padded = layers_[0].in;
     float* image = frame.at(program.input);
     const uint64_t plane = uint64_t{padded.H} * padded.W, lines = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / lines;
-    // The padding is written every time: nothing in a lane's memory outlives its block.
+    // Padding is written for each block, as lanes' memory has other uses in between.
     if (spec_.pad && !input_beside_) std::fill_n(image, padded.elements() * frame.samples, 0.0f);
     uint32_t filled = 0;
     for (const Block& block : frame.blocks) {
@@ -358,7 +364,8 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
     const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
     input(program, frame);
     if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
-    frame.loss.fill(0), frame.right = 0;
+    frame.loss.fill(0);
+    frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
     for (size_t i = 0; i < layers_.size(); ++i) {
         if (cancelled(step)) return step_cancelled;
@@ -374,7 +381,9 @@ Buffer CpuNet::gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) 
 }
 
 void CpuNet::turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const {
-    frame.block = block, frame.first = frame.begins[block], frame.count = frame.blocks[block].samples.count;
+    frame.block = block;
+    frame.first = frame.begins[block];
+    frame.count = frame.blocks[block].samples.count;
     if (const uint32_t bucket = in_bucket_[layer]; bucket != ~0u)
         frame.base[static_cast<size_t>(Place::gradient)] =
             gradient_of(frame, bucket, place).host - layout_.buckets[bucket].offset * sizeof(float);
@@ -382,8 +391,7 @@ void CpuNet::turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place)
 
 Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken) {
     const uint32_t bucket = bucket_of_layer_[layer];
-    if (!operations.pieces || operations.weights.size() != 1 || trace_ || bucket == ~0u)
-        return {};   // what else there is would be left out
+    if (!operations.pieces || operations.weights.size() != 1 || trace_ || bucket == ~0u) return {};
     struct Pieces {
         const CpuNet& net;
         const Operations& operations;
@@ -395,11 +403,11 @@ Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& fram
                 net.turn_to(frame, block, layer, 0);
                 return operations.pieces(frame, first);
             }
-            const Buffer all = net.gradient_of(frame, bucket, block);   // the layer is the bucket's first; those behind it are there
+            const Buffer all = net.gradient_of(frame, bucket, block);   // the layer is the bucket's first; the others are complete
             return {all.as<float>() + first, all.bytes / sizeof(float) - first};
         }
     } const pieces{*this, operations, layer, bucket, frame};
-    auto piece = [&pieces](uint32_t block, uint64_t first) {   // one pointer, which a std::function takes without memory of its own
+    auto piece = [&pieces](uint32_t block, uint64_t first) {   // one pointer: a std::function of it allocates nothing
         return pieces(block, first);
     };
     Status status;
@@ -411,7 +419,10 @@ Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& s
     OneThread one;
     GC_ASSERT(lane < frames_.size() && all.size() >= 1 && all.size() <= together_);
     Frame& frame = frames_[lane];
-    frame.blocks = all, frame.predicted = nullptr, frame.training = true, frame.samples = 0;
+    frame.blocks = all;
+    frame.predicted = nullptr;
+    frame.training = true;
+    frame.samples = 0;
     Program* program = &all_;
     const StepId step = all[0].id.step;
     for (const auto& [id, samples] : all) {
@@ -449,9 +460,13 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     GC_TRY(program_find(programs_, samples.count, false, &program));
     Frame& frame = frames_[lane];
     const Block only{{}, samples};
-    frame.blocks = {&only, 1}, frame.samples = program->samples, frame.predicted = predicted, frame.training = false;
-    GC_TRY(forward(*program, frame, no_step - 1));   // no step's cancelling ends an evaluation
-    *right = frame.right, *loss = frame.loss[0];
+    frame.blocks = {&only, 1};
+    frame.samples = program->samples;
+    frame.predicted = predicted;
+    frame.training = false;
+    GC_TRY(forward(*program, frame, no_step - 1));   // a step that is never cancelled
+    *right = frame.right;
+    *loss = frame.loss[0];
     return {};
 }
 
@@ -465,7 +480,7 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
     piece.digest = 0;
     for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
         const uint64_t offset = piece.offset + i, word = offset - bucket.offset;
-        count = std::min(apply_chunk - offset % digest_row, piece.count - i);   // digests are fastest of whole rows
+        count = std::min(apply_chunk - offset % digest_row, piece.count - i);   // whole rows of the digest
         switch (sum.word) {
             case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
             case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
@@ -474,7 +489,7 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
         const std::span<float> values = parameters().subspan(offset, count);
         if (statistics_ && piece.bucket == 0) {
             for (uint64_t j = 0; j < count; ++j) values[j] += statistics_share * (gradient[j] - values[j]);
-            piece.digest += digest64(values, offset);   // the optimiser's state of them stays 0
+            piece.digest += digest64(values, offset);   // their optimiser state stays 0
         } else {
             piece.digest += optimiser.update(offset, values, {gradient, count});
         }
@@ -488,7 +503,7 @@ Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketS
         if (!alone) return lanes.run(static_cast<uint32_t>(items), task);
         for (uint32_t i = 0; i < items; ++i) task(0, i);
     };
-    struct Step {   // behind one pointer, which a std::function takes without memory of its own
+    struct Step {   // behind one pointer: a std::function of it allocates nothing
         CpuNet& net;
         Optimiser& optimiser;
         const std::span<const BucketSum> sums;
@@ -517,7 +532,7 @@ Status net_cpu_ready(Net& net) { return static_cast<cpu::CpuNet&>(net).ready(); 
 
 Status nn_isa(Isa isa) {
     if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));
-    // By name, not whatever there is: two machines would differ.
+    // Levels are named, so that machines agree.
     dnnl_cpu_isa_t wanted = dnnl_cpu_isa_sse41;
     switch (isa) {
         case Isa::portable: break;

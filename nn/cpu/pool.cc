@@ -1,6 +1,6 @@
 // Max pooling:  y[n,c,p,q] = max over r,s of x[n,c, p stride + r - pad, q stride + s - pad]; padding never wins, NaN always does.
 // The gradient goes to the first maximum.  Average pooling: the mean over the same window, of what is inside; the global one is a window
-// over the whole plane.  Own kernels (nn/kernels.h), because oneDNN's take as long as a convolution here.
+// over the whole plane.  On own kernels (nn/kernels.h).
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 

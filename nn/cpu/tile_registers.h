@@ -1,4 +1,4 @@
-// AMX's instructions, whose registers are numbers that are known when it is compiled.  (GCC's own take no template's parameters.)
+// AMX instructions with register numbers as template parameters, which GCC's intrinsics do not take.
 #pragma once
 #include <cstdint>
 
@@ -21,7 +21,7 @@ template <int sum, int a, int b>
 inline void tile_multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(a), "i"(b));
 }
-/// While there is one, this thread has tiles: 0 to 3 are sums and 4 and 5 parts of a, all of so many rows, 6 and 7 are parts of b.
+/// Configures this thread's tiles while it lives: 0 to 3 are sums and 4 and 5 parts of a, with `down` rows; 6 and 7 are parts of b.
 struct TileRegisters {
     explicit TileRegisters(uint32_t down) {
         alignas(64) struct {

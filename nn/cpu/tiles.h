@@ -1,13 +1,11 @@
 // Products of float matrices on AMX, for *.amx.cc alone.
 //
-// A float is the sum of three bf16, which are its first, second and last 8 binary digits.  A product of two floats is nine of bf16, of
-// which the three smallest are left out: 2^-22 of it at most, 2^-24 on average.  The other six take half of the time that AVX-512 needs.  A
-// tile instruction adds up 32 products before it touches the sum: sums are off by 0.8 to 1.6 times as much as those of float instructions
-// (1e-7 to 2.6e-7 of their root mean square).  Inf becomes NaN, and products below 2^-105 lose digits, as AMX takes
-// subnormal numbers for 0.
+// A float is the sum of three bf16: its first, second and last 8 binary digits.  A product of two floats is nine products of bf16, of which
+// the three smallest (2^-22 of it at most) are left out.  Inf becomes NaN, and products below 2^-105 lose digits: AMX reads subnormal
+// numbers as 0.
 //
-// A matrix is read in panels of 16 rows of a (or columns of b) by any number of terms; each chunk of 32 terms is a tile of 1 KiB a part:
-// a's lines are rows, b's are pairs of terms.  Terms j and j + 8 of 16 are a pair, so that neither has to be woven.
+// A matrix is read in panels of 16 rows of a (or columns of b).  Each chunk of 32 terms is a tile of 1 KiB for each part: a's lines are
+// rows, b's are pairs of terms.  Terms j and j + 8 of 16 are a pair, so that neither has to be interleaved.
 #pragma once
 #include "nn/cpu/transpose.h"
 
@@ -19,26 +17,28 @@
 namespace gradcast {
 namespace GC_ISA {
 
-constexpr uint32_t side = 16, chunk = 32, parts = 3, tile_bytes = 1024, panel_bytes = parts * tile_bytes;   // of a chunk
+constexpr uint32_t side = 16, chunk = 32, parts = 3, tile_bytes = 1024;
+constexpr uint32_t panel_bytes = parts * tile_bytes;   // of a panel's chunk
 constexpr uint32_t blocks(uint32_t count, uint32_t size) { return (count + size - 1) / size; }
-/// Of so many rows or columns.
+/// Bytes of the panels of `count` rows or columns.
 constexpr uint64_t panels_bytes(uint32_t count, uint32_t terms) {
     return uint64_t{blocks(count, side)} * blocks(terms, chunk) * panel_bytes;
 }
 
 // ---- floats in parts -------------------------------------------------------------------------------------------------------------------
 
-/// A line of each part's tile: a value of `first` and one of `second` are a pair.
+/// Writes a line of each part's tile; a pair is a value of `first` and one of `second`.
 inline __attribute__((always_inline)) void split(uint8_t* to, V first, V second, uint64_t part_stride = tile_bytes) {
     GC_UNROLL for (uint32_t part = 0; part < parts; ++part, to += part_stride) {
         typedef uint32_t U __attribute__((vector_size(64)));
         const U a = (U)first, b = (U)second;
         _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)(a >> 16), (__m512i)b));
-        first -= (V)(a & ~0xffffu), second -= (V)(b & ~0xffffu);
+        first -= (V)(a & ~0xffffu);
+        second -= (V)(b & ~0xffffu);
     }
 }
 
-/// A row of a's: 32 terms, the first 16 and the others.
+/// Writes a row of a: 32 terms, 16 from each pointer.
 inline void split_row(uint8_t* to, const float* from, const float* others, uint64_t part_stride = tile_bytes) {
     auto both = [=](uint32_t at) {
         return (V)_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(from + at)), _mm256_loadu_ps(others + at), 1);
@@ -47,7 +47,7 @@ inline void split_row(uint8_t* to, const float* from, const float* others, uint6
 }
 inline void split_row(uint8_t* to, const float* from) { split_row(to, from, from + side); }
 
-/// to [16][16], zeros where from [down][across] is not.
+/// Copies from [down][across] to [16][16] and fills up with zeros.
 inline const float* padded(float* to, const float* from, uint64_t stride, uint32_t down, uint32_t across) {
     for (uint32_t i = 0; i < side; ++i) {
         const __mmask16 some = i < down ? static_cast<__mmask16>((1u << across) - 1) : __mmask16{0};
@@ -56,7 +56,7 @@ inline const float* padded(float* to, const float* from, uint64_t stride, uint32
     return to;
 }
 
-/// [terms, columns], or where turned [columns, terms].
+/// A matrix [terms, columns]; `turned`: stored as [columns, terms].
 struct Matrix {
     const float* first;
     uint64_t stride;
@@ -66,25 +66,25 @@ struct Matrix {
     }
 };
 
-/// Part of a matrix that becomes panels of b.
+/// The part of a matrix that becomes panels of b.
 struct Strip {
     uint8_t* to;
-    uint32_t term, column, terms, columns;   // where it begins and how many there are
+    uint32_t term, column, terms, columns;   // first ones, and their numbers
     uint32_t chunks() const { return blocks(terms, chunk); }
     uint32_t squares() const { return 2 * chunks() * blocks(columns, side); }   // of 16 terms and 16 columns
 };
 
-constexpr uint32_t pauses = 6;   // between the tile instructions of a chunk, for other work
+constexpr uint32_t pauses = 6;   // calls of `meanwhile` in a chunk of tiles_product()
 
-/// Makes them step by step, a square in as many as there are pauses: one step hides behind four tile instructions, a square does not.
+/// Makes panels of b step by step, a square of 16 x 16 in `pauses` steps, so that a step overlaps with the tile instructions around it.
 class Maker {
 public:
-    /// ahead: where the strip begins that is fetched meanwhile; or null, as of a turned matrix, whose rows the CPU fetches by itself.
+    /// ahead: where the strip to be prefetched begins, or null.
     Maker(const Matrix& matrix, const Strip& strip, const float* ahead = nullptr) : matrix_(matrix), strip_(strip), ahead_(ahead) {}
-    Maker(const Maker&) = delete;   // points into itself
+    Maker(const Maker&) = delete;   // from_ may point into square_
     Maker& operator=(const Maker&) = delete;
 
-    /// The next one.  False: all are made.
+    /// Does the next step.  False: all is made.
     bool make() {
         switch (step_) {
             case 0: return step<0>();
@@ -95,7 +95,7 @@ public:
             default: return step<5>();
         }
     }
-    /// The same, where it is known that i comes next.
+    /// The same; i is the number of the next step.
     template <uint32_t i>
     bool step() {
         if (column_ >= strip_.columns || strip_.terms == 0) return false;
@@ -109,7 +109,8 @@ public:
 
 private:
     void begin() {
-        from_ = matrix_.at(strip_.term + term_, strip_.column + column_), stride_ = matrix_.stride;
+        from_ = matrix_.at(strip_.term + term_, strip_.column + column_);
+        stride_ = matrix_.stride;
         line_ = ahead_ ? ahead_ + (from_ - matrix_.at(strip_.term, strip_.column)) : nullptr;
         const uint32_t down = term_ < strip_.terms ? least(side, strip_.terms - term_) : 0, across = least(side, strip_.columns - column_);
         if (down < side || across < side) {
@@ -117,7 +118,7 @@ private:
             stride_ = side;
         }
     }
-    /// Terms j to j + 3, and those that are paired with them.
+    /// Transposes terms j to j + 3 and their partners.
     void turn(uint32_t j) {
         transpose_four(turned_ + j * side, side, from_ + j, stride_);
         transpose_four(turned_ + (j + 8) * side, side, from_ + j + 8, stride_);
@@ -134,7 +135,10 @@ private:
     void next() {
         term_ += side;
         strip_.to += term_ % chunk ? tile_bytes / 2 : panel_bytes - tile_bytes / 2;
-        if (term_ == strip_.chunks() * chunk) term_ = 0, column_ += side;
+        if (term_ == strip_.chunks() * chunk) {
+            term_ = 0;
+            column_ += side;
+        }
     }
 
     alignas(64) float square_[side * side], turned_[side * side];
@@ -145,7 +149,7 @@ private:
     uint32_t step_ = 0, term_ = 0, column_ = 0;   // of the square
 };
 
-/// What is left of whatever is made step by step.
+/// Does all steps that are left.
 template <typename T>
 inline void make_all(T& maker) {
     while (maker.make()) {
@@ -156,7 +160,7 @@ inline void make_all(const Matrix& matrix, const Strip& strip) {
     make_all(maker);
 }
 
-/// A panel of a from [terms][16 rows], of which there may be fewer.
+/// Writes a panel of a from [terms][across rows], across <= 16.
 inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
     for (uint32_t j = 0; j < terms; j += chunk, to += panel_bytes) {
         alignas(64) float square[side * side], turned[side][chunk] = {};
@@ -172,14 +176,13 @@ inline void split_turned(uint8_t* to, const float* from, uint64_t stride, uint32
 
 // ---- few terms -------------------------------------------------------------------------------------------------------------------------
 
-// Up to 16 last terms have lines of pairs of their own parts: b's are (first, second) and (first, last), a's (first, first), (second,
-// second) and (last, first).  All six products are three tiles then, where a chunk takes six.
+// For up to 16 last terms a pair holds two parts of one term: (first, second) and (first, last) of b, (first, first), (second, second) and
+// (last, first) of a.  Three tile products are then all six products, where a chunk takes six tile products.
 
-/// How many terms are multiplied in which way.
 struct Terms {
     uint32_t chunks;
-    bool sixteen = false;
-    constexpr uint64_t last_bytes() const { return sixteen ? panel_bytes : 0; }        // of a panel's last terms; b's leave a tile out
+    bool sixteen = false;                                                              // up to 16 terms come last
+    constexpr uint64_t last_bytes() const { return sixteen ? panel_bytes : 0; }        // of a panel's last terms; b leaves one tile unused
     constexpr uint64_t bytes() const { return chunks * panel_bytes + last_bytes(); }   // of a panel
 };
 constexpr Terms terms_of(uint32_t count) {
@@ -187,7 +190,7 @@ constexpr Terms terms_of(uint32_t count) {
     return {count / chunk + (left > side), left > 0 && left <= side};
 }
 
-struct Words {   // the parts of 16 floats, in the upper half
+struct Words {   // the parts of 16 floats, each in the upper half of a word
     typedef uint32_t U __attribute__((vector_size(64)));
     U first, second, last;
     explicit Words(V value) {
@@ -199,7 +202,7 @@ struct Words {   // the parts of 16 floats, in the upper half
     static __m512i pair(U low, U high) { return (__m512i)(high | low >> 16); }
 };
 
-/// b's from [terms][columns].
+/// Writes last terms of b from [terms][columns].
 inline void split_last_terms(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t columns) {
     const __mmask16 some = static_cast<__mmask16>((1u << columns) - 1);
     for (uint32_t j = 0; j < side; ++j, to += 64) {
@@ -209,7 +212,7 @@ inline void split_last_terms(uint8_t* to, const float* from, uint64_t stride, ui
     }
 }
 
-/// a's from [terms][rows].
+/// Writes last terms of a from [terms][rows].
 inline void split_last_turned(uint8_t* to, const float* from, uint64_t stride, uint32_t terms, uint32_t across) {
     alignas(64) float square[side * side], turned[side][side];
     transpose(turned[0], side, padded(square, from, stride, terms, across), side);
@@ -223,14 +226,16 @@ inline void split_last_turned(uint8_t* to, const float* from, uint64_t stride, u
 
 // ---- products --------------------------------------------------------------------------------------------------------------------------
 
-/// Where the sums of up to two panels of a and two of b go.
+/// The result of up to two panels of a and two of b.
 struct TileSums {
     float* to;
-    uint64_t stride;                     // floats
-    uint32_t rows, height, width, add;   // of a panel of a; of all; add to what is there
+    uint64_t stride;          // floats
+    uint32_t rows;            // of a panel of a
+    uint32_t height, width;   // of the result
+    bool add;                 // to what `to` holds
 };
 
-/// a, b: panels; behind two of them their last terms.  meanwhile(which) is called in each pause.
+/// a, b: two panels and behind them the last terms of both.  meanwhile(0) to meanwhile(5) are called between the products of a chunk.
 template <uint32_t down, uint32_t across, typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     alignas(64) float edge[2 * side][2 * side];
@@ -262,11 +267,11 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
     };
     auto products = [] {
         tile_multiply<0, 4, 6>();
-        if (down > 1) tile_multiply<2, 5, 6>();   // the same of b twice: fewer rows than 16 take less time then
+        if (down > 1) tile_multiply<2, 5, 6>();
         if (across > 1) tile_multiply<1, 4, 7>();
         if (down > 1 && across > 1) tile_multiply<3, 5, 7>();
     };
-    for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // small ones first
+    for (uint32_t i = 0; i < terms.chunks; ++i, a += panel_bytes, b += panel_bytes) {   // the smallest products first
         load_a(2), load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 0>());
         load_a(1), products(), meanwhile(std::integral_constant<uint32_t, 1>());
         load_b(1), products(), meanwhile(std::integral_constant<uint32_t, 2>());
@@ -274,7 +279,9 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
         load_b(2), products(), meanwhile(std::integral_constant<uint32_t, 4>());
         load_b(0), products(), meanwhile(std::integral_constant<uint32_t, 5>());
     }
-    a += next, b += next, next = terms.last_bytes();
+    a += next;
+    b += next;
+    next = terms.last_bytes();
     if (terms.sixteen) {
         load_a(2), load_b(1), products();
         load_a(1), load_b(0), products();
@@ -290,7 +297,7 @@ void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const 
                 _mm512_mask_storeu_ps(t.to + i * t.stride + j * side, some[j], (__m512)load(edge[i] + j * side));
 }
 
-/// Of t.height rows, at most two panels' of a, and t.width columns, at most two panels' of b.
+/// t.height: at most two panels of a; t.width: at most two of b.
 template <typename Meanwhile>
 void tiles_product(const TileSums& t, const uint8_t* a, const uint8_t* b, const Terms& terms, Meanwhile meanwhile) {
     if (t.height > t.rows) {

@@ -1,4 +1,4 @@
-// Squares of floats turned, and sums over lanes, for *.isa.cc and *.amx.cc alone.
+// Transposes of squares of floats, and sums over lanes, for *.isa.cc and *.amx.cc alone.
 #pragma once
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace GC_ISA {
 
 typedef float Four __attribute__((vector_size(16)));
 
-/// Fours that are so far apart, side by side.
+/// Fours that are `apart` floats from each other, in one vector.
 inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart) {
     auto four = [=](uint32_t i) {
         Four v;
@@ -30,7 +30,7 @@ inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart)
 #endif
 }
 
-/// Two of four lanes in each four: those of a and b in turn (place 0: the first two, 1: the others), or by pairs.
+/// Interleaves two lanes of each four of a and b (place 0: the first two, 1: the others), one by one or as pairs.
 template <int place, bool pairs, int... lane>
 inline __attribute__((always_inline)) V woven(const V& a, const V& b, std::integer_sequence<int, lane...>) {
     return __builtin_shufflevector(
@@ -41,21 +41,21 @@ inline __attribute__((always_inline)) V woven(const V& a, const V& b) {
     return woven<place, pairs>(a, b, std::make_integer_sequence<int, width>());
 }
 
-/// to[j][i] = from[i][j], 4 * width of them.
+/// to[j][i] = from[i][j], j < 4, i < width.
 inline __attribute__((always_inline)) void transpose_four(float* to, uint64_t to_row, const float* from, uint64_t from_row) {
-    V v[4];   // in each four of v[i] the row that is i below it
+    V v[4];   // v[i]: rows i, i + 4, ... of the square, four lanes each
     GC_UNROLL for (uint32_t i = 0; i < 4; ++i) v[i] = fours(from + i * from_row, 4 * from_row);
     const V a = woven<0, false>(v[0], v[1]), b = woven<1, false>(v[0], v[1]), c = woven<0, false>(v[2], v[3]),
             d = woven<1, false>(v[2], v[3]);
     store(to, woven<0, true>(a, c)), store(to + to_row, woven<1, true>(a, c));
     store(to + 2 * to_row, woven<0, true>(b, d)), store(to + 3 * to_row, woven<1, true>(b, d));
 }
-/// width * width of them.
+/// to[j][i] = from[i][j], both below width.
 inline void transpose(float* to, uint64_t to_row, const float* from, uint64_t from_row) {
     GC_UNROLL for (uint32_t j = 0; j < width; j += 4) transpose_four(to + j * to_row, to_row, from + j, from_row);
 }
 
-/// Lanes in runs of `half`: of a the sums of the first and the second run where the first was, of b where the second was, and so on.
+/// In runs of `half` lanes: sums of a's two runs in the place of the first, of b's in the place of the second, and so on.
 template <uint32_t half, int... lane>
 inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
     constexpr int run = half, other = width;

@@ -41,7 +41,7 @@ inline __attribute__((always_inline)) void multiply_add(V& sum, const V& a, cons
     sum += a * b;
 #endif
 }
-/// A window's ReLU and maximum, and which of its four places that is: the first of equals, NaN before all.
+/// A window's ReLU and maximum, and its place of four: the first of equals, NaN before all.
 inline __attribute__((always_inline)) void pool(float* y, int32_t* winners, const V (&value)[4]) {
     V best = value[0];
     I winner{};

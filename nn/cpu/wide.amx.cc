@@ -1,5 +1,5 @@
-// 1x1 convolutions on AMX: 32 pixels' channels are split into parts while the 32 before them are multiplied by all weights, whose parts are
-// made once a step.
+// 1x1 convolutions on AMX: the channels of 32 pixels are split into parts while the 32 pixels before them are multiplied by all weights,
+// whose parts are made once a step.
 #include "nn/cpu/wide.h"
 
 #include "nn/cpu/product.h"
@@ -9,8 +9,8 @@ namespace gradcast {
 namespace GC_ISA {
 namespace {
 
-constexpr uint32_t pixels_most = 2 * side;   // of a: as many rows as are multiplied together
-constexpr uint32_t terms_most = 256;         // pixels whose products are added up at once, for gradients of weights
+constexpr uint32_t pixels_most = 2 * side;   // of two panels of a
+constexpr uint32_t terms_most = 256;         // pixels at a time, for gradients of weights
 
 uint64_t packed(const WideShape& s) {
     const uint64_t ahead = panels_bytes(s.K, s.C), back = panels_bytes(s.C, s.K);
@@ -27,7 +27,7 @@ void pack(float* to, const float* w, const WideShape& s, bool turned) {
 
 uint64_t forward_scratch(const WideShape& s) { return 2 * panels_bytes(pixels_most, s.C) / sizeof(float); }
 
-/// Two panels of a: so many pixels' channels, a row at a time.
+/// Makes two panels of a from pixels' channels, a row at a time.
 struct Pixels {
     uint8_t* to;
     const float* from;

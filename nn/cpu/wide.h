@@ -1,8 +1,7 @@
 // Convolutions of many channels, stride 1, kernels 1x1, 3x3 and 5x5: x [N, C/16, H, W, 16], y [N, K/16, P, Q, 16], so C and K are multiples
-// of 16.  3x3 and 5x5 go Winograd's way: a tile of 4x4 outputs and what it is computed from become polynomials' values at 6 or 8 points
-// each way, which are multiplied channel by channel, a matrix product for each pair of points: 2.25 or 4 multiplications for an output
-// where 9 or 25 are said.  Three builds of one file; 1x1 is for AMX alone.  Each is a kernel set of its own (nn_isa).  A sample's y and dx
-// are the same whatever other samples there are.
+// of 16.  3x3 and 5x5 are Winograd's: a tile of 4x4 outputs and its inputs become values of polynomials at 6 or 8 points each way, and each
+// pair of points is a matrix product over channels.  Three builds of one file; 1x1 is for AMX alone.  Each is a kernel set of its own
+// (nn_isa).  A sample's y and dx do not depend on the other samples.
 #pragma once
 #include <cstdint>
 
@@ -14,14 +13,14 @@ struct WideShape {
     uint32_t N, C, H, W, K, kernel, pad;   // pad < kernel
     uint32_t P() const { return H + 2 * pad - kernel + 1; }
     uint32_t Q() const { return W + 2 * pad - kernel + 1; }
-    /// Of the convolution that is its backward data.
+    /// The convolution that is the backward pass for data.
     WideShape turned() const { return {N, K, P(), Q(), C, kernel, kernel - 1 - pad}; }
 };
 struct WideKernels {
-    /// The weights [K, C, kernel, kernel] in the order of `forward`, or where `turned` of the turned convolution's: packed(shape) floats.
+    /// Writes the weights [K, C, kernel, kernel] in the order of `forward`, or of the turned convolution's: packed(shape) floats.
     uint64_t (*packed)(const WideShape& shape);
     void (*pack)(float* packed, const float* w, const WideShape& shape, bool turned);
-    /// Floats of scratch memory.
+    /// Floats of scratch.
     uint64_t (*forward_scratch)(const WideShape& shape);
     uint64_t (*weights_scratch)(const WideShape& shape);
     /// bias may be null.

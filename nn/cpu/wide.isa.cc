@@ -22,8 +22,8 @@ struct Matrix {
 
 constexpr uint32_t outputs = 4;   // of a tile, each way
 
-/// Toom and Cook's: a tile of outputs, each way, is  y (w w' * x x'), where * is element by element; n points with infinity.  The points
-/// are those with the smallest errors of some that were tried: 3 and 5 times those of plain sums in float (root mean square).
+/// Toom and Cook's matrices: a tile of outputs, each way, is  y (w w' * x x'), where * is element by element; n points, one of them
+/// infinity.
 template <uint32_t kernel>
 struct Ways {
     static constexpr uint32_t n = kernel + outputs - 1;
@@ -35,7 +35,7 @@ struct Ways {
         const double(&points)[7] = all[kernel == 5];
         for (uint32_t i = 0; i < n; ++i) {
             const bool infinite = i + 1 == n;
-            double product[n] = {1}, scale = 1, power = 1;   // the polynomial with all other points as roots, lowest power first
+            double product[n] = {1}, scale = 1, power = 1;   // the polynomial whose roots are the other points, lowest power first
             uint32_t degree = 0;
             for (uint32_t j = 0; j + 1 < n; ++j) {
                 if (j == i) continue;
@@ -56,7 +56,7 @@ struct Ways {
 template <uint32_t kernel>
 constexpr Ways<kernel> ways;
 
-/// A square of vectors: of each line `step` floats apart, and of none but those from begin to end, the others are 0.
+/// A square of vectors, `step` floats apart in a line; columns before `begin` and from `end` on are 0.
 template <uint32_t size>
 struct Square {
     const float* line[size];
@@ -80,7 +80,7 @@ inline __attribute__((always_inline)) void times(const V* from, Take take) {
     }
 }
 
-/// take(i, j, element of m from m').
+/// take(i, j, element of  m from m').
 template <auto m, typename Take>
 inline __attribute__((always_inline)) void both_ways(const Square<m.length>& from, Take take) {
     V half[m.height][m.length];
@@ -97,7 +97,7 @@ inline __attribute__((always_inline)) void both_ways(const Square<m.length>& fro
     for (uint32_t i = 0; i < m.height; ++i) times<m>(half[i], [&](uint32_t j, const V& sum) { take(i, j, sum); });
 }
 
-/// Row i of that.
+/// Row i of  m from m'.
 template <auto m, typename Take>
 inline __attribute__((always_inline)) void one_row(const Square<m.length>& from, uint32_t i, Take take) {
     V half[m.length], factor[m.length];
@@ -115,11 +115,12 @@ inline __attribute__((always_inline)) void one_row(const Square<m.length>& from,
 
 /// Images [N, channels/16, H, W, 16] in tiles.
 struct Tiles {
-    uint32_t channels, H, W, pad, down, across;   // of the tiles of an image
+    uint32_t channels, H, W, pad;
+    uint32_t down, across;   // tiles of an image
     uint64_t all(uint32_t N) const { return uint64_t{N} * down * across; }
     struct At {
         uint64_t offset;     // of the image's plane
-        int32_t top, left;   // first pixel, which padding may be
+        int32_t top, left;   // first pixel, perhaps in the padding
     };
     At at(uint64_t tile, uint32_t vector) const {
         const uint64_t image = tile / (down * across), rest = tile % (down * across), plane = uint64_t{H} * W * 16;
@@ -127,25 +128,25 @@ struct Tiles {
                 static_cast<int32_t>(rest / across * outputs) - static_cast<int32_t>(pad),
                 static_cast<int32_t>(rest % across * outputs) - static_cast<int32_t>(pad)};
     }
-    /// The pixels of a tile, zeros where there is padding.
+    /// The pixels of a tile; padding is 0.
     template <uint32_t size>
     Square<size> read(const float* image, uint64_t tile, uint32_t vector) const {
         alignas(64) static constexpr float zeros[size * 16] = {};
         const At from = at(tile, vector);
         Square<size> square(image + from.offset + (int64_t{from.top} * W + from.left) * 16, uint64_t{W} * 16, 16);
         for (uint32_t r = 0; r < size; ++r)
-            if (from.top + r >= H) square.line[r] = zeros;   // below 0 is far above
+            if (from.top + r >= H) square.line[r] = zeros;   // wraps below 0
         square.begin = from.left < 0 ? least(size, static_cast<uint32_t>(-from.left)) : 0;
         square.end = from.left + static_cast<int32_t>(size) > static_cast<int32_t>(W) ? W - static_cast<uint32_t>(from.left) : size;
         return square;
     }
 };
 
-constexpr uint32_t together = 64;   // tiles whose values stay in the second-level cache
-/// Floats of a point's matrix of so many tiles; the 16 more keep a tile's points out of one set of the cache.
+constexpr uint32_t together = 64;   // tiles at a time
+/// Floats of a point's matrix of tiles; the 16 more keep a tile's points out of one set of the cache.
 uint64_t point_size(uint32_t channels, uint32_t tiles) { return uint64_t{channels} * tiles + 16; }
 
-/// And of its weights.
+/// Floats of a point's weights.
 uint64_t weights_size(const WideShape& s) { return uint64_t{s.C} * s.K + 16; }
 
 template <uint32_t kernel>
@@ -191,7 +192,7 @@ struct Winograd {
                     both_ways<to_x>(from.read<n>(x, tile + t, vector),
                                     [&](uint32_t i, uint32_t j, const V& each) { store(value + (i * n + j) * x_size, each); });
                 }
-            for (uint32_t p = 0; p < points; ++p)   // whole tiles of rows: nobody looks at what is not there
+            for (uint32_t p = 0; p < points; ++p)   // rows are rounded up to whole tiles; the last ones are not read
                 rows_product({y_values + p * y_size, x_values + p * x_size, packed + p * weights_size(s), plane, s.C, s.K,
                               (count + rows - 1) / rows * rows});
             for (uint32_t vector = 0; vector < s.K / width; ++vector)
@@ -212,7 +213,7 @@ struct Winograd {
         return n * (point_size(s.C, together) + point_size(s.K, together)) + points * weights_size(s);
     }
 
-    // A row of points after the other: their sums stay in the second-level cache.
+    // By rows of points, so that their sums fit the second-level cache.
     static void backward_weights(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& s) {
         const Tiles from = in(s), to = out(s);
         const uint64_t tiles = to.all(s.N), x_size = point_size(s.C, together), y_size = point_size(s.K, together);
@@ -242,7 +243,7 @@ struct Winograd {
                        .terms = count,
                        .add = tile > 0};
                 for (uint32_t j = 0; j < n; ++j, t.w += weights_size(s), t.x += x_size, t.y += y_size) sums_product(t);
-                // The values at the points 1 and 1 are the sums of tiles.
+                // The value at the points (1, 1) is the sum of a tile.
                 if (i == 1 && db) sums_of_rows(db, y_values + y_size, plane, s.K, count);
             }
         for (uint32_t c = 0; c < s.C; ++c)

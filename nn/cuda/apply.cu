@@ -1,5 +1,5 @@
-// What is done to the parameters once a step: sums to float, optimisers, digests.  The same bits as nn/kernels.isa.cc and
-// runtime/core/digest.cc give (nvcc's -fmad=false sees to that).
+// The parameters' update of a step: sums to float, optimisers, digests.  The bits are those of nn/kernels.isa.cc and
+// runtime/core/digest.cc (nvcc -fmad=false).
 #include <algorithm>
 
 #include "nn/cuda/element.h"
@@ -55,7 +55,7 @@ Status apply(cudaStream_t stream, const Update& update, const Words& words, uint
     return GC_LAUNCH(apply_kernel<Update>, blocks_of(count, threads), threads, stream, update, words, count);
 }
 
-// Sums of integers have the same bits in any order, so blocks add theirs as they come.
+// Sums of integers have the same bits in any order.
 __global__ void digest_kernel(DigestNow* now, const uint32_t* words, uint64_t count) {
     __shared__ uint64_t sums[threads];
     uint64_t sum = 0;

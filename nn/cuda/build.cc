@@ -5,8 +5,10 @@
 namespace gradcast::cuda {
 
 void Build::begin(uint32_t size, bool backward) {
-    samples = size, training = backward;
-    kept_ = 0, odd_ = false;
+    samples = size;
+    training = backward;
+    kept_ = 0;
+    odd_ = false;
     activation = other = {};
 }
 
@@ -30,8 +32,8 @@ Activation Build::flows(bool learns) {
     const uint64_t size = rows(layer->out) * layer->out.C * value_bytes();
     Activation made{.value = kept(size), .gradient = {}, .learns = learns};
     if (!training || !learns) return made;
-    // A ReLU behind it hands the gradient on where it is.  Where one layer takes the output that is not the next, the gradient waits while
-    // those between are passed.
+    // A ReLU behind it passes the gradient on in place.  If the one reader is not the next layer, the gradient is kept while the layers
+    // between use even and odd.
     uint32_t last = number;
     if (before(Kind::relu)) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;

@@ -1,6 +1,6 @@
 // How a net on GPUs is put together, as on the CPU (nn/cpu/build.h): for each size of block every layer appends operations to lists, with
-// all memory at fixed places.  Each lane's lists are captured as one CUDA graph before the first step, so an operation only enqueues: it
-// neither takes memory nor waits, and what changes from block to block it reads on the device.
+// all memory at fixed places.  Each lane's lists are captured as one CUDA graph, so an operation only enqueues: it neither allocates nor
+// waits, and values that change from block to block are read on the device.
 #pragma once
 #include <array>
 #include <functional>
@@ -35,13 +35,13 @@ struct Frame {
     std::array<std::byte*, place_count> base{};
     bool bf16 = false;       // of activations
     bool training = false;   // a block, not an evaluation
-    // What the block brings, at fixed places on the device.
+    // The block's input, on the device.
     const BlockHeader* header = nullptr;
     const float *scale = nullptr, *shift = nullptr;
     const uint64_t* seeds = nullptr;
     const int32_t* labels = nullptr;
     const uint8_t* images = nullptr;
-    // What it leaves.
+    // Its results.
     LossResult* result = nullptr;
     double* losses = nullptr;
     int32_t* best = nullptr;
@@ -57,8 +57,8 @@ using Operation = std::function<Status(const Frame&)>;
 /// What a layer does for blocks of one size.
 struct Operations {
     std::vector<Operation> forward;
-    std::vector<Operation> before;    // backward: what both of the following want done, dbias among it
-    std::vector<Operation> weights;   // backward: dweight where that takes long; runs beside `data`, on scratch of its own
+    std::vector<Operation> before;    // backward: what `weights` and `data` depend on, and dbias
+    std::vector<Operation> weights;   // backward: dweight of large layers; runs beside `data`, on scratch of its own
     std::vector<Operation> data;      // backward: dinput
 };
 
@@ -98,16 +98,16 @@ public:
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
     Tensor kept(uint64_t bytes);
-    /// For one operation: `size` bytes from `offset` on of what all operations share.
+    /// For one operation: `size` bytes of memory that all operations share.
     Tensor scratch(uint64_t size) { return allocate(Place::scratch, size, 0); }
-    /// For one of Operations::weights: `size` bytes from `offset` on of what all of them share.
+    /// For one of Operations::weights: `size` bytes from `offset` on of memory that all of them share.
     Tensor beside(uint64_t size, uint64_t offset = 0) { return allocate(Place::beside, size, offset); }
     /// Of the layer: weight, and the bias behind it.
     Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place, const Layer* of = nullptr) const;
     /// A copy of the layer's weights as its kernels want them, of `size` bytes, made by make(frame, copy); all sizes of blocks share it.
     Tensor copy(uint64_t size, std::function<Status(const Frame&, const Tensor&)> make);
-    /// In place on y.gradient, behind the layer's output: the ReLU that was computed with it, and the bias's gradient.
+    /// In place on y.gradient: the backward pass of the ReLU that was computed with the layer, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
     std::array<uint64_t, place_count> bytes{};   // the most that any size needs

@@ -1,5 +1,5 @@
 // Convolution (cross-correlation) with bias:  y[n,p,q,k] = b[k] + sum over r,s,c of w[k,r,s,c] x[n, p stride + r - pad, q stride + s - pad,
-// c], by cuDNN.  Bias and the ReLU behind it are one pass over y; where max pooling follows, it adds the bias to what it keeps.
+// c], by cuDNN.  Bias and a ReLU behind it are one pass over y; a max pooling behind it adds the bias to the maxima instead.
 #include <string>
 
 #include "nn/cuda/plan.h"

@@ -1,4 +1,4 @@
-// What kernel files share: reading and writing float and bf16, several at a time.  In .cu files only.
+// Shared by kernel files: reads and writes of float and bf16, several at a time.  In .cu files only.
 #pragma once
 #include <cstdint>
 
@@ -27,7 +27,7 @@ struct alignas(sizeof(T) * width) Pack {
 template <int width, typename T>
 __device__ __forceinline__ Pack<T, width>* as_packs(T* at) {
 #ifdef GC_CUDA_HOST
-    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % sizeof(Pack<T, width>) == 0);   // CUDA would end the program
+    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % sizeof(Pack<T, width>) == 0);   // a fault on a GPU
 #endif
     return reinterpret_cast<Pack<T, width>*>(at);
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ const Pack<T, width>* as_packs(const T* at) {
 __device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.0f : x; }
 __device__ __forceinline__ uint64_t thread_number() { return uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 
-constexpr uint32_t threads = 256;   // of a block, where nothing else is said
+constexpr uint32_t threads = 256;   // of a block, by default
 
 template <typename T>
 T* as(const Values& values) {
@@ -50,7 +50,7 @@ template <typename Launch>
 Status typed(bool bf16, Launch launch) {
     return bf16 ? launch(Bf16{}) : launch(float{});
 }
-/// And with an integral constant: how many neighbours to take at once where rows have C elements.
+/// And with a Width: how many neighbours to take at once in rows of C elements.
 template <int width>
 struct Width {
     static constexpr int value = width;

@@ -1,7 +1,6 @@
-// Kernels of our own.  Activations are [samples, H, W, C] in float or bf16; statistics, parameters and their gradients are float.  All run
-// on the stream given, take no memory and return the error of the launch.  Pointers are of the device.
-//
-// Sums are taken in an order that the shape alone decides, so the same inputs give the same bits in every run.
+// Own kernels.  Activations are [samples, H, W, C] in float or bf16; statistics, parameters and their gradients are float.  All run on the
+// given stream, allocate nothing and return the error of the launch.  Pointers are of the device.  The shape alone decides the order of
+// sums.
 #pragma once
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
@@ -15,10 +14,10 @@ struct Values {
     bool bf16 = false;
 };
 
-/// What a block brings besides its samples, on the device.  Behind it float scale [C] and shift [C] of the input, uint64_t seeds of dropout
-/// layers, int32_t labels [samples], uint8_t images [samples, C, H, W].
+/// A block's input on the device begins with it; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples]
+/// and uint8_t images [samples, C, H, W] follow.
 struct BlockHeader {
-    uint32_t count = 0;   // of samples that are there; programs for more fill up with zeros
+    uint32_t count = 0;   // of samples; programs for more fill up with zeros
     uint32_t block = 0;
 };
 
@@ -51,18 +50,18 @@ struct NormShape {
     uint64_t rows;
     uint32_t C, samples;
 };
-/// By channel, kept from the forward to the backward pass: mean, 1 / sqrt(variance + epsilon), and what the backward pass multiplies by.
+/// By channel, kept from the forward to the backward pass: mean, 1 / sqrt(variance + epsilon), and the backward pass's factors.
 struct NormValues {
     float *mean, *inverse, *of_gradient, *of_value, *constant;   // each [C]
 };
-/// found [2, C]: what the block hands in for the running statistics, sums over samples of mean and second moment.
+/// found [2, C]: sums over samples of mean and second moment, for the running statistics.
 Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, double* scratch, const NormShape& shape);
 /// The same from running statistics [2, C].
 Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C);
 /// y = relu(weight (x - mean) inverse + bias).
 Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* weight, const float* bias,
                     const NormShape& shape, bool rectify);
-/// dweight, dbias and what norm_backward multiplies by.  With y: of dy only where y > 0 counts.
+/// dweight, dbias and the factors of norm_backward.  With y: dy counts only where y > 0.
 Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
                  float* dbias, double* scratch, const NormShape& shape);
 Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const NormValues& values, const NormShape& shape);
@@ -74,7 +73,7 @@ struct WindowShape {
 /// before all.  Padding never wins.
 Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& shape, bool rectify);
 Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& shape);
-/// The mean of what is inside of each window.
+/// The mean of each window's pixels inside the image.
 Status average_pool(cudaStream_t stream, Values y, Values x, const WindowShape& shape);
 Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const WindowShape& shape);
 
@@ -86,14 +85,14 @@ struct LossResult {
     double loss;
     uint64_t right;
 };
-/// Over the samples that are there: *result, and of each its best class and, where dx.at is not null, its gradient.
+/// Over header->count samples: *result, and of each its best class and, if dx.at is not null, its gradient.
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
                              uint32_t samples, double* losses, int32_t* best, LossResult* result);
 /// scale above 0: a regression.
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
                     uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result);
 
-/// What changes from step to step, on the device.
+/// Values that change from step to step, on the device.
 struct ApplyNow {
     const void* words;   // of the bucket
     Word word;
@@ -113,7 +112,7 @@ Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words
 /// w += share (gradient - w).
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
 
-/// What a digest takes along.
+/// Input and output of a digest.
 struct DigestNow {
     unsigned long long sum;   // added to
     uint64_t first;

@@ -67,14 +67,21 @@ __global__ void loss_sum_kernel(LossResult* result, const double* losses, const 
     uint32_t right = 0;
     for (uint32_t n = threadIdx.x; n < header->count; n += reducers) {
         sum += losses[n];
-        right += classes > 1 && best[n] == labels[n] ? 1 : 0;   // one output: a regression, where nothing is right
+        right += classes > 1 && best[n] == labels[n] ? 1 : 0;   // one output: a regression
     }
-    sums[threadIdx.x] = sum, rights[threadIdx.x] = right;
+    sums[threadIdx.x] = sum;
+    rights[threadIdx.x] = right;
     for (uint32_t half = reducers / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half], rights[threadIdx.x] += rights[threadIdx.x + half];
+        if (threadIdx.x < half) {
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+            rights[threadIdx.x] += rights[threadIdx.x + half];
+        }
     }
-    if (threadIdx.x == 0) result->loss = sums[0], result->right = rights[0];
+    if (threadIdx.x == 0) {
+        result->loss = sums[0];
+        result->right = rights[0];
+    }
 }
 
 template <typename F>

@@ -1,5 +1,5 @@
-// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  As soon as a bucket's gradient is complete
-// the codec quantises it, in the same graph, or an event says so; that goes on beside the rest of the backward pass.
+// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  When a bucket's gradient is complete, the
+// codec quantises it in the same graph, or an event is recorded; both run beside the rest of the backward pass.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
-/// A block leaves its gradient; quantised is a block from the device's data set, if it has one, whose gradient goes to the device's codec.
+/// quantised: a block whose gradient goes to the device's codec; its images come from the device's data set, if there is one.
 enum class Work : uint8_t { evaluation, block, quantised };
 constexpr size_t work_count = 3;
 
@@ -26,7 +26,7 @@ struct Program : ProgramSize {
     std::vector<std::array<GraphExec, work_count>> graphs;   // by lane
 };
 
-/// Where parts of what a block brings lie, in page-locked memory and on the device alike.
+/// Offsets of the parts of a block's input, in page-locked memory and on the device.
 struct InputLayout {
     uint64_t scale, shift, seeds, labels, images, image_bytes;
     uint64_t bytes(uint32_t samples) const { return images + samples * image_bytes; }
@@ -55,18 +55,18 @@ public:
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
-    /// What belongs to a lane besides CudaDevice::Lane.
+    /// A lane's part besides CudaDevice::Lane.
     struct Lane {
-        Frame frame, beside;          // the latter for Operations::weights
-        Buffer memory[place_count];   // those of all lanes stay empty
+        Frame frame, beside;          // beside: for Operations::weights
+        Buffer memory[place_count];   // places that lanes share stay empty
         Buffer input, staged;         // of the block: on the device, on the host
         Buffer result, results;       // LossResult and best classes, likewise
         Buffer losses;
         Buffer gradient;              // on the host, for sinks that want it there
-        Event lost, done, taken;      // the loss is there; the block is done; its gradient is not needed any more
-        Event heard;                  // `lost`, for the host: whether an event of a graph wakes a thread that sleeps is not documented
-        Event forked, joined;         // what runs beside may begin, has ended
-        Event complete, followed;     // a bucket; what the codec does with them all
+        Event lost, done, taken;      // the loss is complete; the block is done; its gradient has been read
+        Event heard;                  // `lost` outside of the graph, for the host to sleep on
+        Event forked, joined;         // `beside` may begin, has ended
+        Event complete, followed;     // a bucket; the codec's work on all of them
         std::vector<Event> buckets;   // complete, by bucket
         std::vector<Event> copied;    // to the host
         bool used = false;
@@ -78,9 +78,9 @@ private:
     };
     Status make(Build& build, Program& program);
     Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program, Work work);
-    /// Everything that a block or an evaluation does on the device, in the lane's stream.
+    /// All work of a block or an evaluation on the device, in the lane's stream.
     Status enqueue(const Program& program, uint32_t lane, Work work, NetTrace* trace = nullptr);
-    /// stage() and enqueue() by graph, behind whatever the lane has to wait for.
+    /// stage() and enqueue() by graph, behind all that the lane must wait for.
     Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, Work work);
     Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work);
     Status upload();
@@ -88,9 +88,10 @@ private:
     Status apply(const Sum& sum, std::span<const double> units);
     /// A bucket's sum on the first GPU: the optimiser, and copies of weights.
     Status update(uint32_t bucket);
-    /// Copies of weights in [offset, end) anew on a GPU, in its stream.
+    /// Makes the copies of weights in [offset, end) anew on a GPU, in its stream.
     Status refresh(const Gpu& gpu, uint64_t offset, uint64_t end);
-    /// The first GPU's parameters to the others, and the copies of weights there; blocks wait for it.  all_buckets: the first one's, too.
+    /// Sends the first GPU's parameters to the others and makes the copies of weights there (all_buckets: on the first GPU, too).  Blocks
+    /// wait for it.
     Status spread(uint32_t bucket);
     /// The first GPU's stream waits for all blocks.
     Status settle();
@@ -125,7 +126,7 @@ private:
 };
 
 CudaNet::~CudaNet() {
-    // Nothing may run on memory that goes.
+    // Memory is freed after this.
     for (auto& gpu : device_.gpus())
         if (cudaSetDevice(gpu->number) == cudaSuccess) (void)cudaDeviceSynchronize();
 }
@@ -147,13 +148,15 @@ Status CudaNet::make(Build& build, Program& program) {
         return given;
     };
     for (uint32_t i = 0; i < layers_.size(); ++i) {
-        build.layer = &layers_[i], build.number = i, build.operations = &program.layers[i];
+        build.layer = &layers_[i];
+        build.number = i;
+        build.operations = &program.layers[i];
         build.activation = take(layers_[i].input);
         if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
         GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
-    for (size_t i = 0; i < layers_.size(); ++i) {   // summed up as soon as all who take the output have been passed
+    for (size_t i = 0; i < layers_.size(); ++i) {   // the sum, before the output's layer
         if (parts[i].empty()) continue;
         const uint64_t count = build.rows(layers_[i].out) * layers_[i].out.C;
         auto sum = [to = outputs[i].gradient, from = parts[i], count](const Frame& f) {
@@ -169,7 +172,8 @@ Status CudaNet::make(Build& build, Program& program) {
 
 Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     GC_ASSERT(config.lanes == device_.lanes().size() && config.samples_max >= 1);
-    spec_ = spec, config_ = config;
+    spec_ = spec;
+    config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     layout_ = layers_layout(layers_, config.bucket_bytes);
     layers_pool_first(layers_);
@@ -193,7 +197,8 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     const uint64_t channels = up(spec_.C * sizeof(float));
     input_.scale = 256;   // behind the header
-    input_.shift = input_.scale + channels, input_.seeds = input_.shift + channels;
+    input_.shift = input_.scale + channels;
+    input_.seeds = input_.shift + channels;
     input_.labels = input_.seeds + up(dropout_seeds_.size() * sizeof(uint64_t));
     input_.images = input_.labels + up(most * sizeof(int32_t));
     input_.image_bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
@@ -225,7 +230,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     for (size_t i = 0; i < gpus_.size(); ++i) {
         DeviceArena& arena = device_.gpus()[i]->arena;
         arena.plan("parameters", layout_.elements * sizeof(float), &gpus_[i].parameters);
-        arena.plan("weights as kernels want them", build.bytes[static_cast<size_t>(Place::copies)], &gpus_[i].copies);
+        arena.plan("copies of weights", build.bytes[static_cast<size_t>(Place::copies)], &gpus_[i].copies);
     }
     DeviceArena& first = device_.gpus()[0]->arena;
     uint64_t bucket_most = 0;
@@ -258,17 +263,23 @@ Status CudaNet::ready() {
         const CudaDevice::Lane& with = device_.lanes()[number];
         GC_TRY(device_.use(device_.gpu_of(number)));
         Frame& f = lane.frame;
-        f.lane = number, f.stream = with.stream.get(), f.cudnn = with.cudnn.get(), f.cublas = with.cublas.get();
+        f.lane = number;
+        f.stream = with.stream.get();
+        f.cudnn = with.cudnn.get();
+        f.cublas = with.cublas.get();
         for (size_t place = 0; place < place_count; ++place) f.base[place] = static_cast<std::byte*>(lane.memory[place].device);
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[with.gpu].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[with.gpu].copies.device);
         f.bf16 = config_.precision == Precision::bf16;
         auto* input = static_cast<std::byte*>(lane.input.device);
         f.header = reinterpret_cast<BlockHeader*>(input);
-        f.scale = reinterpret_cast<float*>(input + input_.scale), f.shift = reinterpret_cast<float*>(input + input_.shift);
-        f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds), f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
+        f.scale = reinterpret_cast<float*>(input + input_.scale);
+        f.shift = reinterpret_cast<float*>(input + input_.shift);
+        f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds);
+        f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
         f.images = reinterpret_cast<uint8_t*>(input + input_.images);
-        f.result = static_cast<LossResult*>(lane.result.device), f.losses = static_cast<double*>(lane.losses.device);
+        f.result = static_cast<LossResult*>(lane.result.device);
+        f.losses = static_cast<double*>(lane.losses.device);
         f.best = reinterpret_cast<int32_t*>(f.result + 1);
         GC_TRY(cuda::make(&lane.lost));
         GC_TRY(cuda::make(&lane.done));
@@ -282,20 +293,19 @@ Status CudaNet::ready() {
         lane.beside.stream = with.beside.stream.get();
         lane.beside.cudnn = with.beside.cudnn.get();
         lane.beside.cublas = with.beside.cublas.get();
-        for (const cublasHandle_t cublas : {f.cublas, lane.beside.cublas})
-            GC_CUDA(cublasSetMathMode(cublas, math_mode(config_.precision)));
+        for (const cublasHandle_t cublas : {f.cublas, lane.beside.cublas}) GC_CUDA(cublasSetMathMode(cublas, math_mode(config_.precision)));
         lane.buckets.resize(layout_.buckets.size()), lane.copied.resize(layout_.buckets.size());
         for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
         for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
     }
     for (size_t i = 0; i < gpus_.size(); ++i) {
         Frame& f = gpus_[i].frame;
-        f.stream = device_.gpus()[i]->stream.get(), f.bf16 = config_.precision == Precision::bf16;
+        f.stream = device_.gpus()[i]->stream.get();
+        f.bf16 = config_.precision == Precision::bf16;
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[i].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[i].copies.device);
     }
-    // Kernels run once before they are captured: libraries load theirs when they are first used, which no capture allows.  What these write
-    // is overwritten below.
+    // Kernels run once before they are captured: libraries load kernels on first use, which a capture forbids.
     std::memset(update_here_.host, 0, update_here_.bytes);
     for (size_t i = 0; i < gpus_.size(); ++i) {
         GC_TRY(device_.use(*device_.gpus()[i]));
@@ -328,7 +338,10 @@ Status CudaNet::ready() {
             for (const Work work : {Work::evaluation, Work::block, Work::quantised}) {
                 if (work != Work::evaluation && !program.training) continue;
                 if (work == Work::quantised && !device_.follower) continue;
-                if (work == Work::quantised && device_.resident) samples.resident = device_.resident, samples.places = places.data();
+                if (work == Work::quantised && device_.resident) {
+                    samples.resident = device_.resident;
+                    samples.places = places.data();
+                }
                 GC_TRY(stage(number, samples, {0, 0}, program, work));
                 GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
                 auto walk = [&] { return enqueue(program, number, work); };
@@ -341,7 +354,7 @@ Status CudaNet::ready() {
     return {};
 }
 
-// What a block brings, for its graph to fetch; but images that come from here go to the device at once.
+// Writes a block's input to where its graph reads it; images of the host are copied to the device at once.
 Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program, Work work) {
     Lane& lane = lanes_[number];
     std::byte* to = lane.staged.host;
@@ -381,8 +394,8 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetT
         trace->pass(number, layer, pass, begin_ns, trace->now_ns());
         return {};
     };
-    // Gradients of weights are computed in another stream, beside the gradient of that layer's input; nobody may write what they read
-    // before join().
+    // Gradients of weights are computed in another stream, beside the gradient of that layer's input; their input must stay as it is until
+    // join().
     bool forked = false;
     auto join = [&]() -> Status {
         if (!std::exchange(forked, false)) return {};
@@ -434,7 +447,7 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetT
                             cudaMemcpyDeviceToHost, stream));
     GC_TRY(record(lane.lost, stream));
     if (!f.training) return {};
-    if (statistics_) GC_TRY(complete(0, stream));   // the forward pass has made them
+    if (statistics_) GC_TRY(complete(0, stream));   // complete after the forward pass
     for (size_t i = layers_.size(); i-- > 0;) {
         const Operations& layer = program.layers[i];
         GC_TRY(walk(layer.before, i, Pass::backward_weights));
@@ -462,7 +475,7 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
     if (trace_ && work != Work::evaluation) GC_TRY(enqueue(program, number, work, trace_));
     else GC_CUDA(cudaGraphLaunch(program.graphs[number][static_cast<size_t>(work)].get(), stream));
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
-    const cudaStream_t codec = device_.lanes()[number].codec.get();   // which has nothing else to do, or what `stream` waits for
+    const cudaStream_t codec = device_.lanes()[number].codec.get();
     GC_CUDA(cudaStreamWaitEvent(codec, lane.lost.get(), 0));
     GC_CUDA(cudaEventRecord(lane.heard.get(), codec));
     return wait(lane.heard);
@@ -523,7 +536,8 @@ Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* righ
     GC_TRY(device_.use(device_.gpu_of(number)));
     GC_TRY(start(*program, number, samples, {0, 0}, Work::evaluation));
     const auto* result = lanes_[number].results.as<LossResult>();
-    *right = static_cast<uint32_t>(result->right), *loss = result->loss;
+    *right = static_cast<uint32_t>(result->right);
+    *loss = result->loss;
     if (predicted) std::copy_n(reinterpret_cast<const int32_t*>(result + 1), samples.count, predicted);
     return {};
 }
@@ -571,7 +585,7 @@ Status CudaNet::spread(uint32_t bucket) {
         GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, count * sizeof(float), first));
     }
     if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
-    for (size_t i = gpus.size(); i-- > 0;) {   // the first one last: its event says two things
+    for (size_t i = gpus.size(); i-- > 0;) {   // the first one last: its event is recorded again
         GC_TRY(device_.use(*gpus[i]));
         const cudaStream_t stream = gpus[i]->stream.get();
         if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
@@ -628,13 +642,14 @@ Status CudaNet::apply(const Sum& sum, std::span<const double> units) {
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
-    if (updated_[sum.bucket]) {   // without a block in between: the last graph may not have fetched yet what it needs
+    if (updated_[sum.bucket]) {   // no block in between: the last graph may still have to read update_here_
         GC_CUDA(cudaStreamSynchronize(stream));
         updated_.assign(updated_.size(), false);
     }
     if (!sum.words.device) GC_TRY(device_.copy_in(words_.device, sum.words.host, bytes, stream));
     auto* now = reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[sum.bucket]);
-    now->words = sum.words.device ? sum.words.device : words_.device, now->word = sum.word;
+    now->words = sum.words.device ? sum.words.device : words_.device;
+    now->word = sum.word;
     optimiser_->now(now);
     std::copy(units.begin(), units.end(), reinterpret_cast<double*>(now + 1));
     GC_CUDA(cudaGraphLaunch(updates_[sum.bucket].get(), stream));

@@ -28,7 +28,7 @@ public:
     /// Plans the state; ready() follows Device::seal().
     CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device);
     CudaOptimiser(const CudaOptimiser&) = delete;
-    ~CudaOptimiser() override { (void)device_.use(gpu_); }   // this thread's may be another, even one that is not ours
+    ~CudaOptimiser() override { (void)device_.use(gpu_); }   // the thread's current GPU may be another
     Status ready();
     void step(StepId step) override;
     uint64_t update(uint64_t, std::span<float>, std::span<const float>) override {
@@ -38,12 +38,12 @@ public:
     std::span<float> state() override;   // a copy on the host
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
     uint64_t digest(uint64_t first) override;
-    /// The same in two parts, between which the first GPU's stream is waited for.
+    /// The same in two parts; the host waits for the first GPU's stream in between.
     Status digest_start(uint64_t first) { return state_.bytes ? digest_.start(first) : Status{}; }
     uint64_t digest_sum() const { return state_.bytes ? digest_.sum() : 0; }
     /// Enqueues on the first GPU's stream; may be captured.  w [elements] are the parameters; words of elements offset .. offset + count.
     Status apply(float* w, uint64_t offset, const Words& words, uint64_t count);
-    /// What of *now changes with step().
+    /// Writes the values that change with step().
     void now(ApplyNow* now) const { now->lr = lr_, now->adam = adam_; }
 
 private:

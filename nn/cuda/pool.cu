@@ -18,8 +18,10 @@ __device__ __forceinline__ bool spot(uint32_t N, uint32_t height, uint32_t colum
     if (i >= uint64_t{N} * height * columns * packs) return false;
     at->c = static_cast<uint32_t>(i % packs) * width;
     uint64_t rest = i / packs;
-    at->w = static_cast<uint32_t>(rest % columns), rest /= columns;
-    at->h = static_cast<uint32_t>(rest % height), at->n = static_cast<uint32_t>(rest / height);
+    at->w = static_cast<uint32_t>(rest % columns);
+    rest /= columns;
+    at->h = static_cast<uint32_t>(rest % height);
+    at->n = static_cast<uint32_t>(rest / height);
     return true;
 }
 
@@ -57,7 +59,10 @@ __global__ void max_pool_kernel(T* y, uint8_t* winners, const T* x, const float*
             const auto values = *as_packs<width>(x + ((uint64_t{at.n} * s.H + h) * s.W + w) * s.C + at.c);
             for (int j = 0; j < width; ++j) {
                 const float value = load(values.v[j]);
-                if (first || value > best[j] || value != value) best[j] = value, winner[j] = place;
+                if (first || value > best[j] || value != value) {
+                    best[j] = value;
+                    winner[j] = place;
+                }
             }
         }
     Pack<T, width> result;

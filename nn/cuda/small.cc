@@ -1,4 +1,4 @@
-// Layers that are hardly more than one kernel: ReLU, residual sum, dropout, pooling, losses.
+// Layers of one or two kernels: ReLU, residual sum, dropout, pooling, losses.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace gradcast::cuda {
 
-// y = max(x, 0), NaN stays NaN;  dx = dy where y > 0.  Mostly the layer before has computed both.
+// y = max(x, 0), NaN stays NaN;  dx = dy where y > 0.  The layer before may have computed both.
 Status relu(Build& b) {
     const Activation x = b.activation;
     if (x.rectified) {
@@ -38,7 +38,7 @@ Status add(Build& b) {
     return {};
 }
 
-// As nn/cpu/dropout.cc: the same elements are dropped, on whatever device.  The seed of a layer and step is drawn on the host (Net).
+// As nn/cpu/dropout.cc, and the same elements are dropped.  The seed of a layer and step comes from the host (Net).
 Status dropout(Build& b) {
     const Layer& l = *b.layer;
     const auto drop = std::min(static_cast<uint32_t>(std::lround(l.spec.rate * 65536)), 65535u);

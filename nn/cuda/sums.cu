@@ -109,7 +109,8 @@ struct MomentElement {
     const T* x;
     __device__ void operator()(uint64_t at, uint32_t, double* s) const {
         const auto value = static_cast<double>(load(x[at]));
-        s[0] += value, s[1] += value * value;
+        s[0] += value;
+        s[1] += value * value;
     }
 };
 struct MomentTotal {
@@ -159,7 +160,8 @@ struct NormElement {
     __device__ void operator()(uint64_t at, uint32_t c, double* s) const {
         if (y && !(load(y[at]) > 0)) return;
         const float gradient = load(dy[at]);
-        s[0] += static_cast<double>(gradient), s[1] += static_cast<double>(gradient * (load(x[at]) - mean[c]));
+        s[0] += static_cast<double>(gradient);
+        s[1] += static_cast<double>(gradient * (load(x[at]) - mean[c]));
     }
 };
 struct NormTotal {

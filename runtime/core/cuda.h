@@ -32,7 +32,7 @@ Status check(cudaError_t error, const char* call);
 Status check(cudnnStatus_t error, const char* call);
 Status check(cublasStatus_t error, const char* call);
 
-/// Where a call cannot return an error: it ends the program with its text.  A device's fault shows no sooner than somebody waits.
+/// For calls that cannot return an error: ends the program with its text.  A device's fault shows when the host waits.
 inline void must(const Status& status) {
     if (!status.ok()) assert_failed(status.what, __FILE__, __LINE__);
 }
@@ -47,19 +47,18 @@ struct Closer {
 using Stream = std::unique_ptr<CUstream_st, Closer<&cudaStreamDestroy>>;
 using Event = std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>>;
 using GraphExec = std::unique_ptr<CUgraphExec_st, Closer<&cudaGraphExecDestroy>>;
-/// Not to be mixed up with the stream 0, which waits for all others.
+/// Does not wait for stream 0.
 Status make(Stream* stream);
-/// Without a time: such events are cheaper.  `awaited`: by the host, with wait().
+/// An event without a time.  `awaited`: by the host, with wait().
 Status make(Event* event, bool awaited = false);
-/// Until what was recorded last, outside of graphs, is done.  The first 200 us spin: what takes no longer, as blocks of small nets, is not
-/// late by a wake-up (some 30 us).  Then the thread sleeps, or each lane would keep a core busy all the time, which the network's thread
-/// and the loader want.
+/// Waits for the event's last record outside of graphs.  Spins at first, so that short blocks are not late by a wake-up, then sleeps, so
+/// that other threads get the core.
 Status wait(const Event& event);
 
-/// What `enqueue` puts into that stream, and into others that join it again, as a graph, ready on the device.  What kernels or copies read
-/// must be where it is whenever the graph is launched; what changes from launch to launch lies in memory.
+/// Captures what `enqueue` puts into that stream, and into others that join it again, as a graph on the device.  Addresses are fixed then;
+/// values may change from launch to launch.
 Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, GraphExec* graph);
-/// cudaEventRecord(), within a capture too: the event is recorded then whenever the graph is launched, and can be waited for from outside.
+/// cudaEventRecord(); within a capture each launch of the graph records the event, and others can wait for it.
 Status record(const Event& event, cudaStream_t stream);
 
 /// Of the device that is current where seal() is called.  Memory is planned first, then taken once.
@@ -73,7 +72,7 @@ public:
     void plan(const char* purpose, uint64_t bytes, Buffer* buffer);
     /// Page-locked memory of the host, for copies that run beside kernels: buffer->host.
     void plan_pinned(const char* purpose, uint64_t bytes, Buffer* buffer);
-    /// Takes both, as they are.  Error: Code::node_memory with the budget and what the device has.
+    /// Allocates both, uninitialised.  Error: Code::node_memory with the budget and the device's free memory.
     Status seal();
     uint64_t device_bytes() const { return device_bytes_; }
     Buffer whole() const { return {nullptr, device_, device_bytes_, 0}; }

@@ -1,5 +1,5 @@
-// libgradcast_cuda.so: all that computes on GPUs.  It is opened at run time, so the programs run where no CUDA is; it takes from the
-// program that opens it what both need (status, layers, weights), hence the version.
+// libgradcast_cuda.so: all that computes on GPUs.  It is opened at run time, so the programs run without CUDA.  It uses symbols of the
+// program that opens it (status, layers, weights), so both must have one version.
 #pragma once
 #include "datasets/augment.h"
 #include "nn/net.h"
@@ -26,7 +26,7 @@ struct CudaModule {
 /// "cpu", "cuda", "auto".
 std::span<const char* const> device_names();
 
-/// What a job computes with: on GPUs where there is a device, else on the CPU.
+/// Net, optimiser and codec of a job, on GPUs if there is a device, else on the CPU.
 struct Computer {
     const CudaModule* module = nullptr;
     std::unique_ptr<Device> device;
@@ -34,12 +34,12 @@ struct Computer {
     std::unique_ptr<Optimiser> optimiser;
     std::unique_ptr<Codec> codec;
 
-    /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU where there is no GPU, *why says so then.  The library is
-    /// looked for beside this program and in ../lib.  Error: "no device: ..." says what lacks.
+    /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU if there is no GPU, and *why tells the reason.  The
+    /// library is searched beside this program and in ../lib.  Error: "no device: ..." with what is missing.
     Status open(const std::string& wanted, const DeviceConfig& config, std::string* why);
     Status plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config, const CodecConfig& codec_config,
                 Arena& arena);
-    /// When everybody has planned: takes the memory of the arena and of the GPUs.
+    /// After all planning: allocates the memory of the arena and of the GPUs.
     Status ready(Arena& arena);
     std::string budget(const Arena& arena) const { return arena.budget() + (device ? "; " + device->budget() : ""); }
 };

@@ -6,10 +6,10 @@
 namespace gradcast::cuda {
 namespace {
 
-// What NVIDIA advises for Hopper; smaller GPUs take less, but one number keeps the choice of kernels the same.
+// NVIDIA's advice for Hopper.  One number for all GPUs, as it may decide between kernels.
 constexpr uint64_t cublas_workspace_bytes = 32 << 20;
 
-// What cuDNN and cuBLAS load when a kernel is first used, and graphs, come on top of what is planned.
+// Kernels that cuDNN and cuBLAS load on first use, and graphs, come on top of planned memory.
 constexpr uint64_t libraries_bytes_max = uint64_t{512} << 20;
 
 std::string triple(uint64_t major, uint64_t minor, uint64_t patch) { return fmt::format("{}.{}.{}", major, minor, patch); }
@@ -56,13 +56,13 @@ Status CudaDevice::open(const DeviceConfig& config) {
         GC_TRY(cuda::make(&gpu->changed));
         gpus_.push_back(std::move(gpu));
     }
-    for (const auto& gpu : gpus_)   // or what they copy from each other goes by way of the host, and holds other copies up
+    for (const auto& gpu : gpus_)   // peer access: copies between GPUs bypass the host
         for (const auto& other : gpus_) {
             int can = 0;
             if (gpu->number == other->number) continue;
             GC_TRY(use(*gpu));
             GC_CUDA(cudaDeviceCanAccessPeer(&can, gpu->number, other->number));
-            if (can && cudaDeviceEnablePeerAccess(other->number, 0) != cudaSuccess) (void)cudaGetLastError();   // a job before did, mostly
+            if (can && cudaDeviceEnablePeerAccess(other->number, 0) != cudaSuccess) (void)cudaGetLastError();   // already enabled
         }
     const auto lanes = std::min(config.lanes_max, config.lanes_per_gpu * static_cast<uint32_t>(gpus_.size()));
     for (uint32_t number = 0; number < lanes; ++number) {
@@ -105,15 +105,15 @@ Status CudaDevice::seal() {
     }
     for (Lane& lane : lanes_) {
         GC_TRY(use(*gpus_[lane.gpu]));
-        // Its own would be shared by what runs side by side, and be taken within a step.
+        // cuBLAS's own workspace would be shared by streams and allocated within a step.
         for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
             GC_CUDA(cublasSetWorkspace(worker->cublas.get(), worker->workspace.device, worker->workspace.bytes));
     }
     return {};
 }
 
-// Whoever ends up here may have another GPU as its current one, which may be no GPU of ours, and would be given a context: hundreds of MiB
-// of its memory.  Library handles want the GPU that they were made for.
+// The calling thread's current GPU may be another one.  Library handles need the GPU that they were made for, and a context on any other
+// GPU would take its memory.
 CudaDevice::~CudaDevice() {
     if (!shared_.empty()) (void)use(*gpus_[0]);
     for (const Buffer& each : shared_) cudaHostUnregister(each.host);
@@ -124,7 +124,7 @@ CudaDevice::~CudaDevice() {
 void CudaDevice::share(Buffer host) {
     if (!use(*gpus_[0]).ok()) return;
     if (host.bytes > 0 && cudaHostRegister(host.host, host.bytes, cudaHostRegisterPortable) == cudaSuccess) shared_.push_back(host);
-    else (void)cudaGetLastError();   // or the next launch would be blamed for it
+    else (void)cudaGetLastError();   // or the next launch would report it
 }
 
 Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
@@ -135,7 +135,7 @@ Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStrea
     GC_CUDA(cudaStreamSynchronize(stream));
     GC_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
     return check(cudaStreamSynchronize(nullptr),
-                 "cudaStreamSynchronize");   // the copy may be under way yet, and `stream` does not wait for it
+                 "cudaStreamSynchronize");   // `stream` does not wait for the copy
 }
 
 std::string CudaDevice::budget() const {

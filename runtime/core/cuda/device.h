@@ -29,15 +29,15 @@ public:
     };
     struct Lane : Worker {   // its stream has the blocks
         uint32_t gpu = 0;    // index in gpus()
-        Stream codec;        // what is done with gradients, beside the rest of the backward pass
+        Stream codec;        // quantising, beside the rest of the backward pass
         Worker beside;       // gradients of weights, beside those of activations
     };
-    /// What is done with a block's gradient as a part of the block's graph: the codec's.
+    /// The codec's part of a block's graph.
     struct Follower {
         virtual ~Follower() = default;
-        /// Enqueues a copy of what the codec knows of the lane's next block.
+        /// Enqueues the copy of the codec's parameters for the lane's next block.
         virtual Status start(uint32_t lane, cudaStream_t stream) = 0;
-        /// And what is done with a bucket's gradient, which is complete.
+        /// Enqueues the quantising of a bucket's complete gradient.
         virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) = 0;
     };
     ~CudaDevice() override;
@@ -48,7 +48,7 @@ public:
     void share(Buffer host) override;
     std::string budget() const override;
 
-    /// From the host, in that stream of the current GPU: at once where the memory is page-locked, else the call waits for the stream.
+    /// A copy from the host in that stream of the current GPU; the call waits for the stream if the memory is not page-locked.
     Status copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream);
     std::vector<std::unique_ptr<Gpu>>& gpus() { return gpus_; }
     std::vector<Lane>& lanes() { return lanes_; }
@@ -58,7 +58,7 @@ public:
     /// For the error of seal(): this many bytes on each GPU grow with the largest block, which now has `samples`.
     void grows(uint64_t bytes, uint32_t samples) { growing_bytes_ = bytes, growing_samples_ = samples; }
 
-    // What graphs of blocks take in, if it is there when the net is made ready.
+    // Parts of blocks' graphs, if set before net_ready().
     Follower* follower = nullptr;
     ResidentImages* resident = nullptr;   // the data set that blocks come from
 
