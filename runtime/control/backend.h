@@ -41,7 +41,8 @@ struct NodeInfo {
 
 struct Backend {
     virtual ~Backend() = default;
-    /// Checks, prepares at all members and starts.  Error: one line a mistake, or the node that refused and why.
+    /// Checks what can be checked at once, and begins to prepare at all members: the job is listed from then on, and fails with the reason
+    /// where a member refuses.  Error: one line a mistake, or the node that is not there and why.
     virtual Status submit(const Submission& submission, std::string* id) = 0;
     virtual std::vector<JobSummary> jobs() = 0;
     /// `which`: an id, its unique prefix of at least 4 digits, or the name of a job (the newest of that name).
@@ -53,7 +54,7 @@ struct Backend {
 struct ControlConfig {
     std::string socket;   // path of the Unix socket
     unsigned mode = 0660;
-    uint32_t watchers_max = 16;   // each holds a thread
+    uint32_t watchers_max = 256;
 };
 /// HTTP/JSON under /v1 on a Unix socket, in threads of its own.
 class ControlServer {

@@ -1,5 +1,5 @@
-// The control plane's HTTP server: JSON on a Unix socket, one request a connection (connecting to a local socket costs microseconds, and a
-// connection kept alive would hold a thread).  A pool of threads_plain threads answers, and watchers_max more let each watcher hold one.
+// The control plane's HTTP server: JSON on a Unix socket, one request a connection.  The gate (gate.h) brings whole requests to the
+// workers, httplib parses them and finds the route.
 //
 // Nothing here knows jobs: it asks the Backend and turns what it says into JSON.  Every error is {"error": text, "code": name}.
 #include <fcntl.h>
@@ -9,13 +9,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <condition_variable>
-#include <thread>
+#include <atomic>
 
 #include "runtime/control/backend.h"
+#include "runtime/control/gate.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
-#include "runtime/core/clock.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/version.h"
 
@@ -25,12 +24,12 @@ namespace {
 using httplib::Request;
 using httplib::Response;
 
-constexpr uint32_t threads_plain = 4;
 constexpr int backlog = 128;
+constexpr uint32_t requests_max = 128;                   // connections beside the watchers
 constexpr uint64_t body_bytes_max = (1 << 20) + 65536;   // a job file of 1 MiB and what JSON puts around it
-constexpr time_t io_seconds = 5;                         // for one read or write of a client
-constexpr auto watch_period = std::chrono::milliseconds(100);
-constexpr uint64_t watch_idle_us = 1'000'000;   // a comment line after so long without a change, so that a dead client is noticed
+constexpr const char* watch_head =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\nConnection: "
+    "close\r\n\r\n";
 
 void answer(Response& res, const Json& json, int http = 200) {
     res.status = http;
@@ -89,23 +88,45 @@ Status socket_clear(const std::string& path) {
     return {};
 }
 
+/// A request that is here whole, and its answer.
+class Exchange final : public httplib::Stream {
+public:
+    explicit Exchange(const std::string& request) : request_(request) {}
+    bool is_readable() const override { return true; }
+    bool is_writable() const override { return true; }
+    ssize_t read(char* data, size_t bytes) override {
+        const size_t got = request_.copy(data, bytes, read_);
+        read_ += got;
+        return static_cast<ssize_t>(got);
+    }
+    ssize_t write(const char* data, size_t bytes) override {
+        answer.append(data, bytes);
+        return static_cast<ssize_t>(bytes);
+    }
+    void get_remote_ip_and_port(std::string&, int&) const override {}
+    void get_local_ip_and_port(std::string&, int&) const override {}
+    int socket() const override { return -1; }
+    std::string answer;
+
+private:
+    const std::string& request_;
+    size_t read_ = 0;
+};
+
+struct Http : httplib::Server {
+    using httplib::Server::process_request;
+};
+
 class Server : public ControlServer {
 public:
     Server(Backend& backend, const ControlConfig& config, const Log& log) : backend_(backend), config_(config), log_(log) {}
 
     Status open() {
         GC_TRY(socket_clear(config_.socket));
-        http_.set_address_family(AF_UNIX);
-        // Before bind(), so that the socket's mode is never wider; bind() takes the umask's bits away, so once more after it.
-        http_.set_socket_options([this](int fd) { ::fchmod(listening_ = fd, config_.mode); });
-        http_.set_keep_alive_max_count(1);
-        http_.set_read_timeout(io_seconds);
-        http_.set_write_timeout(io_seconds);
         http_.set_payload_max_length(body_bytes_max);
-        http_.new_task_queue = [threads = threads_plain + config_.watchers_max] { return new httplib::ThreadPool(threads); };
         http_.set_pre_routing_handler([](const Request& req, Response& res) {
             if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
-            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunks are not taken");   // httplib would not bound them
+            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunks are not taken");
             return httplib::Server::HandlerResponse::Handled;
         });
         http_.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
@@ -127,31 +148,54 @@ public:
             answer_error(res, res.status, Code::invalid, fmt::format("not an HTTP request that this server takes (status {})", res.status));
         });
         routes();
-        if (!http_.bind_to_port(config_.socket, 1))   // a Unix socket has no port, but 0 would mean "pick one"
+        Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        config_.socket.copy(address.sun_path, sizeof address.sun_path - 1);
+        // Before bind(), so that the socket's mode is never wider; bind() takes the umask's bits away, so once more after it.
+        if (!listener || ::fchmod(listener.get(), config_.mode) != 0 ||
+            ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
             return fail_sys(errno, "cannot make the control socket {}", config_.socket);
-        ::listen(listening_, backlog);   // again: httplib asks for 5, and a sixth client at one time would hear that nobody is there
         if (::chmod(config_.socket.c_str(), config_.mode) != 0) return fail_sys(errno, "cannot set the mode of {}", config_.socket);
+        if (::listen(listener.get(), backlog) != 0) return fail_sys(errno, "cannot listen on {}", config_.socket);
         struct stat info;
         if (::stat(config_.socket.c_str(), &info) == 0) inode_ = info.st_ino;
-        thread_ = std::thread([this] { http_.listen_after_bind(); });
-        while (!http_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));   // stop() before that would be lost
+        const std::string too_large = json_text(Json{{"error", "the head of the request is too large"}, {"code", "invalid"}});
+        gate_ =
+            gate_open({.connections_max = config_.watchers_max + requests_max,
+                       .body_bytes_max = body_bytes_max,
+                       .head_too_large = fmt::format("HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
+                                                     "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
+                                                     too_large.size(), too_large)},
+                      std::move(listener),
+                      {.serve = [this](const std::string& request) { return serve(request); },
+                       .look = [this](const std::string& id, bool* last) { return look(id, last); }});
         return {};
     }
 
     ~Server() override {
-        {
-            std::lock_guard lock(mutex_);
-            stop_ = true;
-        }
-        wake_.notify_all();
-        if (!thread_.joinable()) return;
-        http_.stop();
-        thread_.join();
+        if (!gate_) return;
+        gate_.reset();
         struct stat info;   // another daemon may have taken the path over
         if (::stat(config_.socket.c_str(), &info) == 0 && info.st_ino == inode_) ::unlink(config_.socket.c_str());
     }
 
 private:
+    Answer serve(const std::string& request) {
+        Answer answer;
+        try {
+            watching = &answer;
+            Exchange exchange(request);
+            bool closed = false;
+            http_.process_request(exchange, true, closed, {});
+            if (answer.watch.empty()) answer.bytes = std::move(exchange.answer);
+        } catch (const std::exception& error) {   // httplib catches what handlers throw, not what it throws itself
+            log_.error("control: a request failed: {}", error.what());
+        }
+        watching = nullptr;
+        return answer;
+    }
+
     void routes() {
         http_.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
         http_.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
@@ -207,7 +251,7 @@ private:
         std::string id;
         Status status = backend_.submit(submission, &id);
         if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
-        answer(res, Json{{"id", id}}, 201);
+        answer(res, Json{{"id", id}, {"state", job_state_name(JobState::preparing)}}, 202);
     }
 
     /// A piece of one of a job's files: from ?offset= (default 0) to its end, at most piece_bytes_max.  Header Gradcast-Next: the offset to
@@ -243,7 +287,6 @@ private:
     void watch(const Request& req, Response& res) {
         JobDetail detail;
         if (!find(req, res, &detail)) return;
-        // The seat is given back when httplib drops the provider, whatever way the stream ends.
         auto seat = std::shared_ptr<void>(nullptr, [this](void*) { watchers_.fetch_sub(1, std::memory_order_relaxed); });
         if (watchers_.fetch_add(1, std::memory_order_relaxed) >= config_.watchers_max)
             return answer_error(
@@ -251,59 +294,36 @@ private:
                 fmt::format(
                     "{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
                     config_.watchers_max));
-        struct State {
-            std::string last;
-            uint64_t sent_us = 0;
-        };
-        res.status = 200;
-        res.set_header("Cache-Control", "no-store");
-        res.set_chunked_content_provider(
-            "text/event-stream", [this, seat, id = detail.summary.id, state = std::make_shared<State>()](size_t, httplib::DataSink& sink) {
-                try {
-                    return watch_more(id, state->last, state->sent_us, sink);
-                } catch (const std::exception& error) {   // httplib catches nothing here
-                    log_.error("control: watching job {} failed: {}", id, error.what());
-                    return false;
-                }
-            });
+        *watching = {watch_head, detail.summary.id, std::move(seat)};
     }
 
-    bool watch_more(const std::string& id, std::string& last, uint64_t& sent_us, httplib::DataSink& sink) {
-        if (sent_us != 0) {
-            std::unique_lock lock(mutex_);
-            wake_.wait_for(lock, watch_period, [&] { return stop_; });
-            if (stop_) return false;
+    std::string look(const std::string& id, bool* last) {
+        Json json;
+        const char* event = "error";
+        *last = true;
+        try {
+            JobDetail detail;
+            if (Status status = backend_.job(id, &detail); !status.ok()) {
+                json = Json{{"error", status.what}, {"code", code_name(status.code)}};
+            } else {
+                json = detail, event = "status";
+                *last = ended(detail.summary.status.state);
+            }
+        } catch (const std::exception& error) {
+            log_.error("control: watching job {} failed: {}", id, error.what());
+            json = Json{{"error", error.what()}, {"code", code_name(Code::node_io)}};
         }
-        JobDetail detail;
-        Status status = backend_.job(id, &detail);
-        std::string text =
-            status.ok() ? "event: status\ndata: " + json_text(detail) + "\n\n"
-                        : "event: error\ndata: " + json_text(Json{{"error", status.what}, {"code", code_name(status.code)}}) + "\n\n";
-        bool last_one = !status.ok() || ended(detail.summary.status.state);
-        if (text != last) {
-            last = text;
-        } else if (clock_us() - sent_us >= watch_idle_us) {
-            text = ":\n\n";
-        } else {
-            return true;
-        }
-        sent_us = clock_us();
-        if (!sink.write(text.data(), text.size())) return false;
-        if (last_one) sink.done();
-        return true;
+        return fmt::format("event: {}\ndata: {}\n\n", event, json_text(json));
     }
 
+    inline static thread_local Answer* watching = nullptr;   // of the request that this worker serves: what a watch is answered with
     Backend& backend_;
     const ControlConfig config_;
     Log log_;
-    httplib::Server http_;
-    std::thread thread_;
+    Http http_;
     ino_t inode_ = 0;
-    int listening_ = -1;   // httplib's
     std::atomic<uint32_t> watchers_{0};
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    bool stop_ = false;
+    std::unique_ptr<Gate> gate_;   // last: it calls what is above
 };
 
 }   // namespace

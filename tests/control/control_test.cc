@@ -53,14 +53,19 @@ struct Control : testing::Test {
         EXPECT_TRUE(json.is_object()) << reply->body;
         return json;
     }
-    /// Bytes out, bytes in, for what a client library would not send.
-    std::string raw(const std::string& request) const {
+    /// Connected, and `request` is sent.
+    Fd half(const std::string& request) const {
         Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         path.copy(address.sun_path, sizeof address.sun_path - 1);
         EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
         EXPECT_EQ(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+        return fd;
+    }
+    /// Bytes out, bytes in, for what a client library would not send.
+    std::string raw(const std::string& request) const {
+        const Fd fd = half(request);
         std::string reply;
         char piece[4096];
         for (ssize_t got; (got = ::recv(fd.get(), piece, sizeof piece, 0)) > 0;) reply.append(piece, static_cast<size_t>(got));
@@ -149,7 +154,8 @@ TEST_F(Control, SubmissionReachesTheBackendWhole) {
     Submission submission{.text = "[job]\nname = \"\xc3\xa4\"\n", .path = "job.toml", .base = "/data", .nodes = {"a", "b"}, .count = 0};
     auto reply = client().Post("/v1/jobs", json_text(Json(submission)), "application/json");
     ASSERT_TRUE(reply);
-    EXPECT_EQ(reply->status, 201) << reply->body;
+    EXPECT_EQ(reply->status, 202) << reply->body;
+    EXPECT_EQ(Json::parse(reply->body)["state"], "preparing");
     EXPECT_EQ(Json::parse(reply->body)["id"], id_a);
     ASSERT_EQ(backend.submissions().size(), 1u);
     EXPECT_EQ(backend.submissions()[0].text, submission.text);
@@ -270,6 +276,73 @@ TEST_F(Control, WatchersAreCappedAndTheRestIsServedOn) {
         if (reply->status == 200) break;
         ASSERT_LT(clock_us(), end);
     }
+}
+
+TEST_F(Control, ClientsThatSayNothingHoldNobodyUp) {
+    backend.add(id_a, "first");
+    open(1);   // and 128 connections for all others
+    std::vector<Fd> idle;
+    for (int i = 0; i < 400; ++i)
+        idle.push_back(half(i % 3 == 0 ? "" : i % 3 == 1 ? "GET /v1/ver" : "POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n{"));
+    const uint64_t start = clock_us();
+    for (int i = 0; i < 20; ++i) get("/v1/version");
+    EXPECT_LT(clock_us() - start, 2'000'000u);
+    // The oldest went where there was no room, the rest go because they say nothing.
+    char byte;
+    for (const Fd& fd : idle) EXPECT_LE(::recv(fd.get(), &byte, 1, 0), 0);
+    EXPECT_LT(clock_us() - start, 15'000'000u);
+    get("/v1/version");
+}
+
+TEST_F(Control, ARequestThatDripsIsCutOff) {
+    open();
+    const Fd fd = half("GET /v1/version HTTP/1.1\r\n");
+    bool open = true;
+    const uint64_t start = clock_us();
+    while (open && clock_us() - start < 20'000'000) {
+        open = ::send(fd.get(), "A: b\r\n", 6, MSG_NOSIGNAL) == 6;
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_FALSE(open);
+    EXPECT_NE(raw("GET /v1/version HTTP/1.1\r\nA: " + std::string(20'000, 'b')).find(" 431 "), std::string::npos);
+    get("/v1/version");
+}
+
+TEST_F(Control, ManyWatchersHoldNoThread) {
+    backend.add(id_a, "first");
+    open(200);
+    std::vector<Fd> watchers;
+    for (int i = 0; i < 200; ++i) watchers.push_back(half("GET /v1/jobs/first/watch HTTP/1.1\r\n\r\n"));
+    for (const Fd& fd : watchers) {
+        std::string text;
+        char piece[4096];
+        for (ssize_t got; text.find("event: status") == std::string::npos && (got = ::recv(fd.get(), piece, sizeof piece, 0)) > 0;)
+            text.append(piece, static_cast<size_t>(got));
+        EXPECT_NE(text.find("event: status"), std::string::npos) << text;
+    }
+    const uint64_t start = clock_us();
+    for (int i = 0; i < 20; ++i) get("/v1/version");
+    EXPECT_LT(clock_us() - start, 2'000'000u);
+    get("/v1/jobs/first/watch", 503);
+    EXPECT_LT(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}), 20);
+}
+
+TEST_F(Control, AnAnswerThatNobodyReadsIsDropped) {
+    backend.add(id_a, "first")->folder = folder;
+    ASSERT_TRUE(file_write(folder + "/log", std::string(4 << 20, 'x')).ok());
+    open(1);
+    std::vector<Fd> deaf;
+    for (int i = 0; i < 60; ++i) deaf.push_back(half("GET /v1/jobs/first/log HTTP/1.1\r\n\r\n"));   // 240 MiB, if all were kept
+    for (int i = 0; i < 20; ++i) get("/v1/version");
+    std::string status;
+    auto resident_mib = [&] {
+        EXPECT_TRUE(file_read("/proc/self/status", &status).ok());
+        return std::stoul(status.substr(status.find("VmRSS:") + 6)) / 1024;
+    };
+    EXPECT_LT(resident_mib(), 200u);
+    auto reply = client().Get("/v1/jobs/first/log");   // who reads gets it
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->body.size(), 4u << 20);
 }
 
 TEST_F(Control, ClosingEndsWatchers) {

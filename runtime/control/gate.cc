@@ -1,0 +1,329 @@
+#include "runtime/control/gate.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/clock.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t drain_bytes_max = 64 << 20;
+constexpr uint64_t round_us = 1'000'000;   // how often deadlines are looked at
+constexpr uint64_t crowded_us = 100'000;   // no new connections for so long when there is no descriptor for one
+
+enum class State : uint8_t { reading, serving, writing, watching, draining };
+
+struct Connection {
+    Fd fd;
+    State state = State::reading;
+    std::string in, out;
+    size_t head = 0, wanted = 0;   // bytes of the head and of the whole request; 0: not known
+    bool drain = false;            // the client sends more than is read
+    uint64_t waits_us = 0;         // since when for the client; of a watcher: last time that all was written
+    uint64_t dropped = 0;          // bytes
+    std::string watch, last;       // last: the event that was sent last
+    uint64_t event_us = 0;         // when
+    std::shared_ptr<void> seat;
+    bool waits() const { return state != State::serving && (state != State::watching || !out.empty()); }
+};
+
+struct Event {
+    std::string text;
+    bool last = false;
+};
+using Events = std::map<std::string, Event>;   // by watched job
+
+std::string chunk(const std::string& text) { return fmt::format("{:x}\r\n{}\r\n", text.size(), text); }
+
+/// The body's length as the head tells it; 0 where it does not.
+uint64_t content_length(const std::string& head) {
+    constexpr std::string_view key = "content-length:";
+    for (size_t at = head.find('\n'); at != std::string::npos && at + key.size() < head.size(); at = head.find('\n', at + 1))
+        if (::strncasecmp(head.data() + at + 1, key.data(), key.size()) == 0)
+            return std::strtoull(head.c_str() + at + 1 + key.size(), nullptr, 10);
+    return 0;
+}
+
+class PollGate final : public Gate {
+public:
+    PollGate(const GateConfig& config, Fd listener, GateHandler handler)
+        : config_(config), listener_(std::move(listener)), handler_(std::move(handler)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        GC_ASSERT(wake_);
+        for (uint32_t i = 0; i < config_.workers; ++i) workers_.emplace_back([this] { work(); });
+        thread_ = std::thread([this] { run(); });
+    }
+
+    ~PollGate() override {
+        {
+            std::lock_guard lock(mutex_);
+            stop_ = true;
+        }
+        there_is_work_.notify_all();
+        wake();
+        thread_.join();
+        for (std::thread& worker : workers_) worker.join();
+    }
+
+private:
+    // ---- workers ----
+
+    void work() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            there_is_work_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+            if (stop_) return;
+            std::function<void()> task = std::move(tasks_.front());
+            tasks_.pop_front();
+            lock.unlock();
+            task();
+            lock.lock();
+        }
+    }
+    void give(std::function<void()> task) {
+        std::lock_guard lock(mutex_);
+        tasks_.push_back(std::move(task));
+        there_is_work_.notify_one();
+    }
+    void wake() { (void)!::eventfd_write(wake_.get(), 1); }
+
+    // ---- the gate's thread ----
+
+    void run() {
+        std::vector<pollfd> polls;
+        std::vector<uint64_t> ids;
+        for (;;) {
+            polls.clear(), ids.clear();
+            polls.push_back({wake_.get(), POLLIN, 0});
+            polls.push_back({now_us_ < crowded_until_us_ ? -1 : listener_.get(), POLLIN, 0});
+            bool watched = false;
+            for (const auto& [id, each] : connections_) {
+                watched |= each.state == State::watching;
+                if (each.state == State::serving) continue;   // a client that goes away would be reported again and again
+                const bool write = !each.out.empty(), read = each.state != State::writing;
+                polls.push_back({each.fd.get(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
+                ids.push_back(id);
+            }
+            const uint64_t wait_us = watched ? config_.watch_us : now_us_ < crowded_until_us_ ? crowded_us : round_us;
+            ::poll(polls.data(), polls.size(), static_cast<int>(wait_us / 1000));
+            now_us_ = clock_us();
+            if (polls[0].revents && !finished()) return;
+            for (size_t i = 0; i < ids.size(); ++i)
+                if (polls[i + 2].revents && !advance(ids[i], connections_.at(ids[i]))) connections_.erase(ids[i]);
+            if (polls[1].revents) accept();
+            for (auto at = connections_.begin(); at != connections_.end();)
+                at = at->second.waits() && now_us_ - at->second.waits_us > config_.client_us ? connections_.erase(at) : std::next(at);
+            while (buffered() > config_.buffers_bytes_max && drop_longest()) {
+            }
+            if (!looking_ && now_us_ >= look_us_) look();
+        }
+    }
+
+    void accept() {
+        for (uint32_t i = 0; i < config_.connections_max; ++i) {
+            Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+            if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+                if (drop_longest()) continue;
+                crowded_until_us_ = now_us_ + crowded_us;
+            }
+            if (!fd) return;
+            if (connections_.size() >= config_.connections_max && !drop_longest()) return;   // all are being served: this one is closed
+            Connection& made = connections_[++last_id_];
+            made.fd = std::move(fd), made.waits_us = now_us_;
+        }
+    }
+
+    /// Closes the one that has waited longest for its client.  False: none waits.
+    bool drop_longest() {
+        auto longest = connections_.end();
+        for (auto at = connections_.begin(); at != connections_.end(); ++at)
+            if (at->second.waits() && (longest == connections_.end() || at->second.waits_us < longest->second.waits_us)) longest = at;
+        if (longest == connections_.end()) return false;
+        connections_.erase(longest);
+        return true;
+    }
+
+    uint64_t buffered() const {
+        uint64_t bytes = 0;
+        for (const auto& [id, each] : connections_) bytes += each.in.capacity() + each.out.capacity();
+        return bytes;
+    }
+
+    /// Whatever the socket is ready for.  False: the connection is over.
+    bool advance(uint64_t id, Connection& each) {
+        switch (each.state) {
+            case State::reading: return read(id, each);
+            case State::writing: return write(each);
+            case State::watching: return listen(each) && (each.out.empty() || write(each));
+            case State::draining: return drain(each);
+            case State::serving: return true;
+        }
+        return false;
+    }
+
+    bool read(uint64_t id, Connection& each) {
+        for (char piece[16 << 10];;) {
+            const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+            if (got < 0) return errno == EAGAIN || errno == EINTR;
+            if (got == 0) return false;
+            each.in.append(piece, static_cast<size_t>(got));
+            if (each.head == 0) {
+                const size_t end = each.in.find("\r\n\r\n");
+                if (end == std::string::npos && each.in.size() > config_.head_bytes_max) return begin_answer(each, config_.head_too_large);
+                if (end == std::string::npos) continue;
+                each.head = each.wanted = end + 4;
+                const uint64_t body = content_length(each.in.substr(0, each.head));
+                each.drain = body > config_.body_bytes_max;   // the server refuses it by its head
+                if (!each.drain) each.wanted += body;
+            }
+            if (each.in.size() < each.wanted) continue;
+            each.in.resize(each.wanted);
+            each.state = State::serving;
+            give([this, id, request = std::move(each.in)] {
+                Answer answer = handler_.serve(request);
+                std::lock_guard lock(mutex_);
+                answers_.emplace_back(id, std::move(answer));
+                wake();
+            });
+            each.in = {};
+            return true;
+        }
+    }
+
+    bool begin_answer(Connection& each, std::string bytes) {
+        each.in = {}, each.out = std::move(bytes);
+        each.state = each.watch.empty() ? State::writing : State::watching, each.waits_us = now_us_;
+        return write(each);
+    }
+
+    bool write(Connection& each) {
+        while (!each.out.empty()) {
+            const ssize_t put = ::send(each.fd.get(), each.out.data(), std::min<size_t>(each.out.size(), 256 << 10), MSG_NOSIGNAL);
+            if (put < 0) return errno == EAGAIN || errno == EINTR;
+            each.out.erase(0, static_cast<size_t>(put));
+            each.waits_us = now_us_;
+        }
+        each.out = {};
+        if (each.state == State::watching) return true;
+        if (!each.drain) return false;
+        ::shutdown(each.fd.get(), SHUT_WR);
+        each.state = State::draining;
+        return true;
+    }
+
+    /// What a watcher sends is dropped; its end is the end.
+    bool listen(Connection& each) {
+        char piece[4096];
+        const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+        return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+    }
+
+    bool drain(Connection& each) {
+        char piece[64 << 10];
+        const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+        if (got < 0) return errno == EAGAIN || errno == EINTR;
+        each.dropped += static_cast<uint64_t>(got);
+        return got > 0 && each.dropped < drain_bytes_max;
+    }
+
+    /// Takes what the workers have finished.  False: the gate ends.
+    bool finished() {
+        eventfd_t count;
+        (void)!::eventfd_read(wake_.get(), &count);
+        std::vector<std::pair<uint64_t, Answer>> answers;
+        std::optional<Events> events;
+        {
+            std::lock_guard lock(mutex_);
+            if (stop_) return false;
+            answers.swap(answers_), events.swap(events_);
+        }
+        for (auto& [id, answer] : answers) {
+            Connection& each = connections_.at(id);   // nothing closes one that is being served
+            each.watch = std::move(answer.watch), each.seat = std::move(answer.seat);
+            if (!each.watch.empty()) look_us_ = 0;
+            if (!begin_answer(each, std::move(answer.bytes))) connections_.erase(id);
+        }
+        if (events) {
+            looking_ = false;
+            for (auto at = connections_.begin(); at != connections_.end();)
+                at = at->second.state == State::watching && !tell(at->second, *events) ? connections_.erase(at) : std::next(at);
+        }
+        return true;
+    }
+
+    bool tell(Connection& each, const Events& events) {
+        auto event = events.find(each.watch);
+        if (event == events.end() || !each.out.empty()) return true;   // came after the look, or reads slowly and gets the next one
+        const auto& [text, last] = event->second;
+        if (text != each.last) each.out = chunk(each.last = text);
+        else if (now_us_ - each.event_us >= config_.idle_us) each.out = chunk(":\n\n");
+        else return true;
+        each.event_us = each.waits_us = now_us_;
+        if (last) each.out += "0\r\n\r\n", each.state = State::writing;
+        return write(each);
+    }
+
+    /// One worker looks at all jobs that are watched.
+    void look() {
+        std::set<std::string> watched;
+        for (const auto& [id, each] : connections_)
+            if (each.state == State::watching) watched.insert(each.watch);
+        look_us_ = now_us_ + config_.watch_us;
+        if (watched.empty()) return;
+        looking_ = true;
+        give([this, watched = std::move(watched)] {
+            Events events;
+            for (const std::string& job : watched) {
+                Event event;
+                event.text = handler_.look(job, &event.last);
+                events.emplace(job, std::move(event));
+            }
+            std::lock_guard lock(mutex_);
+            events_ = std::move(events);
+            wake();
+        });
+    }
+
+    const GateConfig config_;
+    const Fd listener_;
+    const GateHandler handler_;
+    const Fd wake_;
+    // The gate's thread alone:
+    std::map<uint64_t, Connection> connections_;
+    uint64_t last_id_ = 0, now_us_ = 0, look_us_ = 0, crowded_until_us_ = 0;
+    bool looking_ = false;
+    // Under the mutex:
+    std::mutex mutex_;
+    std::condition_variable there_is_work_;
+    std::deque<std::function<void()>> tasks_;
+    std::vector<std::pair<uint64_t, Answer>> answers_;
+    std::optional<Events> events_;
+    bool stop_ = false;
+    std::vector<std::thread> workers_;
+    std::thread thread_;
+};
+
+}   // namespace
+
+std::unique_ptr<Gate> gate_open(const GateConfig& config, Fd listener, GateHandler handler) {
+    return std::make_unique<PollGate>(config, std::move(listener), std::move(handler));
+}
+
+}   // namespace gradcast
