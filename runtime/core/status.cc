@@ -1,11 +1,15 @@
 #include "runtime/core/status.h"
+#include "runtime/core/short_texts.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace gradcast {
 
@@ -29,14 +33,68 @@ const char* code_name(Code code) {
     return "?";
 }
 
+namespace {
+
+constexpr size_t texts_kept = 4096, text_bytes = 512;   // most are a line
+constexpr size_t long_texts_kept = 64, long_text_bytes = 16 << 10;
+
+/// The texts that were made last, each once, in slots that are never freed: a pointer to one stays good for ever.  A slot is used again
+/// when all others have been filled since its text was made last.
+class Texts {
+public:
+    Texts(size_t count, size_t bytes) : count_(count), bytes_(bytes), slots_(static_cast<char*>(std::calloc(count, bytes))), again_(count) {
+        GC_ASSERT(slots_);
+    }
+    const char* keep(std::string_view text) {
+        text = text.substr(0, bytes_ - 1);
+        std::lock_guard lock(mutex_);
+        if (auto found = by_text_.find(text); found != by_text_.end()) {
+            again_[found->second] = true;
+            return slots_ + found->second * bytes_;
+        }
+        while (again_[next_]) again_[next_] = false, next_ = (next_ + 1) % count_;
+        const size_t slot = std::exchange(next_, (next_ + 1) % count_);
+        char* kept = slots_ + slot * bytes_;
+        if (auto old = by_text_.find(std::string_view(kept)); old != by_text_.end() && old->second == slot) by_text_.erase(old);
+        text.copy(kept, text.size());
+        kept[text.size()] = '\0';
+        by_text_.emplace(std::string_view(kept, text.size()), slot);
+        return kept;
+    }
+
+private:
+    const size_t count_, bytes_;
+    char* const slots_;
+    std::vector<bool> again_;   // made again since the last round
+    size_t next_ = 0;
+    std::unordered_map<std::string_view, size_t> by_text_;
+    std::mutex mutex_;
+};
+
+thread_local uint32_t short_lived = 0;   // scopes of ShortTexts
+
+/// The same for this thread alone.
+const char* keep_short(std::string_view text) {
+    constexpr size_t kept = 64;
+    thread_local std::array<std::string, kept> texts;
+    thread_local size_t next = 0;
+    std::string& slot = texts[next++ % kept];
+    slot = text.substr(0, long_text_bytes - 1);
+    return slot.c_str();
+}
+
+}   // namespace
+
+ShortTexts::ShortTexts() { ++short_lived; }
+ShortTexts::~ShortTexts() { --short_lived; }
+
 Status fail_text(Code code, int sys, std::string_view message) {
-    // A set, because a Status is copied freely and nobody could say when its text may go; errors are rare and repeat.
-    static std::mutex mutex;
-    static std::set<std::string, std::less<>>& texts = *new std::set<std::string, std::less<>>;
+    static Texts& texts = *new Texts(texts_kept, text_bytes);   // never freed: errors may be told while the process ends
+    static Texts& long_texts = *new Texts(long_texts_kept, long_text_bytes);
     std::string text(message);
     if (sys != 0) text.append(": ").append(std::strerror(sys));
-    std::lock_guard lock(mutex);
-    return {code, sys, texts.insert(std::move(text)).first->c_str()};
+    if (const size_t nul = text.find('\0'); nul != std::string::npos) text.resize(nul);
+    return {code, sys, short_lived ? keep_short(text) : text.size() < text_bytes ? texts.keep(text) : long_texts.keep(text)};
 }
 
 void assert_failed(const char* expression, const char* file, int line) {

@@ -28,7 +28,7 @@ enum class Code : uint8_t {
     unsupported,      // this build or machine cannot do it
 };
 
-/// 16 bytes, returned in registers.  `what` lives until the process ends and is "" for ok.
+/// 16 bytes, returned in registers.  `what` is "" for ok.  It may always be read, and is right until thousands of other errors were made.
 struct [[nodiscard]] Status {
     Code code = Code::ok;
     int32_t sys = 0;   // errno or a library's code, 0 if there is none
@@ -39,7 +39,7 @@ static_assert(sizeof(Status) == 16);
 
 const char* code_name(Code code);   // "peer_lost"
 
-/// Makes an error.  Equal messages are kept once and never freed, so `what` may be passed anywhere.  Any thread; allocates.
+/// Makes an error.  Equal texts, cut at 16 KiB, are one pointer.  Who keeps an error for hours copies the text.  Any thread; allocates.
 Status fail_text(Code code, int sys, std::string_view message);
 
 template <typename... Args>

@@ -1,7 +1,11 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -12,6 +16,7 @@
 #include "runtime/core/lanes.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/rng.h"
+#include "runtime/core/short_texts.h"
 
 namespace gradcast {
 namespace {
@@ -21,6 +26,37 @@ TEST(Status, KeepsItsText) {
     EXPECT_EQ(status.code, Code::data);
     EXPECT_STREQ(status.what, "shard a.h5 is 7");
     EXPECT_EQ(status.what, fail(Code::data, "shard a.h5 is 7").what);   // equal texts are kept once
+}
+
+TEST(Status, KeepsABoundedNumberOfTexts) {
+    const Status kept = fail(Code::data, "made again and again");
+    std::vector<Status> old;
+    for (int i = 0; i < 100'000; ++i) {
+        const Status status = fail(Code::data, "{}{}", std::string(i % 7 == 0 ? 3000 : 60, 'x'), i);
+        ASSERT_TRUE(std::string(status.what).ends_with(std::to_string(i)));
+        if (i % 1000 == 0) {
+            EXPECT_EQ(fail(Code::data, "made again and again").what, kept.what);
+        }
+        if (i % 500 == 0) old.push_back(status);
+    }
+    EXPECT_STREQ(kept.what, "made again and again");
+    const struct mallinfo2 before = ::mallinfo2();
+    for (int i = 0; i < 100'000; ++i) (void)fail(Code::data, "{}{}", std::string(100, 'y'), i).ok();
+    EXPECT_LT(::mallinfo2().uordblks, before.uordblks + 100'000);              // nothing grows when all slots are in use
+    for (const Status& each : old) EXPECT_LT(std::strlen(each.what), 4000u);   // may be read, whatever it says
+    EXPECT_EQ(std::strlen(fail(Code::data, "{}", std::string(100'000, 'z')).what), (16u << 10) - 1);
+}
+
+TEST(Status, WhatStrangersCausePushesNothingOut) {
+    const Status kept = fail(Code::data, "of a job");
+    std::thread([] {
+        const ShortTexts scope;
+        for (int i = 0; i < 100'000; ++i) {
+            const Status status = fail_sys(ENOENT, "there is no job {}", i);
+            ASSERT_EQ(status.what, fmt::format("there is no job {}: No such file or directory", i));
+        }
+    }).join();
+    EXPECT_STREQ(kept.what, "of a job");
 }
 
 // Known answers of Philox4x32-10 from the authors' test vectors (Salmon et al. 2011, kat_vectors).

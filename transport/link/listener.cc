@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/short_texts.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -69,6 +70,7 @@ private:
     };
 
     void loop() {
+        const ShortTexts of_strangers;
         std::vector<pollfd> polls;
         for (;;) {
             uint64_t now = clock_us();
