@@ -249,7 +249,7 @@ private:
                 "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
                 config_.view.members[config_.self].name, config_.view.members[deaf - 1].name));
         report_.step({.record = context.record,
-                      .epoch = parts_.sampler->epoch_of(context.record.step),
+                      .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
                       .load_wait_us = parts_.loader->waited_us(),
                       .now_us = context.host.now_us(),
                       .kernels = kernels(),

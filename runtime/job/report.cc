@@ -47,7 +47,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
         "\"apply_us\":{},"
         "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
-        record_.step, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
+        record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
         sent - sent_, received - received_, step.kernels, step.kernel_set, step.exchange, quantiser_);
     sent_ = sent, received_ = received;
 

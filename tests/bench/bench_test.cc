@@ -362,11 +362,11 @@ TEST(SystemBench, PaperTrainsToAnAccuracy) {
     EXPECT_EQ(lines("accuracy.csv").size(), 2u);
     EXPECT_EQ(lines("accuracy-epochs.svg").back(), "</svg>");
 
-    std::ofstream(folder / "cut" / "steps.jsonl") << "{\"step\":0,\"loss\":2.5,\"compute_us\":400000,\"wait_us\":50000,\"apply_us\":50000,"
+    std::ofstream(folder / "cut" / "steps.jsonl") << "{\"step\":1,\"loss\":2.5,\"compute_us\":400000,\"wait_us\":50000,\"apply_us\":50000,"
                                                      "\"kernels\":\"avx2\",\"kernel_set\":\"k\",\"digest\":\"d\"}\n"
-                                                  << "{\"step\":1,\"loss\":1.5,\"compute_us\":500000,\"wait_us\":0,\"apply_us\":0,"
+                                                  << "{\"step\":2,\"loss\":1.5,\"compute_us\":500000,\"wait_us\":0,\"apply_us\":0,"
                                                      "\"kernels\":\"avx2\",\"kernel_set\":\"k\",\"digest\":\"d\",\"accuracy\":0.25,"
-                                                     "\"test_loss\":2}\n{\"step\":2,\"lo";
+                                                     "\"test_loss\":2}\n{\"step\":3,\"lo";
     Result cut = curves("mlp-mnist --from " + (folder / "cut").string());
     EXPECT_EQ(cut.code, 1);
     EXPECT_NE(cut.out.find("unfinished"), std::string::npos) << cut.out;

@@ -295,7 +295,7 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
         uint32_t count = 0;
         for (; std::getline(lines, line); ++count) last = line;
         EXPECT_EQ(count, 50u);
-        EXPECT_NE(last.find(fmt::format("{{\"step\":49,\"epoch\":1,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)),
+        EXPECT_NE(last.find(fmt::format("{{\"step\":50,\"epoch\":2,\"loss\":{:.6f},\"digest\":\"{:016x}\"", status.loss, step_digest)),
                   std::string::npos)
             << last;
         EXPECT_NE(last.find(fmt::format("\"kernels\":\"{}\"", isa_name(std::min(isa_best(), Isa::avx512)))), std::string::npos) << last;
@@ -375,15 +375,15 @@ TEST_F(EngineTest, EvaluatesWhenTold) {
     const std::string digest = status.digest;
     auto found = evaluations(path, &lines);
     ASSERT_EQ(found.size(), 2u);
-    EXPECT_EQ(found[0].first, 24u);
-    EXPECT_EQ(found[1].first, 49u);
+    EXPECT_EQ(found[0].first, 25u);
+    EXPECT_EQ(found[1].first, 50u);
 
     ASSERT_TRUE(run_one(replaced(slow, "[job]", "[job]\nevaluate = 4"), 1, &status, &path).ok());
     EXPECT_EQ(status.digest, digest);   // looking changes nothing
     found = evaluations(path, &lines);
     ASSERT_EQ(found.size(), 13u);   // after 4, 8, … 48 steps and at the end
-    for (size_t i = 0; i < 12; ++i) EXPECT_EQ(found[i].first, 4 * i + 3);
-    EXPECT_EQ(found[12].first, 49u);
+    for (size_t i = 0; i < 12; ++i) EXPECT_EQ(found[i].first, 4 * i + 4);
+    EXPECT_EQ(found[12].first, 50u);
     EXPECT_NEAR(found[12].second, status.accuracy, 1e-6);
 
     // The first of these that has reached the target ends the job, on any number of ranks.
@@ -393,7 +393,7 @@ TEST_F(EngineTest, EvaluatesWhenTold) {
     const std::string text = replaced(slow, "[job]", fmt::format("[job]\nevaluate = 4\nstop_at = {}", target));
     ASSERT_TRUE(run_one(text, 1, &status, &path).ok());
     EXPECT_EQ(status.state, JobState::done);
-    EXPECT_EQ(status.step, reached->first + 1);
+    EXPECT_EQ(status.step, reached->first);
     EXPECT_GE(status.accuracy, target);
     EXPECT_EQ(evaluations(path, &lines).size(), static_cast<size_t>(reached - found.begin()) + 1);
     EXPECT_EQ(lines, status.step);
