@@ -7,6 +7,7 @@
 
 #include "nn/net.h"
 #include "runtime/control/cli.h"
+#include "runtime/core/version.h"
 #include "runtime/job/cuda_module.h"
 #include "transport/bulk/bulk.h"
 #include "transport/link/interface.h"
@@ -72,6 +73,7 @@ Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes) {
 
 std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options) {
     CLI::App app{"how fast and how exact the exchanges are", "gradcast-bench"};
+    app.set_version_flag("--version", std::string("gradcast-bench ") + version_text);
     app.require_subcommand(0, 1);
     Options result;
     result.arguments = arguments;

@@ -28,7 +28,8 @@ struct JobSummary {
 struct JobDetail {
     JobSummary summary;
     Rank self = 0;
-    std::string folder;   // holds job.toml, log, steps.jsonl, final.h5 (rank 0)
+    bool started = false;   // all members were ready
+    std::string folder;     // holds job.toml, log, steps.jsonl, final.h5 (rank 0); empty: there is none
     std::string exchange, quantiser, algorithm, protect;
     uint32_t batch = 0, blocks = 0;
 };

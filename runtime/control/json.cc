@@ -1,5 +1,7 @@
 #include "runtime/control/json.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 
@@ -15,13 +17,28 @@ void take(const Json& json, const char* key, T& value) {
     if (auto at = json.find(key); at != json.end() && !at->is_null()) at->get_to(value);
 }
 
+using Numbers = std::vector<std::pair<std::string, uint64_t>>;
+void take_numbers(const Json& json, const char* key, Numbers& numbers) {
+    if (auto at = json.find(key); at != json.end())
+        for (const auto& [name, number] : at->items()) numbers.emplace_back(name, number.get<uint64_t>());
+}
+
+/// "peer lost": "peer_lost".
+std::string key_of(std::string name) {
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+    return name;
+}
+
 }   // namespace
 
 void to_json(Json& json, const JobStatus& status) {
-    Json timeouts = Json::object();
-    for (const auto& [name, us] : status.timeouts_us) timeouts[name] = us;
+    Json timeouts = Json::object(), dropped = Json::object();
+    for (const auto& [name, us] : status.timeouts_us) timeouts[key_of(name)] = us;
+    for (const auto& [name, count] : status.dropped) dropped[key_of(name)] = count;
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
+                {"code", code_name(status.code)},
                 {"losses", status.losses},
                 {"warnings", status.warnings},
                 {"step", status.step},
@@ -44,13 +61,17 @@ void to_json(Json& json, const JobStatus& status) {
                 {"path", status.path},
                 {"choice", status.choice},
                 {"datagrams", status.datagrams},
+                {"dropped", dropped},
                 {"timeouts_us", timeouts},
                 {"memory", status.memory}};
 }
 
 void from_json(const Json& json, JobStatus& status) {
-    std::string state, digest;
+    std::string state, digest, code;
     take(json, "state", state);
+    take(json, "code", code);
+    for (Code each = Code::ok; each <= Code::unsupported; each = static_cast<Code>(static_cast<int>(each) + 1))
+        if (code == code_name(each)) status.code = each;
     for (JobState each : states)
         if (state == job_state_name(each)) status.state = each;
     take(json, "error", status.error);
@@ -78,8 +99,8 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "choice", status.choice);
     take(json, "datagrams", status.datagrams);
     take(json, "memory", status.memory);
-    if (auto at = json.find("timeouts_us"); at != json.end())
-        for (const auto& [name, us] : at->items()) status.timeouts_us.emplace_back(name, us.get<uint64_t>());
+    take_numbers(json, "timeouts_us", status.timeouts_us);
+    take_numbers(json, "dropped", status.dropped);
 }
 
 void to_json(Json& json, const JobSummary& summary) {
@@ -101,18 +122,20 @@ void from_json(const Json& json, JobSummary& summary) {
 void to_json(Json& json, const JobDetail& detail) {
     to_json(json, detail.summary);
     json.update(Json{{"self", detail.self},
-                     {"folder", detail.folder},
+                     {"started", detail.started},
                      {"algorithm", detail.algorithm},
                      {"exchange", detail.exchange},
                      {"quantiser", detail.quantiser},
                      {"protect", detail.protect},
                      {"batch", detail.batch},
                      {"blocks", detail.blocks}});
+    if (!detail.folder.empty()) json["folder"] = detail.folder;
 }
 
 void from_json(const Json& json, JobDetail& detail) {
     from_json(json, detail.summary);
     take(json, "self", detail.self);
+    take(json, "started", detail.started);
     take(json, "folder", detail.folder);
     take(json, "algorithm", detail.algorithm);
     take(json, "exchange", detail.exchange);

@@ -1,6 +1,6 @@
 // The JSON of the control plane: what the server sends and the client reads, in one place.  Keys are the members' names; what a double
 // cannot hold or a reader would misread is told otherwise: digests of 64 bits are hex strings, an accuracy or a loss that is not known is
-// null, time-outs are an object {"heartbeat": microseconds}.
+// null, time-outs are an object {"peer_lost": microseconds}.
 //
 // from_json throws nlohmann::json::exception on a wrong type and leaves absent members at their defaults.
 #pragma once

@@ -219,8 +219,13 @@ private:
         });
     }
 
+    Status job(const std::string& which, JobDetail* detail) {
+        GC_TRY(backend_.job(which, detail));
+        if (::access(detail->folder.c_str(), F_OK) != 0) detail->folder.clear();
+        return {};
+    }
     bool find(const Request& req, Response& res, JobDetail* detail) {
-        Status status = backend_.job(req.matches[1], detail);
+        Status status = job(req.matches[1], detail);
         if (!status.ok()) answer_lookup_error(res, status);
         return status.ok();
     }
@@ -268,8 +273,9 @@ private:
             offset = std::stoull(text);
         }
         std::string path = detail.folder + "/" + name;
-        Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-        if (!fd && errno != ENOENT) return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot open {}", path).what);
+        Fd fd(detail.folder.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        if (!fd && !detail.folder.empty() && errno != ENOENT)
+            return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot open {}", path).what);
         std::string text;   // of a job that has not written the file yet: empty
         struct stat info;
         if (fd && ::fstat(fd.get(), &info) == 0 && static_cast<uint64_t>(info.st_size) > offset) {
@@ -303,7 +309,7 @@ private:
         *last = true;
         try {
             JobDetail detail;
-            if (Status status = backend_.job(id, &detail); !status.ok()) {
+            if (Status status = job(id, &detail); !status.ok()) {
                 json = Json{{"error", status.what}, {"code", code_name(status.code)}};
             } else {
                 json = detail, event = "status";

@@ -33,7 +33,7 @@ void log_level(Level level) { level_min = level; }
 Log::Log() {
     static auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     logger_ = std::make_shared<spdlog::logger>("gradcast", sink);
-    logger_->set_pattern("%H:%M:%S.%e %L %v");
+    logger_->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %v");
     logger_->set_level(spdlog::level::trace);
 }
 
@@ -43,7 +43,7 @@ Status Log::open(const std::string& path, std::string prefix) {
         return fail_sys(errno, "cannot open the log {}", path);
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     auto logger = std::make_shared<spdlog::logger>("gradcast", spdlog::sinks_init_list{logger_->sinks().front(), file});
-    logger->set_pattern("%H:%M:%S.%e %L %v");
+    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %v");
     logger->set_level(spdlog::level::trace);
     logger->flush_on(spdlog::level::info);
     logger_ = std::move(logger);

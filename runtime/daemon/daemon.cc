@@ -1,12 +1,15 @@
 #include "runtime/daemon/daemon.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/short_texts.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/identity.h"
 #include "transport/link/socket.h"
@@ -18,9 +21,15 @@ constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;    // a daemon whose stream is gone for so long is not alive
 constexpr uint64_t steward_us = 200'000;            // how often the steward looks up when nothing happens
 constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark, whose members have only a program to find
-constexpr uint64_t submit_grace_us = 10'000'000;    // beyond the preparing that membership bounds by itself
 
 }   // namespace
+
+Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys) {
+    Status status = cluster_keys_read(config.key, keys);
+    if (status.sys != ENOENT) return status;
+    return fail(Code::invalid, "{}: make it once, (umask 077; echo \"k1 $(openssl rand -hex 32)\" > {}), and copy it to all nodes",
+                status.what, config.key);
+}
 
 Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, std::unique_ptr<Daemon>* daemon) {
     std::unique_ptr<Daemon> made(new Daemon(config, log));
@@ -30,17 +39,14 @@ Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, s
 }
 
 Status Daemon::open(int listen_fd) {
-    Status status = cluster_keys_read(config_.key, &keys_);
-    if (status.sys == ENOENT)
-        return fail(Code::invalid, "{}: make it once, (umask 077; echo \"k1 $(openssl rand -hex 32)\" > {}), and copy it to all nodes",
-                    status.what, config_.key);
-    GC_TRY(status);
+    GC_TRY(daemon_keys_read(config_, &keys_));
     GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_));
+    if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys_));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
     over_ = job_records_read(folder, jobs_listed_max, log_);
 
-    status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
+    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
     if (status.sys == EADDRINUSE)
         return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another `listen`", config_.listen);
     if (status.sys == EADDRNOTAVAIL)
@@ -69,7 +75,9 @@ Status Daemon::open(int listen_fd) {
     mesh_->attach(mesh_channel, membership_.get());
     membership_->start(mesh_->host(), mesh_channel);
     network_ = std::thread([this] {
-        if (Status ended = mesh_->run(); !ended.ok()) log_.error("the daemons' mesh ended: {}", ended.what);
+        const Status ended = mesh_->run();
+        std::lock_guard lock(mutex_);
+        if (!ended.ok()) failed_ = fail(ended.code, "the stream to the other daemons ended: {}", ended.what);
     });
     steward_ = std::thread([this] { steward(); });
     return listener_->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
@@ -94,24 +102,25 @@ void Daemon::steward() {
     std::vector<PeerState> peers = membership_->peers();
     while (!stop_.load(std::memory_order_relaxed)) {
         completions.clear();
-        Status status = mesh_->host().wait(&completions, clock_us() + steward_us);
-        (void)status;   // a passed deadline is what makes the rounds go on
+        // A passed deadline is what makes the rounds go on.
+        if (mesh_->host().wait(&completions, clock_us() + steward_us).code == Code::cancelled) return;   // failed() says why
         for (const Notice& notice : membership_->notices()) act(notice);
         watch_peers(&peers);
         std::vector<std::unique_ptr<JobRun>> over;   // their threads are joined outside the lock
-        std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         for (auto run = runs_.begin(); run != runs_.end();) {
             if (!run->second->over()) {
                 ++run;
                 continue;
             }
-            if (run->second->ran()) {
-                over_.push_back(run->second->detail());
-                if (over_.size() > jobs_listed_max) over_.erase(over_.begin());
-            }
+            if (run->second->listed()) ended(run->second->detail());
             over.push_back(std::move(run->second));
             run = runs_.erase(run);
         }
+        lock.unlock();
+        if (over.empty()) continue;
+        over.clear();
+        ::malloc_trim(0);   // what the job's threads have freed stays in their arenas otherwise
     }
 }
 
@@ -122,14 +131,20 @@ void Daemon::act(const Notice& notice) {
                   notice.plan->members[0].name);
         auto run = std::make_unique<JobRun>(*job_host_, notice.plan, notice.self);
         if (!leaving_.empty()) run->cancel(leaving_);
+        if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
+            if (!submitted->second.cancelled.empty()) run->cancel(submitted->second.cancelled);
+            submitted_.erase(submitted);
+        }
         runs_.emplace(notice.id, std::move(run));
         return;
     }
     if (notice.kind == Notice::Kind::submitted) {
-        if (auto waiter = waiters_.find(notice.id); waiter != waiters_.end()) {
-            waiter->second->done = true, waiter->second->status = notice.status;
-            answered_.notify_all();
-        }
+        auto submitted = submitted_.find(notice.id);   // one that was opened hears of it by start or abort
+        if (submitted == submitted_.end()) return;
+        JobStatus& status = submitted->second.detail.summary.status;
+        status.state = JobState::failed, status.error = notice.status.what, status.code = notice.status.code;
+        ended(std::move(submitted->second.detail));
+        submitted_.erase(submitted);
         return;
     }
     auto run = runs_.find(notice.id);
@@ -177,7 +192,8 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
             }
             if (std::any_of(result.begin(), result.end(), [&](const Member& each) { return each.name == name; }))
                 return fail(Code::invalid, "node {} is named twice", name);
-            if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}", name, peer.why);
+            if (!peer.alive)
+                return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", name, peer.why);
             result.push_back(peer.member);
         }
         if (!self)
@@ -202,6 +218,7 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
 }
 
 Status Daemon::submit(const Submission& submission, std::string* id) {
+    const ShortTexts told_to_the_client;
     if (submission.text.size() > job_text_max)
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
     JobConfig config;
@@ -225,18 +242,14 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     }
     plan->deadline_us = config.deadline_us, plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
 
-    Waiter waiter;
-    std::unique_lock lock(mutex_);
+    Submitted submitted;
+    JobSummary& summary = submitted.detail.summary;
+    summary.id = *id = job_id_text(plan->id), summary.name = plan->name, summary.submitted_unix = plan->submitted_unix;
+    for (const Member& member : plan->members) summary.nodes.push_back(member.name);
+    std::lock_guard lock(mutex_);
     if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
-    waiters_[plan->id] = &waiter;
-    membership_->submit(plan);
-    answered_.wait_for(lock, std::chrono::microseconds(plan->prepare_us() + submit_grace_us), [&] { return waiter.done; });
-    waiters_.erase(plan->id);
-    if (!waiter.done)
-        return fail(Code::deadline, "job {} was not started within {} s", job_id_text(plan->id),
-                    (plan->prepare_us() + submit_grace_us) / 1'000'000);
-    GC_TRY(waiter.status);
-    *id = job_id_text(plan->id);
+    GC_TRY(membership_->submit(plan));
+    submitted_.emplace(plan->id, std::move(submitted));
     return {};
 }
 
@@ -253,59 +266,82 @@ uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
     return bytes;
 }
 
-std::vector<JobSummary> Daemon::jobs() {
-    std::lock_guard lock(mutex_);
-    std::vector<JobSummary> result;
-    for (const JobDetail& detail : over_) result.push_back(detail.summary);
+void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {
+    for (const JobDetail& detail : over_) see(detail);
+    for (const auto& [id, submitted] : submitted_) see(submitted.detail);
     for (const auto& [id, run] : runs_)
-        if (!run->aborted()) result.push_back(run->detail().summary);
+        if (run->listed()) see(run->detail());
+}
+
+std::vector<JobSummary> Daemon::jobs() {
+    std::vector<JobSummary> result;
+    {
+        std::lock_guard lock(mutex_);
+        each_job([&](const JobDetail& each) { result.push_back(each.summary); });
+    }
     std::stable_sort(result.begin(), result.end(),
                      [](const JobSummary& a, const JobSummary& b) { return a.submitted_unix < b.submitted_unix; });
     return result;
 }
 
-Status Daemon::find(const std::string& which, JobDetail* detail, JobRun** found) {
-    const JobDetail* best = nullptr;
-    std::vector<JobDetail> live;   // copies, kept while best may point to one
-    std::vector<JobRun*> live_runs;
-    for (const auto& [id, run] : runs_)
-        if (!run->aborted()) live.push_back(run->detail()), live_runs.push_back(run.get());
-    std::vector<const JobDetail*> all;
-    for (const JobDetail& each : over_) all.push_back(&each);
-    for (const JobDetail& each : live) all.push_back(&each);
-    bool by_id = false;
-    for (const JobDetail* each : all) {
-        if (which.size() >= 4 && each->summary.id.starts_with(which)) {
-            if (by_id) return fail(Code::invalid, "several jobs begin with {}: {} and {}", which, best->summary.id, each->summary.id);
-            best = each, by_id = true;
-        } else if (!by_id && each->summary.name == which && (!best || each->summary.submitted_unix >= best->summary.submitted_unix)) {
-            best = each;
-        }
+namespace {
+bool active(const JobDetail& detail) {
+    const JobState state = detail.summary.status.state;
+    return state == JobState::preparing || state == JobState::running;
+}
+}   // namespace
+
+/// `which` among all jobs, or among those that are active where there is one.
+Status Daemon::find(const std::string& which, bool prefer_active, JobDetail* found) const {
+    const ShortTexts told_to_the_client;
+    std::vector<JobDetail> by_id, by_name;
+    each_job([&](const JobDetail& each) {
+        if (which.size() >= 4 && each.summary.id.starts_with(which)) by_id.push_back(each);
+        else if (each.summary.name == which) by_name.push_back(each);
+    });
+    std::vector<JobDetail>& fit = by_id.empty() ? by_name : by_id;
+    if (prefer_active && std::any_of(fit.begin(), fit.end(), active))
+        std::erase_if(fit, [](const JobDetail& each) { return !active(each); });
+    if (fit.empty()) return fail(Code::invalid, "there is no job {}: an id, at least 4 digits of one, or a name is wanted", which);
+    if (fit.size() > 1) {
+        constexpr size_t ids_max = 8;
+        std::string ids;
+        for (size_t i = fit.size(); i-- > 0 && fit.size() - i <= ids_max;)
+            ids += fmt::format("{}{} ({})", ids.empty() ? "" : ", ", fit[i].summary.id.substr(0, by_id.empty() ? 8 : 32),
+                               job_state_name(fit[i].summary.status.state));
+        return fail(Code::invalid, "{} jobs {} {}, name one by its id: {}{}", fit.size(),
+                    by_id.empty() ? "are named" : "have ids that begin with", which, ids, fit.size() > ids_max ? ", …" : "");
     }
-    if (!best) return fail(Code::invalid, "there is no job {}: an id, at least 4 digits of one, or a name is wanted", which);
-    *detail = *best;
-    *found = nullptr;
-    for (size_t i = 0; i < live.size(); ++i)
-        if (best == &live[i]) *found = live_runs[i];
+    *found = std::move(fit.front());
     return {};
 }
 
 Status Daemon::job(const std::string& which, JobDetail* detail) {
     std::lock_guard lock(mutex_);
-    JobRun* run;
-    return find(which, detail, &run);
+    return find(which, false, detail);
 }
 
 Status Daemon::cancel(const std::string& which) {
     std::lock_guard lock(mutex_);
     JobDetail detail;
-    JobRun* run;
-    GC_TRY(find(which, &detail, &run));
-    JobState state = detail.summary.status.state;
-    if (!run || (state != JobState::preparing && state != JobState::running))
-        return fail(Code::conflict, "job {} has ended already: {}", detail.summary.id, job_state_name(state));
-    run->cancel(fmt::format("cancelled at node {}", config_.name));
+    GC_TRY(find(which, true, &detail));
+    if (!active(detail))
+        return fail(Code::conflict, "job {} has ended already: {}", detail.summary.id, job_state_name(detail.summary.status.state));
+    const std::string why = fmt::format("cancelled at node {}", config_.name);
+    for (auto& [id, submitted] : submitted_)
+        if (submitted.detail.summary.id == detail.summary.id) submitted.cancelled = why;
+    for (auto& [id, run] : runs_)
+        if (run->detail().summary.id == detail.summary.id) run->cancel(why);
     return {};
+}
+
+/// Lists it among those that are over; the oldest goes where there are too many.
+void Daemon::ended(JobDetail detail) {
+    over_.push_back(std::move(detail));
+    if (over_.size() <= jobs_listed_max) return;
+    std::error_code ignored;
+    if (!over_.front().started && !over_.front().folder.empty()) std::filesystem::remove_all(over_.front().folder, ignored);
+    over_.erase(over_.begin());
 }
 
 std::vector<NodeInfo> Daemon::nodes() {
@@ -325,6 +361,11 @@ void Daemon::leave(const std::string& why) {
     std::lock_guard lock(mutex_);
     leaving_ = why;
     for (const auto& [id, run] : runs_) run->cancel(why);
+}
+
+Status Daemon::failed() const {
+    std::lock_guard lock(mutex_);
+    return failed_;
 }
 
 size_t Daemon::running() const {

@@ -14,7 +14,10 @@
 
 namespace gradcast {
 
-constexpr size_t jobs_listed_max = 1000;   // that are over; older ones keep their folder
+constexpr size_t jobs_listed_max = 1000;   // that are over; of older ones the folder is left, if they have started
+
+/// The cluster's keys; the error says how to make one.
+Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys);
 
 class Daemon final : public Backend {
 public:
@@ -30,6 +33,7 @@ public:
     std::vector<NodeInfo> nodes() override;
 
     void leave(const std::string& why);   // no new jobs; cancels those that are here
+    Status failed() const;                // not ok: the mesh has ended, so no job can begin or end here
     size_t running() const;               // jobs whose threads are here
     std::string summary() const;          // "2 jobs, 3 of 4 nodes alive"
     uint64_t ticks() const { return membership_->ticks(); }
@@ -43,7 +47,9 @@ private:
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
-    Status find(const std::string& which, JobDetail* detail, JobRun** run);   // holding mutex_
+    void each_job(const std::function<void(const JobDetail&)>& see) const;         // holding mutex_
+    Status find(const std::string& which, bool active, JobDetail* detail) const;   // holding mutex_
+    void ended(JobDetail detail);                                                  // holding mutex_
 
     const DaemonConfig config_;
     const Log log_;
@@ -58,16 +64,16 @@ private:
     std::thread network_, steward_;
     std::atomic<bool> stop_{false};   // read by the steward
 
-    struct Waiter {   // a submit() that waits for membership's answer
-        bool done = false;
-        Status status;
+    struct Submitted {   // and not opened yet
+        JobDetail detail;
+        std::string cancelled;   // why; empty: not
     };
     mutable std::mutex mutex_;   // all below
-    std::condition_variable answered_;
     std::map<JobId, std::unique_ptr<JobRun>> runs_;
-    std::map<JobId, Waiter*> waiters_;
+    std::map<JobId, Submitted> submitted_;
     std::vector<JobDetail> over_;   // oldest first
     std::string leaving_;           // why; empty: not
+    Status failed_;
 };
 
 }   // namespace gradcast

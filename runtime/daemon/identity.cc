@@ -1,16 +1,22 @@
 #include "runtime/daemon/identity.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
+
+constexpr uint64_t name_check_us = 1'000'000;
 
 Status lock_take(const std::string& path, const std::string& state, Fd* lock) {
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -63,6 +69,59 @@ bool uuid_parse(std::string_view text, std::array<uint8_t, 16>* uuid) {
     }
     *uuid = result;
     return true;
+}
+
+Status state_check(const std::string& state) {
+    std::string at = state;
+    while (at.size() > 1 && ::access(at.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        at = at.substr(0, std::max<size_t>(at.rfind('/'), 1));
+    struct stat info;
+    if (::stat(at.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
+        return fail(Code::invalid, "{} is not a folder: choose another `state`", at);
+    if (::access(at.c_str(), W_OK | X_OK) != 0)
+        return fail_sys(errno, "cannot use the state folder {}: let this user write to {}, or choose another `state`", state, at);
+    return {};
+}
+
+Status name_check(const std::string& address, const Identity& self, const std::vector<ClusterKey>& keys) {
+    SocketAddress to;
+    if (address.ends_with(":0") || !address_resolve(address, false, &to).ok()) return {};
+    const uint64_t end = clock_us() + name_check_us;
+    auto ready = [&](const Fd& fd, short events) {
+        pollfd poll{fd.get(), events, 0};
+        const uint64_t now = clock_us();
+        return now < end && ::poll(&poll, 1, static_cast<int>((end - now + 999) / 1000)) == 1;
+    };
+    const auto tls = std::make_shared<TlsContext>(keys);
+    for (uint32_t key = 0; key < keys.size(); ++key) {
+        const Fd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.bytes) != 0 && errno != EINPROGRESS) return {};
+        if (!ready(fd, POLLOUT)) return {};
+        Hello own;
+        own.name = self.name, own.uuid = self.uuid, own.incarnation = self.incarnation, own.stream = 1;
+        Handshake handshake(tls, Handshake::Side::connector, own, key);
+        while (handshake.state() == Handshake::State::negotiating) {
+            const auto text = handshake.output();
+            if (!text.empty()) {   // a few hundred bytes into an empty socket
+                if (::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return {};
+                handshake.wrote(text.size());
+            }
+            std::byte bytes[4096];
+            if (!ready(fd, POLLIN)) return {};
+            const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, 0);
+            if (got <= 0) return {};
+            (void)handshake.feed({bytes, static_cast<size_t>(got)});
+        }
+        if (handshake.keys_differ()) continue;
+        const Hello& peer = handshake.peer();
+        if (peer.name == self.name)
+            return fail(
+                Code::conflict,
+                "another gradcastd is named {}: it answers at {}, uuid {}, incarnation {}: stop it, or give this one another `name`",
+                self.name, address, uuid_text(peer.uuid), peer.incarnation >> 32);
+        return {};
+    }
+    return {};
 }
 
 Status identity_open(const std::string& state, const std::string& name, Identity* identity, Fd* lock) {

@@ -12,6 +12,13 @@ namespace gradcast {
 /// another gradcastd (pid 123)"; a file that is not ours.
 Status identity_open(const std::string& state, const std::string& name, Identity* identity, Fd* lock);
 
+/// Whether identity_open() could use the folder, or make it.  Changes nothing.
+Status state_check(const std::string& state);
+
+/// Whether another daemon has our name: it answers at `address`, where others look for us.  Asks before we listen ourselves; takes as long
+/// as a connection and a handshake, at most 1 s.  Error: who it is.
+Status name_check(const std::string& address, const Identity& self, const std::vector<ClusterKey>& keys);
+
 std::string uuid_text(const std::array<uint8_t, 16>& uuid);   // 8-4-4-4-12 hex digits
 bool uuid_parse(std::string_view text, std::array<uint8_t, 16>* uuid);
 

@@ -12,6 +12,11 @@ namespace {
 
 constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
 
+/// Of what is dropped, by DatagramFault; null: not told.
+constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
+                                      nullptr, "type",      "before_key", "replayed",  "forged",     "no_room"};
+static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
+
 const char* protect_name(Protect protect) {
     switch (protect) {
         case Protect::none: return "none";
@@ -42,7 +47,8 @@ void JobRun::start() {
 }
 void JobRun::abort(Status why) {
     std::lock_guard lock(mutex_);
-    aborted_ = true, detail_.summary.status.error = why.what;
+    aborted_ = true;
+    ended_with(why);
     changed_.notify_all();
 }
 void JobRun::close() {
@@ -66,28 +72,39 @@ bool JobRun::adopt(std::unique_ptr<AcceptedStream> stream) {
     return true;
 }
 
+void JobRun::ended_with(Status status) {
+    JobStatus& last = detail_.summary.status;
+    last.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
+    last.error = status.what, last.code = status.code;
+}
+
 JobDetail JobRun::detail_locked() const {
     JobDetail detail = detail_;
     if (!engine_) return detail;
     JobState state = detail.summary.status.state;
     std::string error = detail.summary.status.error;
+    const Code code = detail.summary.status.code;
     detail.summary.status = engine_->status();
     detail.summary.status.path = driver_->name(), detail.summary.status.datagrams = driver_->datagrams_text();
+    const LinkCounters& counters = driver_->counters();
+    auto dropped = [&](const char* reason, const std::atomic<uint64_t>& count) {
+        detail.summary.status.dropped.emplace_back(reason, count.load(std::memory_order_relaxed));
+    };
+    dropped("stream_refused", counters.packets_refused);
+    for (size_t fault = 0; fault < std::size(drop_names); ++fault)
+        if (drop_names[fault]) dropped(drop_names[fault], counters.datagrams_dropped[fault]);
     if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
-    if (phase_ == Phase::ended) detail.summary.status.state = state, detail.summary.status.error = error;
+    if (phase_ == Phase::ended || aborted_)
+        detail.summary.status.state = state, detail.summary.status.error = error, detail.summary.status.code = code;
     return detail;
 }
 JobDetail JobRun::detail() const {
     std::lock_guard lock(mutex_);
     return detail_locked();
 }
-bool JobRun::ran() const {
+bool JobRun::listed() const {
     std::lock_guard lock(mutex_);
-    return ran_;
-}
-bool JobRun::aborted() const {
-    std::lock_guard lock(mutex_);
-    return aborted_;
+    return !aborted_ || self_ == 0;
 }
 bool JobRun::over() const {
     std::lock_guard lock(mutex_);
@@ -172,7 +189,7 @@ void JobRun::work() {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });
         if (started_) {
-            phase_ = Phase::running, ran_ = true;
+            phase_ = Phase::running, ran_ = detail_.started = true;
             if (bench_) detail_.summary.status.state = JobState::running;
             if (!cancelled_.empty()) bench_ ? bench_->cancel() : engine_->cancel(cancelled_);
         }
@@ -190,9 +207,7 @@ void JobRun::work() {
         {
             std::lock_guard lock(mutex_);
             detail_ = detail_locked();
-            JobStatus& last = detail_.summary.status;
-            last.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
-            last.error = status.what;
+            ended_with(status);
             phase_ = Phase::ended;
         }
         record();
@@ -204,7 +219,7 @@ void JobRun::work() {
         if (!bench_) driver_->stop(), network.join();
         std::lock_guard lock(mutex_);
         detail_ = detail_locked();   // with the last bytes counted
-        if (!network_status.ok()) detail_.summary.status.state = JobState::failed, detail_.summary.status.error = network_status.what;
+        if (!network_status.ok()) ended_with(network_status);
     }
     if (ran_) record();
     std::unique_ptr<Engine> engine;
@@ -215,9 +230,12 @@ void JobRun::work() {
     }
     driver.reset();   // before the protocols that it drives
     engine.reset();
-    if (!ran_) {
+    if (!ran_) {   // of one that was submitted here the reason stays
         std::error_code ignored;
-        std::filesystem::remove_all(detail_.folder, ignored);
+        for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
+            if (entry.path().filename() != "log") std::filesystem::remove_all(entry.path(), ignored);
+        if (self_ != 0) std::filesystem::remove_all(detail_.folder, ignored);
+        else if (make_directories(detail_.folder).ok()) record();
     }
     std::lock_guard lock(mutex_);
     phase_ = Phase::over;
@@ -247,7 +265,7 @@ std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, 
         detail.summary.id = name, detail.folder = path;
         JobStatus& status = detail.summary.status;
         if (status.state == JobState::preparing || status.state == JobState::running) {
-            status.state = JobState::failed, status.error = "daemon restarted";
+            status.state = JobState::failed, status.error = "daemon restarted", status.code = Code::node_io;
             if (Status written = job_record_write(detail); !written.ok()) log.warn("{}", written.what);
         }
         details.push_back(std::move(detail));

@@ -43,8 +43,7 @@ public:
     void cancel(const std::string& why);
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
-    bool ran() const;       // it got as far as START, so its folder stays
-    bool aborted() const;   // it never will
+    bool listed() const;   // not of a member that never started it
     bool over() const;
 
 private:
@@ -53,6 +52,7 @@ private:
     Status prepare();
     void record() const;   // job.json
     JobDetail detail_locked() const;
+    void ended_with(Status status);   // holding mutex_
 
     const JobHost& host_;
     const std::shared_ptr<const JobPlan> plan_;

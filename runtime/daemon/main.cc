@@ -1,4 +1,5 @@
 // gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
+#include <malloc.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/daemon/identity.h"
 
 namespace gradcast {
 namespace {
@@ -38,6 +40,11 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
     while (signal < 0) {
         signal = ::sigtimedwait(&signals, nullptr, &round);
         uint64_t now = clock_us();
+        if (const Status failed = daemon->failed(); !failed.ok()) {
+            log.error("{}", failed.what);
+            ::sd_notify(0, fmt::format("STATUS={}", failed.what).c_str());
+            ::_exit(1);   // jobs wait for the mesh, so their threads cannot be joined
+        }
         if (uint64_t seen = daemon->ticks(); seen != ticks) ticks = seen, ticked_us = now;
         // The mesh's thread ticks once a second; one that has not for ten is stuck, and systemd shall know.
         if (watchdog_us && now - ticked_us < 10'000'000) ::sd_notify(0, "WATCHDOG=1");
@@ -67,9 +74,9 @@ int main_(int argc, char** argv) {
     std::string path = "/etc/gradcast/gradcastd.toml";
     bool check = false, debug = false;
     app.add_option("-c,--config", path, "the file that says who we are and who the others are")->capture_default_str();
-    app.add_flag("--check", check, "only check that file");
+    app.add_flag("--check", check, "only check that file, the key, and that the state folder can be used");
     app.add_flag("--debug", debug, "more lines in the log");
-    app.set_version_flag("--version", version_text);
+    app.set_version_flag("--version", std::string("gradcastd ") + version_text);
     app.footer("Keys of gradcastd.toml:\n" + config_help());
     try {
         app.parse(argc, argv);
@@ -77,10 +84,16 @@ int main_(int argc, char** argv) {
         return cli_exit(app, error);
     }
     if (debug) log_level(Level::debug);
+    // Threads come and go with every job, and nothing allocates in a step: few arenas, and what is large goes back when it is freed.
+    ::mallopt(M_ARENA_MAX, 2), ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
     DaemonConfig config;
     Status status = config_read(path, &config);
+    std::vector<ClusterKey> keys;
+    if (status.ok() && check) status = daemon_keys_read(config, &keys);
+    if (status.ok() && check) status = state_check(config.state);
     if (status.ok() && check) {
-        fmt::print("{}: right; node {}, {} member{}\n", path, config.name, config.members.size(), config.members.size() == 1 ? "" : "s");
+        fmt::print("{}: right, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),
+                   config.members.size() == 1 ? "" : "s");
         return 0;
     }
     if (status.ok()) status = nn_isa(config.isa);

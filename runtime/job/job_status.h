@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/status.h"
+
 namespace gradcast {
 
 enum class JobState : uint8_t { preparing, running, done, failed, cancelled };
@@ -14,18 +16,21 @@ const char* job_state_name(JobState state);
 struct JobStatus {
     JobState state = JobState::preparing;
     std::string error;                   // of failed: one line that names rank, phase and thing
+    Code code = Code::ok;                // of failed and cancelled
     std::vector<std::string> losses;     // "without rank 2 (c): …": ranks that the job goes on without, and why
     std::vector<std::string> warnings;   // what is otherwise than was asked for
-    uint64_t step = 0, steps = 0, epoch = 0, epochs = 0;
-    double loss = 0;            // of the last step, mean over the mini-batch
-    double accuracy = -1;       // on the test data, 0..1; -1: not known, or a regression
-    double test_loss = -1;      // mean; of a regression its mean squared error; -1: not known
-    std::string digest;         // 64 hex digits at the end
-    uint64_t step_digest = 0;   // of the last step
-    double seconds = 0;         // since the first step
+    uint64_t step = 0, steps = 0;        // that are done; of the whole job
+    uint64_t epoch = 0, epochs = 0;      // in which the last step was, from 1 on; 0: no step is done
+    double loss = 0;                     // of the last step, mean over the mini-batch
+    double accuracy = -1;                // on the test data, 0..1; -1: not known, or a regression
+    double test_loss = -1;               // mean; of a regression its mean squared error; -1: not known
+    std::string digest;                  // 64 hex digits at the end
+    uint64_t step_digest = 0;            // of the last step
+    double seconds = 0;                  // since the first step
     double samples_per_second = 0;
-    uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
-    uint64_t bytes_bound = 0;                      // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
+    uint64_t bytes_sent = 0, bytes_received = 0;             // this node, on the wire
+    std::vector<std::pair<std::string, uint64_t>> dropped;   // packets that this node has dropped, by reason
+    uint64_t bytes_bound = 0;   // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string kernel_set;                                      // digest of the probe block's gradient, hex
     std::string path;                                            // "uring_tcp" …

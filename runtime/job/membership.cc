@@ -131,7 +131,11 @@ void Membership::command(Command command) {
     wake();
 }
 
-void Membership::submit(std::shared_ptr<const JobPlan> plan) {
+Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
+    {
+        std::lock_guard lock(mutex_);
+        GC_TRY(refusal(*plan));
+    }
     JobId id = plan->id;
     command({.kind = Command::Kind::submit,
              .id = id,
@@ -140,6 +144,7 @@ void Membership::submit(std::shared_ptr<const JobPlan> plan) {
              .kernel_set = {},
              .data_digest = {},
              .start_digest = {}});
+    return {};
 }
 void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest) {
     command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)});
@@ -230,8 +235,8 @@ void Membership::run(Command& command, Actions& actions) {
     auto at = sessions_.find(command.id);
     switch (command.kind) {
         case Command::Kind::submit:
-            if (Status why = why_not(*command.plan); !why.ok()) {
-                notice({Notice::Kind::submitted, command.id, nullptr, 0, fail(why.code, "node {}: {}", config_.identity.name, why.what)});
+            if (Status why = refusal(*command.plan); !why.ok()) {   // things have changed since submit()
+                notice({Notice::Kind::submitted, command.id, nullptr, 0, why});
                 break;
             }
             begin(command.plan, 0, actions);
@@ -279,10 +284,15 @@ Status Membership::why_not(const JobPlan& plan) const {
         if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
         // What we know of third parties may be older than what the coordinator knows.
         if (plan.members[0].name != config_.identity.name) continue;
-        if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}", member.name, peer.why);
+        if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", member.name, peer.why);
         if (!same) return fail(Code::peer_lost, "node {} was restarted", member.name);
     }
     return {};
+}
+
+Status Membership::refusal(const JobPlan& plan) const {
+    Status why = why_not(plan);
+    return why.ok() ? why : fail(why.code, "node {}: {}", config_.identity.name, why.what);
 }
 
 void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions) {
@@ -334,7 +344,12 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         std::string why = reader.text(reason_max), code = reader.text(reason_max);
         // What is wrong with the job itself is so at every node, whoever says it first.
         if (reader.whole())
-            give_up(at, fail(code == code_name(Code::invalid) ? Code::invalid : Code::peer_refused, "node {}: {}", name, why), actions);
+            give_up(at,
+                    fail(code == code_name(Code::invalid)     ? Code::invalid
+                         : code == code_name(Code::cancelled) ? Code::cancelled
+                                                              : Code::peer_refused,
+                         "node {}: {}", name, why),
+                    actions);
     } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
         session.state = State::running, session.deadline_us = 0;
         notice({Notice::Kind::start, at->first, nullptr, 0, {}});
@@ -464,7 +479,8 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
             session.parts[rank].ended = true;
             at = close_if_over(at);
         } else if (rank < session.parts.size() && (session.self == 0 || rank == 0)) {
-            at = give_up(at, fail(Code::peer_lost, "node {} was lost while the job was prepared: {}", config_.names[lost_peer], why),
+            at = give_up(at, fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
+                              config_.names[lost_peer], why),
                          actions);
         } else {
             ++at;   // not in it, or the coordinator will tell

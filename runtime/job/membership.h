@@ -78,7 +78,8 @@ public:
     explicit Membership(const MembershipConfig& config);
     void start(Host& host, uint16_t channel);   // once, when attached; host outlives it
 
-    void submit(std::shared_ptr<const JobPlan> plan);   // answered by the notice `submitted`
+    /// Answered by the notice `submitted`.  Error: this daemon cannot take part, as things are; then no notice comes.
+    Status submit(std::shared_ptr<const JobPlan> plan);
     /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest);
     void ended(const JobId& id);   // run() has returned here
@@ -133,6 +134,7 @@ private:
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
     Sessions::iterator close_if_over(Sessions::iterator at);
     Status why_not(const JobPlan& plan) const;
+    Status refusal(const JobPlan& plan) const;   // the same as told to the client
     uint64_t send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions);
     void send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions);
     Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it

@@ -24,10 +24,12 @@ struct FakeBackend : Backend {
         detail.summary.status.state = JobState::running;
         detail.summary.status.step = 1;
         detail.summary.status.steps = 10;
-        detail.summary.status.epochs = 1;
+        detail.summary.status.epoch = detail.summary.status.epochs = 1;
+        detail.summary.status.seconds = 2;
         detail.summary.status.loss = 2.25;
         detail.summary.status.bytes_sent = 3 << 20;
         detail.summary.status.bytes_received = 1 << 20;
+        detail.started = true;
         detail.exchange = "ring";
         detail.batch = 128;
         detail.blocks = 8;
@@ -41,6 +43,7 @@ struct FakeBackend : Backend {
         JobStatus& status = detail->summary.status;
         status.state = state;
         status.error = error;
+        if (state == JobState::failed) status.code = Code::peer_lost;
         if (state != JobState::done) return;
         status.step = status.steps;
         status.accuracy = 0.8912;

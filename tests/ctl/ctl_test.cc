@@ -145,6 +145,28 @@ TEST_F(Ctl, NoDaemonIsExitThree) {
     }
 }
 
+TEST_F(Ctl, ErrorsAreJsonToo) {
+    struct {
+        const char* arguments;
+        int exit;
+    } cases[] = {{"-o json list", 3},
+                 {"list --output=json", 3},
+                 {"-ojson describe x", 3},
+                 {"-o json submit absent.toml", 2},
+                 {"-o json sbmit absent.toml", 2},
+                 {"-o json list extra", 2},
+                 {"-o json evaluate a.h5 --data b", 1}};
+    for (const auto& each : cases) {
+        Outcome outcome = ask(each.arguments);
+        EXPECT_EQ(outcome.exit, each.exit) << each.arguments;
+        const Json json = outcome.json();
+        ASSERT_TRUE(json.is_object()) << each.arguments << "\n" << outcome.out;
+        EXPECT_EQ(json["exit"], each.exit) << each.arguments;
+        EXPECT_FALSE(json["error"].get<std::string>().empty()) << each.arguments;
+        EXPECT_NE(outcome.err, "") << each.arguments;
+    }
+}
+
 TEST_F(Ctl, EveryMistakeOfAJobFileIsTold) {
     write("job.toml",
           "[job]\nname = \"x\"\nepochs = -1\nbatchs = 128\n[data]\ntrain = \"train.h5\"\n[net]\npreset = \"lenet5\"\n[algorithm]\nexchange "
@@ -162,7 +184,10 @@ TEST_F(Ctl, EveryMistakeOfAJobFileIsTold) {
 }
 
 TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
-    backend.add(id_a, "first")->summary.status.warnings = {"2 ranks are too few", "and slow"};
+    JobStatus& status = backend.add(id_a, "first")->summary.status;
+    status.warnings = {"2 ranks are too few", "and slow"};
+    status.dropped = {{"forged", 3}, {"replayed", 0}};
+    status.timeouts_us = {{"peer lost", 2'000'000}};
     backend.members = {
         {.name = "node-1", .address = "127.0.0.1:1", .uuid = "u", .version = "0.1.0", .self = true, .alive = true, .jobs = 1, .why = ""},
         {.name = "node-2",
@@ -181,10 +206,15 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
 
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    for (const char* word : {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "128 in 8 blocks", "node-1, node-2", "3.00 MiB",
-                             "warning         2 ranks are too few\n", "warning         and slow\n"})
+    for (const char* word :
+         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
+          "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
-    EXPECT_EQ(ask("describe aaaa -o json").json()["status"]["step"], 1);
+    const Json json = ask("describe aaaa -o json").json();
+    EXPECT_EQ(json["status"]["step"], 1);
+    EXPECT_EQ(json["status"]["dropped"]["forged"], 3);
+    EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
+    EXPECT_FALSE(json.contains("folder"));   // there is none
 
     outcome = ask("nodes");
     EXPECT_NE(outcome.out.find("refused: keys differ"), std::string::npos) << outcome.out;
@@ -226,6 +256,31 @@ TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
     EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
 }
 
+TEST_F(Ctl, SubmitWaitsForTheMembersAndTellsWhyTheyRefuse) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->started = false, detail->summary.status.state = JobState::preparing;
+    serve();
+    write("job.toml", good_job);
+    const pid_t pid = start("--socket " + socket + " submit job.toml");
+    for (uint64_t end = clock_us() + 10'000'000; backend.submissions().empty() && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0);
+    auto fail = [&](Code code, const std::string& error) {
+        backend.finish(detail, JobState::failed, error);
+        std::lock_guard lock(backend.mutex);
+        detail->summary.status.code = code;
+    };
+    fail(Code::peer_refused, "node b: no file matches /data/train*.h5");
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
+    EXPECT_EQ(outcome.out, "");
+    fail(Code::invalid, "node b: a net of ridge does not fit 10 classes");
+    outcome = ask("submit job.toml --wait");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: a net of ridge does not fit 10 classes\n");
+}
+
 TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
     JobDetail* detail = backend.add(id_a, "first");
     serve();
@@ -246,6 +301,7 @@ TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
     EXPECT_NE(outcome.out.find("node-1"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("not known here: node-2"), std::string::npos) << outcome.out;
     EXPECT_TRUE(outcome.says("step 10/10")) << outcome.err;
+    EXPECT_TRUE(outcome.says(" left")) << outcome.err;
 
     outcome = ask("watch first -o json");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -268,7 +324,34 @@ TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
     server.reset();
     Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 3);
-    EXPECT_TRUE(outcome.says("while the job ran")) << outcome.err;
+    EXPECT_TRUE(
+        outcome.says("went away while job aaaa0000 ran; the job goes on at node-2 where its exchange can do without a node: "
+                     "gradcastctl watch aaaa0000 there follows it"))
+        << outcome.err;
+}
+
+TEST_F(Ctl, CtrlCSaysThatTheJobGoesOn) {
+    JobDetail* detail = backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    for (const char* arguments : {"watch first", "submit job.toml", "submit job.toml --wait"}) {
+        {
+            std::lock_guard lock(backend.mutex);
+            detail->started = std::string(arguments) != "submit job.toml";
+        }
+        const pid_t pid = start("--socket " + socket + " " + arguments);
+        auto waits = [&] {
+            return detail->started ? read("err").find("step 1/10") != std::string::npos : backend.submissions().size() == 1;
+        };
+        for (uint64_t end = clock_us() + 10'000'000; !waits() && clock_us() < end;)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ::kill(pid, SIGINT);
+        Outcome outcome = wait(pid);
+        EXPECT_EQ(outcome.exit, 128 + SIGINT) << arguments << outcome.err;
+        EXPECT_TRUE(outcome.says("job aaaa0000 goes on: gradcastctl watch aaaa0000 follows it, gradcastctl cancel aaaa0000 ends it"))
+            << outcome.err;
+        fs::remove(folder + "/err");
+    }
 }
 
 TEST_F(Ctl, LogsComeWholeAndFollow) {
@@ -279,7 +362,9 @@ TEST_F(Ctl, LogsComeWholeAndFollow) {
     while (text.size() < (9u << 20)) text += fmt::format("line {}\n", text.size());
     write("log", text);
     EXPECT_EQ(ask("logs first").out, text);
-    EXPECT_EQ(ask("logs first -o json").json()["log"].get<std::string>().size(), text.size());
+    Json lines = ask("logs first -o json").json()["lines"];
+    EXPECT_EQ(lines.size(), static_cast<size_t>(std::count(text.begin(), text.end(), '\n')));
+    EXPECT_EQ(lines[1], text.substr(text.find('\n') + 1, text.find('\n', text.find('\n') + 1) - text.find('\n') - 1));
 
     write("log", "one\n");
     pid_t pid = start("--socket " + socket + " logs first -f");

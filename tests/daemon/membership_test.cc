@@ -55,7 +55,9 @@ struct Node {
                 Identity identity = identity_of(member);
                 plan->members.push_back({identity.name, identity.uuid, identity.incarnation});
             }
-            membership.submit(plan);
+            Seen& job = seen[id];
+            if (job.submitted_status = membership.submit(plan); !job.submitted_status.ok())
+                ++job.submitted, job.submitted_us = host->now_us();
         });
     }
     void act(const Notice& notice) {
@@ -395,7 +397,7 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
     auto plan = std::make_shared<JobPlan>();
     plan->id = {1}, plan->deadline_us = 4 * second;
     for (uint32_t i = 0; i < 2; ++i) plan->members.push_back({name_of(i), identity_of(i).uuid, identity_of(i).incarnation});
-    a.submit(plan);
+    ASSERT_TRUE(a.submit(plan).ok());
     Event command;
     command.kind = Event::Kind::command;
     Actions actions;
@@ -409,7 +411,8 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
     std::vector<Notice> notices = a.notices();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[0].kind, Kind::submitted);
-    EXPECT_STREQ(notices[0].status.what, "node b was lost while the job was prepared: it was restarted");
+    EXPECT_STREQ(notices[0].status.what,
+                 "node b was lost while the job was prepared: it was restarted; look at its gradcastd and submit again");
     EXPECT_EQ(notices[1].kind, Kind::abort);
     // PREPARE of the old incarnation reaches the new one: it refuses.
     for (const Send& send : actions.sends)

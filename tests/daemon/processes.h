@@ -47,7 +47,8 @@ public:
         std::string notify;   // path for NOTIFY_SOCKET; empty: none
         int listen_fd = -1;   // handed over as systemd does
         uid_t uid = 0;
-        std::string directory = "";   // to work in; empty: ours
+        std::string directory = "";               // to work in; empty: ours
+        std::function<bool()> before = nullptr;   // in the new process; false: it does not start
     };
     ~Process() { kill(SIGKILL), wait(); }
 
@@ -78,6 +79,7 @@ public:
             return;
         }
         if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(126);
+        if (options.before && !options.before()) ::_exit(125);
         ::signal(SIGPIPE, SIG_DFL);
         ::dup2(log.get(), 1), ::dup2(log.get(), 2);
         if (options.listen_fd >= 0) {
@@ -151,9 +153,19 @@ struct Node {
 
     Json get(const std::string& path) { return answer(client().Get(path.c_str())); }
     Json post(const std::string& path, const Json& body) { return answer(client().Post(path.c_str(), body.dump(), "application/json")); }
-    /// {"id": …} or {"error": …}
+    /// Waits until the job has started or could not: {"id": …} or {"error": …, "code": …}.
+    Json submit(const Submission& submission) {
+        const Json answer = post("/v1/jobs", Json(submission));
+        if (!answer.contains("id")) return answer;
+        Json seen;
+        (void)eventually([&] {
+            seen = job(answer["id"]);
+            return seen.value("started", false) || !seen.contains("status") || seen["status"].value("state", "") != "preparing";
+        });
+        return seen.value("started", false) || !seen.contains("status") ? answer : seen["status"];
+    }
     Json submit(const std::string& text, const std::vector<std::string>& nodes = {}) {
-        return post("/v1/jobs", Json(Submission{text, "job.toml", folder, nodes, 0}));
+        return submit(Submission{text, "job.toml", folder, nodes, 0});
     }
     Json job(const std::string& id) { return get("/v1/jobs/" + id); }
     uint64_t step(const std::string& id) {

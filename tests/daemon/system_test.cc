@@ -1,5 +1,8 @@
 // gradcastd as real processes: how it starts or says why not, who sees whom, jobs with deaths and restarts in between.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include "tests/daemon/processes.h"
 
@@ -26,8 +29,17 @@ TEST(SystemDaemon, FlagsAndCheck) {
     EXPECT_EQ(run(help, cluster, {"--help"}).wait(), 0);
     EXPECT_TRUE(has(help.output(), "interface  the network interface")) << help.output();
     EXPECT_EQ(run(version, cluster, {"--version"}).wait(), 0);
+    EXPECT_EQ(version.output().find("gradcastd "), 0u) << version.output();
     EXPECT_EQ(run(check, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 0);
-    EXPECT_TRUE(has(check.output(), "right; node a, 1 member")) << check.output();
+    EXPECT_TRUE(has(check.output(), "right, as are key and state folder; node a, 1 member")) << check.output();
+    EXPECT_FALSE(std::filesystem::exists(cluster[0].folder + "/state"));
+    for (const auto& [key, says] : {std::pair{"key = \"none\"\n", "cannot read the cluster key"},
+                                    {"state = \"gradcastd.toml/x\"\n", "gradcastd.toml is not a folder"}}) {
+        cluster.configure(cluster[0], key);
+        Process checked;
+        EXPECT_EQ(run(checked, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 1);
+        EXPECT_TRUE(has(checked.output(), says)) << checked.output();
+    }
     ASSERT_TRUE(file_write(cluster.folder + "/bad.toml", "nam = 1\nlisten = 3\nisa = \"z80\"\n").ok());
     EXPECT_EQ(run(mistakes, cluster, {"-c", cluster.folder + "/bad.toml"}).wait(), 1);
     for (const char* line : {"bad.toml:1: unknown key \"nam\"", "bad.toml:2: listen", "bad.toml:3: isa = \"z80\""})
@@ -159,7 +171,7 @@ TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
         << cluster[0].why("c");
     EXPECT_TRUE(eventually([&] { return has(cluster[1].process->output() + cluster[2].process->output(), "our own identity"); }))
         << cluster[1].process->output();
-    // Another that calls itself b, in a folder and on a port of its own.
+    // Another that calls itself b, in a folder and on a port of its own: it ends, and names the holder.
     cluster[2].process->kill(SIGKILL), cluster[2].process->wait();
     std::filesystem::remove(cluster[2].folder + "/state/identity");
     cluster.start(cluster[2]);
@@ -167,10 +179,45 @@ TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
     Node again = {"b", cluster.folder + "/again", cluster.folder + "/again/run/control.sock", free_port(), 0};
     std::filesystem::create_directories(again.folder);
     cluster.configure(again, "listen = \"127.0.0.1:" + std::to_string(again.port) + "\"\n");
+    const std::string said = cluster.refusal(again);
+    EXPECT_TRUE(has(said, fmt::format("another gradcastd is named b: it answers at 127.0.0.1:{}, uuid ", cluster[1].port))) << said;
+    EXPECT_TRUE(has(said, "incarnation 1: stop it, or give this one another `name`")) << said;
+    // The same where the holder does not answer at that moment: it is refused, and the holder keeps its streams.
+    cluster[1].process->kill(SIGSTOP);
     cluster.start(again);
     ASSERT_TRUE(again.process->ready()) << again.process->output();
+    cluster[1].process->kill(SIGCONT);
     EXPECT_TRUE(eventually([&] { return has(again.why("c"), "two daemons are named 'b'"); })) << again.process->output();
     EXPECT_EQ(cluster[2].sees(), "a b c") << "the first b is not disturbed: " << cluster[2].why("b");
+    EXPECT_FALSE(has(cluster[2].process->output(), "node b is not alive")) << cluster[2].process->output();
+    // Where the holder was killed, the next one has the name.
+    again.process->kill(SIGKILL), again.process->wait();
+    cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
+    cluster.start(cluster[1]);
+    EXPECT_TRUE(eventually([&] { return cluster[1].sees() == "a b c" && cluster[2].sees() == "a b c"; })) << cluster[1].process->output();
+}
+
+TEST(SystemDaemon, EndsWhenItsNetworkFails) {
+    Cluster cluster(1);
+    cluster.configure(cluster[0], "link = \"epoll_tcp\"\n");
+    cluster[0].process->start(
+        {{"--config", cluster[0].folder + "/gradcastd.toml"},
+         cluster[0].folder + "/stderr",
+         "",
+         -1,
+         0,
+         cluster[0].folder,
+         [] {   // epoll_wait fails from the start
+             sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_wait, 1, 0),
+                                     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait, 0, 1),
+                                     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EBADF), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+             const sock_fprog program{std::size(filter), filter};
+             return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+         }});
+    EXPECT_EQ(cluster[0].process->wait(), 1) << cluster[0].process->output();
+    EXPECT_TRUE(has(cluster[0].process->output(), "epoll cannot wait for the network: Bad file descriptor"))
+        << cluster[0].process->output();
 }
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------------------
@@ -251,7 +298,7 @@ TEST(SystemDaemon, BenchesBetweenJobs) {
     auto bench = [&](const std::string& text, std::vector<std::string> nodes = {}) {
         Submission submission{text, "", "/", nodes, 0};
         submission.bench = true;
-        return cluster[0].post("/v1/jobs", Json(submission));
+        return cluster[0].submit(submission);
     };
     auto log = [&](const std::string& id) {
         std::string text;
@@ -305,10 +352,22 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     EXPECT_TRUE(has(json.value("error", ""), "3 nodes are asked for, 2 are alive: there are no more members")) << json.dump();
     std::string three = error("[job]\nnam = \"x\"\nsteps = -1\n[algorithm]\nexchange = \"telepathy\"\n");
     for (const char* part : {"job.toml:2:", "job.toml:3:", "job.toml:5:"}) EXPECT_TRUE(has(three, part)) << three;
-    EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 0u);
-    EXPECT_TRUE(eventually([&] {
-        return std::filesystem::is_empty(cluster[0].folder + "/state/jobs") && std::filesystem::is_empty(cluster[1].folder + "/state/jobs");
-    }));
+    // The one that got as far as preparing stays listed where it was submitted, and after a restart.
+    auto listed = [&] {
+        Json jobs = cluster[0].get("/v1/jobs")["jobs"];
+        EXPECT_EQ(jobs.size(), 1u) << jobs.dump();
+        EXPECT_EQ(jobs[0]["status"]["state"], "failed");
+        EXPECT_NE(jobs[0]["status"]["code"], "ok");
+        EXPECT_EQ(jobs[0]["status"]["error"].get<std::string>().find("node "), 0u);
+        return jobs[0]["id"].get<std::string>();
+    };
+    const std::string failed = listed();
+    EXPECT_FALSE(cluster[0].job(failed)["started"].get<bool>());
+    EXPECT_TRUE(eventually([&] { return std::filesystem::is_empty(cluster[1].folder + "/state/jobs"); }));
+    cluster[0].process->kill(SIGTERM), cluster[0].process->wait();
+    cluster.start(cluster[0]);
+    ASSERT_TRUE(cluster[0].process->ready());
+    EXPECT_EQ(listed(), failed);
     cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
     EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
 }
@@ -416,6 +475,69 @@ TEST(SystemDaemon, CancelEndsItEverywhere) {
     }
     Json again = cluster[0].post("/v1/jobs/endless/cancel", Json::object());
     EXPECT_TRUE(has(again.value("error", ""), "has ended already: cancelled")) << again.dump();
+
+    // One name, two jobs: an active one is meant where it is to be cancelled, else the id is wanted.
+    const std::string second = cluster[0].submit(job_text(data, 1'000'000, "endless")).value("id", "");
+    const std::string error = cluster[0].job("endless").value("error", "");
+    EXPECT_TRUE(has(error, "2 jobs are named endless, name one by its id: " + second.substr(0, 8))) << error;
+    EXPECT_TRUE(has(error, id.substr(0, 8) + " (cancelled)")) << error;
+    cluster[0].post("/v1/jobs/endless/cancel", Json::object());
+    EXPECT_EQ(cluster[0].ended(second).state, JobState::cancelled);
+}
+
+// What a job has taken is given back.  GRADCAST_JOBS=1000 for many.
+TEST(SystemDaemon, JobsLeaveNoMemoryBehind) {
+    const char* wanted = std::getenv("GRADCAST_JOBS");
+    const int jobs = wanted ? std::atoi(wanted) : 80, warm = jobs / 2 < 50 ? jobs / 2 : 50;
+    Cluster cluster(1);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    std::string text = job_text(data, 2);
+    text.replace(text.find("\"mlp\""), 5, "\"lenet5\"");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    auto resident_kib = [&] {
+        std::string status;
+        EXPECT_TRUE(file_read("/proc/" + std::to_string(cluster[0].process->pid()) + "/status", &status).ok());
+        return std::stol(status.substr(status.find("VmRSS:") + 6));
+    };
+    auto idle = [&] {
+        Json nodes;
+        return eventually([&] { return cluster[0].sees(&nodes) == "a" && nodes["nodes"][0].value("jobs", 1) == 0; });
+    };
+    long before = 0;
+    for (int i = 0; i < jobs; ++i) {
+        if (i == warm) before = resident_kib();
+        const std::string id = cluster[0].submit(text).value("id", "");
+        ASSERT_EQ(cluster[0].ended(id).state, JobState::done);
+        ASSERT_TRUE(idle());
+        if (i % 50 == 0) RecordProperty("resident_kib_" + std::to_string(i), std::to_string(resident_kib()));
+    }
+    const long after = resident_kib();
+    EXPECT_LT(after - before, wanted ? 5 << 10 : 3 << 10) << before << " KiB after " << warm << " jobs, " << after << " after " << jobs;
+    std::printf("%ld KiB after %d jobs, %ld KiB after %d\n", before, warm, after, jobs);
+}
+
+// Each submission is answered at once, whatever its preparing waits for; the control plane goes on meanwhile.
+TEST(SystemDaemon, SlowPreparingHoldsNobodyUp) {
+    Cluster cluster(2);
+    std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    cluster[1].process->kill(SIGSTOP);   // its READY does not come
+    const uint64_t start = clock_us();
+    std::vector<std::string> ids;
+    for (int i = 0; i < 6; ++i)
+        ids.push_back(cluster[0].post("/v1/jobs", Json(Submission{job_text(data, 5, "j", "60s"), "job.toml", "/", {}, 2})).value("id", ""));
+    for (const std::string& id : ids) EXPECT_EQ(cluster[0].job(id)["status"].value("state", ""), "preparing");
+    EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 6u);
+    cluster[0].post("/v1/jobs/" + ids[0] + "/cancel", Json::object());
+    EXPECT_EQ(cluster[0].ended(ids[0]).state, JobState::cancelled);
+    EXPECT_LT(clock_us() - start, 5'000'000u);
+    // A member that is silent fails them by name.
+    for (size_t i = 1; i < ids.size(); ++i) {
+        const JobStatus status = cluster[0].ended(ids[i]);
+        EXPECT_EQ(status.state, JobState::failed);
+        EXPECT_TRUE(has(status.error, "node b was lost while the job was prepared")) << status.error;
+    }
+    cluster[1].process->kill(SIGCONT);
 }
 
 }   // namespace

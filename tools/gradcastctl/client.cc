@@ -85,13 +85,20 @@ Reply Client::unreachable(const std::string& why) const {
                               there ? why : "no such file"));
 }
 
-Reply Client::submit(const Submission& submission, uint64_t deadline_us) const {
-    std::string body = json_text(Json(submission));
-    return request("/v1/jobs", &body, 10 * deadline_us);
+Reply Client::submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait) const {
+    const std::string body = json_text(Json(submission));
+    Reply reply = post("/v1/jobs", body);
+    if (reply.exit != exit_done) return reply;
+    const std::string id = reply.json.value("id", "");
+    const Reply seen = follow(id, job, [&](const JobDetail& now) { return wait(id) && !now.started; });
+    if (job->started) return reply;   // whatever became of it
+    if (seen.exit != exit_done) return seen;
+    const JobStatus& status = job->summary.status;
+    return failed(status.code == Code::invalid ? exit_usage : exit_failed, status.error);
 }
 
-Reply Client::request(const std::string& route, const std::string* body, uint64_t extra_us) const {
-    httplib::Client client = client_open(socket_, answer_seconds + static_cast<time_t>(extra_us / 1'000'000));
+Reply Client::request(const std::string& route, const std::string* body) const {
+    httplib::Client client = client_open(socket_, answer_seconds);
     auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
     if (!result) return unreachable(words(result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);

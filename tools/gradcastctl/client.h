@@ -21,8 +21,9 @@ public:
     explicit Client(std::string socket) : socket_(std::move(socket)) {}
     Reply get(const std::string& route) const { return request(route, nullptr); }
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
-    /// Answered when all members are ready, for which they have 10 deadlines (JobPlan::prepare_us).
-    Reply submit(const Submission& submission, uint64_t deadline_us) const;
+    /// Submits and waits until the job has started or, for which the daemons have 10 deadlines, could not: then that is the error.  `wait`
+    /// is called at least once a second and returns false to stop waiting (exit_failed, no error).  *job is the last status.
+    Reply submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait) const;
     Reply job(const std::string& which, JobDetail* detail) const;
     Reply nodes(std::vector<NodeInfo>* nodes) const;
     /// Calls `seen` with every status until the job has ended, and at least once a second while nothing changes; ends early (exit_failed,
@@ -30,7 +31,7 @@ public:
     Reply follow(const std::string& which, JobDetail* detail, const std::function<bool(const JobDetail&)>& seen) const;
 
 private:
-    Reply request(const std::string& route, const std::string* body, uint64_t extra_us = 0) const;
+    Reply request(const std::string& route, const std::string* body) const;
     Reply unreachable(const std::string& why) const;
     std::string socket_;
 };

@@ -23,11 +23,15 @@ struct Options {
     bool json = false;   // -o json: the same content as the text, on stdout
 };
 
-/// Prints "gradcastctl: text" on stderr, once, where the error is found; callers pass `exit` on.
+/// -o json, once the command line is read; for complain() alone.
+inline bool errors_as_json = false;
+
+/// Prints "gradcastctl: text" on stderr, once, where the error is found; callers pass `exit` on.  With -o json also {"error": text, "exit":
+/// code} on stdout.
+int complain_text(Exit exit, const std::string& text);
 template <typename... Args>
 int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
-    fmt::print(stderr, "gradcastctl: {}\n", fmt::format(format, std::forward<Args>(args)...));
-    return exit;
+    return complain_text(exit, fmt::format(format, std::forward<Args>(args)...));
 }
 
 // Each returns the exit code.

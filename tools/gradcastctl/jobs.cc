@@ -9,16 +9,21 @@
 
 #include "runtime/job/job_file.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint64_t bench_deadline_us = 3'000'000;   // what the daemons take, times ten, to find the program and check its command line
-
 int complain_of(const Reply& reply) {
     if (reply.error.empty()) return reply.exit;
     return complain(reply.exit, "{}", reply.error);
+}
+
+/// "peer_lost": "peer lost".
+std::string words_of(std::string key) {
+    std::replace(key.begin(), key.end(), '_', ' ');
+    return key;
 }
 
 std::string progress(const JobStatus& status) { return fmt::format("{}/{}", status.step, status.steps); }
@@ -40,15 +45,29 @@ Exit parse_nodes(const std::string& nodes, Submission* submission) {
     return exit_done;
 }
 
+/// The daemon has ended or is not reached any more, and the job ran.
+int went_away(const Options& options, const JobDetail& job) {
+    std::vector<std::string> others = job.summary.nodes;
+    if (job.self < others.size()) others.erase(others.begin() + job.self);
+    const std::string digits = job.summary.id.substr(0, 8),
+                      what = fmt::format("the gradcastd at {} went away while job {} ran", options.socket, digits);
+    if (others.empty()) return complain(exit_unreachable, "{}, which had no other node: it has ended", what);
+    return complain(exit_unreachable,
+                    "{}; the job goes on at {} where its exchange can do without a node: gradcastctl watch {} there follows it", what,
+                    fmt::join(others, ", "), digits);
+}
+
 /// Follows the job to its end and prints its result.
 int finish(const Options& options, const Client& client, const std::string& which) {
     Progress bar;
     JobDetail job;
     Reply reply = client.follow(which, &job, [&](const JobDetail& now) {
         bar.show(now);
-        return true;
+        return interrupts() == 0;
     });
     bar.end();
+    if (interrupts()) return job_goes_on(job.summary.id.empty() ? which : job.summary.id);
+    if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
     if (reply.exit != exit_done) return complain_of(reply);
     std::vector<NodeResult> nodes;
     for (Rank rank = 0; rank < job.summary.nodes.size(); ++rank) {
@@ -66,15 +85,21 @@ int command_submit(const Options& options, const std::string& path, const std::s
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     Client client(options.socket);
-    Reply reply = client.submit(submission, config.deadline_us);
+    JobDetail job;
+    (void)interrupts();   // caught from here on
+    std::string submitted;
+    Reply reply = client.submit(submission, &job, [&](const std::string& its_id) {
+        submitted = its_id;
+        return interrupts() == 0;
+    });
+    if (interrupts() && !submitted.empty()) return job_goes_on(submitted);
     if (reply.exit != exit_done) return complain_of(reply);
     std::string id = reply.json.value("id", "");
     if (wait) {
         fmt::print(stderr, "job {}\n", id);
         return finish(options, client, id);
     }
-    JobDetail job;
-    if (client.job(id, &job).exit == exit_done) print_warnings(job.summary.status);
+    print_warnings(job.summary.status);
     fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
     return exit_done;
 }
@@ -124,8 +149,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("chosen", status.choice);
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     line("datagrams", status.datagrams);
-    line("step",
-         fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, std::min(status.epoch + 1, status.epochs), status.epochs));
+    line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
     line("test loss", status.test_loss >= 0 ? fmt::format("{:.6f}", status.test_loss) : "");
@@ -133,11 +157,15 @@ int command_describe(const Options& options, const std::string& which) {
     line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
                                   text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
+    std::string dropped;
+    for (const auto& [reason, packets] : status.dropped)
+        if (packets > 0) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", packets, words_of(reason));
+    line("dropped", dropped);
     line("memory", status.memory);
     line("kernel set", status.kernel_set);
     std::string timeouts;
     for (const auto& [name, us] : status.timeouts_us)
-        timeouts += fmt::format("{}{} {}", timeouts.empty() ? "" : ", ", name, text_seconds(static_cast<double>(us) * 1e-6));
+        timeouts += fmt::format("{}{} {}", timeouts.empty() ? "" : ", ", words_of(name), text_seconds(static_cast<double>(us) * 1e-6));
     line("time-outs", timeouts);
     line("folder", job.folder);
     line("step digest", status.step ? fmt::format("{:016x}", status.step_digest) : "");
@@ -145,7 +173,10 @@ int command_describe(const Options& options, const std::string& which) {
     return exit_done;
 }
 
-int command_watch(const Options& options, const std::string& which) { return finish(options, Client(options.socket), which); }
+int command_watch(const Options& options, const std::string& which) {
+    (void)interrupts();   // caught from here on
+    return finish(options, Client(options.socket), which);
+}
 
 int command_logs(const Options& options, const std::string& which, bool follow) {
     Client client(options.socket);
@@ -171,7 +202,15 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
         reply = client.job(id, &job);
         if (reply.exit != exit_done) return complain_of(reply);
     }
-    if (options.json) fmt::print("{}\n", json_text(Json{{"id", id}, {"log", whole}}, 2));
+    if (options.json) {
+        Json lines = Json::array();
+        for (size_t at = 0; at < whole.size();) {
+            const size_t end = std::min(whole.find('\n', at), whole.size());
+            lines.push_back(whole.substr(at, end - at));
+            at = end + 1;
+        }
+        fmt::print("{}\n", json_text(Json{{"id", id}, {"lines", lines}}, 2));
+    }
     return exit_done;
 }
 
@@ -190,11 +229,11 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     if (options.json) arguments.push_back("--json");
     submission.text = fmt::format("{}", fmt::join(arguments, "\n"));
     Client client(options.socket);
-    Reply reply = client.submit(submission, bench_deadline_us);
+    JobDetail job;
+    Reply reply = client.submit(submission, &job, [](const std::string&) { return true; });
     if (reply.exit != exit_done) return complain_of(reply);
     const std::string id = reply.json.value("id", "");
     if (int exit = command_logs({.socket = options.socket, .json = false}, id, true); exit != exit_done) return exit;
-    JobDetail job;
     reply = client.job(id, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     if (job.summary.status.state == JobState::done) return exit_done;

@@ -26,6 +26,15 @@ int command_help(const CLI::App& app, const std::string& topic) {
     return exit_done;
 }
 
+/// Of a command line that is wrong.
+bool asks_json(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+        const std::string word = argv[i], next = i + 1 < argc ? argv[i + 1] : "";
+        if (word == "-ojson" || word == "--output=json" || ((word == "-o" || word == "--output") && next == "json")) return true;
+    }
+    return false;
+}
+
 int run(int argc, char** argv) {
     CLI::App app{"trains neural networks on many nodes, exactly", "gradcastctl"};
     app.require_subcommand(1);
@@ -130,9 +139,11 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return cli_exit(app, error);
+        const int exit = cli_exit(app, error);
+        if (exit != exit_done && asks_json(argc, argv)) fmt::print("{}\n", json_text(Json{{"error", error.what()}, {"exit", exit}}, 2));
+        return exit;
     }
-    options.json = output == "json";
+    options.json = errors_as_json = output == "json";
     for (const auto& [each, action] : commands)
         if (each->parsed()) return action();
     return exit_usage;   // require_subcommand(1) lets no one come here

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <csignal>
 #include <ctime>
 
 #include "runtime/core/clock.h"
@@ -13,6 +14,22 @@
 #include "tools/gradcastctl/ctl.h"
 
 namespace gradcast {
+
+int complain_text(Exit exit, const std::string& text) {
+    fmt::print(stderr, "gradcastctl: {}\n", text);
+    if (errors_as_json) fmt::print("{}\n", json_text(Json{{"error", text}, {"exit", static_cast<int>(exit)}}, 2));
+    return exit;
+}
+
+int job_goes_on(const std::string& id) {
+    const std::string digits = id.substr(0, 8);
+    const int exit =
+        complain(exit_failed, "interrupted; job {0} goes on: gradcastctl watch {0} follows it, gradcastctl cancel {0} ends it", digits);
+    std::fflush(stdout);
+    ::signal(SIGINT, SIG_DFL);
+    ::raise(SIGINT);
+    return exit;
+}
 
 std::string text_bytes(uint64_t bytes) {
     const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -74,10 +91,14 @@ void Progress::show(const JobDetail& job) {
     shown_us_ = now;
     epoch_ = status.epoch;
     step_ = status.step;
-    std::string text = fmt::format("step {}/{}  epoch {}/{}  loss {:.4f}", status.step, status.steps,
-                                   std::min(status.epoch + 1, status.epochs), status.epochs, status.loss);
+    std::string text =
+        fmt::format("step {}/{}  epoch {}/{}  loss {:.4f}", status.step, status.steps, status.epoch, status.epochs, status.loss);
     if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
     else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
+    text += "  " + text_seconds(status.seconds);
+    if (status.step > 0 && status.step < status.steps)
+        text += fmt::format(
+            ", {} left", text_seconds(status.seconds / static_cast<double>(status.step) * static_cast<double>(status.steps - status.step)));
     text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
                         text_bytes(status.bytes_received));
     if (!terminal_) {
@@ -141,7 +162,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
     std::fflush(stdout);
     if (done) return exit_done;
     std::string why = status.error.empty() ? "" : ": " + status.error;
-    return complain(exit_failed, "job {} ({}) {}{}", job.summary.name, job.summary.id.substr(0, 8), job_state_name(status.state), why);
+    fmt::print(stderr, "gradcastctl: job {} ({}) {}{}\n", job.summary.name, job.summary.id.substr(0, 8), job_state_name(status.state), why);
+    return exit_failed;   // with -o json the status above says why
 }
 
 }   // namespace gradcast

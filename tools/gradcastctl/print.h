@@ -8,6 +8,9 @@
 
 namespace gradcast {
 
+/// What a command that was interrupted (local.h) says of its job, and then ends as a program does that was.
+int job_goes_on(const std::string& id);
+
 std::string text_bytes(uint64_t bytes);     // "12.3 MiB"
 std::string text_seconds(double seconds);   // "12.3 s", "4 min 05 s", "2 h 03 min"
 std::string text_time(uint64_t unix);       // local, "2025-01-31 18:00:05"

@@ -77,14 +77,14 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
     Client client = cluster.client(0);
-    Reply reply = client.submit(submission, config.deadline_us);
+    JobDetail job;
+    Status dead;
+    Reply reply = client.submit(submission, &job, [&](const std::string&) { return (dead = cluster.check()).ok(); });
     if (reply.exit != exit_done) {
-        if (Status status = cluster.check(); !status.ok()) return give_up(status);
+        if (Status status = dead.ok() ? cluster.check() : dead; !status.ok()) return give_up(status);
         return complain(reply.exit, "{}", reply.error);
     }
     Progress bar;
-    JobDetail job;
-    Status dead;
     reply = client.follow(reply.json.value("id", ""), &job, [&](const JobDetail& now) {
         bar.show(now);
         dead = cluster.check();

@@ -129,15 +129,21 @@ void TcpDriver::equip(Peer& peer, uint64_t now) {
 void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
     const Hello& hello = stream->handshake->peer();
     add(counters_.bytes_sent, stream->bytes_sent), add(counters_.bytes_received, stream->bytes_received);
+    std::string why;
     for (auto& peer : peers_)
         if (peer && !peer->active && !peer->final && peer->identity.name == hello.name) {
-            peer->next = std::move(stream);
-            return;
+            // One that is wrong must not end the stream of the right one.
+            if (peer->state == Peer::State::open) why = conflict(*peer, hello);
+            if (why.empty()) {
+                peer->next = std::move(stream);
+                return;
+            }
         }
-    std::string why =
-        config_.job == JobId{}
-            ? fmt::format("'{}' is not a member at '{}': the lists of members differ", hello.name, config_.self.name)
-            : fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
+    if (why.empty() && hello.name == config_.self.name) why = fmt::format("'{}' is our own name: two daemons have it", hello.name);
+    if (why.empty())
+        why = config_.job == JobId{}
+                  ? fmt::format("'{}' is not a member at '{}': the lists of members differ", hello.name, config_.self.name)
+                  : fmt::format("job {} does not expect '{}' to connect to '{}'", job_id_text(config_.job), hello.name, config_.self.name);
     if (stranger_ != why) log_.warn("peer {} is refused: {}", stream->address, why);
     stranger_ = why;
     stream->refuse(Verdict::refuse, why);
