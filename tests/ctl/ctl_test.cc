@@ -632,6 +632,16 @@ TEST_F(CtlModel, ExportLeavesNothingHalfWritten) {
 }
 
 struct SystemLocal : CtlData {
+    /// The process of a node of `run --local`, which has the node's name in its command line; 0: none.
+    pid_t daemon_of(const std::string& node) const {
+        for (const auto& entry : fs::directory_iterator("/proc")) {
+            std::string line;
+            if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok() &&
+                line.find(folder) != std::string::npos && line.find("/" + node + "/") != std::string::npos)
+                return static_cast<pid_t>(std::stol(entry.path().filename()));
+        }
+        return 0;
+    }
     void SetUp() override {
         CtlData::SetUp();
         if (!IsSkipped() && ::access((fs::path(program).parent_path() / "gradcastd").c_str(), X_OK) != 0)
@@ -773,6 +783,7 @@ TEST_F(SystemLocal, CtrlCLeavesNothing) {
     ::kill(pid, SIGINT);
     Outcome outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 128 + SIGINT) << outcome.err;
+    EXPECT_TRUE(outcome.says("of 1000000: the training is lost")) << outcome.err;
     expect_nothing_left();
 }
 
@@ -784,18 +795,33 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     pid_t pid = start("run job.toml --local 2");
     for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    pid_t victim = 0;   // node-2's daemon is a child of the client and has node-2 in its command line
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-        std::string line;
-        if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok() &&
-            line.find(folder) != std::string::npos && line.find("node-2") != std::string::npos)
-            victim = static_cast<pid_t>(std::stol(entry.path().filename()));
-    }
+    const pid_t victim = daemon_of("node-2");
     ASSERT_GT(victim, 0);
     ::kill(victim, SIGKILL);
     Outcome outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("node-2")) << outcome.err;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 400");
+    job.replace(job.find("\"ring\""), 6, "\"coded-rs\"\nm = 1\ns = 1");
+    write("job.toml", job);
+    const pid_t pid = start("run job.toml --local 3 --keep kept");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const pid_t victim = daemon_of("node-1");
+    ASSERT_GT(victim, 0) << read("err");
+    ::kill(victim, SIGKILL);
+    Outcome outcome = wait(pid, 120);
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.says("node-1 (gradcastd, process ")) << outcome.err;
+    EXPECT_TRUE(outcome.says("is followed at node-2 from here on")) << outcome.err;
+    EXPECT_NE(outcome.out.find("\ndigest "), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
     expect_nothing_left();
 }
 

@@ -28,6 +28,7 @@ public:
     void stop(bool leave = false);
     Client client(uint32_t node) const { return Client(nodes_[node].socket); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
+    bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // as check() has found it
     uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
     std::string last_lines(uint32_t lines) const;   // of every daemon's log, for people
 

@@ -84,18 +84,41 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         if (Status status = dead.ok() ? cluster.check() : dead; !status.ok()) return give_up(status);
         return complain(reply.exit, "{}", reply.error);
     }
+    const std::string id = reply.json.value("id", "");
     Progress bar;
-    reply = client.follow(reply.json.value("id", ""), &job, [&](const JobDetail& now) {
-        bar.show(now);
-        dead = cluster.check();
-        return dead.ok();
-    });
+    // A daemon that ends takes its rank with it; the others go on where the exchange can do without, or end the job with the reason.  Where
+    // it was the one that is followed, another is from then on.
+    Status interrupted;
+    auto look = [&] {
+        const Status status = cluster.check();
+        if (status.ok()) return;
+        if (status.code == Code::cancelled) return void(interrupted = status);
+        dead = status;
+        bar.end();
+        fmt::print(stderr, "{}\n", dead.what);
+    };
+    for (uint32_t at = 0;;) {
+        reply = cluster.client(at).follow(id, &job, [&](const JobDetail& now) {
+            bar.show(now);
+            look();
+            return interrupted.ok() && cluster.alive(at);
+        });
+        // The end of its stream comes before the end of its process.
+        for (uint64_t end = clock_us() + 2'000'000; reply.exit != exit_done && interrupted.ok() && cluster.alive(at) && clock_us() < end;
+             ::usleep(20'000))
+            look();
+        if (reply.exit == exit_done || !interrupted.ok() || cluster.alive(at)) break;
+        for (at = 0; at < nodes && !cluster.alive(at);) ++at;
+        if (at == nodes) break;
+        fmt::print(stderr, "job {} is followed at {} from here on\n", id.substr(0, 8), cluster.name(at));
+    }
     bar.end();
-    // Rank 0 may be the one that ended, and the end of its stream comes before the end of its process.
-    for (uint64_t end = clock_us() + 2'000'000; dead.ok() && reply.exit != exit_done && clock_us() < end; ::usleep(20'000))
-        dead = cluster.check();
-    if (!dead.ok()) return give_up(dead);
-    if (reply.exit != exit_done) return give_up(fail(Code::peer_lost, "{}", reply.error));
+    if (!interrupted.ok()) {
+        fmt::print(stderr, "interrupted in step {} of {}: the training is lost, the daemons are being stopped\n", job.summary.status.step,
+                   job.summary.status.steps);
+        return complain(exit_failed, "interrupted");
+    }
+    if (reply.exit != exit_done) return give_up(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
 
     std::vector<NodeResult> results;
     std::vector<std::string> folders;
