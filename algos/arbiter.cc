@@ -47,8 +47,9 @@ Status Arbiter::judge(Status found, StepId at) {
         outvoted_ = true;
         return verdict;
     }
-    Event event;
-    event.kind = Event::Kind::command, event.id = job_rank_lost, event.rank = wrong, event.status = verdict;
+    Event event = command_event(job_rank_lost);
+    event.rank = wrong;
+    event.status = verdict;
     context_.host.post(static_cast<uint16_t>(Channel::job), event);
     return {};
 }
@@ -63,8 +64,7 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
     struct Sink final : GradientSink {
         Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
         Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
-            Fence fence;
-            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan, &fence) : Status{};
+            return bucket == wanted ? codec.add(lane, id, bucket, gradient, plan) : Status{};
         }
         void loss(uint32_t, BlockId, double) override {}
         bool on_device() const override { return codec.device() != nullptr; }

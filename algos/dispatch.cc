@@ -35,7 +35,7 @@ Status Dispatch::collect(uint64_t until_us) {
 }
 
 void Dispatch::rank_lost(const Completion& completion) {
-    const auto rank = static_cast<Rank>(completion.step);
+    const Rank rank = completion.rank;
     lost_[rank] = true;
     why_lost_.emplace_back(completion.status.what);
     if (completion.status.code == Code::conflict) {
@@ -44,9 +44,8 @@ void Dispatch::rank_lost(const Completion& completion) {
         expelled_.push_back(rank);
         return;
     }
-    Event event;   // the link and all protocols hear of it, whoever found it out
-    event.kind = Event::Kind::peer_lost, event.rank = rank, event.status = fail(Code::peer_lost, "rank {} is lost", rank);
-    host_.post(job_channel, event);
+    // The link and all protocols hear of it, whoever found it out.
+    host_.post(job_channel, lost_event(rank, fail(Code::peer_lost, "rank {} is lost", rank)));
 }
 
 Status Dispatch::wait_job(uint64_t id) {
@@ -57,11 +56,7 @@ Status Dispatch::wait_job(uint64_t id) {
 }
 
 void Dispatch::cut_expelled() {
-    for (Rank rank : expelled_) {
-        Event event;
-        event.kind = Event::Kind::peer_lost, event.rank = rank, event.status = fail(Code::peer_lost, "rank {} computes wrongly", rank);
-        host_.post(job_channel, event);
-    }
+    for (Rank rank : expelled_) host_.post(job_channel, lost_event(rank, fail(Code::peer_lost, "rank {} computes wrongly", rank)));
     expelled_.clear();
 }
 

@@ -12,8 +12,8 @@ namespace gradcast {
 enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, chosen = 3 };
 
 /// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss: rank
-/// Completion::step is lost, for the reason in `status`, and the job goes on without it.
-constexpr uint64_t job_rank_lost = 4;
+/// Completion::rank is lost, for the reason in `status`, and the job goes on without it.
+constexpr uint32_t job_rank_lost = 4;
 
 /// Takes what is completed on one channel.  Trainer thread, from within Dispatch::collect().
 struct Consumer {

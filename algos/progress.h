@@ -8,7 +8,7 @@ namespace gradcast {
 /// How far a rank's trainer is: written by it and its lanes, looked at by the job protocol on the network thread.  Counters, so relaxed.
 struct Progress {
     std::atomic<uint64_t> step{0};
-    std::atomic<uint64_t> done{0};      // grows with every bucket computed, every step applied, every batch evaluated
+    std::atomic<uint64_t> done{0};   // grows with every bucket computed, every step applied, every batch evaluated, and while packets come
     std::atomic<bool> waiting{false};   // for other ranks
     void advance() { done.fetch_add(1, std::memory_order_relaxed); }
 };

@@ -39,23 +39,20 @@ public:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
         GC_TRY(needed());
-        Fence fence;
         {
             const Span span(context_.profile, lane, "quantise");
-            GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket), &fence));
+            GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket)));
         }
-        return added(bucket, fence);
+        return added(bucket);
     }
 
     bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
         if (context_.spend_us) return false;
         *status = needed();
-        Fence fence;
         std::array<Addition, together_most> all;
         for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(blocks[i].id, bucket)};
-        if (status->ok() && !context_.codec.add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, &fence, status))
-            return false;
-        for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(bucket, fence);
+        if (status->ok() && !context_.codec.add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, status)) return false;
+        for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(bucket);
         return true;
     }
 
@@ -66,7 +63,7 @@ public:
         return true;
     }
 
-    // In whole units of 2^-20 per block, so that the sum depends on nobody's grouping.  A loss beyond what 64 bits hold for all blocks, NaN
+    // In whole units of 2^-20 per block, so that the sum does not depend on grouping.  A loss beyond what 64 bits hold for all blocks, NaN
     // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
     void loss(uint32_t, BlockId id, double sum) override {
         double limit = std::ldexp(1.0, 42) / context_.blocks;
@@ -74,19 +71,14 @@ public:
                                                               std::memory_order_relaxed);
     }
 
-    Status ready(uint32_t bucket, Fence fence) {
+    Status ready(uint32_t bucket) {
         for (uint32_t target = 0; target < exchange_.targets(); ++target) {
             Plan plan = exchange_.plan(step_, bucket, target);
             GC_TRY(context_.codec.finish(step_, bucket, plan));
             plan.record->state = context_.state;
             plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
         }
-        Event event;
-        event.kind = Event::Kind::ready;
-        event.step = step_;
-        event.bucket = bucket;
-        event.fence = fence;
-        context_.host.post(all_.config_.channel, event);
+        context_.host.post(all_.config_.channel, ready_event(step_, bucket));
         sched_yield();   // ranks that share cores all send their first bucket before any makes its last
         return {};
     }
@@ -105,10 +97,10 @@ private:
 
     Plan plan(BlockId id, uint32_t bucket) { return exchange_.plan(step_, bucket, exchange_.target_of(id.block)); }
 
-    Status added(uint32_t bucket, Fence fence) {
+    Status added(uint32_t bucket) {
         context_.progress.advance();
         // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
-        return all_.blocks_left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket, fence) : Status{};
+        return all_.blocks_left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
     }
 
     void fail_with(Status status) {
@@ -143,6 +135,32 @@ struct ProfileTrace final : NetTrace {
 
 }   // namespace
 
+/// How long a wait for sums lasts: the deadline counts from the last packet that came, so a slow network is not taken for a dead one.
+class SynchronousStep::Patience {
+public:
+    explicit Patience(SynchronousStep& step)
+        : context_(step.context_),
+          exchange_(step.exchange_),
+          us_((context_.step == 0 ? 10 : 1) * context_.deadline_us),
+          until_us_(context_.host.now_us() + us_) {}
+    uint64_t us() const { return us_; }
+    uint64_t next_us() const { return std::min(context_.host.now_us() + context_.deadline_us / 40, until_us_); }
+    bool over() {
+        const uint64_t now_us = context_.host.now_us();
+        if (const uint64_t arrivals = exchange_.arrivals(); std::exchange(arrivals_, arrivals) != arrivals) {
+            until_us_ = now_us + us_;
+            context_.progress.advance();
+        }
+        return now_us >= until_us_;
+    }
+
+private:
+    Context& context_;
+    const Exchange& exchange_;
+    const uint64_t us_;
+    uint64_t until_us_, arrivals_ = 0;
+};
+
 SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config)
     : context_(context),
       dispatch_(dispatch),
@@ -162,7 +180,7 @@ Status SynchronousStep::compute() {
     expelling_ = dispatch_.expelling();
     GC_TRY(wait_begun());
     Sink sink(*this);
-    for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket, {}));
+    for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
     if (context_.profile && context_.profile->on()) context_.net.trace(&trace.emplace(*context_.profile));
     const auto own = static_cast<uint32_t>(config_.own_blocks.size()), together = together_of(context_.net, own, context_.lanes.count());
@@ -190,12 +208,12 @@ Status SynchronousStep::wait(std::span<const Sum*> into) {
     Waiting waiting(context_.progress);
     const Span span(context_.profile, Profile::trainer, "wait");
     std::vector<const Sum*>& come = come_[context_.step % step_slots];
-    uint64_t us = (context_.step == 0 ? 10 : 1) * context_.deadline_us, until_us = context_.host.now_us() + us;
+    Patience patience(*this);
     if (!early_.status.ok() && early_.step == context_.step) GC_TRY(arbiter_.judge(std::exchange(early_.status, {}), context_.step));
     while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
-        Status status = dispatch_.collect(until_us);
-        if (status.code == Code::deadline && dispatch_.ended().ok()) return overdue(us);
-        GC_TRY(status);
+        const Status status = dispatch_.collect(patience.next_us());
+        if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
+        if (patience.over()) return overdue(patience.us());
     }
     std::copy(come.begin(), come.end(), into.begin());
     std::fill(come.begin(), come.end(), nullptr);
@@ -229,17 +247,14 @@ Status SynchronousStep::taken(Status so_far) {
 }
 
 void SynchronousStep::expelled(Rank rank) {
-    Event event;
-    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
-    event.rank = rank, event.status = fail(Code::peer_lost, "rank {} is lost", rank);
+    Event event = command_event(ExchangeCommand::expel);
+    event.rank = rank;
+    event.status = fail(Code::peer_lost, "rank {} is lost", rank);
     context_.host.post(config_.channel, event);
 }
 
 void SynchronousStep::command(ExchangeCommand command, StepId step, uint32_t bucket) {
-    Event event;
-    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(command);
-    event.step = step, event.bucket = bucket;
-    context_.host.post(config_.channel, event);
+    context_.host.post(config_.channel, command_event(command, step, bucket));
 }
 
 /// Asks the exchange what is missing.
@@ -258,11 +273,11 @@ Status SynchronousStep::overdue(uint64_t us) {
 Status SynchronousStep::wait_begun() {
     if (exchange_.begun(context_.step)) return {};
     Waiting waiting(context_.progress);
-    const uint64_t us = (context_.step == 0 ? 10 : 1) * context_.deadline_us, until_us = context_.host.now_us() + us;
+    Patience patience(*this);
     while (!exchange_.begun(context_.step)) {
-        const Status status = dispatch_.collect(std::min(context_.host.now_us() + 50, until_us));
+        const Status status = dispatch_.collect(std::min(context_.host.now_us() + 50, patience.next_us()));
         if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
-        if (context_.host.now_us() >= until_us) return overdue(us);
+        if (patience.over()) return overdue(patience.us());
     }
     return {};
 }

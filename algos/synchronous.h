@@ -49,6 +49,7 @@ public:
 
 private:
     class Sink;
+    class Patience;
     Status wait_begun();
     Status overdue(uint64_t us);
     Status finite(const Sum& sum);

@@ -2,8 +2,7 @@
 // stream link).
 //
 // A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments of more than lease_bytes_max land in the receiver's buffer,
-// smaller ones are copied there.  The buffer is the receiver's again at the completion: a receive that is cancelled while a fragment may be
-// landing in it completes when that fragment is there, or its sender lost.
+// smaller ones are copied there.  The buffer is the receiver's again at the completion.
 #include "transport/mail.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 namespace gradcast {
 namespace {
 
-enum class MailCommand : uint32_t { send = 1, receive = 2, cancel = 3 };   // in Event::bucket
+enum class MailCommand : uint32_t { send = 1, receive = 2 };
 
 class MailProtocol : public Protocol {
 public:
@@ -27,14 +26,12 @@ public:
         const uint64_t offset = body.offset.get(), total = body.total.get();
         Receive* receive = find(packet.sender, body.tag.get(), offset);
         if (!receive) {
-            if (offset > 0) return Landing::drop;   // its receive was of another size, or is cancelled
+            if (offset > 0) return Landing::drop;   // its receive was of another size
             return total <= early_bytes() && early_.size() < mail_early_max ? Landing::lease : Landing::later;
         }
-        if (receive->cancelled && offset >= receive->landed) return Landing::drop;
         if (bytes <= lease_bytes_max) return Landing::lease;
         if (total == receive->buffer.bytes) {
             *place = receive->buffer.part(offset, bytes);
-            receive->landed = std::max(receive->landed, offset + bytes);
         } else {
             std::vector<std::byte>& unwanted = peers_[packet.sender].unwanted;   // read for its tag, then the conflict is told
             unwanted.resize(segment_bytes_);
@@ -49,10 +46,9 @@ public:
                 case Event::Kind::packet: take(*event.packet, actions); break;
                 case Event::Kind::sent: sent(event, actions); break;
                 case Event::Kind::command:
-                    switch (static_cast<MailCommand>(event.bucket)) {
+                    switch (static_cast<MailCommand>(event.command)) {
                         case MailCommand::send: send(event, actions); break;
                         case MailCommand::receive: receive(event, actions); break;
-                        case MailCommand::cancel: cancel(event.id, actions); break;
                     }
                     break;
                 case Event::Kind::peer_up: peers_[event.rank].lost = {}; break;
@@ -75,8 +71,8 @@ private:
         Rank from;
         uint64_t tag, ticket;
         Buffer buffer;
-        bool begun = false, cancelled = false;
-        uint64_t got = 0, landed = 0;   // bytes that are there; bytes up to which the link may have written
+        bool begun = false;
+        uint64_t got = 0;   // bytes that are there
     };
     struct Early {
         Rank from;
@@ -128,7 +124,7 @@ private:
         const uint64_t offset = body.offset.get(), total = body.total.get(), tag = body.tag.get();
         Receive* receive = find(packet.sender, tag, offset);
         if (!receive) {
-            // Also what was leased for a receive that has been cancelled or taken by the message before it: nothing that came is lost.
+            // Also what was leased for a receive that has been taken by the message before it: nothing that came is lost.
             if (offset == 0 && total == packet.payload.bytes)
                 early_.push_back({packet.sender, tag, {packet.payload.host, packet.payload.host + packet.payload.bytes}});
             return;
@@ -143,8 +139,7 @@ private:
         }
         receive->begun = true;
         receive->got += packet.payload.bytes;
-        if (receive->cancelled ? receive->got >= receive->landed : receive->got == total)
-            complete(*receive, receive->cancelled ? cancelled() : Status{}, actions);
+        if (receive->got == total) complete(*receive, {}, actions);
     }
 
     void send(const Event& event, Actions& actions) {
@@ -155,12 +150,13 @@ private:
         if (free == outgoing_.end()) outgoing_.emplace_back();
         GC_ASSERT(index < 1u << index_bits);
         Outgoing& out = outgoing_[index];
-        out = {event.id, 0, {}};
+        out = {event.ticket, 0, {}};
         uint64_t offset = 0;
         do {
             MailBody body;
-            body.tag.set(event.tag), body.offset.set(static_cast<uint32_t>(offset)),
-                body.total.set(static_cast<uint32_t>(event.buffer.bytes));
+            body.tag.set(event.tag);
+            body.offset.set(static_cast<uint32_t>(offset));
+            body.total.set(static_cast<uint32_t>(event.buffer.bytes));
             const uint64_t bytes = std::min<uint64_t>(segment_bytes_, event.buffer.bytes - offset);
             actions.sends.push_back(
                 {event.to, PacketType::mail, body_bytes(body), event.buffer.part(offset, bytes), ++tickets_ << index_bits | index, 0});
@@ -182,31 +178,20 @@ private:
             if (early->from != event.rank || early->tag != event.tag) continue;
             const bool fits = early->bytes.size() == event.buffer.bytes;
             if (fits) std::copy(early->bytes.begin(), early->bytes.end(), event.buffer.host);
-            complete(event.id, fits ? Status{} : wrong_size(event.rank, event.tag, early->bytes.size(), event.buffer.bytes), actions);
+            complete(event.ticket, fits ? Status{} : wrong_size(event.rank, event.tag, early->bytes.size(), event.buffer.bytes), actions);
             early_.erase(early);
             return;
         }
         const Status& lost = peers_[event.rank].lost;
-        if (!lost.ok()) return complete(event.id, lost, actions);
-        receives_.push_back({event.rank, event.tag, event.id, event.buffer});
-    }
-
-    static Status cancelled() { return {Code::cancelled, 0, "a receive was cancelled"}; }
-
-    void cancel(uint64_t ticket, Actions& actions) {
-        for (Receive& each : receives_) {
-            if (each.ticket != ticket) continue;
-            if (each.landed <= each.got) return complete(each, cancelled(), actions);
-            each.cancelled = true;
-            return;
-        }
+        if (!lost.ok()) return complete(event.ticket, lost, actions);
+        receives_.push_back({event.rank, event.tag, event.ticket, event.buffer});
     }
 
     void lost(const Event& event, Actions& actions) {
         Status& status = peers_[event.rank].lost;
         status = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
         for (size_t i = 0; i < receives_.size();) {
-            if (receives_[i].from == event.rank) complete(receives_[i], receives_[i].cancelled ? cancelled() : status, actions);
+            if (receives_[i].from == event.rank) complete(receives_[i], status, actions);
             else ++i;
         }
     }
@@ -227,9 +212,12 @@ std::unique_ptr<Protocol> mail_protocol(Rank self, uint32_t ranks, uint32_t segm
 }
 
 static void mail_post(Host& host, uint16_t channel, MailCommand command, uint64_t ticket, RankSet to, uint64_t tag, Buffer message) {
-    Event event;
-    event.kind = Event::Kind::command, event.bucket = static_cast<uint32_t>(command), event.id = ticket;
-    event.to = to, event.rank = to.rank, event.tag = tag, event.buffer = message;
+    Event event = command_event(command);
+    event.ticket = ticket;
+    event.to = to;
+    event.rank = to.rank;
+    event.tag = tag;
+    event.buffer = message;
     host.post(channel, event);
 }
 
@@ -239,6 +227,5 @@ void Mail::send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket) {
 void Mail::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
     mail_post(host_, channel_, MailCommand::receive, ticket, {from}, tag, message);
 }
-void Mail::cancel(uint64_t ticket) { mail_post(host_, channel_, MailCommand::cancel, ticket, {}, 0, {}); }
 
 }   // namespace gradcast

@@ -24,8 +24,6 @@ public:
     Mail(Host& host, uint16_t channel) : host_(host), channel_(channel) {}
     void send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket);     // untouched until the completion; never to oneself
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);   // message.bytes must equal the size sent; else Code::conflict
-    void cancel(
-        uint64_t ticket);   // a receive that is still open completes with Code::cancelled; a send is with the link, and ends by itself
 
 private:
     Host& host_;

@@ -153,8 +153,7 @@ Status Cell::wrong_in(StepId step, Word word, const std::vector<const Sum*>& sum
         for (uint32_t block = 0; block < blocks; ++block) {
             Buffer gradient;
             gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride + bucket.offset), gradient.bytes = bucket.count * 4;
-            Fence fence;
-            GC_TRY(codec->add(0, {step, block}, b, gradient, plan, &fence));
+            GC_TRY(codec->add(0, {step, block}, b, gradient, plan));
         }
         for (uint64_t i = 0; i < bucket.count; ++i) *wrong += word_at(sums[b]->word, sums[b]->words, i) != word_at(word, expected_words, i);
     }
@@ -163,20 +162,16 @@ Status Cell::wrong_in(StepId step, Word word, const std::vector<const Sum*>& sum
 
 // Quantised and encoded as by a net, on a lane: a bucket is on its way while the next one is made.
 Status Cell::contribute(StepId step) {
-    Event ready;
-    ready.kind = Event::Kind::ready;
-    ready.step = step;
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
             const uint32_t target = exchange->target_of(own[i]);
             const Plan plan = exchange->plan(step, b, target);
-            GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan, &ready.fence));
+            GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan));
             plan.record->state = 0, plan.record->loss = 0, sums_word = plan.word;
             if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) GC_TRY(codec->finish(step, b, plan));
         }
-        ready.bucket = b;
-        station.post(ready);
+        station.post(ready_event(step, b));
         sched_yield();   // as training does
     }
     return {};
@@ -198,9 +193,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     for (size_t left = sums.size(); left > 0; completions.clear()) {
         if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
             if (status.code != Code::deadline) return status;
-            Event explain;
-            explain.kind = Event::Kind::command, explain.id = static_cast<uint64_t>(ExchangeCommand::explain), explain.step = step;
-            station.post(explain);
+            station.post(command_event(ExchangeCommand::explain, step));
             const char* missing =
                 station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
             return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
@@ -225,11 +218,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
         GC_TRY(plain.exchange(bound_bytes, bound_bytes));
         raw = clock_us() - begun;
     }
-    Event release;
-    release.kind = Event::Kind::command;
-    release.id = static_cast<uint64_t>(ExchangeCommand::release);
-    release.step = step;
-    station.post(release);
+    station.post(command_event(ExchangeCommand::release, step));
     mine["wrong"] = mine.value("wrong", uint64_t{0}) + wrong;
     if (run < 0) return {};
     mine["took"].push_back(took), mine["cpu"].push_back(busy), mine["network"].push_back(networking), mine["raw"].push_back(raw);

@@ -65,19 +65,17 @@ Samples NetRig::samples(uint32_t block) const {
 }
 
 Status NetRig::bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) {
-    Fence fence;
     const uint64_t begin_ns = clock_ns();
-    Status status = compute_.codec->add(lane, id, bucket, gradient, plan(bucket), &fence);
+    Status status = compute_.codec->add(lane, id, bucket, gradient, plan(bucket));
     if (status.ok()) status = added(id.step, bucket);
     quantise_ns[lane] += clock_ns() - begin_ns;
     return status;
 }
 
 bool NetRig::pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) {
-    Fence fence;
     std::array<Addition, together_most> all;
     for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(bucket)};
-    if (!compute_.codec->add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, &fence, status)) return false;
+    if (!compute_.codec->add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, status)) return false;
     for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(blocks[i].id.step, bucket);
     return true;
 }

@@ -59,27 +59,50 @@ struct Event {
         sent,        // id: the ticket of a Send; its payload is free again
         timer,       // id: as given to Actions::timer
         computed,    // id: the ticket of a Compute
-        ready,       // step, bucket: this rank's contribution is complete once `fence` is reached
+        ready,       // step, bucket: this rank's contribution is complete
         peer_up,     // rank: its stream is open
         peer_lost,   // rank: its stream could not be opened again in time, or its death is proven; status says which.  May come twice.
                      // Posted to any channel (Host::post) it makes the link give that rank up and tell all channels.
         view,        // view
-        command,     // id and the fields below: a protocol's own words, posted by its handle
+        command,     // command and whatever goes with it: a protocol's own words, posted by its handle
     };
     Kind kind{};
-    uint64_t id = 0;
+    uint64_t id = 0;        // sent, computed, timer
+    uint32_t command = 0;   // an enum of the protocol
     const Packet* packet = nullptr;
     const View* view = nullptr;
     StepId step = 0;
     uint32_t bucket = 0;
     Rank rank = 0;
-    Fence fence;
     Status status;
-    // command of a mail handle
+    // of some commands
     RankSet to;
-    uint64_t tag = 0;
+    uint64_t tag = 0, ticket = 0;
     Buffer buffer;
 };
+inline Event ready_event(StepId step, uint32_t bucket) {
+    Event event;
+    event.kind = Event::Kind::ready;
+    event.step = step;
+    event.bucket = bucket;
+    return event;
+}
+inline Event lost_event(Rank rank, Status why) {
+    Event event;
+    event.kind = Event::Kind::peer_lost;
+    event.rank = rank;
+    event.status = why;
+    return event;
+}
+template <typename Command>
+Event command_event(Command command, StepId step = 0, uint32_t bucket = 0) {
+    Event event;
+    event.kind = Event::Kind::command;
+    event.command = static_cast<uint32_t>(command);
+    event.step = step;
+    event.bucket = bucket;
+    return event;
+}
 
 struct Send {
     RankSet to;   // never the sender itself
@@ -139,12 +162,14 @@ struct Completion {
     StepId step = 0;
     const Sum* sum = nullptr;   // exchange: kept until release(step)
     Status status;
+    Rank rank = 0;   // job: the rank that is lost
 };
 
 /// What a protocol wants done.  Vectors keep their capacity, so a steady state allocates nothing.
 struct Actions {
-    uint64_t now_us = 0;   // the driver's clock for this batch
-    bool drained = true;   // false: datagrams that are older than some of this batch may be yet to come, not lost
+    uint64_t now_us = 0;                  // the driver's clock for this batch
+    const uint64_t* heard_us = nullptr;   // by rank: when its last bytes came, of whatever channel; null: the driver does not tell
+    bool drained = true;                  // false: datagrams that are older than some of this batch may be yet to come, not lost
     std::vector<Send> sends;
     std::vector<Timer> timers;
     std::vector<Compute> computes;

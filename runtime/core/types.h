@@ -35,13 +35,6 @@ struct Buffer {
     }
 };
 
-/// A point on a timeline (a CPU lane, a CUDA stream, the simulator).  Timeline 0 is "already reached": all work on the CPU is done when its
-/// call returns.
-struct Fence {
-    uint32_t timeline = 0;
-    uint64_t value = 0;
-};
-
 /// One rank, or several.  `bits` (bit r of word r / 64) belongs to the protocol and lives as long as the view; null means just `rank`.
 struct RankSet {
     Rank rank = 0;

@@ -90,7 +90,7 @@ public:
         {
             std::lock_guard lock(host_mutex_);
             host_ = &host;
-            if (!cancel_.ok()) post_abort(host, cancel_);
+            if (!cancel_.ok()) post(host, cancel_command_, cancel_);
         }
         Status status = train(context, dispatch);
         if (const Profile* profile = parts_.profile.get(); profile && context.step > profile->step)
@@ -100,8 +100,11 @@ public:
                 report_.log().error("{}", written.what);
         if (!status.ok() && dispatch.ended().ok() && !ended_ && !synchronous_->outvoted()) {
             // Others must hear of it, and may have found something else first: all end with one line.
-            post_abort(host, status);
-            (void)dispatch.wait_job(static_cast<uint64_t>(JobCommand::abort));
+            post(host, JobCommand::abort, status);
+            // Whatever else fails meanwhile is a consequence.
+            const uint64_t until_us = host.now_us() + 20 * parts_.deadline_us;
+            for (Status waited; dispatch.ended().ok() && waited.code != Code::cancelled && host.now_us() < until_us;)
+                waited = dispatch.wait_job(static_cast<uint64_t>(JobCommand::abort));
             if (!dispatch.ended().ok()) {
                 // What was found here is another rank's word for the same thing, or its consequence.
                 if (std::string_view(dispatch.ended().what).find(status.what) == std::string_view::npos)
@@ -119,12 +122,8 @@ public:
         return status;
     }
 
-    void cancel(const std::string& why) override {
-        std::lock_guard lock(host_mutex_);
-        if (!cancel_.ok()) return;
-        cancel_ = fail(Code::cancelled, "{}", why);
-        if (host_) post_abort(*host_, cancel_);
-    }
+    void cancel(const std::string& why) override { end(JobCommand::abort, why); }
+    void leave(const std::string& why) override { end(JobCommand::leave, why); }
 
     JobStatus status() const override { return report_.status(); }
 
@@ -162,14 +161,15 @@ private:
         context.synchronous = synchronous_.get();
     }
 
-    static Event job_event(JobCommand command) {
-        Event event;
-        event.kind = Event::Kind::command;
-        event.id = static_cast<uint64_t>(command);
-        return event;
+    void end(JobCommand command, const std::string& why) {
+        std::lock_guard lock(host_mutex_);
+        if (!cancel_.ok()) return;
+        cancel_ = fail(Code::cancelled, "{}", why);
+        cancel_command_ = command;
+        if (host_) post(*host_, command, cancel_);
     }
-    static void post_abort(Host& host, Status status) {
-        Event event = job_event(JobCommand::abort);
+    static void post(Host& host, JobCommand command, Status status) {
+        Event event = command_event(command);
         event.status = status;
         host.post(on(Channel::job), event);
     }
@@ -177,7 +177,7 @@ private:
     Status train(Context& context, Dispatch& dispatch) {
         if (!own_blocks_.empty()) parts_.loader->plan(0, own_blocks_);
         context.state = context.digest(0, parts_.model_digest());
-        Event begin = job_event(JobCommand::begin);
+        Event begin = command_event(JobCommand::begin);
         begin.tag = context.state;
         context.host.post(on(Channel::job), begin);
         GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::begin)));
@@ -218,7 +218,7 @@ private:
                         accuracy};
             GC_TRY(model_write(part, model, parameters, parts_.compute.optimiser->state(), parts_.compute.codec->exponents()));
         }
-        Event end = job_event(JobCommand::end);
+        Event end = command_event(JobCommand::end);
         end.buffer = {reinterpret_cast<std::byte*>(digest_.data()), nullptr, digest_.size(), 0};
         context.host.post(on(Channel::job), end);
         GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::end)));
@@ -294,9 +294,10 @@ private:
     std::string digest_;
     bool ended_ = false;   // all ranks have agreed that the job is done
 
-    std::mutex host_mutex_;   // of the two below: cancel() comes from any thread
+    std::mutex host_mutex_;   // of all below: cancel() comes from any thread
     Host* host_ = nullptr;    // while run() runs
     Status cancel_;
+    JobCommand cancel_command_ = JobCommand::abort;
 };
 
 }   // namespace

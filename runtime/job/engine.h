@@ -47,6 +47,8 @@ public:
     virtual Status run(Host& host) = 0;
     /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
     virtual void cancel(const std::string& why) = 0;
+    /// Any thread.  run() returns Code::cancelled soon after; the others go on without this rank where they can, else the job is cancelled.
+    virtual void leave(const std::string& why) = 0;
     virtual JobStatus status() const = 0;                      // any thread
     virtual void counters(const LinkCounters* counters) = 0;   // of the driver, for bytes in status; before run()
 };

@@ -9,10 +9,11 @@
 namespace gradcast {
 namespace {
 
-enum class Phase : uint8_t { preparing, started, ended, done, aborted };
+enum class Phase : uint8_t { preparing, started, ended, done, aborted, left };
 
 constexpr uint32_t kind_news = 1;
 constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
+constexpr uint64_t cut_off_heartbeats = 3;   // silence of all others for so long is told apart from that of one
 constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
 
 struct Peer {
@@ -33,7 +34,8 @@ public:
           log_(log),
           timeouts_(timeouts_of(config.deadline_us)),
           peers_(config.view.n()),
-          others_(ranks_but(config.self, config.view.n())) {
+          others_(ranks_but(config.self, config.view.n())),
+          last_words_(config.view.n()) {
         GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
         std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
@@ -43,6 +45,8 @@ public:
 
     void on(std::span<const Event> events, Actions& actions) override {
         now_us_ = actions.now_us;
+        for (Rank rank = 0; actions.heard_us && rank < peers_.size(); ++rank)
+            peers_[rank].heard_us = std::max(peers_[rank].heard_us, actions.heard_us[rank]);
         for (const Event& event : events) switch (event.kind) {
                 case Event::Kind::packet: news(*event.packet, actions); break;
                 case Event::Kind::timer: timer(event.id, actions); break;
@@ -79,7 +83,7 @@ private:
     }
 
     void command(const Event& event, Actions& actions) {
-        switch (static_cast<JobCommand>(event.id)) {
+        switch (static_cast<JobCommand>(event.command)) {
             case JobCommand::begin:
                 if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
                 own_.state.set(event.tag);
@@ -96,6 +100,11 @@ private:
                 for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
                 return;
             case JobCommand::abort: abort(event.status.code, local_text(event.status), actions); return;
+            case JobCommand::leave:
+                if (phase() >= Phase::ended) return;   // the job is about to end
+                if (!begun_ || lost_count() >= config_.losses_tolerated) abort(event.status.code, event.status.what, actions);
+                else leave(event.status.code, event.status.what, fmt::format("{}; the job goes on without it", event.status.what), actions);
+                return;
             case JobCommand::lost:
                 peer_lost(event.rank, event.status, actions);
                 if (phase() == Phase::started) expel(event.rank, event.status, actions);
@@ -114,7 +123,7 @@ private:
         int told = 0;
         for (Rank rank = 0; rank < peers_.size() && told < 3; ++rank) {
             const Peer& peer = peers_[rank];
-            if (rank == config_.self) continue;
+            if (rank == config_.self || peer.lost) continue;
             if (now_us_ - peer.heard_us > timeouts_.suspicion_us)
                 text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6), ++told;
             else if (peer.news.step.get() < step || !peer.news.waiting)
@@ -136,10 +145,35 @@ private:
     }
     /// A cause found here.  One that comes after another is a consequence, or comes too late.
     void abort(Code code, std::string_view text, Actions& actions) {
-        if (phase() != Phase::aborted) abort(code, text, actions, config_.self);
+        if (phase() < Phase::aborted) abort(code, text, actions, config_.self);
+    }
+
+    /// This rank ends alone: the others are told `text`, its trainer `verdict`.
+    void leave(Code code, std::string_view text, std::string verdict, Actions& actions) {
+        own_.code = static_cast<uint8_t>(code);
+        text_ = text.substr(0, text_bytes_max);
+        verdict_ = std::move(verdict);
+        actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
+        enter(Phase::left);
+    }
+
+    /// No other rank is heard any more, so the fault is more likely here.
+    bool cut_off() const {
+        size_t silent = 0;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (rank == config_.self || peers_[rank].lost) continue;
+            if (now_us_ - peers_[rank].heard_us <= cut_off_heartbeats * timeouts_.heartbeat_us) return false;
+            ++silent;
+        }
+        return begun_ && phase() == Phase::started && silent > 1;
+    }
+    void leave_cut_off(Actions& actions) {
+        constexpr const char* text = "lost all other ranks: is this node's network up?";
+        leave(Code::peer_lost, text, fmt::format("{} {}", name(config_.self), text), actions);
     }
 
     void settle(Actions& actions) {
+        if (phase() == Phase::left) text_ = verdict_;
         settled_ = true;
         actions.timers.push_back({timer_heartbeat, 0});
         actions.timers.push_back({timer_settle, 0});
@@ -155,34 +189,38 @@ private:
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
         if (peer.lost && begun_) return;   // the job goes on without it
-        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::aborted) || said.origin.get() >= peers_.size())
-            return;
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::left) || said.origin.get() >= peers_.size()) return;
         peer.serial = body.value.get();
+        if (said.phase == static_cast<uint8_t>(Phase::left) && phase() < Phase::done) {
+            const std::string_view why(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
+            return peer_lost(packet.sender, fail(code_of(said), "{}", why), actions);
+        }
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
         peer.heard_us = now_us_;
         peer.news = said;
-        if (said.alone) {
+        if (said.expelled) {
             if (over() || phase() != Phase::started) return;
-            own_.code = static_cast<uint8_t>(Code::conflict);
+            own_.code = static_cast<uint8_t>(code_of(said));
             text_.assign(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
             return settle(actions);
         }
         if (peer.phase() == Phase::aborted) {
-            Code code =
-                said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
-            abort(code, {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
+            abort(code_of(said), {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
         }
         compare(packet.sender, actions);
         // One that has missed our last word asks by telling its old phase.
         if (over() && peer.phase() < phase()) tell_ = true;
     }
 
+    static Code code_of(const JobNews& said) {
+        return said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
+    }
+
     /// What must be equal everywhere, as soon as both have told it.
     void compare(Rank rank, Actions& actions) {
         const Peer& peer = peers_[rank];
-        if (rank == config_.self || phase() == Phase::preparing || phase() == Phase::aborted || peer.phase() == Phase::preparing ||
-            peer.phase() == Phase::aborted)
-            return;
+        auto compared = [](Phase each) { return each >= Phase::started && each <= Phase::done; };
+        if (rank == config_.self || !compared(phase()) || !compared(peer.phase())) return;
         auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, const char* way) {
             abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
         };
@@ -201,8 +239,9 @@ private:
     }
 
     void peer_lost(Rank rank, Status status, Actions& actions) {
-        if (rank >= peers_.size()) return;
+        if (rank >= peers_.size() || over() || phase() == Phase::left) return;
         Peer& peer = peers_[rank];
+        if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
         if (begun_ && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
@@ -210,11 +249,13 @@ private:
             log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank),
                       config_.progress->step.load(std::memory_order_relaxed), lost_count(), config_.losses_tolerated, status.what);
             Completion completion;
-            completion.id = static_cast<uint64_t>(JobCommand::lost), completion.step = rank;
+            completion.id = static_cast<uint64_t>(JobCommand::lost);
+            completion.rank = rank;
             completion.status = fail(status.code, "without {}: {}", name(rank), status.what);
             actions.completions.push_back(completion);
             return;
         }
+        if (status.code == Code::cancelled) return abort(Code::cancelled, status.what, actions);
         abort(status.code == Code::conflict ? Code::conflict : Code::peer_lost,
               fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what),
               actions);
@@ -229,9 +270,62 @@ private:
         if (id == timer_settle) return settle(actions);
         tell_ = true;
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
-        if (phase() == Phase::aborted) return;
+        if (phase() == Phase::aborted || phase() == Phase::left) return;
         for (Rank rank = 0; rank < peers_.size(); ++rank)
-            if (rank != config_.self && !peers_[rank].lost) watch(rank, actions);
+            if (rank != config_.self && !peers_[rank].lost && phase() <= Phase::ended) watch(rank, actions);
+        if (begun_ && phase() < Phase::done) watch_behind(actions);
+    }
+
+    struct Standing {
+        uint64_t step, done;
+        bool waits;
+    };
+    Standing standing(Rank rank) const {
+        const Peer& peer = peers_[rank];
+        if (rank != config_.self) return {peer.news.step.get(), peer.news.done.get(), peer.news.waiting || peer.phase() == Phase::ended};
+        const Progress& own = *config_.progress;
+        return {own.step.load(std::memory_order_relaxed), own.done.load(std::memory_order_relaxed),
+                own.waiting.load(std::memory_order_relaxed) || phase() == Phase::ended};
+    }
+
+    /// Ranks that all others wait for, to whom nothing comes any more: those of the lowest step, if they are not the most.  Their news come
+    /// and their trainers may wait, so they are neither silent nor stuck.
+    void watch_behind(Actions& actions) {
+        uint64_t lowest = ~uint64_t{0};
+        size_t living = 0;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (peers_[rank].lost) continue;
+            lowest = std::min(lowest, standing(rank).step);
+            ++living;
+        }
+        behind_.clear();
+        uint64_t done = lowest;
+        bool all_wait = true;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (peers_[rank].lost) continue;
+            const Standing its = standing(rank);
+            if (its.step == lowest) {
+                behind_.push_back(rank);
+            } else {
+                all_wait &= its.waits;
+                done += its.step + its.done;
+            }
+        }
+        const bool held = all_wait && 2 * behind_.size() <= living && behind_.size() + lost_count() <= config_.losses_tolerated;
+        if (!held || done != held_done_) {
+            held_done_ = done;
+            held_us_ = now_us_;
+        }
+        if (!held || std::find(behind_.begin(), behind_.end(), config_.self) != behind_.end()) return;
+        const uint64_t us = (now_us_ - held_us_) / (lowest == 0 ? 10 : 1);
+        if (us <= timeouts_.suspicion_us) return;
+        const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, lowest);
+        for (Rank rank : behind_) {
+            // It hears why before the link gives it up.
+            if (us <= timeouts_.suspicion_us + 2 * timeouts_.heartbeat_us)
+                expel(rank, fail(Code::peer_lost, "the others go on without {}, which {}", name(rank), what), actions);
+            else peer_lost(rank, fail(Code::peer_lost, "{}", what), actions);
+        }
     }
 
     void watch(Rank rank, Actions& actions) {
@@ -257,6 +351,7 @@ private:
         // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
         const bool spare = lost_count() < config_.losses_tolerated;
         if (worst_us <= timeouts_.lost_us && !(spare && silent_us > timeouts_.suspicion_us)) return;
+        if (silent_us > timeouts_.suspicion_us && cut_off()) return leave_cut_off(actions);
         if (spare) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
         abort(Code::peer_lost,
               fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
@@ -290,11 +385,12 @@ private:
             settle(actions);
     }
 
-    /// The rank that is wrong ends alone: the others go on.
+    /// The rank ends alone: the others go on.
     void expel(Rank rank, Status why, Actions& actions) {
         JobNews news = own_;
-        news.alone = 1;
-        send(news, std::string_view(why.what).substr(0, text_bytes_max), {rank}, last_word_, actions);
+        news.expelled = 1;
+        news.code = static_cast<uint8_t>(why.code);
+        send(news, std::string_view(why.what).substr(0, text_bytes_max), {rank}, last_words_[rank], actions);
     }
 
     void tell(Actions& actions) {
@@ -327,9 +423,12 @@ private:
     std::vector<Peer> peers_;        // by rank; the own entry is not used
     std::vector<uint64_t> others_;   // bits of all ranks but this one
     JobNews own_{};
-    std::string text_;              // of the abort
-    Payload payload_, last_word_;   // last_word_: to a rank that is expelled
+    std::string text_, verdict_;   // of the abort; of this rank where it leaves
+    Payload payload_;
+    std::vector<Payload> last_words_;   // to ranks that are expelled, by rank
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
+    std::vector<Rank> behind_;               // of watch_behind()
+    uint64_t held_done_ = 0, held_us_ = 0;   // what the others had done, and since when they wait
     bool begun_ = false, settled_ = false, tell_ = false;
 };
 

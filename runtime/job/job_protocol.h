@@ -5,12 +5,16 @@
 // something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
 //
 //   preparing  -> started   command begin; with kernel set, data, the file that is started from and parameters, which must be equal
-//   everywhere.  Complete when all have started. started    -> ended     command end, with the SHA-256 of the parameters, which must be
-//   equal everywhere ended      -> done all have ended, or somebody knows that all have.  Complete. any but done -> aborted the first
-//   cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody else has aborted.
+//   everywhere.  Complete when all have started.
+//   started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere
+//   ended      -> done      all have ended, or somebody knows that all have.  Complete.
+//   any but done -> aborted the first cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody
+//                           else has aborted.
+//   started    -> left      command leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
 //
 // Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
-// more.
+// more.  A rank counts as lost when its stream is, when it leaves, when it is silent for D/4, and when for D/4 it is behind all others
+// while these wait and nothing comes to them.
 //
 // Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
 // when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
@@ -37,11 +41,12 @@ struct Timeouts {
 Timeouts timeouts_of(uint64_t deadline_us);
 std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts);   // for people
 
-/// Event::id of commands on Channel::job, and Completion::id of what they lead to.
-enum class JobCommand : uint64_t {
+/// Event::command on Channel::job, and Completion::id of what it leads to.
+enum class JobCommand : uint32_t {
     begin = 1,              // Event::tag: digest of the initial state
     end = 2,                // Event::buffer: 64 hex digits, SHA-256 of the parameters
     abort = 3,              // Event::status; every completion of it has the status that all ranks end with
+    leave = 5,              // Event::status: this rank ends, the others go on without it where they can; else as abort
     lost = job_rank_lost,   // a rank computes wrongly; the completion comes also when one is dead or silent
 };
 
@@ -59,8 +64,9 @@ std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Lo
 
 /// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
 struct JobNews {
-    uint8_t phase, waiting, code, alone;   // alone: the receiver computes wrongly, as the text says, and ends alone
-    Le32 origin;                           // aborted: the rank that found the cause
+    uint8_t phase, waiting, code;
+    uint8_t expelled;   // the others go on without the receiver, as the text says
+    Le32 origin;        // aborted: the rank that found the cause
     Le64 step, done, state;
     char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
 };

@@ -12,15 +12,13 @@ public:
     /// Trainer thread, once, with the host's channel on which this stands.
     void fill(Protocol& next, Host& host, uint16_t channel) {
         next_ = &next;
-        Event event;
-        event.kind = Event::Kind::command, event.id = filled;
-        host.post(channel, event);   // which hands next_ to the network thread
+        host.post(channel, command_event(Command::filled));   // which hands next_ to the network thread
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
         for (; !inner_ && !events.empty(); events = events.subspan(1)) {
             if (events[0].kind == Event::Kind::peer_lost) lost_.push_back(events[0]);
-            if (events[0].kind != Event::Kind::command || events[0].id != filled) continue;
+            if (events[0].kind != Event::Kind::command || events[0].command != static_cast<uint32_t>(Command::filled)) continue;
             inner_ = next_;
             if (!lost_.empty()) inner_->on(lost_, actions);
         }
@@ -31,7 +29,7 @@ public:
     }
 
 private:
-    static constexpr uint64_t filled = 1;
+    enum class Command : uint32_t { filled = 1 };
     const Landing landing_;
     Protocol *next_ = nullptr, *inner_ = nullptr;
     std::vector<Event> lost_;   // ranks

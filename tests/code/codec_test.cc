@@ -50,10 +50,8 @@ std::vector<float> gradient_of(uint32_t block, uint64_t count, float size) {
 Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& all, const Layout& layout, Accumulator& into) {
     const Bucket& range = layout.buckets[bucket];
     std::vector<float> part(all.begin() + static_cast<long>(range.offset), all.begin() + static_cast<long>(range.offset + range.count));
-    Fence fence{7, 7};
-    Status status = codec.add(0, id, bucket, {reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0}, into.plan, &fence);
+    Status status = codec.add(0, id, bucket, {reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0}, into.plan);
     if (status.ok()) {
-        EXPECT_EQ(fence.timeline, 0u);
     }
     return status;
 }
@@ -83,11 +81,9 @@ Status add_pieces(Codec& codec, const std::vector<Added>& blocks, uint32_t bucke
         wanted_first += wanted_block == 0 ? rows * count : 0;
         return GradientPart{here.data(), count, static_cast<uint32_t>(rows), apart};
     };
-    Fence fence{7, 7};
     Status status;
-    EXPECT_TRUE(codec.add_pieces(0, additions, bucket, piece, &fence, &status));
+    EXPECT_TRUE(codec.add_pieces(0, additions, bucket, piece, &status));
     if (status.ok()) {
-        EXPECT_EQ(fence.timeline, 0u);
         EXPECT_EQ(wanted_first, range.count);
     }
     return status;
@@ -515,9 +511,8 @@ TEST(Codec, LanesAddPiecesAtTheSameTime) {
                         return GradientPart{x[lane * each + block].data() + layout.buckets[1].offset + first,
                                             std::min(step, layout.buckets[1].count - first)};
                     };
-                    Fence fence;
                     Status status;
-                    if (codec->add_pieces(lane, blocks, 1, piece, &fence, &status)) {
+                    if (codec->add_pieces(lane, blocks, 1, piece, &status)) {
                         EXPECT_TRUE(status.ok());
                         return;
                     }

@@ -264,13 +264,12 @@ void train(uint32_t gpus, bool diverging) {
                     const Bucket& range = layout.buckets[bucket];
                     std::vector<float> part(x.begin() + static_cast<long>(range.offset),
                                             x.begin() + static_cast<long>(range.offset + range.count));
-                    Fence fence{7, 7};
                     const Buffer here{reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0};
-                    EXPECT_TRUE(ok(cpu->add(0, {step, b}, bucket, here, want[bucket * targets + b % 2]->plan, &fence)));
+                    EXPECT_TRUE(ok(cpu->add(0, {step, b}, bucket, here, want[bucket * targets + b % 2]->plan)));
                     EXPECT_TRUE(ok(device->use(device->gpu_of(lane))));
                     gradients.push_back(std::make_unique<DeviceVector<float>>(part));
                     const Buffer there{nullptr, gradients.back()->get(), range.count * 4, 0};
-                    EXPECT_TRUE(ok(gpu->add(lane, {step, b}, bucket, there, got[bucket * targets + b % 2]->plan, &fence)));
+                    EXPECT_TRUE(ok(gpu->add(lane, {step, b}, bucket, there, got[bucket * targets + b % 2]->plan)));
                 }
             }
             for (uint32_t i = 0; i < want.size(); ++i) {
@@ -303,8 +302,7 @@ TEST_F(DeviceCodec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
         x[layout.groups[1].count] = value;   // the second group of bucket 1
         const DeviceVector<float> there(x);
         Target target(*gpu, layout, 1, Word::i32, false);
-        Fence fence;
-        EXPECT_TRUE(ok(gpu->add(0, {41, 6}, 1, {nullptr, there.get(), x.size() * 4, 0}, target.plan, &fence)));
+        EXPECT_TRUE(ok(gpu->add(0, {41, 6}, 1, {nullptr, there.get(), x.size() * 4, 0}, target.plan)));
         const Status status = gpu->finish(41, 1, target.plan);
         EXPECT_EQ(status.code, Code::diverged);
         EXPECT_EQ(
@@ -326,19 +324,18 @@ TEST_F(DeviceCodec, AnAbandonedStepIsForgotten) {
     std::vector<float> x = gradient_of(layout, {0, 0}, 1.0f), huge = gradient_of(layout, {0, 1}, 1e30f);
     const DeviceVector<float> x_there(x), huge_there(huge);
     Target want(*cpu, layout, 2, Word::i32, false), got(*cpu, layout, 2, Word::i32, false);
-    Fence fence;
-    EXPECT_TRUE(ok(gpu->add(0, {0, 0}, 2, {nullptr, huge_there.get(), range.count * 4, 0}, got.plan, &fence)));
+    EXPECT_TRUE(ok(gpu->add(0, {0, 0}, 2, {nullptr, huge_there.get(), range.count * 4, 0}, got.plan)));
     got.record.blocks = 0;   // as the exchange does when the next step begins in the slot
 #ifdef GC_CUDA_HOST
     const CudaHostCounts before = cuda_host_counts();
 #endif
-    EXPECT_TRUE(ok(gpu->add(0, {1, 0}, 2, {nullptr, x_there.get(), range.count * 4, 0}, got.plan, &fence)));
+    EXPECT_TRUE(ok(gpu->add(0, {1, 0}, 2, {nullptr, x_there.get(), range.count * 4, 0}, got.plan)));
 #ifdef GC_CUDA_HOST
     EXPECT_EQ(cuda_host_counts().allocations, before.allocations);
     EXPECT_EQ(cuda_host_counts().synchronisations, before.synchronisations);
 #endif
     EXPECT_TRUE(ok(gpu->finish(1, 2, got.plan)));
-    EXPECT_TRUE(ok(cpu->add(0, {1, 0}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, range.count * 4, 0}, want.plan, &fence)));
+    EXPECT_TRUE(ok(cpu->add(0, {1, 0}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, range.count * 4, 0}, want.plan)));
     EXPECT_TRUE(ok(cpu->finish(1, 2, want.plan)));
     expect_alike(got, want, "step 1");
 }
@@ -367,10 +364,9 @@ TEST_F(DeviceCodec, EncodesWhereTheWordsAre) {
             const DeviceVector<float> x_there(x);
             want.plan.words.host = memory[t].data();
             got.plan.words.device = there[t], want.record.blocks = got.record.blocks = 0;
-            Fence fence;
-            EXPECT_TRUE(ok(cpu->add(0, {0, t}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[2].count * 4, 0},
-                                    want.plan, &fence)));
-            EXPECT_TRUE(ok(gpu->add(0, {0, t}, 2, {nullptr, x_there.get(), layout.buckets[2].count * 4, 0}, got.plan, &fence)));
+            EXPECT_TRUE(
+                ok(cpu->add(0, {0, t}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[2].count * 4, 0}, want.plan)));
+            EXPECT_TRUE(ok(gpu->add(0, {0, t}, 2, {nullptr, x_there.get(), layout.buckets[2].count * 4, 0}, got.plan)));
             EXPECT_TRUE(ok(cpu->finish(0, 2, want.plan)));
             EXPECT_TRUE(ok(gpu->finish(0, 2, got.plan)));
             EXPECT_EQ(got.record.digest, want.record.digest);

@@ -160,8 +160,7 @@ public:
 private:
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
         const Plan& to = plan(id, bucket);
-        Fence fence;
-        GC_TRY(codec->add(lane, id, bucket, gradient, to, &fence));
+        GC_TRY(codec->add(lane, id, bucket, gradient, to));
         const auto i = static_cast<size_t>(&to - words->plans.data());
         return left_[i].fetch_sub(1) == 1 ? codec->finish(id.step, bucket, to) : Status{};
     }
@@ -243,11 +242,10 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
             samples.images += uint64_t{block} * block_samples * spec.C * spec.H * spec.W;
             Gather gather(layout);
             ASSERT_TRUE(gradients.net->block(0, {step, block}, samples, gather).ok());
-            Fence fence;
             for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
                 const Bucket& bucket = layout.buckets[b];
                 const Buffer part{reinterpret_cast<std::byte*>(gather.gradient.data() + bucket.offset), nullptr, bucket.count * 4, 0};
-                ASSERT_TRUE(codec->add(0, {step, block}, b, part, target(block, b), &fence).ok());
+                ASSERT_TRUE(codec->add(0, {step, block}, b, part, target(block, b)).ok());
             }
         }
         for (uint32_t i = 0; i < words.plans.size(); ++i)

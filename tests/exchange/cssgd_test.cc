@@ -342,9 +342,7 @@ TEST(Cssgd, ExplainsWhatIsMissing) {
     One one("cssgd", 1, 4, 6);
     one.ready(1);
     EXPECT_EQ(one.deliver(packet_make(PacketType::words, 0, 0, 1, 0, 0), 64), Landing::place);
-    Event event;
-    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::explain);
-    one.on(event);
+    one.on(command_event(ExchangeCommand::explain));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_STREQ(one.actions.completions[0].status.what,
                  "step 0, bucket 0: not computed here, no record of ranks 0, 1, 2, 3; "

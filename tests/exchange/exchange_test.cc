@@ -310,9 +310,7 @@ TEST(Malformed, NoiseDoesNoHarm) {
 TEST(Exchange, ExplainsWhatIsMissing) {
     One one("ring");
     one.ready(0), one.ready(1);
-    Event event;
-    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::explain);
-    one.on(event);
+    one.on(command_event(ExchangeCommand::explain));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_EQ(one.actions.completions[0].status.code, Code::deadline);
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 0, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
@@ -358,9 +356,7 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
             for (uint32_t bucket : {0u, 1u}) {
                 Plan plan = ranks[r].exchange->plan(number, bucket);
                 std::memset(plan.words.host, 0, plan.words.bytes);
-                Event event;
-                event.kind = Event::Kind::ready, event.step = number, event.bucket = bucket;
-                feed(r, event, feed);
+                feed(r, ready_event(number, bucket), feed);
             }
         };
         for (StepId number : {0, 1, 2}) step(number, 0), step(number, 1);

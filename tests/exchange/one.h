@@ -29,11 +29,7 @@ struct One {
         actions.clear();
         exchange->on({&event, 1}, actions);
     }
-    void ready(uint32_t bucket) {
-        Event event;
-        event.kind = Event::Kind::ready, event.bucket = bucket;
-        on(event);
-    }
+    void ready(uint32_t bucket) { on(ready_event(0, bucket)); }
     /// As a driver: asks, fills the place, tells.  What land() said.
     Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
         actions.clear();

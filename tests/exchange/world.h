@@ -173,9 +173,7 @@ private:
                     record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
             }
         }
-        Event event;
-        event.kind = Event::Kind::ready, event.step = step, event.bucket = bucket;
-        host.post(1, event);
+        host.post(1, ready_event(step, bucket));
     }
 
     void check(StepId step, const Sum& sum, Rank rank) {
@@ -224,10 +222,7 @@ private:
                 if (config_.abandons && std::any_of(completions.begin(), completions.end(), [&](const Completion& each) {
                         return each.sum && each.step == step && each.id == b;
                     })) {
-                    Event event;
-                    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::abandon);
-                    event.step = step, event.bucket = b;
-                    host.post(1, event);
+                    host.post(1, command_event(ExchangeCommand::abandon, step, b));
                     ++abandoned_[rank];
                 } else {
                     contribute(host, rank, step, b);
@@ -238,8 +233,7 @@ private:
                     if (config_.goes_on && each.status.code == Code::conflict) {
                         const Conflict* conflict = exchanges_[rank]->conflict(each.step);
                         if (!conflict->outvoted || conflict->spoiled || conflict->ranks[1] == rank) return each.status;
-                        Event event;
-                        event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::expel);
+                        Event event = command_event(ExchangeCommand::expel);
                         event.rank = conflict->ranks[1], expelled[event.rank] = each.status;
                         host.post(1, event);
                         continue;
@@ -254,18 +248,12 @@ private:
                 std::erase_if(completions, [&](const Completion& each) { return each.step == step || !each.sum; });
                 if (missing == 0) break;
                 if (Status status = host.wait(&completions, host.now_us() + config_.deadline_us); !status.ok()) {
-                    Event event;
-                    event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::explain), event.step = step;
-                    host.post(1, event);
+                    host.post(1, command_event(ExchangeCommand::explain, step));
                     if (status.code == Code::deadline) GC_TRY(host.wait(&completions, host.now_us() + 1000));
                     return completions.empty() ? status : completions.back().status;
                 }
             }
-            if (step > 0) {
-                Event event;
-                event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(ExchangeCommand::release), event.step = step - 1;
-                host.post(1, event);
-            }
+            if (step > 0) host.post(1, command_event(ExchangeCommand::release, step - 1));
             done_[rank] = step + 1;
             for (auto& [wrong, status] : expelled) {
                 Event event;

@@ -16,6 +16,7 @@ constexpr uint64_t deadline_us = 4'000'000;
 
 struct Script {   // what one rank does
     std::string kernel_set = std::string(16, 'a'), data = std::string(64, 'b'), start, digest = std::string(64, 'c');
+    std::string name;
     uint64_t state = 7;
     uint32_t steps = 20;
     uint64_t step_us = 100'000;
@@ -23,6 +24,7 @@ struct Script {   // what one rank does
     uint32_t fails_at = ~0u;   // this step, with
     Status failure = {};
     uint32_t waits_from = ~0u;   // from this step on it says that it waits for others
+    uint32_t leaves_at = ~0u;    // this step
 };
 
 struct World {
@@ -34,7 +36,10 @@ struct World {
     }
     void run() {
         View view;
-        for (Rank rank = 0; rank < ranks.size(); ++rank) view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
+        for (Rank rank = 0; rank < ranks.size(); ++rank) {
+            ranks[rank].name = fmt::format("node-{}", static_cast<char>('a' + rank));
+            view.members.push_back({ranks[rank].name});
+        }
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
             protocols.push_back(job_protocol(
                 {view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start, &progress[rank], tolerated}, Log()));
@@ -45,9 +50,7 @@ struct World {
         (void)simulator->run();   // the first trainer's error; each is looked at below
     }
     static void command(Host& host, JobCommand command, uint64_t tag = 0, std::string* text = nullptr, Status status = {}) {
-        Event event;
-        event.kind = Event::Kind::command;
-        event.id = static_cast<uint64_t>(command);
+        Event event = command_event(command);
         event.tag = tag;
         if (text) event.buffer = {reinterpret_cast<std::byte*>(text->data()), nullptr, text->size(), 0};
         event.status = status;
@@ -73,6 +76,10 @@ struct World {
         for (uint32_t step = 0; step < self.steps; ++step) {
             if (step == self.fails_at) {
                 command(host, JobCommand::abort, 0, nullptr, self.failure);
+                return await(host);
+            }
+            if (step == self.leaves_at) {
+                command(host, JobCommand::leave, 0, nullptr, fail(Code::cancelled, "node {} leaves", self.name));
                 return await(host);
             }
             progress.waiting.store(step >= self.waits_from, std::memory_order_relaxed);
@@ -128,6 +135,54 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
     mute.run();
     mute.one_line(Code::ok, {3});
     EXPECT_FALSE(mute.simulator->result(3).ok());
+}
+
+TEST(JobProtocol, ARankThatIsCutOffBlamesNoOther) {
+    for (uint32_t tolerated : {0u, 1u})
+        for (Rank alone : {0u, 2u}) {
+            SCOPED_TRACE(fmt::format("rank {}, {} losses tolerated", alone, tolerated));
+            World world(4);
+            world.tolerated = tolerated;
+            world.simulator->partition({alone}, 600'000, 100 * deadline_us);
+            for (Script& each : world.ranks) each.steps = 100;
+            world.run();
+            const std::string name = fmt::format("rank {} (node-{})", alone, static_cast<char>('a' + alone));
+            EXPECT_EQ(world.simulator->result(alone).code, Code::peer_lost);
+            EXPECT_EQ(world.simulator->result(alone).what, name + " lost all other ranks: is this node's network up?");
+            const std::string line = world.one_line(tolerated ? Code::ok : Code::peer_lost, {alone});
+            if (!tolerated) {
+                EXPECT_NE(line.find(name), std::string::npos) << line;
+            }
+        }
+}
+
+TEST(JobProtocol, ARankLeavesAndTheOthersGoOn) {
+    for (Rank leaver : {0u, 2u}) {
+        World world(4);
+        world.tolerated = 1;
+        world.ranks[leaver].leaves_at = 5;
+        world.run();
+        world.one_line(Code::ok, {leaver});
+        const Status left = world.simulator->result(leaver);
+        EXPECT_EQ(left.code, Code::cancelled);
+        EXPECT_EQ(left.what, fmt::format("node node-{} leaves; the job goes on without it", static_cast<char>('a' + leaver)));
+    }
+    // One more than can be missed ends the job for all that are left, and so does one where none can be.
+    World two(4), none(4);
+    two.tolerated = 1;
+    two.ranks[1].leaves_at = 5;
+    two.ranks[2].leaves_at = 12;
+    two.run();
+    EXPECT_EQ(two.one_line(Code::cancelled, {1}), "node node-c leaves");
+    none.ranks[2].leaves_at = 5;
+    none.run();
+    EXPECT_EQ(none.one_line(Code::cancelled), "node node-c leaves");
+    // Both at once: each believes that it can be missed.
+    World both(5);
+    both.tolerated = 1;
+    both.ranks[1].leaves_at = both.ranks[2].leaves_at = 5;
+    both.run();
+    EXPECT_TRUE(both.one_line(Code::cancelled, {1, 2}).ends_with(" leaves"));
 }
 
 TEST(JobProtocol, AllEndTogether) {

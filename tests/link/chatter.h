@@ -29,11 +29,11 @@ public:
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) switch (event.kind) {
                 case Event::Kind::command:
-                    if (event.id == static_cast<uint64_t>(ChatterCommand::forget)) {
+                    if (event.command == static_cast<uint32_t>(ChatterCommand::forget)) {
                         sent_ = received_ = losses_ = 0, told_ = false, lost_ = {}, next_.assign(ranks_, 0);
                         break;
                     }
-                    if (event.id == static_cast<uint64_t>(ChatterCommand::await)) {
+                    if (event.command == static_cast<uint32_t>(ChatterCommand::await)) {
                         awaited_ = true;
                         break;
                     }

@@ -150,11 +150,7 @@ struct Two {
         GC_TRY(nodes[rank].driver->host().wait(&completions, clock_us() + wait_us));
         return completions[0].status;
     }
-    void go(Rank rank, ChatterCommand command = ChatterCommand::talk) {
-        Event event;
-        event.kind = Event::Kind::command, event.id = static_cast<uint64_t>(command);
-        nodes[rank].driver->host().post(5, event);
-    }
+    void go(Rank rank, ChatterCommand command = ChatterCommand::talk) { nodes[rank].driver->host().post(5, command_event(command)); }
 };
 bool holds(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
 

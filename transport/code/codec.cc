@@ -76,26 +76,23 @@ public:
         words_.elements += more;
     }
 
-    Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
+    Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan) override {
         (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
         GC_ASSERT(gradient.bytes == layout_.buckets[bucket].count * sizeof(float));
         std::scoped_lock alone(access_[bucket].whole);
-        *fence = {};
         const Addition one{block, plan};
         return take({&one, 1}, bucket, [&gradient](uint32_t, uint64_t) {
             return GradientPart{gradient.as<float>(), gradient.bytes / sizeof(float)};
         });
     }
 
-    bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Fence* fence,
-                    Status* status) override {
+    bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
         (void)lane;
         // The next lane is a piece behind.  More than a few would wait for long: they compute meanwhile, for add().
         Access& access = access_[bucket];
         std::shared_lock others(access.whole, std::try_to_lock);
         if (!others) return false;
         const bool taken = access.lanes.fetch_add(1, std::memory_order_relaxed) < lanes_most;   // the locks order all else
-        *fence = {};
         if (taken) *status = take(blocks, bucket, piece);
         access.lanes.fetch_sub(1, std::memory_order_relaxed);
         return taken;
@@ -124,7 +121,8 @@ public:
                     (digit[2 * group.count + i] * radix() + digit[group.count + i]) * radix() + digit[i];
         }
         Sum result = sum;
-        result.word = Word::i32, result.words = {reinterpret_cast<std::byte*>(whole_.data()), nullptr, range.count * sizeof(int32_t), 0};
+        result.word = Word::i32;
+        result.words = {reinterpret_cast<std::byte*>(whole_.data()), nullptr, range.count * sizeof(int32_t), 0};
         return result;
     }
 
@@ -167,7 +165,9 @@ private:
             GC_ASSERT((plan.word == Word::i16) == (config_.quantiser == Quantiser::auto16));
             std::scoped_lock lock(access.record);
             if (plan.record->blocks++ > 0) continue;
-            plan.record->clipped = 0, plan.record->diverged = 0, plan.record->written = 0;
+            plan.record->clipped = 0;
+            plan.record->diverged = 0;
+            plan.record->written = 0;
             std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 0.0f);
         }
         uint32_t pieces = 0;

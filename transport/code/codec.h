@@ -29,7 +29,7 @@ struct Record {
     uint64_t digest = 0;       // of the target's words, where Plan::audit asks for it
     uint32_t diverged = 0;     // 1 + the first block whose gradient holds NaN or Inf, if any
     uint32_t blocks = 0;       // added so far; the exchange sets it to 0 when a step begins in the slot
-    uint64_t written = 0;      // by the codec: so many words from the first on are of this step, to which others add
+    uint64_t written = 0;      // by the codec: words of this step, from the first on; further blocks add to them
     std::span<float> maxima;   // [bucket.group_count]
 };
 
@@ -65,15 +65,14 @@ struct DeviceWords {
 /// Runs where the gradient is: on a lane thread here, on a CUDA stream in transport/code/cuda.
 struct Codec {
     virtual ~Codec() = default;
-    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  *fence: when it is
-    /// done. A gradient with NaN or Inf: Code::diverged, naming step, layer and block; where holders compare, it goes into the record
+    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.
+    /// A gradient with NaN or Inf: Code::diverged, naming step, layer and block; where holders compare, it goes into the record
     /// instead (the maximum is Inf), because who computes wrongly must not end the job.  Does not allocate.
-    virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) = 0;
+    virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan) = 0;
     /// add() of gradients that are computed as they are taken, while they are in the cache.  The same words and records.  False: nothing
     /// was done, because other lanes are in this bucket, or there is no such way; the caller computes all of it, meanwhile, for add().
-    virtual bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Fence* fence,
-                            Status* status) {
-        (void)lane, (void)blocks, (void)bucket, (void)piece, (void)fence, (void)status;
+    virtual bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) {
+        (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
     /// All blocks of this target are in.  One without blocks becomes zero (words, maxima, clipped); where the plan says audit, the digest

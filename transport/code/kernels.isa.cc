@@ -229,8 +229,10 @@ void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
 #pragma GCC unroll 10
         for (int round = 0; round < 10; ++round) {
             const Vector a = GC_V(mul_epu32)(GC_SET64(multiplier0), c0), b = GC_V(mul_epu32)(GC_SET64(multiplier1), c2);
-            c0 = GC_V(srli_epi64)(b, 32) ^ c1 ^ GC_SET64(key0), c1 = b;
-            c2 = GC_V(srli_epi64)(a, 32) ^ c3 ^ GC_SET64(key1), c3 = a;
+            c0 = GC_V(srli_epi64)(b, 32) ^ c1 ^ GC_SET64(key0);
+            c1 = b;
+            c2 = GC_V(srli_epi64)(a, 32) ^ c3 ^ GC_SET64(key1);
+            c3 = a;
             key0 += weyl0, key1 += weyl1;
         }
         const Vector lower = GC_SET64(0xFFFFFFFF);
@@ -244,11 +246,16 @@ void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
         uint32_t c0 = rounding.step, c1 = rounding.block, c2 = first + i, c3 = purpose, key0 = seed0, key1 = seed1;
         for (int round = 0; round < 10; ++round) {
             const uint64_t a = uint64_t{multiplier0} * c0, b = uint64_t{multiplier1} * c2;
-            c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ key0, c1 = static_cast<uint32_t>(b);
-            c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1, c3 = static_cast<uint32_t>(a);
+            c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ key0;
+            c1 = static_cast<uint32_t>(b);
+            c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1;
+            c3 = static_cast<uint32_t>(a);
             key0 += weyl0, key1 += weyl1;
         }
-        bits[i] = c0, bits[16 + i] = c1, bits[32 + i] = c2, bits[48 + i] = c3;
+        bits[i] = c0;
+        bits[16 + i] = c1;
+        bits[32 + i] = c2;
+        bits[48 + i] = c3;
     }
 #endif
 }
@@ -370,7 +377,8 @@ requires(p == 2147483647) uint64_t combine_vectors(const Chunk& chunk, uint64_t 
         Vector even = begin, odd = begin;
         if (!chunk.fresh) {
             const Vector before = GC_LOAD(chunk.out + 4 * x);
-            even = GC_V(add_epi64)(even, before & prime), odd = GC_V(add_epi64)(odd, GC_V(srli_epi64)(before, 32));
+            even = GC_V(add_epi64)(even, before & prime);
+            odd = GC_V(add_epi64)(odd, GC_V(srli_epi64)(before, 32));
         }
         for (uint32_t i = 0; i < chunk.ins; ++i) {
             Vector word = GC_LOAD(chunk.in[i] + 4 * x);
@@ -380,8 +388,10 @@ requires(p == 2147483647) uint64_t combine_vectors(const Chunk& chunk, uint64_t 
             odd = GC_V(add_epi64)(odd, GC_V(mul_epi32)(GC_V(srli_epi64)(word, 32), weight));
         }
         // 2^31 is 1 modulo p: bits 31 and up are added to those below, twice; below 2^31 + 8 then.
-        even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31)), odd = GC_V(add_epi64)(odd & prime, GC_V(srli_epi64)(odd, 31));
-        even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31)), odd = GC_V(add_epi64)(odd & prime, GC_V(srli_epi64)(odd, 31));
+        even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31));
+        odd = GC_V(add_epi64)(odd & prime, GC_V(srli_epi64)(odd, 31));
+        even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31));
+        odd = GC_V(add_epi64)(odd & prime, GC_V(srli_epi64)(odd, 31));
         const Vector both = even | GC_V(slli_epi64)(odd, 32);
         const Vector residue = GC_V(min_epu32)(both, GC_V(sub_epi32)(both, prime32));   // the smaller one has not wrapped
         GC_STORE(chunk.out + 4 * x, chunk.leaves_residue ? residue : centre<p>(residue));
@@ -423,11 +433,16 @@ requires(p == 65521) uint64_t combine_vectors(const Chunk& chunk, uint64_t count
         }
         for (uint32_t i = 0; i < pairs; ++i) {
             Vector one = GC_LOAD(chunk.in[2 * i] + 2 * x), two = GC_LOAD(second[i] + 2 * x);
-            if (!in_signed) one = one ^ bias16, two = two ^ bias16;
+            if (!in_signed) {
+                one = one ^ bias16;
+                two = two ^ bias16;
+            }
             const Vector a = GC_V(unpacklo_epi16)(one, two), b = GC_V(unpackhi_epi16)(one, two);
             const Vector by_low = GC_V(set1_epi32)(low[i]), by_high = GC_V(set1_epi32)(high[i]);
-            low_a = GC_V(add_epi32)(low_a, GC_V(madd_epi16)(a, by_low)), low_b = GC_V(add_epi32)(low_b, GC_V(madd_epi16)(b, by_low));
-            high_a = GC_V(add_epi32)(high_a, GC_V(madd_epi16)(a, by_high)), high_b = GC_V(add_epi32)(high_b, GC_V(madd_epi16)(b, by_high));
+            low_a = GC_V(add_epi32)(low_a, GC_V(madd_epi16)(a, by_low));
+            low_b = GC_V(add_epi32)(low_b, GC_V(madd_epi16)(b, by_low));
+            high_a = GC_V(add_epi32)(high_a, GC_V(madd_epi16)(a, by_high));
+            high_b = GC_V(add_epi32)(high_b, GC_V(madd_epi16)(b, by_high));
         }
         const Vector a = reduced(low_a, high_a), b = reduced(low_b, high_b);
         GC_STORE(chunk.out + 2 * x, chunk.leaves_residue ? GC_V(packus_epi32)(a, b) : GC_V(packs_epi32)(centre<p>(a), centre<p>(b)));
@@ -447,7 +462,7 @@ uint64_t combine_vectors(const Chunk&, uint64_t) {
 template <uint32_t p, bool in_signed>
 uint32_t combine_in(const Combine& combine, uint64_t count) {
     using Word = typename Field<p>::Word;
-    constexpr uint64_t tile = 4096 / sizeof(Word);   // so many words of each input are used for all outputs while they are in the caches
+    constexpr uint64_t tile = 4096 / sizeof(Word);   // words of each input that are used for all outputs while they are in the caches
     for (uint64_t x = 0; x < count; x += tile) {
         const uint64_t words = count - x < tile ? count - x : tile;
         if (!in_signed)

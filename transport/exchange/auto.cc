@@ -23,8 +23,11 @@ Cost cost(const Alternative& each, const Measured& measured, uint32_t n) {
 }   // namespace
 
 void Measured::merge(const Measured& other) {
-    wave_us = std::max(wave_us, other.wave_us), lanes = std::min(lanes, other.lanes), wait_us = std::min(wait_us, other.wait_us);
-    latency_us = std::max(latency_us, other.latency_us), copies = std::max(copies, other.copies);
+    wave_us = std::max(wave_us, other.wave_us);
+    lanes = std::min(lanes, other.lanes);
+    wait_us = std::min(wait_us, other.wait_us);
+    latency_us = std::max(latency_us, other.latency_us);
+    copies = std::max(copies, other.copies);
 }
 
 std::string Alternative::text() const {
@@ -44,7 +47,10 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
         each.datagrams = each.kind->datagrams && datagram_bytes > 0 && n > 1;
         each.config = job;
         each.config.segment_bytes = each.datagrams ? datagram_bytes : segment_bytes_stream;
-        each.config.m = m, each.config.s = s, each.config.r = r, each.config.servers = servers;
+        each.config.m = m;
+        each.config.s = s;
+        each.config.r = r;
+        each.config.servers = servers;
         alternatives->push_back(each);
         return Status{};
     };

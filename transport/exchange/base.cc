@@ -33,7 +33,8 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
         for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
             BucketState& bucket = slots_[s].buckets[b];
             const uint32_t groups = layout_.buckets[b].group_count;
-            bucket.own.resize(targets()), bucket.maxima.resize(targets() * groups);
+            bucket.own.resize(targets());
+            bucket.maxima.resize(targets() * groups);
             for (uint32_t t = 0; t < targets(); ++t) bucket.own[t].maxima = std::span(bucket.maxima).subspan(t * groups, groups);
         }
         slots_[s].busy = 0;
@@ -44,7 +45,9 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
 
 void ExchangeBase::begin(uint32_t s, StepId step) {
     Slot& slot = slots_[s];
-    slot.step = step, slot.released = false, slot.complete = slot.told = 0;
+    slot.step = step;
+    slot.released = false;
+    slot.complete = slot.told = 0;
     for (BucketState& bucket : slot.buckets) {
         bucket.ready = bucket.closed = bucket.complete = bucket.told = false;
         for (Record& record : bucket.own) record.blocks = 0;
@@ -56,11 +59,6 @@ void ExchangeBase::begin(uint32_t s, StepId step) {
 Plan ExchangeBase::plan(StepId step, uint32_t bucket, uint32_t t) {
     const uint32_t s = step % step_slots;
     return {target_word(), target(s, bucket, t), &state(s, bucket).own[t], audit()};
-}
-
-const Sum* ExchangeBase::sum(StepId step, uint32_t bucket) const {
-    const Slot& slot = slots_[step % step_slots];
-    return slot.step == step && slot.buckets[bucket].complete ? &slot.buckets[bucket].sum : nullptr;
 }
 
 // ---- in ------------------------------------------------------------------------------------------------------------------------
@@ -97,8 +95,9 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
         switch (event.kind) {
             case Event::Kind::packet: {
                 Arrival arrival;
-                if (find(*event.packet, event.packet->payload.bytes, &arrival) == Landing::place)
-                    take(arrival, event.packet->payload, actions);
+                if (find(*event.packet, event.packet->payload.bytes, &arrival) != Landing::place) break;
+                arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // this thread alone writes it
+                take(arrival, event.packet->payload, actions);
                 break;
             }
             case Event::Kind::sent: finished(event.id % step_slots, actions); break;
@@ -111,7 +110,7 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::ready: close(event, true, actions); break;
             case Event::Kind::peer_lost: lose(event, actions); break;
             case Event::Kind::command:
-                switch (static_cast<ExchangeCommand>(event.id)) {
+                switch (static_cast<ExchangeCommand>(event.command)) {
                     case ExchangeCommand::release: release(event.step); break;
                     case ExchangeCommand::abandon: close(event, false, actions); break;
                     case ExchangeCommand::expel: lose(event, actions); break;
@@ -142,10 +141,11 @@ void ExchangeBase::lose(const Event& event, Actions& actions) {
 void ExchangeBase::close(const Event& event, bool ready, Actions& actions) {
     const uint32_t s = event.step % step_slots;
     Slot& slot = slots_[s];
-    GC_ASSERT(event.fence.timeline == 0 && slot.step == event.step && event.bucket < slot.buckets.size());
+    GC_ASSERT(slot.step == event.step && event.bucket < slot.buckets.size());
     BucketState& bucket = slot.buckets[event.bucket];
     GC_ASSERT(!bucket.closed);
-    bucket.ready = ready, bucket.closed = true;
+    bucket.ready = ready;
+    bucket.closed = true;
     if (ready) contributed(s, event.bucket, actions);
     else abandoned(s, event.bucket, actions);
     if (!lost_.ok()) tell_lost(actions);
@@ -157,7 +157,8 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Actions& actions) {
     BucketState& bucket = state(s, b);
     GC_ASSERT(bucket.missing > 0);
     if (--bucket.missing > 0) return;
-    bucket.sum.step = slots_[s].step, bucket.sum.bucket = b;
+    bucket.sum.step = slots_[s].step;
+    bucket.sum.bucket = b;
     total(s, b, &bucket.sum);
     bucket.complete = true;
     if (++slots_[s].complete == slots_[s].buckets.size()) summed_[s].store(slots_[s].step + 1, std::memory_order_release);
@@ -235,8 +236,11 @@ void ExchangeBase::tell_lost(Actions& actions) {
 
 void ExchangeBase::send(uint32_t s, PacketType type, Phase phase, const Place& at, Buffer payload, RankSet to, Actions& actions) {
     DataBody body{};
-    body.step.set(static_cast<uint32_t>(slots_[s].step)), body.bucket.set(static_cast<uint16_t>(at.bucket));
-    body.part.set(static_cast<uint16_t>(at.part)), body.index.set(at.index), body.phase = static_cast<uint8_t>(phase);
+    body.step.set(static_cast<uint32_t>(slots_[s].step));
+    body.bucket.set(static_cast<uint16_t>(at.bucket));
+    body.part.set(static_cast<uint16_t>(at.part));
+    body.index.set(at.index);
+    body.phase = static_cast<uint8_t>(phase);
     ++slots_[s].busy;
     actions.sends.push_back({to, type, body_bytes(body), payload, ++tickets_ * step_slots + s, 0});
 }

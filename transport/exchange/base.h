@@ -4,7 +4,7 @@
 // trainer has released the old one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without
 // their `computed`); until then packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s
 // only when the slot that s + 1 will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither
-// wait can be for ever.  It is told of steps in their order.
+// wait is endless.  The trainer is told of steps in their order.
 #pragma once
 #include <atomic>
 
@@ -21,10 +21,10 @@ public:
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
     Status install(const View& view, Arena& arena) override;
     Plan plan(StepId step, uint32_t bucket, uint32_t target) override;
-    const Sum* sum(StepId step, uint32_t bucket) const override;
     bool begun(StepId step) const override { return begun_[step % step_slots].load(std::memory_order_acquire) == step; }
     bool summed(StepId step) const override { return summed_[step % step_slots].load(std::memory_order_acquire) == step + 1; }
     void release(StepId step) override;
+    uint64_t arrivals() const override { return arrivals_.load(std::memory_order_relaxed); }
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
@@ -109,6 +109,7 @@ private:
 
     std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
     std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: the step, and one, whose buckets are all complete
+    std::atomic<uint64_t> arrivals_{0};                      // a statistic
     uint64_t tickets_ = 0;
     Status lost_;   // a rank is gone: what waits, and all that will, fails
 };

@@ -70,7 +70,8 @@ void Counting::ring() {
             receives(words, bytes, comes, comes, config.segment_bytes);
         }
         const double bytes = sizeof(RecordHeader) + bucket.group_count * sizeof(float);
-        sends(record, bytes, n - 1, segment_bytes_stream), receives(record, bytes, n - 1, 0, segment_bytes_stream);
+        sends(record, bytes, n - 1, segment_bytes_stream);
+        receives(record, bytes, n - 1, 0, segment_bytes_stream);
     }
 }
 
@@ -85,7 +86,8 @@ void Counting::unicast() {
             else receives(words, bytes, 1, 1, segment);
         }
         const double bytes = sizeof(RecordHeader) + bucket.group_count * sizeof(float);
-        sends(record, bytes, n - 1, segment_bytes_stream), receives(record, bytes, n - 1, 0, segment_bytes_stream);
+        sends(record, bytes, n - 1, segment_bytes_stream);
+        receives(record, bytes, n - 1, 0, segment_bytes_stream);
     }
 }
 
@@ -93,7 +95,8 @@ void Counting::unicast() {
 void Counting::coded(bool codes, uint32_t reducers) {
     const uint32_t m = codes ? config.m : 1, s = codes ? config.s : 0, targets = codes ? m + s : 1, segment = config.segment_bytes;
     const bool local = codes && targets == n, scatters = reducers > 0;   // local: every rank holds everything
-    cost.d = targets, cost.rounds = scatters && !local ? 2 : 1;
+    cost.d = targets;
+    cost.rounds = scatters && !local ? 2 : 1;
     auto word = [&](Rank rank) { return width(blocks_of(rank) == 1); };
     auto contributes = [&](Rank rank) { return codes || blocks_of(rank) > 0; };
     uint32_t others = 0;   // who contribute
@@ -110,23 +113,28 @@ void Counting::coded(bool codes, uint32_t reducers) {
                                                     : 0,
                      foreign = scatters && !local ? pieces * cuts - own : 0;
         const double mine = contributes(config.self) ? coded_words * word(config.self) : 0;
-        if (scatters) sends(words, mine, foreign, segment), multicasts(words, whole, own, n - 1);
-        else multicasts(words, mine, own, n - 1);
+        if (scatters) {
+            sends(words, mine, foreign, segment);
+            multicasts(words, whole, own, n - 1);
+        } else multicasts(words, mine, own, n - 1);
         receives(words, whole, foreign, foreign, segment);
         double needed = codes ? n - 1 - s : others;
         for (Rank rank = 0; rank < n; ++rank) {
             if (rank == config.self || !contributes(rank)) continue;
-            receives(words, coded_words * word(rank), own, needed > 0 ? own : 0, segment), --needed;
+            receives(words, coded_words * word(rank), own, needed > 0 ? own : 0, segment);
+            --needed;
         }
         const double bytes = sizeof(Le64) + targets * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
-        multicasts(record, bytes, 1, n - 1), receives(record, bytes, n - 1, 0, segment);
+        multicasts(record, bytes, 1, n - 1);
+        receives(record, bytes, n - 1, 0, segment);
     }
 }
 
 void Counting::cssgd() {
     const uint32_t r = config.r, segment = config.segment_bytes;
     const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: r + 1 ranks with this one in
-    cost.d = r, cost.rounds = 1;
+    cost.d = r;
+    cost.rounds = 1;
     const bool fixed = config.quantiser == Quantiser::fixed;   // only then it matters
     const uint32_t wide = width(fixed && cssgd_narrow(cssgd_bounds(config, n, config.blocks)));
     for (const Bucket& bucket : config.layout->buckets) {
@@ -136,7 +144,8 @@ void Counting::cssgd() {
         receives(words, bytes, come, sets * r, segment);
         cost.words_foreign += bytes * (come - sets * r);
         const double record_bytes = sizeof(Le64) + held * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
-        multicasts(record, record_bytes, 1, n - 1), receives(record, record_bytes, n - 1, 0, segment);
+        multicasts(record, record_bytes, 1, n - 1);
+        receives(record, record_bytes, n - 1, 0, segment);
     }
 }
 
@@ -160,8 +169,10 @@ Cost cost_of(std::string_view exchange, const ExchangeConfig& config, uint32_t n
     ExchangeConfig each = config;
     for (each.self = 0; each.self < n; ++each.self) {
         const Cost cost = cost_of_rank(exchange, each, n, wire);
-        most.d = cost.d, most.rounds = cost.rounds;
-        most.sent = std::max(most.sent, cost.sent), most.received = std::max(most.received, cost.received);
+        most.d = cost.d;
+        most.rounds = cost.rounds;
+        most.sent = std::max(most.sent, cost.sent);
+        most.received = std::max(most.received, cost.received);
         most.words_sent = std::max(most.words_sent, cost.words_sent);
         most.words_received = std::max(most.words_received, cost.words_received);
         most.words_foreign = std::max(most.words_foreign, cost.words_foreign);

@@ -156,8 +156,10 @@ private:
             arena.plan("words of others", others * next.at * width(), &slot.other);
             arena.plan("coded words", next.coded_at * width(), &slot.coded);
             arena.plan("sums", next.at * word_bytes(sum_word_), &slot.sum);
-            slot.have.resize(uint64_t{next.first} * segments()), slot.left.resize(cuts_.size() * segments());
-            slot.order.resize(cuts_.size() * segments()), slot.work.resize(cuts_.size());
+            slot.have.resize(uint64_t{next.first} * segments());
+            slot.left.resize(cuts_.size() * segments());
+            slot.order.resize(cuts_.size() * segments());
+            slot.work.resize(cuts_.size());
         }
         plan_records(bounds_, arena);
         return {};
@@ -176,17 +178,23 @@ private:
             place_of_[q] = own < targets_ && held[config_.self][own] == q ? own++ : other++;
 
         const uint32_t words = (n() + 63) / 64;
-        part_.clear(), ranks_.clear(), self_at_.clear(), block_.clear(), to_.clear();
+        part_.clear();
+        ranks_.clear();
+        self_at_.clear();
+        block_.clear();
+        to_.clear();
         set_of_part_.assign(all.size() / (r_ + 1), none);
         for (uint32_t part = 0; part < set_of_part_.size(); ++part) {
             const std::span<const Rank> set = std::span(all).subspan(size_t{part} * (r_ + 1), r_ + 1);
             const auto self = std::find(set.begin(), set.end(), config_.self);
             if (self == set.end()) continue;
             set_of_part_[part] = sets();
-            part_.push_back(part), self_at_.push_back(static_cast<uint32_t>(self - set.begin()));
+            part_.push_back(part);
+            self_at_.push_back(static_cast<uint32_t>(self - set.begin()));
             to_.resize(to_.size() + words);
             for (uint32_t i = 0; i <= r_; ++i) {
-                ranks_.push_back(set[i]), block_.push_back(place_of_[number_of(n(), set, i)]);
+                ranks_.push_back(set[i]);
+                block_.push_back(place_of_[number_of(n(), set, i)]);
                 if (set[i] != config_.self) to_[to_.size() - words + set[i] / 64] |= uint64_t{1} << set[i] % 64;
             }
         }
@@ -265,21 +273,25 @@ private:
         if (work.encoded < sets()) {
             const uint32_t self = self_at_[work.encoded], without = work.term + (work.term >= self);
             if (work.term == 0) kernel = Kernel::copy;
-            dst = coded(s, b, work.encoded), src = segment(s, b, work.encoded, without, self);
+            dst = coded(s, b, work.encoded);
+            src = segment(s, b, work.encoded, without, self);
         } else if (work.summed < targets_) {
             const bool widen = word_ != sum_word_;
             kernel = work.summed > 0 ? widen ? Kernel::add_i32_to_i64 : add(word_) : widen ? Kernel::copy_i32_to_i64 : Kernel::copy;
-            dst = sum(s, b, 0, r_), src = super_block(s, b, work.summed);
+            dst = sum(s, b, 0, r_);
+            src = super_block(s, b, work.summed);
         } else if (work.decoded < work.come) {
             const uint32_t at = slot.order[b * segments() + work.decoded], set = at / (r_ + 1), from = at % (r_ + 1), self = self_at_[set];
             if (work.term + 1 < r_) {
                 uint32_t without = work.term;   // of the positions but `from` and `self`
                 without += without >= std::min(from, self), without += without >= std::max(from, self);
                 kernel = word_ == Word::i16 ? Kernel::sub_i16 : word_ == Word::i32 ? Kernel::sub_i32 : Kernel::sub_i64;
-                dst = come_to(s, b, at), src = segment(s, b, set, without, from);
+                dst = come_to(s, b, at);
+                src = segment(s, b, set, without, from);
             } else {
                 if (word_ != sum_word_) kernel = Kernel::add_i32_to_i64;
-                dst = sum(s, b, from - (from > self), 1), src = come_to(s, b, at);
+                dst = sum(s, b, from - (from > self), 1);
+                src = come_to(s, b, at);
             }
         } else {
             return;
@@ -301,14 +313,16 @@ private:
         } else if (work.summed < targets_) {
             ++work.summed;
         } else if (++work.term == r_) {
-            work.term = 0, ++work.decoded;
+            work.term = 0;
+            ++work.decoded;
         }
         if (work.summed == targets_ && work.decoded == sets() * r_) return arrived(s, b, actions);
         advance(s, b, actions);
     }
 
     void total(uint32_t s, uint32_t b, Sum* out) const override {
-        out->word = sum_word_, out->words = sum(s, b, 0, r_).part(0, layout_.buckets[b].count * word_bytes(sum_word_));
+        out->word = sum_word_;
+        out->words = sum(s, b, 0, r_).part(0, layout_.buckets[b].count * word_bytes(sum_word_));
         record_total(s, b, out);
     }
 

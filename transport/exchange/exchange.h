@@ -63,10 +63,11 @@ struct Exchange : Protocol {
     /// Any thread: what plan() names may be written, the step that had the memory before is through.  It is whenever no rank may be missed,
     /// since one's own words wait for that step's release; a rank that finds several steps summed without it must ask.
     virtual bool begun(StepId step) const { return (void)step, true; }
-    virtual const Sum* sum(StepId step, uint32_t bucket) const = 0;   // null until complete; kept until release(step)
     /// Any thread: all buckets of `step` are complete, so what its blocks still compute is not needed (s >= 1).
     virtual bool summed(StepId step) const { return (void)step, false; }
     virtual void release(StepId step) = 0;   // the step is stable
+    /// Any thread: packets of words and records that have come so far.
+    virtual uint64_t arrivals() const { return 0; }
     /// After a completion of Code::conflict: between whom, if they can be named; kept until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
     /// How many ranks may be lost (Event::peer_lost) without an error: s.
@@ -74,7 +75,7 @@ struct Exchange : Protocol {
 };
 
 /// Events of kind `command` that an exchange understands.
-enum class ExchangeCommand : uint64_t {
+enum class ExchangeCommand : uint32_t {
     release = 1,   // Event::step, all of whose buckets are complete, and ready or abandoned; before `ready` of step + step_slots
     /// Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does.
     explain = 2,

@@ -19,27 +19,35 @@ HeldRecord* held_of(const Buffer& record) { return record.part(sizeof(Le64), siz
 
 void HeldExchange::plan_records(std::vector<uint32_t> bounds, Arena& arena) {
     bounds_ = std::move(bounds);
-    others_ = ranks_but(config_.self, n()), lost_.assign(n(), 0);
+    others_ = ranks_but(config_.self, n());
+    lost_.assign(n(), 0);
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
-    at_.assign(buckets, 0), have_at_.assign(buckets, 0);
+    at_.assign(buckets, 0);
+    have_at_.assign(buckets, 0);
     uint64_t bytes = 0;
     uint32_t packets = 0;
     for (uint32_t b = 0; b < buckets; ++b) {
-        at_[b] = bytes, have_at_[b] = packets;
+        at_[b] = bytes;
+        have_at_[b] = packets;
         bytes += n() * ((bytes_of(b) + 7) / 8 * 8), packets += packets_of(b);
     }
     for (Records& records : records_) {
         arena.plan("records", bytes, &records.memory);
-        records.have.resize(uint64_t{packets} * n()), records.said.resize(buckets * n()), records.verdicts.resize(buckets);
+        records.have.resize(uint64_t{packets} * n());
+        records.said.resize(buckets * n());
+        records.verdicts.resize(buckets);
         records.first.resize(uint64_t{buckets} * super_blocks());
-        records.maxima.resize(buckets), records.state.resize(buckets), records.state_of.resize(buckets);
+        records.maxima.resize(buckets);
+        records.state.resize(buckets);
+        records.state_of.resize(buckets);
         for (uint32_t b = 0; b < buckets; ++b) records.maxima[b].resize(layout_.buckets[b].group_count);
     }
 }
 
 void HeldExchange::clear_records(uint32_t s) {
     Records& records = records_[s];
-    std::fill(records.have.begin(), records.have.end(), 0), std::fill(records.said.begin(), records.said.end(), Said::nothing);
+    std::fill(records.have.begin(), records.have.end(), 0);
+    std::fill(records.said.begin(), records.said.end(), Said::nothing);
     for (uint32_t b = 0; b < at_.size(); ++b) clear_bucket(s, b);
     records.conflicts = false;
 }
@@ -78,8 +86,10 @@ void HeldExchange::record_own(uint32_t s, uint32_t b, Actions& actions) {
     HeldRecord* said = held_of(record);
     auto* maxima = reinterpret_cast<float*>(said + targets());
     for (uint32_t t = 0; t < targets(); ++t) {
-        said[t].digest.set(audit() ? own[t].digest : 0), said[t].loss.set(static_cast<uint64_t>(own[t].loss));
-        said[t].clipped.set(static_cast<uint32_t>(std::min<uint64_t>(own[t].clipped, UINT32_MAX))), said[t].diverged.set(own[t].diverged);
+        said[t].digest.set(audit() ? own[t].digest : 0);
+        said[t].loss.set(static_cast<uint64_t>(own[t].loss));
+        said[t].clipped.set(static_cast<uint32_t>(std::min<uint64_t>(own[t].clipped, UINT32_MAX)));
+        said[t].diverged.set(own[t].diverged);
         for (uint32_t g = 0; g < own[t].maxima.size(); ++g) maxima[g] = t == 0 ? own[t].maxima[g] : std::fmax(maxima[g], own[t].maxima[g]);
     }
     if (n() > 1) send(s, PacketType::record, Phase::reduce, {b, 0, 0}, record, others(), actions);
@@ -96,7 +106,10 @@ void HeldExchange::read(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
     }
     const Buffer record = record_of(s, b, sender);
     auto fails = [&](Status status) { verdict.failed = true, refuse(s, b, status, actions); };
-    if (records.state_of[b] == none) records.state_of[b] = sender, records.state[b] = state_of(record).get();
+    if (records.state_of[b] == none) {
+        records.state_of[b] = sender;
+        records.state[b] = state_of(record).get();
+    }
     if (records.state[b] != state_of(record).get())
         return fails(states_differ(s, records.state_of[b], records.state[b], sender, state_of(record).get()));
     const HeldRecord* said = held_of(record);
@@ -112,7 +125,10 @@ void HeldExchange::read(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
             continue;
         // With all records there that a sum needs, this one is not needed, and contradicts two at least.
         if (audited() && verdict.counting >= needed()) records.said[b * n() + sender] = Said::rejected;
-        else verdict.failed = true, verdict.disputed = k;
+        else {
+            verdict.failed = true;
+            verdict.disputed = k;
+        }
         return judge(s, b, k, actions);
     }
     if (state(s, b).complete) return;   // a late one, for the audit alone
@@ -139,7 +155,10 @@ void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
     Rank odd = none, other = none;
     for (Rank rank : spoken) {
         const auto agree = static_cast<size_t>(std::count_if(spoken.begin(), spoken.end(), [&](Rank each) { return same(each, rank); }));
-        if (spoken.size() > 2 && agree == 1) other = odd == none ? other : rank, odd = odd == none ? rank : odd;
+        if (spoken.size() > 2 && agree == 1) {
+            other = odd == none ? other : rank;
+            odd = odd == none ? rank : odd;
+        }
     }
     const bool outvoted = odd != none && other == none;
     if (outvoted && lost_[odd] && verdict.failed) return read_again(s, b, actions);
@@ -173,7 +192,11 @@ void HeldExchange::read_again(uint32_t s, uint32_t b, Actions& actions) {
 
 void HeldExchange::record_total(uint32_t s, uint32_t b, Sum* sum) const {
     const Records& records = records_[s];
-    sum->maxima = records.maxima[b], sum->state = records.state[b], sum->loss = 0, sum->clipped = 0, sum->diverged = 0;
+    sum->maxima = records.maxima[b];
+    sum->state = records.state[b];
+    sum->loss = 0;
+    sum->clipped = 0;
+    sum->diverged = 0;
     for (uint32_t k = 0; k < super_blocks(); ++k) {
         const First& first = records.first[uint64_t{b} * super_blocks() + k];
         sum->loss += static_cast<int64_t>(first.loss), sum->clipped += first.clipped;

@@ -17,7 +17,7 @@ protected:
     virtual uint32_t held(Rank rank, uint32_t target) const = 0;   // which super-block that target is; every rank has targets() of them
     virtual uint32_t tolerated() const { return 0; }               // ranks without which a sum can be had
     virtual bool audited() const { return false; }                 // needed() records show two holders of each super-block
-    /// One more record is there and contradicts nobody's.
+    /// One more record is there and agrees with all before it.
     virtual void counted(uint32_t slot, uint32_t bucket, Rank rank, Actions& actions) = 0;
     /// A disputed bucket goes on without the lost ranks: their records do not count, all others are read once more.
     virtual void read_again(uint32_t slot, uint32_t bucket, Actions& actions);

@@ -18,7 +18,9 @@ float* maxima_of(const Buffer& record) { return record.part(sizeof(RecordHeader)
 Status PlainExchange::plan_memory(Arena& arena) {
     plan_own(arena);   // sets parts_, words and missing_
 
-    segments_.clear(), first_.clear(), record_offset_.clear();
+    segments_.clear();
+    first_.clear();
+    record_offset_.clear();
     uint64_t records = 0;
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
         const uint64_t count = layout_.buckets[b].count;
@@ -80,7 +82,9 @@ void PlainExchange::contributed(uint32_t s, uint32_t b, Actions& actions) {
     const Record& own = state(s, b).own[0];
     Buffer record = record_of(s, b, n());
     RecordHeader& header = header_of(record);
-    header.state.set(own.state), header.loss.set(static_cast<uint64_t>(own.loss)), header.clipped.set(own.clipped);
+    header.state.set(own.state);
+    header.loss.set(static_cast<uint64_t>(own.loss));
+    header.clipped.set(own.clipped);
     std::copy(own.maxima.begin(), own.maxima.end(), maxima_of(record));
     if (n() == 1) arrived(s, b, actions);
     else started(s, b, actions);
@@ -106,9 +110,12 @@ void PlainExchange::total(uint32_t s, uint32_t b, Sum* sum) const {
     const Buffer record = n() == 1 ? record_of(s, b, n()) : total_record(s, b);
     const RecordHeader& header = header_of(record);
     const Buffer& whole = n() == 1 ? memory_[s].acc : memory_[s].sum;
-    sum->word = sum_word_, sum->words = whole.part(range.offset * word_bytes(sum_word_), range.count * word_bytes(sum_word_));
+    sum->word = sum_word_;
+    sum->words = whole.part(range.offset * word_bytes(sum_word_), range.count * word_bytes(sum_word_));
     sum->maxima = {maxima_of(record), range.group_count};
-    sum->state = header.state.get(), sum->loss = static_cast<int64_t>(header.loss.get()), sum->clipped = header.clipped.get();
+    sum->state = header.state.get();
+    sum->loss = static_cast<int64_t>(header.loss.get());
+    sum->clipped = header.clipped.get();
 }
 
 std::string PlainExchange::missing_text(uint32_t s, uint32_t b) const {

@@ -25,10 +25,12 @@ private:
     enum State : uint8_t { idle, waiting, adding, summed, gathered };
 
     void plan_own(Arena&) override {
-        parts_ = n(), missing_ = 1;
+        parts_ = n();
+        missing_ = 1;
         if (config_.quantiser == Quantiser::auto16) acc_word_ = sum_word_ = Word::i16;
         segment_words_ = config_.segment_bytes / word_bytes(sum_word_);
-        before_ = (config_.self + n() - 1) % n(), after_ = (config_.self + 1) % n();
+        before_ = (config_.self + n() - 1) % n();
+        after_ = (config_.self + 1) % n();
     }
 
     void cleared_own(uint32_t slot) override { states_[slot].assign(segments_.size(), idle); }

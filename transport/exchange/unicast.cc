@@ -30,7 +30,8 @@ private:
     static constexpr uint32_t per_peer = 2;
 
     void plan_own(Arena& arena) override {
-        parts_ = 1, missing_ = n();
+        parts_ = 1;
+        missing_ = n();
         sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto32 ? Word::i32 : Word::i16;
         acc_word_ = word_of(config_.self);
         segment_words_ = config_.segment_bytes / word_bytes(sum_word_);   // of every sender, so that segments are the same for all
@@ -73,7 +74,9 @@ private:
         Scratch* scratch = scratch_of(a, Scratch::State::filling);
         if (!scratch) scratch = scratch_of(a, Scratch::State::free);
         if (!scratch) return Landing::later;
-        scratch->state = Scratch::State::filling, scratch->slot = a.slot, scratch->segment = a.segment;
+        scratch->state = Scratch::State::filling;
+        scratch->slot = a.slot;
+        scratch->segment = a.segment;
         *place = scratch->buffer.part(0, uint64_t{segments_[a.segment].words} * width(a.sender));
         return Landing::place;
     }
@@ -130,7 +133,8 @@ private:
         Buffer src;
         Word word = acc_word_;
         if (!summing.own_added && state(slot, segment.bucket).ready && blocks_of(config_.self) > 0) {
-            summing.adding = own, summing.own_added = true;
+            summing.adding = own;
+            summing.own_added = true;
             src = acc_of(slot, segment);
         } else {
             uint32_t k = 0;

@@ -36,8 +36,10 @@ void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out
     DatagramHeader header;
     header.kind = static_cast<uint8_t>(datagram_magic | static_cast<uint8_t>(send.type)),
     header.channel = static_cast<uint8_t>(send.channel);
-    header.sender.set(static_cast<uint16_t>(shape_.self)), header.route.set(shape_.route);
-    header.sequence.set(send.sequence), header.body = send.body;
+    header.sender.set(static_cast<uint16_t>(shape_.self));
+    header.route.set(shape_.route);
+    header.sequence.set(send.sequence);
+    header.body = send.body;
     std::memcpy(header_at, &header, sizeof header);
     aead_.seal(nonce_of(send.channel, send.sequence), {header_at, sizeof header}, {send.payload.host, send.payload.bytes}, out,
                {header_at + sizeof header, datagram_tag_bytes});
@@ -67,8 +69,11 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
     DatagramHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);
     Packet packet;
-    packet.type = static_cast<PacketType>(header.kind & 0x0F), packet.channel = header.channel;
-    packet.view = shape_.view, packet.sender = header.sender.get(), packet.sequence = header.sequence.get();
+    packet.type = static_cast<PacketType>(header.kind & 0x0F);
+    packet.channel = header.channel;
+    packet.view = shape_.view;
+    packet.sender = header.sender.get();
+    packet.sequence = header.sequence.get();
     packet.body = header.body;
     const auto channel = std::find(channels_.begin(), channels_.end(), packet.channel);
     if (channel == channels_.end() || (packet.channel == datagram_channel_probe) != (packet.type == PacketType::probe))

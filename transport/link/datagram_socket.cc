@@ -45,7 +45,9 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     const bool ipv6 = s.ipv6();
     NetworkInterface interface;
     GC_TRY(interface_find(config.interface, &interface, ipv6 ? AF_INET6 : AF_INET));
-    s.own_address = interface.address, s.interface = interface.name, s.mtu = interface.mtu;
+    s.own_address = interface.address;
+    s.interface = interface.name;
+    s.mtu = interface.mtu;
     s.interface_index = static_cast<int>(interface.index);
     const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with the headers of IP and UDP
     if (config.segment_bytes + around > s.mtu)
@@ -85,11 +87,13 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     bool out;
     if (ipv6) {
         out = set(own, IPPROTO_IPV6, IPV6_MULTICAST_IF, s.interface_index);
-        set(own, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1), set(own, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+        set(own, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+        set(own, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     } else {
         ip_mreqn leave{{}, reinterpret_cast<sockaddr_in*>(&s.own_address.storage)->sin_addr, s.interface_index};
         out = ::setsockopt(own, IPPROTO_IP, IP_MULTICAST_IF, &leave, sizeof leave) == 0;
-        set(own, IPPROTO_IP, IP_MULTICAST_LOOP, 1), set(own, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+        set(own, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+        set(own, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
     }
     if (!out) return fail_sys(errno, "cannot send to multicast groups by interface {}", s.interface);
     // Asking for a segment of 0 changes nothing and tells whether the kernel knows of it.
@@ -106,7 +110,8 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
 
 std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port) {
     uint64_t low, high;
-    std::memcpy(&low, job.data(), 8), std::memcpy(&high, job.data() + 8, 8);
+    std::memcpy(&low, job.data(), 8);
+    std::memcpy(&high, job.data() + 8, 8);
     const uint64_t hash = splitmix64(splitmix64(low + view) ^ high);
     if (ipv6) return fmt::format("[ff15::{:x}:{:x}]:{}", hash >> 16 & 0xffff, hash & 0xffff, port);
     return fmt::format("239.{}.{}.{}:{}", 192 + (hash >> 16 & 3), hash >> 8 & 0xff, hash & 0xff, port);

@@ -23,13 +23,16 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     body.view.set(view);
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&sockets_.own_address.storage);
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&sockets_.own_address.storage);
-    body.kind = key_kind_here, body.ipv6 = sockets_.ipv6();
+    body.kind = key_kind_here;
+    body.ipv6 = sockets_.ipv6();
     body.port.set(ntohs(body.ipv6 ? v6->sin6_port : v4->sin_port));
     body.segment_bytes.set(config_.datagrams.segment_bytes);
     if (body.ipv6) std::memcpy(payload.address.data(), &v6->sin6_addr, 16);
     else std::memcpy(payload.address.data(), &v4->sin_addr, 4);
     Send send;
-    send.to.rank = rank, send.type = PacketType::key, send.body = body_bytes(body);
+    send.to.rank = rank;
+    send.type = PacketType::key;
+    send.body = body_bytes(body);
     send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload, 0};   // copied at once, as all that is short
     owner_.tell(rank, send);
 }
@@ -79,14 +82,21 @@ void Datagrams::told(const Packet& packet) {
     mate.address = sockets_.own_address;   // family, and the scope of a link-local address
     auto* v4 = reinterpret_cast<sockaddr_in*>(&mate.address.storage);
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&mate.address.storage);
-    if (body.ipv6) std::memcpy(&v6->sin6_addr, payload.address.data(), 16), v6->sin6_port = htons(body.port.get());
-    else std::memcpy(&v4->sin_addr, payload.address.data(), 4), v4->sin_port = htons(body.port.get());
+    if (body.ipv6) {
+        std::memcpy(&v6->sin6_addr, payload.address.data(), 16);
+        v6->sin6_port = htons(body.port.get());
+    } else {
+        std::memcpy(&v4->sin_addr, payload.address.data(), 4);
+        v4->sin_port = htons(body.port.get());
+    }
     mate.addressed = true;
     if (receiver_.key(packet.sender, payload.key)) mate.round = 0;
     KeyBody taken{};
     taken.kind = key_kind_taken;
     Send send;
-    send.to.rank = packet.sender, send.type = PacketType::key, send.body = body_bytes(taken);
+    send.to.rank = packet.sender;
+    send.type = PacketType::key;
+    send.body = body_bytes(taken);
     owner_.tell(packet.sender, send);
 }
 
@@ -96,8 +106,11 @@ void Datagrams::train(uint32_t stage, Rank rank) {
     body.round.set(round_), body.stage.set(static_cast<uint16_t>(stage)), body.count.set(static_cast<uint16_t>(count)),
         body.train.set(++trains_sent_);
     Queued queued{{}, ticket_none, false, rank == mates_.size()};
-    queued.send.to.rank = rank, queued.send.type = PacketType::probe, queued.send.body = body_bytes(body);
-    queued.send.payload = {blank_.data(), nullptr, sizes_[stage], 0}, queued.send.channel = datagram_channel_probe;
+    queued.send.to.rank = rank;
+    queued.send.type = PacketType::probe;
+    queued.send.body = body_bytes(body);
+    queued.send.payload = {blank_.data(), nullptr, sizes_[stage], 0};
+    queued.send.channel = datagram_channel_probe;
     for (uint32_t i = 0; i < count; ++i) {
         queued.send.sequence = ++probe_sequence_;
         queued.alone = i <= count / 3;   // a bridge of smaller MTU lets bursts pass and drops these: more than may be missing
@@ -131,12 +144,16 @@ void Datagrams::tend(uint64_t now) {
         ++round_;
         for (Mate& mate : mates_) std::fill(std::begin(mate.had), std::end(mate.had), 0), mate.rate_mbit = 0;
         said_ = multicast_ = false;
-        phase_ = Phase::multicast, next_try_us_ = now, deadline_us_ = now + verdict_us;
+        phase_ = Phase::multicast;
+        next_try_us_ = now;
+        deadline_us_ = now + verdict_us;
     }
     if (phase_ == Phase::multicast) {
         if (all_reached(0)) return settle(true);
         if (now >= deadline_us_) {
-            phase_ = Phase::narrow, next_try_us_ = now, deadline_us_ = now + verdict_us;
+            phase_ = Phase::narrow;
+            next_try_us_ = now;
+            deadline_us_ = now + verdict_us;
             give_up_us_ = now + std::max(config_.deadline_us / 4, 2 * verdict_us);
         } else if (now >= next_try_us_) {
             train(0, static_cast<Rank>(mates_.size()));
@@ -223,7 +240,8 @@ void Datagrams::settle(bool multicast) {
             "multicast {} on {} does not reach {} with {} bytes within {} ms, datagrams to one rank do: each rank gets its own copy from "
             "now on (is multicast filtered by a switch or a firewall?)",
             config_.datagrams.group, sockets_.interface, missing(0), config_.datagrams.segment_bytes, verdict_us / 1000);
-    multicast_ = multicast, phase_ = Phase::settled;
+    multicast_ = multicast;
+    phase_ = Phase::settled;
     counters_.copies.store(!multicast, std::memory_order_relaxed);
     std::lock_guard lock(text_mutex_);
     text_ = text;

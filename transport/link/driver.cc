@@ -118,6 +118,7 @@ Status TcpDriver::open() {
         peer.connect.kind = Op::Kind::connect, peer.receive.kind = Op::Kind::receive, peer.send.kind = Op::Kind::send;
         begin_anew(peer);
     }
+    heard_us_.resize(c.peers.size());
     posted_.reserve(posted_reserve), taken_.reserve(posted_reserve);
     return {};
 }
@@ -158,7 +159,7 @@ Status TcpDriver::run() {
         status = proactor_->wait(sleep_us(clock_us()), &done_);
         asleep_.store(false);
         bool stopping = stop_.load();
-        now = clock_us();
+        turn_us_ = now = clock_us();
         for (Op* op : done_) complete(*op, now);
         if (datagrams_) datagrams_->receive(now);
         take_posted();
@@ -274,7 +275,9 @@ bool TcpDriver::dispatch(uint64_t now) {
         }
         if (batch_.empty()) continue;
         actions_.clear();
-        actions_.now_us = now, actions_.drained = proactor_->drained();
+        actions_.now_us = now;
+        actions_.heard_us = heard_us_.data();
+        actions_.drained = proactor_->drained();
         attached.protocol->on(batch_, actions_);
         carry_out(attached);
     }

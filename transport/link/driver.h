@@ -195,6 +195,8 @@ private:
     std::vector<Alarm> alarms_;
     std::vector<Ticket> tickets_;
     std::vector<uint32_t> tickets_free_;
+    std::vector<uint64_t> heard_us_;   // by rank: when its last bytes came
+    uint64_t turn_us_ = 0;             // when the present turn began
     Peer* receiving_ = nullptr;
     bool handled_ = false;       // the last dispatch had events, so who said `later` is asked again
     std::string stranger_;       // the last line about one

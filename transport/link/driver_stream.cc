@@ -45,6 +45,7 @@ void TcpDriver::complete(Op& op, uint64_t now) {
             if (bytes == 0) return fall(peer, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
             if (peer.state == Peer::State::greeting) return greet(peer, std::span(peer.greeting).first(bytes), now);
             peer.unacknowledged_bytes += bytes;
+            heard_us_[peer.rank] = now;
             peer.receiver.received(bytes);
             parse(peer, now);
             break;
@@ -71,6 +72,7 @@ void TcpDriver::packet(const Packet& packet) {
         if (datagrams_) datagrams_->told(packet);
         return;
     }
+    heard_us_[packet.sender] = turn_us_;
     if (!receiver_of(packet.channel, packet.view)) return;   // its view has ended since it landed
     Event event;
     event.kind = Event::Kind::packet, event.rank = packet.sender;

@@ -41,12 +41,17 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     std::string_view name = std::string_view(hello.name).substr(0, name_bytes_max),
                      reason = std::string_view(hello.reason).substr(0, reason_bytes_max);
     wire.magic.set(hello_magic);
-    wire.version_min.set(hello.version_min), wire.version_max.set(hello.version_max);
-    wire.verdict = static_cast<uint8_t>(hello.verdict), wire.protect = static_cast<uint8_t>(hello.protect);
-    wire.name_bytes = static_cast<uint8_t>(name.size()), wire.reason_bytes.set(static_cast<uint16_t>(reason.size()));
+    wire.version_min.set(hello.version_min);
+    wire.version_max.set(hello.version_max);
+    wire.verdict = static_cast<uint8_t>(hello.verdict);
+    wire.protect = static_cast<uint8_t>(hello.protect);
+    wire.name_bytes = static_cast<uint8_t>(name.size());
+    wire.reason_bytes.set(static_cast<uint16_t>(reason.size()));
     std::copy(name.begin(), name.end(), wire.name);
     std::copy(hello.job.begin(), hello.job.end(), wire.job);
-    wire.view.set(hello.view), wire.rank.set(hello.rank), wire.segment_bytes.set(hello.segment_bytes);
+    wire.view.set(hello.view);
+    wire.rank.set(hello.rank);
+    wire.segment_bytes.set(hello.segment_bytes);
     std::copy(hello.uuid.begin(), hello.uuid.end(), wire.uuid);
     wire.incarnation.set(hello.incarnation), wire.stream.set(hello.stream), wire.peer_stream.set(hello.peer_stream),
         wire.received.set(hello.received);
@@ -71,7 +76,8 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
     if (bytes.size() < sizeof wire + wire.reason_bytes.get()) return nullptr;
     result.reason.assign(reinterpret_cast<const char*>(bytes.data()) + sizeof wire, wire.reason_bytes.get());
     if (!printable(result.reason, ' ')) return "its reason has unprintable characters";
-    result.version_min = wire.version_min.get(), result.version_max = wire.version_max.get();
+    result.version_min = wire.version_min.get();
+    result.version_max = wire.version_max.get();
     result.verdict = static_cast<Verdict>(wire.verdict);
     *used = sizeof wire + wire.reason_bytes.get();
     bool understood = result.version_min <= link_version_max && result.version_max >= link_version_min;
@@ -81,10 +87,14 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
         if (wire.stream.get() == 0 && wire.verdict <= static_cast<uint8_t>(Verdict::accept)) return "it has no stream number";
         result.protect = static_cast<Protect>(wire.protect);
         std::copy(std::begin(wire.job), std::end(wire.job), result.job.begin());
-        result.view = wire.view.get(), result.rank = wire.rank.get(), result.segment_bytes = wire.segment_bytes.get();
+        result.view = wire.view.get();
+        result.rank = wire.rank.get();
+        result.segment_bytes = wire.segment_bytes.get();
         std::copy(std::begin(wire.uuid), std::end(wire.uuid), result.uuid.begin());
-        result.incarnation = wire.incarnation.get(), result.stream = wire.stream.get();
-        result.peer_stream = wire.peer_stream.get(), result.received = wire.received.get();
+        result.incarnation = wire.incarnation.get();
+        result.stream = wire.stream.get();
+        result.peer_stream = wire.peer_stream.get();
+        result.received = wire.received.get();
     }
     *hello = std::move(result);
     return nullptr;
@@ -102,7 +112,8 @@ SSL_SESSION* session_of(SSL* ssl, const ClusterKey& key) {
 }
 int psk_use(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_bytes, SSL_SESSION** session) {
     const ClusterKey& key = static_cast<Handshake*>(SSL_get_app_data(ssl))->psk_offer();
-    *id = reinterpret_cast<const unsigned char*>(key.id.data()), *id_bytes = key.id.size();
+    *id = reinterpret_cast<const unsigned char*>(key.id.data());
+    *id_bytes = key.id.size();
     *session = session_of(ssl, key);
     return 1;
 }
@@ -144,7 +155,10 @@ const ClusterKey* Handshake::psk_find(std::string_view id) {
 void Handshake::wrote(size_t bytes) {
     sent_ += bytes;
     GC_ASSERT(sent_ <= out_.size());
-    if (sent_ == out_.size()) out_.clear(), sent_ = 0;
+    if (sent_ == out_.size()) {
+        out_.clear();
+        sent_ = 0;
+    }
 }
 
 // Records are handed to OpenSSL one by one: what follows the last of them is not TLS, and a memory BIO would swallow it.
@@ -227,7 +241,8 @@ void Handshake::accept(const Hello& own) {
 }
 
 void Handshake::refuse(Verdict verdict, const std::string& reason) {
-    own_.verdict = verdict, own_.reason = reason;
+    own_.verdict = verdict;
+    own_.reason = reason;
     say(own_);
     peer_.verdict = verdict;
     fail_with(fail(Code::peer_refused, "{}", reason));

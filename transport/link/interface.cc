@@ -74,7 +74,8 @@ Status interface_find(const std::string& wanted, NetworkInterface* found, int fa
     int given = family;
     for (const Candidate& each : all) {
         if (is_address ? each.text != plain || (!scope.empty() && scope != each.name) : each.name != wanted) continue;
-        name = each.name, up = each.up;
+        name = each.name;
+        up = each.up;
         if (is_address && !family) given = each.family();
     }
     if (name.empty() && is_address)
@@ -96,8 +97,10 @@ Status interface_find(const std::string& wanted, NetworkInterface* found, int fa
                     : given           ? "v4"
                                       : "",
                     given ? " (or give an address of the other family)" : "");
-    found->name = name, found->index = ::if_nametoindex(name.c_str());
-    found->address = best->address, found->mtu = interface_mtu(name);
+    found->name = name;
+    found->index = ::if_nametoindex(name.c_str());
+    found->address = best->address;
+    found->mtu = interface_mtu(name);
     return {};
 }
 

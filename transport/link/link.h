@@ -77,7 +77,7 @@ struct LinkCounters {
     std::atomic<uint64_t> packets_sent{0}, packets_received{0}, packets_refused{0}, reconnects{0};
     std::array<std::atomic<uint64_t>, static_cast<size_t>(DatagramFault::kinds)> datagrams_dropped{};   // on receipt, by DatagramFault
     std::atomic<bool> copies{false};             // of datagrams: multicast does not reach everybody, so each rank gets its own
-    std::atomic<uint64_t> datagrams_unsent{0};   // refused by the kernel, to nobody's address, or one too many in the queue
+    std::atomic<uint64_t> datagrams_unsent{0};   // refused by the kernel, without an address, or above the limit of the queue
 };
 
 /// Runs the protocols of one rank over one link: the network thread's body.

@@ -155,7 +155,7 @@ private:
         if (!take_(job, std::move(owned))) log_.debug("nobody has opened job {}", job_id_text(job));
     }
 
-    // Strangers can make us say these lines, so each is said once a minute for a host, and no more than said_max of them.
+    // Unauthenticated peers cause these lines, so each is logged once a minute for a host, and at most said_max of them.
     void complain(const Accepted& stream, std::string_view why) {
         uint64_t now = clock_us();
         std::erase_if(said_, [now](const Said& said) { return said.until_us <= now; });
@@ -171,7 +171,9 @@ private:
     }
     Hello own() const {
         Hello hello;
-        hello.name = config_.self.name, hello.uuid = config_.self.uuid, hello.incarnation = config_.self.incarnation;
+        hello.name = config_.self.name;
+        hello.uuid = config_.self.uuid;
+        hello.incarnation = config_.self.incarnation;
         return hello;
     }
 

@@ -69,7 +69,10 @@ public:
                 continue;
             }
             if (events[i].events & ~uint32_t{EPOLLOUT}) at(fd).full = true;
-            if (Op* op = at(fd).in; op && events[i].events & ~uint32_t{EPOLLOUT}) at(fd).in = nullptr, attempt(*op);
+            if (Op* op = at(fd).in; op && events[i].events & ~uint32_t{EPOLLOUT}) {
+                at(fd).in = nullptr;
+                attempt(*op);
+            }
             if (Op* op = at(fd).out; op && events[i].events & ~uint32_t{EPOLLIN | EPOLLRDHUP}) {
                 at(fd).out = nullptr;
                 if (op->kind != Op::Kind::connect) {
@@ -96,7 +99,9 @@ public:
     Status hear(int fd) override {
         if (!slots_) {
             slots_ = std::make_unique_for_overwrite<Slot[]>(2 * heard_max);
-            messages_.resize(heard_max), vectors_.resize(heard_max), heard_.reserve(2 * heard_max);
+            messages_.resize(heard_max);
+            vectors_.resize(heard_max);
+            heard_.reserve(2 * heard_max);
         }
         ears_.push_back(fd);
         at(fd).full = true;   // perhaps
@@ -154,7 +159,10 @@ private:
         while (result < 0 && errno == EINTR);
         if (result >= 0) finish(op, static_cast<int32_t>(result));
         else if (errno != EAGAIN) finish(op, -errno);
-        else return (in ? at(op.fd).in : at(op.fd).out) = &op, false;
+        else {
+            return (in ? at(op.fd).in : at(op.fd).out) = &op;
+            false;
+        }
         return true;
     }
 

@@ -126,9 +126,12 @@ private:
     Status make_slots(Ear& ear) {
         ear.ring.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
         ear.slots = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);
-        heard_.reserve(2 * heard_max), ear.taken.reserve(heard_max);
+        heard_.reserve(2 * heard_max);
+        ear.taken.reserve(heard_max);
         io_uring_buf_reg reg{};
-        reg.ring_addr = reinterpret_cast<uint64_t>(ear.ring.get()), reg.ring_entries = heard_max, reg.bgid = group(ear);
+        reg.ring_addr = reinterpret_cast<uint64_t>(ear.ring.get());
+        reg.ring_entries = heard_max;
+        reg.bgid = group(ear);
         if (int error = io_uring_register_buf_ring(&ring_, &reg, 0); error)
             return fail_text(Code::unsupported, -error, "io_uring cannot share buffers for datagrams here (needs kernel 6.0)");
         io_uring_buf_ring_init(ear.ring.get());
@@ -175,13 +178,17 @@ private:
             ear.armed = true;
             io_uring_sqe* entry = next();
             io_uring_prep_recvmsg_multishot(entry, ear.fd, &ear.shape, 0);
-            entry->flags |= IOSQE_BUFFER_SELECT, entry->buf_group = group(ear);
+            entry->flags |= IOSQE_BUFFER_SELECT;
+            entry->buf_group = group(ear);
             io_uring_sqe_set_data(entry, &ear);
         }
         return {};
     }
     void hear_entry(Ear& ear, const io_uring_cqe& entry) {
-        if (!(entry.flags & IORING_CQE_F_MORE)) ear.armed = false, ear.error = entry.res < 0 ? -entry.res : 0;
+        if (!(entry.flags & IORING_CQE_F_MORE)) {
+            ear.armed = false;
+            ear.error = entry.res < 0 ? -entry.res : 0;
+        }
         if (!(entry.flags & IORING_CQE_F_BUFFER)) return;
         const uint16_t slot = static_cast<uint16_t>(entry.flags >> IORING_CQE_BUFFER_SHIFT);
         ear.taken.push_back(slot);
@@ -206,7 +213,10 @@ private:
     io_uring_sqe* next() {
         enable();
         io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-        while (!entry) io_uring_submit(&ring_), entry = io_uring_get_sqe(&ring_);
+        while (!entry) {
+            io_uring_submit(&ring_);
+            entry = io_uring_get_sqe(&ring_);
+        }
         return entry;
     }
 

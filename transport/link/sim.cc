@@ -63,6 +63,7 @@ void SimulatorImpl::batch(Rank rank) {
         if (events_.empty() || !fault_.ok()) continue;
         actions_.clear();
         actions_.now_us = now_us();
+        actions_.heard_us = node.heard_us.data();
         attached.protocol->on(events_, actions_);
         perform(rank, attached, actions_);
     }
@@ -101,7 +102,10 @@ void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& action
                 ++m.waiting;
                 uint32_t t = static_cast<uint32_t>(transfers_.size());
                 if (transfers_free_.empty()) transfers_.emplace_back();
-                else t = transfers_free_.back(), transfers_free_.pop_back();
+                else {
+                    t = transfers_free_.back();
+                    transfers_free_.pop_back();
+                }
                 transfers_[t] = {index, none, rank, to, 0, false, false, false, Landing::drop, {}};
                 append(pair(rank, to).queue, t);
             });
@@ -138,7 +142,8 @@ void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
     if (!config_.compute_async) {
         compute_now(c);
         Event event;
-        event.kind = Event::Kind::computed, event.id = c.ticket;
+        event.kind = Event::Kind::computed;
+        event.id = c.ticket;
         return tell(rank, channel, event);
     }
     for (Running& r : node.running) {
@@ -161,7 +166,8 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     *it = running.back();
     running.pop_back();
     Event event;
-    event.kind = Event::Kind::computed, event.id = ticket;
+    event.kind = Event::Kind::computed;
+    event.id = ticket;
     tell(rank, static_cast<uint16_t>(channel), event);
 }
 
@@ -176,7 +182,8 @@ void SimulatorImpl::lost(Rank rank, Rank peer) {
         drop_all(rank, peer);
     }
     Event event;
-    event.kind = Event::Kind::peer_lost, event.rank = peer;
+    event.kind = Event::Kind::peer_lost;
+    event.rank = peer;
     event.status = lost_status(peer);
     tell_all(rank, event);
 }
@@ -209,7 +216,8 @@ void SimulatorImpl::resume(Rank rank) {
     ++node.stamp;
     node.state = Trainer::runs;
     std::unique_lock lock(mutex_);
-    scheduler_turn_ = false, node.has_turn = true;
+    scheduler_turn_ = false;
+    node.has_turn = true;
     node.turn.notify_one();
     scheduler_.wait(lock, [&] { return scheduler_turn_; });
 }
@@ -218,7 +226,9 @@ void SimulatorImpl::resume(Rank rank) {
 void SimulatorImpl::pause(Rank rank, Trainer state) {
     Node& node = nodes_[rank];
     std::unique_lock lock(mutex_);
-    node.state = state, node.has_turn = false, scheduler_turn_ = true;
+    node.state = state;
+    node.has_turn = false;
+    scheduler_turn_ = true;
     scheduler_.notify_one();
     if (state != Trainer::done) node.turn.wait(lock, [&] { return node.has_turn; });
 }
@@ -254,7 +264,8 @@ bool SimulatorImpl::pending(const Happening& timer) const {
 
 void SimulatorImpl::dispatch(const Happening& h) {
     Node& node = nodes_[h.rank];
-    mix(h.at_ns << 8 ^ static_cast<uint64_t>(h.what)), mix(h.rank);
+    mix(h.at_ns << 8 ^ static_cast<uint64_t>(h.what));
+    mix(h.rank);
     switch (h.what) {
         case Do::wake:
             if (node.wake_ns == h.at_ns) batch(h.rank);
@@ -301,7 +312,8 @@ void SimulatorImpl::dispatch(const Happening& h) {
         case Do::timer: {
             node.timers.erase({static_cast<uint16_t>(h.a), h.b});
             Event event;
-            event.kind = Event::Kind::timer, event.id = h.b;
+            event.kind = Event::Kind::timer;
+            event.id = h.b;
             tell(h.rank, static_cast<uint16_t>(h.a), event);
             break;
         }

@@ -116,7 +116,9 @@ public:
         GC_ASSERT(config.ranks >= 1 && config.ranks <= ranks_max && config.rate_bytes_per_s > 0 && config.loss < 1 &&
                   config.loss_sent < 1 && config.loss_burst >= 1);
         for (Rank r = 0; r < config.ranks; ++r) {
-            nodes_[r].host.sim = this, nodes_[r].host.rank = r;
+            nodes_[r].host.sim = this;
+            nodes_[r].host.rank = r;
+            nodes_[r].heard_us.resize(config.ranks);
         }
     }
 
@@ -181,6 +183,7 @@ private:
         std::vector<Pair> pairs;   // to each rank; none where all is datagrams
         std::vector<Incoming> inbox;
         std::vector<Completion> completions;
+        std::vector<uint64_t> heard_us;   // by rank: when its last packet came
         std::vector<Running> running;
         std::map<std::pair<uint16_t, uint64_t>, uint64_t> timers;   // (channel, id) -> number of the happening
         std::vector<Rank> stalled;                                  // senders told `later`

@@ -111,6 +111,7 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     slot.packet.payload = place;
     Event event;
     event.kind = Event::Kind::packet, event.packet = &slot.packet;
+    nodes_[to].heard_us[m.from] = now_us();
     note_packet(SimTrace::What::deliver, to, m.from, m.send);
     tell(to, m.send.channel, event, index);
 }

@@ -113,7 +113,7 @@ public:
         return {};
     }
 
-    Status add(uint32_t number, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan, Fence* fence) override {
+    Status add(uint32_t number, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan) override {
         const Bucket& range = layout_.buckets[bucket];
         GC_ASSERT(gradient.device && gradient.bytes == range.count * sizeof(float));
         Lane& lane = lanes_[number];
@@ -126,7 +126,6 @@ public:
             ++plan.record->blocks;
             GC_TRY(use(number, bucket, block, plan, stream, &task.now, &done));
         }
-        *fence = {};   // finish() waits for it
         if (done) return {};
         task.gradient = static_cast<const float*>(gradient.device);
         GC_TRY(enqueue(bucket, task, stream));
@@ -157,7 +156,8 @@ public:
     Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) override {
         const auto* now = static_cast<const QuantiseNow*>(lanes_[lane].now.device);
         QuantiseTask task{};
-        task.gradient = static_cast<const float*>(gradient), task.now_at = now + bucket;
+        task.gradient = static_cast<const float*>(gradient);
+        task.now_at = now + bucket;
         task.factors = reinterpret_cast<const double*>(now + layout_.buckets.size()) + layout_.buckets[bucket].group;
         task.now.word = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
         GC_TRY(enqueue(bucket, task, stream));
@@ -174,11 +174,15 @@ public:
             GC_TRY(device_.use(*gpu));
             SumTask& task = *with.task_here.as<SumTask>();
             task.to = g == 0 && plan.words.device ? plan.words.device : with.sum.device;
-            task.sources = 0, task.word = plan.word, task.audit = g == 0 && plan.audit, task.digest = 0;
+            task.sources = 0;
+            task.word = plan.word;
+            task.audit = g == 0 && plan.audit;
+            task.digest = 0;
             GC_TRY(sources(g, step, bucket, plan, &task));
             for (size_t other = 1; g == 0 && other < finishers_.size(); ++other) {
                 GC_ASSERT(task.sources < sources_max);
-                task.found[task.sources] = nullptr, task.from[task.sources++] = staged(other);
+                task.found[task.sources] = nullptr;
+                task.from[task.sources++] = staged(other);
             }
             GC_CUDA(cudaGraphLaunch(with.graphs[bucket].get(), with.stream.get()));
             if (g == 0) break;
@@ -245,8 +249,11 @@ public:
         const cudaStream_t stream = combiner_.get();
         auto& task = *combine_task_here_.as<CombineTask>();
         for (uint64_t at = 0; at < count; at += combined_max) {
-            task.out = combined_.device, task.prime = combine.prime, task.count = std::min(combined_max, count - at);
-            task.accumulate = false, task.sources = 0;
+            task.out = combined_.device;
+            task.prime = combine.prime;
+            task.count = std::min(combined_max, count - at);
+            task.accumulate = false;
+            task.sources = 0;
             for (uint32_t i = 0; i < combine.ins; ++i) {
                 GC_ASSERT(combine.in[i].device);
                 task.in[task.sources] = static_cast<const char*>(combine.in[i].device) + at * width;
@@ -255,7 +262,8 @@ public:
                 GC_CUDA(cudaGraphLaunch(combination_.get(), stream));
                 if (i + 1 == combine.ins) break;
                 GC_CUDA(cudaStreamSynchronize(stream));   // the task has been read
-                task.accumulate = true, task.sources = 0;
+                task.accumulate = true;
+                task.sources = 0;
             }
             const uint64_t bytes = task.count * width;
             GC_CUDA(cudaMemcpyAsync(combined_here_.host, combined_.device, bytes, cudaMemcpyDeviceToHost, stream));
@@ -328,7 +336,8 @@ private:
         GC_ASSERT(use && "more targets than expected");
         const auto target = static_cast<uint32_t>(use - uses.data());
         if (done && use->quantises == block.block + 1 && !first) {
-            *done = true, use->quantises = 0;
+            *done = true;
+            use->quantises = 0;
             return {};
         }
         Found* found = found_at(number, bucket, target);
