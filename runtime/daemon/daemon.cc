@@ -360,7 +360,7 @@ std::vector<NodeInfo> Daemon::nodes() {
 void Daemon::leave(const std::string& why) {
     std::lock_guard lock(mutex_);
     leaving_ = why;
-    for (const auto& [id, run] : runs_) run->cancel(why);
+    for (const auto& [id, run] : runs_) run->leave(why);
 }
 
 Status Daemon::failed() const {

@@ -57,10 +57,15 @@ void JobRun::close() {
     changed_.notify_all();
 }
 
-void JobRun::cancel(const std::string& why) {
+void JobRun::cancel(const std::string& why) { end(why, false); }
+void JobRun::leave(const std::string& why) { end(why, true); }
+
+void JobRun::end(const std::string& why, bool leaves) {
     std::lock_guard lock(mutex_);
     if (cancelled_.empty()) cancelled_ = why;
-    if (phase_ == Phase::running) bench_ ? bench_->cancel() : engine_->cancel(why);
+    leaves_ |= leaves;
+    if (phase_ == Phase::running && bench_) bench_->cancel();
+    if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
     // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
@@ -211,9 +216,9 @@ void JobRun::work() {
             phase_ = Phase::ended;
         }
         record();
-        host_.membership.ended(plan_->id);
         {
             std::unique_lock lock(mutex_);
+            host_.membership.ended(plan_->id, leaves_);
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) driver_->stop(), network.join();

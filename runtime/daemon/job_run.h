@@ -41,6 +41,7 @@ public:
     void abort(Status why);   // before start
     void close();             // after run() has returned
     void cancel(const std::string& why);
+    void leave(const std::string& why);                   // as cancel, but the others go on where they can
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
     bool listed() const;   // not of a member that never started it
@@ -48,6 +49,7 @@ public:
 
 private:
     enum class Phase : uint8_t { preparing, running, ended, over };
+    void end(const std::string& why, bool leaves);
     void work();
     Status prepare();
     void record() const;   // job.json
@@ -62,6 +64,7 @@ private:
     Phase phase_ = Phase::preparing;
     bool started_ = false, aborted_ = false, closed_ = false, ran_ = false;
     std::string cancelled_;   // why; empty: not
+    bool leaves_ = false;
     JobDetail detail_;
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here

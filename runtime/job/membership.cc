@@ -117,11 +117,7 @@ void Membership::start(Host& host, uint16_t channel) {
     wake();   // the first event sets the timer
 }
 
-void Membership::wake() {
-    Event event;
-    event.kind = Event::Kind::command;
-    host_->post(channel_, event);
-}
+void Membership::wake() { host_->post(channel_, command_event(0)); }
 
 void Membership::command(Command command) {
     {
@@ -149,7 +145,7 @@ Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
 void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest) {
     command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)});
 }
-void Membership::ended(const JobId& id) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}}); }
+void Membership::ended(const JobId& id, bool leaves) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}, leaves}); }
 
 std::vector<Notice> Membership::notices() {
     std::lock_guard lock(mutex_);
@@ -258,7 +254,7 @@ void Membership::run(Command& command, Actions& actions) {
         case Command::Kind::ended:
             if (at == sessions_.end() || at->second.state != State::running) break;
             at->second.state = State::ended;
-            at->second.deadline_us = actions.now_us + at->second.plan->deadline_us;
+            at->second.deadline_us = actions.now_us + (command.leaves ? tick_us : at->second.plan->deadline_us);
             at->second.parts[at->second.self].ended = true;
             send_all(at->second, Kind::ended, id_write(command.id), actions);
             close_if_over(at);

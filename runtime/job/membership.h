@@ -82,7 +82,8 @@ public:
     Status submit(std::shared_ptr<const JobPlan> plan);
     /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest);
-    void ended(const JobId& id);   // run() has returned here
+    /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.
+    void ended(const JobId& id, bool leaves = false);
     std::vector<Notice> notices();
     std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
     uint64_t ticks() const;                 // grows by one a second as long as the network thread lives
@@ -117,6 +118,7 @@ private:
         std::shared_ptr<const JobPlan> plan;
         Status status;
         std::string kernel_set, data_digest, start_digest;
+        bool leaves = false;
     };
     void wake();
     void command(Command command);

@@ -32,7 +32,7 @@ struct Seen {   // of one job at one daemon
     uint32_t open = 0, start = 0, abort = 0, close = 0, submitted = 0;
     Status abort_status, submitted_status;
     Rank self = 99;
-    uint64_t submitted_us = 0;
+    uint64_t submitted_us = 0, closed_us = 0;
 };
 
 /// One daemon: does what notices ask, after the times below, on the simulator's trainer.
@@ -41,6 +41,7 @@ struct Node {
     const uint32_t self, n;
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
+    bool leaves = false;
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
     std::multimap<uint64_t, std::function<void()>> agenda;
@@ -71,10 +72,13 @@ struct Node {
                 break;
             case Kind::start:
                 ++job.start;
-                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id); });
+                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves); });
                 break;
             case Kind::abort: ++job.abort, job.abort_status = notice.status; break;
-            case Kind::close: ++job.close; break;
+            case Kind::close:
+                ++job.close;
+                job.closed_us = now;
+                break;
             case Kind::submitted: ++job.submitted, job.submitted_status = notice.status, job.submitted_us = now; break;
         }
     }
@@ -149,6 +153,24 @@ TEST(Membership, StartsEverywhereAndCloses) {
             for (uint32_t i = 0; i < n; ++i) EXPECT_EQ(cluster[i].seen[{1}].close, 1u) << n << " node " << i;
             EXPECT_EQ(cluster[n / 2].seen[{1}].self, 0u);
             EXPECT_TRUE(cluster[n / 2].seen[{1}].submitted_status.ok());
+        }
+    }
+}
+
+TEST(Membership, ANodeThatLeavesWaitsForNoOther) {
+    for (uint32_t leaver : {0, 2}) {
+        Cluster cluster(3);
+        for (uint32_t i = 0; i < 3; ++i) cluster[i].run_us = (i == leaver ? 1 : 20) * second;
+        cluster[leaver].leaves = true;
+        cluster[0].submit_at(2 * second, {1}, all(3));
+        cluster.run();
+        for (uint32_t i = 0; i < 3; ++i) {
+            const uint64_t closed_us = cluster[i].seen[{1}].closed_us;
+            if (i == leaver) {
+                EXPECT_LT(closed_us, 6 * second);
+            } else {
+                EXPECT_GT(closed_us, 22 * second);
+            }
         }
     }
 }

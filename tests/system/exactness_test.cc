@@ -192,6 +192,36 @@ TEST_F(SystemExactness, AKilledNodeIsMissedByNobody) {
     }
 }
 
+// A daemon that is told to stop leaves its jobs to the others; where they cannot go on without it, the job is cancelled.
+TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
+    cluster.nodes.resize(4);
+    const Way way{.exchange = "coded-rs", .m = 2, .s = 1, .steps = 300};
+    const JobStatus wanted = simulated(way, cluster.folder, 1);
+    for (uint32_t leaver : {0, 2}) {
+        SCOPED_TRACE("without " + std::to_string(leaver));
+        ASSERT_NO_FATAL_FAILURE(cluster.up());
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+        const std::string id = answer.value("id", "");
+        ASSERT_NE(id, "") << answer.dump();
+        Node& other = cluster[leaver == 0 ? 1 : 0];
+        ASSERT_TRUE(eventually([&] { return other.step(id) >= 20; })) << other.job(id).dump() << other.process->output();
+        cluster[leaver].process->kill(SIGTERM);
+        EXPECT_EQ(cluster[leaver].process->wait(), 0) << cluster[leaver].process->output();
+        EXPECT_NE(cluster[leaver].process->output().find("leaves (SIGTERM); the job goes on without it"), std::string::npos)
+            << cluster[leaver].process->output();
+        for (uint32_t i = 0; i < 4; ++i) {
+            if (i == leaver) continue;
+            const JobStatus status = cluster[i].ended(id);
+            EXPECT_EQ(status.state, JobState::done) << status.error;
+            EXPECT_EQ(status.digest, wanted.digest);
+            ASSERT_EQ(status.losses.size(), 1u);
+            EXPECT_NE(status.losses[0].find("leaves (SIGTERM)"), std::string::npos) << status.losses[0];
+        }
+        for (uint32_t i = 0; i < 4; ++i)
+            if (i != leaver) cluster[i].process->kill(SIGKILL), cluster[i].process->wait();
+    }
+}
+
 // The same with steps of about 100 ms, so that the longest can be told from the scheduler's moods: whoever is killed, none takes longer
 // than two median ones and what a busy machine adds.
 TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
