@@ -4,13 +4,15 @@
 #include <new>
 
 #include "tests/link/fixture.h"
+#include "transport/link/stream.h"
 
 namespace {
-std::atomic<uint64_t> allocations{0};
+std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
 }
 // Not inlined: the compiler would see free() meet operator new and warn.
 [[gnu::noinline]] void* operator new(size_t bytes) {
     allocations.fetch_add(1, std::memory_order_relaxed);
+    allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
     if (void* memory = std::malloc(bytes)) return memory;
     std::abort();
 }
@@ -88,6 +90,53 @@ void steady_state(bool datagrams) {
         for (uint32_t i = 0; i < windows; ++i) quiet += at[i] == at[i + 1];
         EXPECT_GE(quiet, windows / 2) << link_name(kind);
         EXPECT_LT(at[windows] - at[windows / 2], 20u) << link_name(kind);
+    }
+}
+
+/// Drops what it is given.
+struct Bin : ReceiverSink {
+    bool known(uint16_t, uint32_t) override { return true; }
+    Landing land(const Packet&, uint64_t, Buffer*) override { return Landing::drop; }
+    void packet(const Packet&) override {}
+    bool ack(uint64_t) override { return true; }
+};
+
+TEST(Memory, AStreamTakesWhatItUses) {
+    for (const Protect protect : {Protect::auth, Protect::encrypt}) {
+        const uint64_t before = allocated_bytes.load();
+        InlinePool pool;
+        Sender sender({.job = 1, .view = 1, .self = 0, .peer = 1, .ranks = 2, .segment_bytes = segment_bytes_stream, .protect = protect},
+                      pool);
+        Receiver receiver(
+            {.job = 1, .view = 1, .self = 1, .peer = 0, .ranks = 2, .segment_bytes = segment_bytes_stream, .protect = protect});
+        sender.restart(Key{}, 0);
+        receiver.restart(Key{}, {});
+        std::vector<std::byte> payload(segment_bytes_stream);
+        Bin bin;
+        uint64_t sent = 0;
+        auto pass = [&](uint64_t bytes) {
+            Send send;
+            send.type = PacketType::mail;
+            send.view = 1;
+            send.payload = {payload.data(), nullptr, bytes, 0};
+            ASSERT_TRUE(sender.push(send, ticket_none));
+            ++sent;
+            for (std::span<iovec> out = sender.batch(0); !out.empty(); out = sender.batch(0)) {
+                iovec in[2];
+                const uint32_t count = receiver.space(in);
+                ASSERT_GE(count, 1u);
+                const uint64_t moved = std::min(in[0].iov_len, out[0].iov_len);
+                std::memcpy(in[0].iov_base, out[0].iov_base, moved);
+                sender.wrote(moved);
+                receiver.received(moved);
+                ASSERT_EQ(receiver.parse(bin), nullptr);
+            }
+            ASSERT_EQ(receiver.delivered(), sent);
+        };
+        for (int i = 0; i < 10; ++i) pass(2000);
+        const uint64_t pools = 256 * inline_bytes_max;   // shared by all streams
+        EXPECT_LT(allocated_bytes.load() - before, pools + payload.size() + (48 << 10));
+        for (uint64_t bytes : {100'000, 262'144, 1, 50'000}) pass(bytes);
     }
 }
 

@@ -61,7 +61,6 @@ void Sender::restart(const Key& key, uint64_t told) {
     sequence_ = 0, told_ = told, pending_ = {};
     next_ = base_;
     if (!frames_) frames_ = std::make_unique_for_overwrite<std::byte[]>(batch_packets * size_t{packet_head_bytes + tag_bytes});
-    if (!cipher_ && config_.protect == Protect::encrypt) cipher_ = std::make_unique_for_overwrite<std::byte[]>(batch_bytes);
 }
 
 void Sender::append(std::byte* bytes, size_t count) {
@@ -104,11 +103,14 @@ std::span<iovec> Sender::batch(uint64_t received) {
         seal({nullptr, 0, ticket_none, config_.view, 0, PacketType::ack, Memory::borrowed, body_bytes(body)});
         told_ = received;
     }
-    for (uint64_t bytes = 0; next_ < end_ && count_ < batch_packets; ++next_) {
-        bytes += at(next_).bytes;
-        if (bytes > batch_bytes) break;
-        seal(at(next_));
+    uint64_t last = next_, bytes = 0;
+    for (uint64_t packets = count_; last < end_ && packets < batch_packets && bytes + at(last).bytes <= batch_bytes; ++last, ++packets)
+        bytes += at(last).bytes;
+    if (config_.protect == Protect::encrypt && bytes > cipher_bytes_) {
+        cipher_bytes_ = std::max(bytes, std::min(2 * cipher_bytes_, batch_bytes));
+        cipher_ = std::make_unique_for_overwrite<std::byte[]>(cipher_bytes_);
     }
+    while (next_ < last) seal(at(next_++));
     return pending_ = {vectors_, vectors_used_};
 }
 
@@ -122,16 +124,32 @@ void Sender::wrote(uint64_t bytes) {
     }
 }
 
+namespace {
+constexpr size_t read_ahead = 65536, read_ahead_little = 4096;
+constexpr size_t room_first = Receiver::rest_max + read_ahead_little + tag_bytes;
+}   // namespace
+
 Receiver::Receiver(const StreamConfig& config)
     : config_(config), capacity_(packet_head_bytes + size_t{config.segment_bytes} + tag_bytes + rest_max) {}
 
 void Receiver::restart(const Key& key, std::span<const std::byte> rest) {
     GC_ASSERT(rest.size() <= rest_max);
     aead_.key(key, config_.protect);
-    if (!staging_) staging_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
+    if (!staging_) grow(room_first);
     std::copy(rest.begin(), rest.end(), staging_.get());
     begin_ = 0, end_ = rest.size(), sequence_ = 0;
     at_ = At::head, blocked_ = large_ = false;
+}
+
+void Receiver::grow(size_t bytes) {
+    bytes = std::min(std::max(bytes, room_), capacity_);
+    if (bytes == room_) return;
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    std::copy(staging_.get() + begin_, staging_.get() + end_, larger.get());
+    end_ -= begin_;
+    begin_ = 0;
+    staging_ = std::move(larger);
+    room_ = bytes;
 }
 
 // Before a payload with a place of its own little is read ahead, because what is read ahead must be copied.
@@ -139,14 +157,17 @@ uint32_t Receiver::space(iovec out[2]) {
     if (at_ == At::place && got_ < length_) {
         begin_ = end_ = 0;
         out[0] = {packet_.payload.host + got_, length_ - got_};
-        out[1] = {staging_.get(), tag_bytes + 4096};
+        out[1] = {staging_.get(), tag_bytes + read_ahead_little};
         return 2;
     }
+    if (end_ == room_) grow(2 * room_);   // more comes at a time than fits
+    if (at_ == At::lease) grow(packet_head_bytes + length_ + tag_bytes);
     std::memmove(staging_.get(), staging_.get() + begin_, end_ - begin_);
-    end_ -= begin_, begin_ = 0;
-    size_t want = large_ ? 4096 : 65536;
+    end_ -= begin_;
+    begin_ = 0;
+    size_t want = large_ ? read_ahead_little : read_ahead;
     if (at_ == At::lease) want = std::max(want, packet_head_bytes + length_ + tag_bytes - end_);
-    out[0] = {staging_.get() + end_, std::min(want, capacity_ - end_)};
+    out[0] = {staging_.get() + end_, std::min(want, room_ - end_)};
     return 1;
 }
 
@@ -160,7 +181,7 @@ void Receiver::received(uint64_t bytes) {
         got_ += take, bytes -= take;
     }
     end_ += bytes;
-    GC_ASSERT(end_ <= capacity_);
+    GC_ASSERT(end_ <= room_);
 }
 
 const char* Receiver::head(ReceiverSink& sink) {

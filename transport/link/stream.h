@@ -110,8 +110,8 @@ private:
     uint64_t base_ = 0, next_ = 0, end_ = 0;   // not acknowledged | not yet in a batch | not queued
     std::vector<Queued> ring_;
     std::unique_ptr<std::byte[]> frames_;   // 64 bytes a packet: tag of the one before it lies next to the head of the next
-    std::unique_ptr<std::byte[]> cipher_;   // batch_bytes, for Protect::encrypt
-    uint64_t cipher_used_ = 0;
+    std::unique_ptr<std::byte[]> cipher_;   // of a batch, for Protect::encrypt; grows with use
+    uint64_t cipher_bytes_ = 0, cipher_used_ = 0;
     uint32_t count_ = 0;   // packets of the batch
     iovec vectors_[2 * batch_packets + 1];
     std::span<iovec> pending_;
@@ -149,13 +149,15 @@ public:
 
 private:
     const char* head(ReceiverSink& sink);
+    void grow(size_t bytes);
     std::span<std::byte> waiting() { return {staging_.get() + begin_, end_ - begin_}; }
 
     const StreamConfig config_;
-    const size_t capacity_;
+    const size_t capacity_;   // of staging_, at most
     Aead aead_;
     uint64_t sequence_ = 0, delivered_ = 0, packets_ = 0;
-    std::unique_ptr<std::byte[]> staging_;
+    std::unique_ptr<std::byte[]> staging_;   // room_ bytes; grows with use
+    size_t room_ = 0;
     size_t begin_ = 0, end_ = 0;
     enum class At : uint8_t { head, place, lease } at_ = At::head;   // what arrives next
     bool blocked_ = false, wanted_ = true, large_ = false;           // large_: the last payload had a place of its own
