@@ -440,9 +440,10 @@ struct Honest : One {
     }
     static Name name_of(const Packet& packet) {
         const DataBody body = body_of<DataBody>(packet);
-        const auto phase = static_cast<Phase>(body.phase);   // words that are sent again are the same words
-        return {packet.type,  phase == Phase::again ? Phase::reduce : phase, body.bucket.get(), body.part.get(), body.index.get(),
-                packet.sender};
+        auto phase = static_cast<Phase>(body.phase);
+        if (phase == Phase::again || phase == Phase::reply) phase = Phase::reduce;   // the same words
+        if (phase == Phase::want_reply) phase = Phase::want;
+        return {packet.type, phase, body.bucket.get(), body.part.get(), body.index.get(), packet.sender};
     }
     static Packet packet_of(const Name& name, StepId step) {
         const auto& [type, phase, bucket, part, index, sender] = name;
@@ -613,6 +614,79 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
         EXPECT_EQ(said.size(), known) << "it says what it does not say otherwise";
         EXPECT_GT(refused, count / 4);
     });
+}
+
+TEST(Coded, MemoryDoesNotGrowWithTheRanks) {
+    const Layout layout = layout_make({1 << 20});
+    auto bytes = [&](uint32_t n, uint32_t s) {
+        View view;
+        for (uint32_t r = 0; r < n; ++r) view.members.push_back({"node" + std::to_string(r), {}, 1});
+        const ExchangeKind* kind = nullptr;
+        EXPECT_TRUE(exchange_find("coded-rs", Quantiser::auto32, &kind).ok());
+        const auto exchange = kind->create({.layout = &layout, .self = 1, .blocks = 64, .m = 2, .s = s});
+        Arena arena;
+        EXPECT_TRUE(exchange->install(view, arena).ok());
+        EXPECT_TRUE(arena.seal().ok());
+        return arena.whole().bytes;
+    };
+    // Beside what is there for every n: half a gradient of the others' words for the rank's own part, and 3 s times that for parts of
+    // others.
+    constexpr uint64_t gradient = 4 << 20;
+    for (uint32_t s : {1u, 2u}) {
+        const uint64_t own = bytes(32, 0) + s * step_slots * gradient;   // s more super-blocks
+        for (uint32_t n : {8u, 32u, 64u})
+            EXPECT_LE(bytes(n, s), own + step_slots * 3 * s * gradient / 2 + (1 << 20)) << n << " ranks, s = " << s;
+    }
+}
+
+/// Rank 1 of 6 with m = 2, s = 1, which has rooms for the parts of 3 of the 5 others.
+struct FewRooms : One {
+    FewRooms() : One("coded-rs", 1, 6, 6, 2, 1) {
+        for (uint32_t target = 0; target < 3; ++target) std::memset(exchange->plan(0, 1, target).words.host, 0, 1200);
+        ready(1);
+        while (!actions.computes.empty()) {
+            compute_now(actions.computes[0]);
+            Event event;
+            event.kind = Event::Kind::computed;
+            event.id = actions.computes[0].ticket;
+            on(event);
+        }
+    }
+    Landing words(Rank sender, uint32_t part, Phase phase) {
+        return deliver(packet_make(PacketType::words, sender, 0, 1, part, 0, phase), 64, 0);
+    }
+    uint32_t sends(PacketType type, Phase phase, uint32_t part) const {
+        return static_cast<uint32_t>(std::count_if(actions.sends.begin(), actions.sends.end(), [&](const Send& send) {
+            DataBody body;
+            std::memcpy(&body, send.body.data(), sizeof body);
+            return send.type == type && body.phase == static_cast<uint8_t>(phase) && body.part.get() == part;
+        }));
+    }
+};
+
+TEST(Coded, WordsWithoutARoomAreSentOnceMoreToWhoNeedsThem) {
+    FewRooms one;
+    EXPECT_EQ(one.words(3, 0, Phase::again), Landing::place);   // others ask for the parts of rank 0
+    EXPECT_EQ(one.words(3, 2, Phase::again), Landing::drop);    // and for those of rank 2: one too many
+    EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::drop);    // nobody has asked for that
+    one.on(lost_event(2, fail(Code::peer_lost, "gone")));
+    EXPECT_EQ(one.sends(PacketType::record, Phase::want_reply, 2), 1u);
+    EXPECT_EQ(one.sends(PacketType::words, Phase::again, 2), 1u);
+    EXPECT_EQ(one.words(4, 2, Phase::again), Landing::drop);   // these come as a reply, too
+    EXPECT_EQ(one.words(4, 2, Phase::reply), Landing::place);
+    EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::place);
+    EXPECT_EQ(one.words(5, 0, Phase::again), Landing::place);
+    EXPECT_EQ(one.words(5, 4, Phase::again), Landing::drop);
+}
+
+TEST(Coded, WhoAsksForAReplyGetsIt) {
+    FewRooms one;
+    const Packet asked = packet_make(PacketType::record, 5, 0, 1, 4, 0, Phase::want_reply);
+    EXPECT_EQ(one.deliver(asked, sizeof(Le64)), Landing::place);
+    EXPECT_EQ(one.sends(PacketType::words, Phase::again, 4), 1u);
+    EXPECT_EQ(one.sends(PacketType::words, Phase::reply, 4), 1u);
+    EXPECT_EQ(one.deliver(asked, sizeof(Le64)), Landing::place);
+    EXPECT_TRUE(one.actions.sends.empty());   // once is enough
 }
 
 TEST(CodedMalformed, AWordThatIsNoResidueIsNamed) {

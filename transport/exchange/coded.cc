@@ -40,7 +40,8 @@ Status Coded::plan_memory(Arena& arena) {
     sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
 
     plan_records(ExchangeBase::place(view_, std::vector<uint32_t>(config_.blocks)).bounds, arena);
-    losses_ = 0, usual_us_ = 0;
+    losses_ = 0;
+    usual_us_ = 0;
     uint32_t widest = 0;
     for (Rank r = 0; r < n(); ++r) widest = std::max(widest, width(r));
 
@@ -57,8 +58,11 @@ Status Coded::plan_memory(Arena& arena) {
         next.parts = static_cast<uint32_t>(pieces * reducers());
         next.coded_words = (count + next.parts * m() - 1) / (next.parts * m());
         next.words = next.coded_words * m();
-        next.segments = segments_of(next.coded_words * widest), next.gather_segments = segments_of(next.words * sum_width());
-        next.received_at = received, next.have_at = have, next.gather_at = gathered;
+        next.segments = segments_of(next.coded_words * widest);
+        next.gather_segments = segments_of(next.words * sum_width());
+        next.received_at = received;
+        next.have_at = have;
+        next.gather_at = gathered;
         cuts_.push_back(next);
         next.first_part += next.parts;
         next.at += next.parts * next.words, next.coded_at += next.parts * next.coded_words;
@@ -69,7 +73,8 @@ Status Coded::plan_memory(Arena& arena) {
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
     bool on_device = config_.device && combines();
     for (SlotState& slot : memory_) {
-        slot.acc.assign(targets(), {}), slot.received.assign(n(), {});
+        slot.acc.assign(targets(), {});
+        slot.received.assign(n(), {});
         for (Buffer& acc : slot.acc) arena.plan("own words", next.at * width(config_.self), &acc);
         slot.acc_device.assign(targets(), nullptr);
         for (uint32_t t = 0; on_device && t < targets(); ++t)
@@ -79,17 +84,25 @@ Status Coded::plan_memory(Arena& arena) {
             if (r != config_.self && contributes(r) && received > 0) arena.plan("words of others", received * width(r), &slot.received[r]);
         arena.plan("sums", next.at * sum_width(), &slot.sum);
         arena.plan("records", n() * sizeof(Le64), &slot.asking);
-        slot.have.resize(uint64_t{have} * n()), slot.senders.resize(have), slot.gathered.resize(gathered);
+        slot.have.resize(uint64_t{have} * n());
+        slot.senders.resize(have);
+        slot.gathered.resize(gathered);
         slot.parts.resize(next.first_part);
-        slot.asked.resize(buckets * n()), slot.wanted.resize(buckets * n());
+        slot.asked.resize(buckets * n());
+        slot.wanted.resize(buckets * n());
         slot.left.resize(buckets * reducers());
+        slot.rooms.resize(buckets * reducers());
+        slot.replies.reserve(spare() ? n() : 0);
         slot.work = std::vector<Work>(buckets);
         for (uint32_t b = 0; b < buckets; ++b) {
             if (!combines()) continue;
             Work& work = slot.work[b];
-            work.encode.in.resize(targets() * m()), work.encode.out.resize(1);
-            work.decode.in.resize(needed()), work.decode.out.resize(m());
-            work.decode.weights.resize(m() * needed()), work.decode.senders.resize(needed());
+            work.encode.in.resize(targets() * m());
+            work.encode.out.resize(1);
+            work.decode.in.resize(needed());
+            work.decode.out.resize(m());
+            work.decode.weights.resize(m() * needed());
+            work.decode.senders.resize(needed());
             work.encode.combine = {code_.prime,
                                    1,
                                    targets() * m(),
@@ -122,15 +135,22 @@ Status Coded::plan_memory(Arena& arena) {
 
 void Coded::cleared(uint32_t s) {
     SlotState& slot = memory_[s];
-    std::fill(slot.have.begin(), slot.have.end(), 0), std::fill(slot.senders.begin(), slot.senders.end(), 0);
-    std::fill(slot.gathered.begin(), slot.gathered.end(), 0), clear_records(s);
-    std::fill(slot.asked.begin(), slot.asked.end(), 0), std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
+    std::fill(slot.have.begin(), slot.have.end(), 0);
+    std::fill(slot.senders.begin(), slot.senders.end(), 0);
+    std::fill(slot.gathered.begin(), slot.gathered.end(), 0);
+    clear_records(s);
+    std::fill(slot.asked.begin(), slot.asked.end(), 0);
+    std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
+    std::fill(slot.rooms.begin(), slot.rooms.end(), Room{});
+    slot.replies.clear();
     for (uint32_t b = 0; b < cuts_.size(); ++b) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
         work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.settled = false,
         work.added = 0;
-        work.reducing = Work::Reducing::none, work.ready_us = work.late_us = 0;
+        work.rooms = work.rooms_unasked = 0;
+        work.reducing = Work::Reducing::none;
+        work.ready_us = work.late_us = 0;
         for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
         uint32_t waiting = local() ? 1 : 0;
         for (Rank r = 0; r < n() && !local(); ++r)
@@ -150,7 +170,7 @@ Buffer Coded::words_of(uint32_t s, uint32_t b, uint32_t part, Rank sender) const
     const SlotState& slot = memory_[s];
     const uint32_t bytes = width(sender);
     if (sender != config_.self)
-        return slot.received[sender].part((cut.received_at + place_of(part) * cut.coded_words) * bytes, cut.coded_words * bytes);
+        return slot.received[sender].part((cut.received_at + place_of(s, b, part) * cut.coded_words) * bytes, cut.coded_words * bytes);
     if (!combines()) return acc_of(s, b, part, 0);
     return slot.coded.part((cut.coded_at + part * cut.coded_words) * bytes, cut.coded_words * bytes);
 }
@@ -159,13 +179,13 @@ bool Coded::valid(Arrival* a) const {
     const Cut& cut = cuts_[a->bucket];
     uint64_t bytes = 0;   // of the whole transfer
     if (a->record && a->phase == Phase::reduce) return record_valid(*a);
-    if (a->record && a->phase == Phase::want && a->part < reducers() && spare()) {
+    if (a->record && (a->phase == Phase::want || a->phase == Phase::want_reply) && a->part < reducers() && spare()) {
         bytes = sizeof(Le64);
     } else if (a->record || a->part >= cut.parts || local()) {
         return false;
     } else if (a->phase == Phase::gather) {
         if (scatters() && !reduces(a->part) && a->sender == reducer_of(a->part)) bytes = cut.words * sum_width();
-    } else if (reduces(a->part) ? a->phase == Phase::reduce : a->phase == Phase::again && spare()) {
+    } else if (reduces(a->part) ? a->phase == Phase::reduce : (a->phase == Phase::again || a->phase == Phase::reply) && spare()) {
         // Each rank takes a part in one phase alone: of the other the same words might be on their way into the place that it decodes.
         if (contributes(a->sender)) bytes = cut.coded_words * width(a->sender);
     }
@@ -178,8 +198,8 @@ bool Coded::valid(Arrival* a) const {
 void Coded::counted(uint32_t s, uint32_t b, Rank rank, Actions& actions) {
     const Cut& cut = cuts_[b];
     for (uint32_t p = 0; p < cut.parts && !local(); ++p)
-        for (uint32_t i = 0; receives(p) && i < cut.segments; ++i)
-            if (memory_[s].have[uint64_t{have_index(cut, p, i)} * n() + rank]) counts(s, b, p, i, actions);
+        for (uint32_t i = 0; receives(s, b, p) && i < cut.segments; ++i)
+            if (memory_[s].have[uint64_t{have_index(s, b, p, i)} * n() + rank]) counts(s, b, p, i, actions);
     if (counting(s, b) <= needed()) count_down(s, b, actions);
 }
 
@@ -187,9 +207,9 @@ void Coded::read_again(uint32_t s, uint32_t b, Actions& actions) {
     const Cut& cut = cuts_[b];
     state(s, b).missing += counting(s, b);   // fewer than a sum needs, so nothing has been decoded
     for (uint32_t p = 0; p < cut.parts && combines(); ++p) {
-        if (!receives(p)) continue;
+        if (!receives(s, b, p)) continue;
         part_of(s, b, p).waiting = cut.segments;
-        std::fill_n(memory_[s].senders.begin() + have_index(cut, p, 0), cut.segments, 0);
+        std::fill_n(memory_[s].senders.begin() + have_index(s, b, p, 0), cut.segments, 0);
     }
     HeldExchange::read_again(s, b, actions);
     reduce_next(s, b, actions);
@@ -201,7 +221,8 @@ void Coded::total(uint32_t s, uint32_t b, Sum* sum) const {
     bool aside = false;
     for (uint32_t p = 0; p < cut.parts; ++p) aside |= part_of(s, b, p).aside;
     const Buffer& whole = aside ? slot.acc[0] : slot.sum;
-    sum->word = sum_word_, sum->words = whole.part(cut.at * sum_width(), layout_.buckets[b].count * sum_width());
+    sum->word = sum_word_;
+    sum->words = whole.part(cut.at * sum_width(), layout_.buckets[b].count * sum_width());
     record_total(s, b, sum);
 }
 
@@ -216,7 +237,7 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
         for (Rank r = 0; r < n(); ++r) {
             uint64_t lacks = contributes(r) ? cut.coded_words * width(r) : 0;
             for (uint32_t i = 0; i < cut.segments; ++i)
-                if (slot.have[uint64_t{have_index(cut, p, i)} * n() + r]) lacks -= std::min<uint64_t>(lacks, config_.segment_bytes);
+                if (slot.have[uint64_t{have_index(s, b, p, i)} * n() + r]) lacks -= std::min<uint64_t>(lacks, config_.segment_bytes);
             if (lacks > 0) ranks += fmt::format("{}{} bytes from rank {}", ranks.empty() ? "" : ", ", lacks, r);
         }
         if (!ranks.empty()) return text + fmt::format(": phase reduce, part {} lacks {}", p, ranks);

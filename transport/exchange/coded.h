@@ -12,16 +12,18 @@
 //   reduce   these go to the reducer, into a place of their own for each sender; once any n-s senders are there at every packet index,
 //            they are decoded (else added up), run by run of packet indexes with the same senders;
 //   gather   the sum goes to everybody else, where not everybody reduces.
-// A sender's words count only once its record is there and contradicts nobody's (exchange/held.h).  With m >= 2 any n-s records show two
+// A sender's words count only once its record is there and agrees with the others (exchange/held.h).  With m >= 2 any n-s records show two
 // holders of each super-block, so what was decoded before is right: once a wrong rank is lost, the bucket goes on without it.
 //
 // With s >= 1 a sum may come before the rank's own words are ready; they are sent all the same when they are.  A part of coded-rs whose
 // reducer is lost, or late, is decoded by everybody, as `coded` does: each rank sends its words of the part to all (Phase::again), at once
 // for a reducer known to be lost, or when the first rank asks (Phase::want).  A rank asks when its own words are out, the parts of at most
 // s reducers are missing, and that has been so for half the usual time from `ready` to the sum (of the last buckets), at least 5 ms and at
-// most 1/32 of the deadline.  That costs each rank once what the reducer would have received; it can happen once a bucket and reducer, so a
-// rank that is merely slow makes no storm.  Such a part is decoded into the first accumulator, which is free by then: a packet of the late
-// reducer may still be on its way into the sum's place.
+// most 1/32 of the deadline.  Words of a part that another rank reduces land in a room, of which there are few for each bucket.  Where they
+// find none they are dropped, and a rank that needs them after all has them sent to it once more (Phase::reply).  That costs each rank once
+// what the reducer would have received; it can happen once a bucket and reducer, so a slow rank causes a bounded number of packets.  Such a
+// part is decoded into the first accumulator, which is free by then: a packet of the late reducer may still be on its way into the sum's
+// place.
 #pragma once
 #include <algorithm>
 
@@ -56,6 +58,17 @@ private:
         uint32_t gather_segments;
         uint32_t have_at, gather_at;   // of the first in SlotState::have, gathered
     };
+    /// Of a reducer's parts of a bucket that come here though another rank reduces them.
+    struct Room {
+        uint32_t number = 0;    // of its place, from 1; 0: it has none
+        bool replies = false;   // takes Phase::reply alone, since not all of Phase::again has been taken
+        bool dropped = false;   // words came while there was no room
+    };
+    struct Reply {
+        uint32_t bucket;
+        Rank reducer, to;
+        bool operator==(const Reply&) const = default;
+    };
     struct Part {
         uint32_t waiting;       // until it can be reduced: packet indexes without enough senders; without a code packets
         uint32_t gather_left;   // packets of its sum
@@ -76,7 +89,8 @@ private:
         uint32_t part = 0, at = 0;   // what is being reduced, and how far: packet indexes, or ranks without a code
         uint32_t added = 0;          // ranks
         uint32_t encode_part = 0;
-        bool settled = false;                 // all parts are there
+        bool settled = false;   // all parts are there
+        uint32_t rooms = 0, rooms_unasked = 0;
         uint64_t ready_us = 0, late_us = 0;   // late_us: when its rank begins to ask; 0: not yet
         Job encode, decode;
     };
@@ -95,6 +109,8 @@ private:
         std::vector<Part> parts;
         std::vector<uint8_t> asked, wanted;   // [bucket][reducer]
         std::vector<uint32_t> left;           // [bucket][reducer]: parts without a sum
+        std::vector<Room> rooms;              // [bucket][reducer]
+        std::vector<Reply> replies;           // to whom parts go that are not encoded yet
         std::vector<Work> work;
     };
     struct Weights {
@@ -125,7 +141,7 @@ private:
     void computed(uint32_t slot, uint32_t id, Actions& actions) override;
     bool survives(Rank lost, Actions& actions) override;
     void timer(uint64_t id, Actions& actions) override;
-    bool wants(const Arrival& arrival) const;
+    bool wants(const Arrival& arrival);
     void encode_next(uint32_t slot, uint32_t bucket, Actions& actions);
     void encoded(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
     void send_again(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
@@ -138,6 +154,11 @@ private:
     void settle(uint32_t slot, uint32_t bucket, Actions& actions);
     void late(uint32_t slot, uint32_t bucket, Actions& actions);
     void ask(uint32_t slot, uint32_t bucket, Rank reducer, Actions& actions);
+    void need(uint32_t slot, uint32_t bucket, Rank reducer, Actions& actions);
+    void want(uint32_t slot, uint32_t bucket, Rank reducer, Phase phase, Actions& actions);
+    void own_come(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);
+    bool take_room(uint32_t slot, uint32_t bucket, Rank reducer, bool needed);
+    void reply(uint32_t slot, uint32_t bucket, Rank reducer, Rank to, Actions& actions);
     void refused(uint32_t slot, uint32_t bucket, Actions& actions);
     void count_down(uint32_t slot, uint32_t bucket, Actions& actions);
     std::span<const uint32_t> weights_of(std::span<const Rank> senders);
@@ -150,10 +171,22 @@ private:
     Rank reducer_of(uint32_t part) const { return part % reducers(); }
     bool reduces(uint32_t part) const { return !scatters() || reducer_of(part) == config_.self; }
     bool spare() const { return scatters() && tolerated() > 0; }   // parts of others may come here
-    bool receives(uint32_t part) const { return !local() && (reduces(part) || spare()); }
-    uint32_t place_of(uint32_t part) const { return scatters() && !spare() ? part / reducers() : part; }   // among the received parts
+    /// Rooms of a bucket: for s reducers that only others ask for, s that this rank asks for, and s that are lost.
+    uint32_t rooms_max() const { return spare() ? std::min(3 * tolerated(), reducers() - 1) : 0; }
+    const Room& room_of(uint32_t slot, uint32_t bucket, Rank reducer) const { return memory_[slot].rooms[bucket * reducers() + reducer]; }
+    bool receives(uint32_t slot, uint32_t bucket, uint32_t part) const {
+        return !local() && (reduces(part) || room_of(slot, bucket, reducer_of(part)).number > 0);
+    }
+    /// Among the received parts of a bucket: its own first, then those with a room.
+    uint32_t place_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
+        if (!scatters()) return part;
+        const uint32_t rounds = cuts_[bucket].parts / reducers();
+        return room_of(slot, bucket, reducer_of(part)).number * rounds + part / reducers();
+    }
     uint32_t received_parts(const Cut& cut) const {
-        return local() ? 0 : !scatters() || spare() ? cut.parts : config_.self < reducers() ? cut.parts / reducers() : 0;
+        if (local()) return 0;
+        if (!scatters()) return cut.parts;
+        return config_.self < reducers() ? (1 + rooms_max()) * (cut.parts / reducers()) : 0;
     }
     bool contributes(Rank rank) const { return combines() || blocks_of(rank) > 0; }
     Word word_of(Rank rank) const;
@@ -162,7 +195,10 @@ private:
     uint32_t segments_of(uint64_t bytes) const {
         return static_cast<uint32_t>((bytes + config_.segment_bytes - 1) / config_.segment_bytes);
     }
-    uint32_t have_index(const Cut& cut, uint32_t part, uint32_t index) const { return cut.have_at + place_of(part) * cut.segments + index; }
+    uint32_t have_index(uint32_t slot, uint32_t bucket, uint32_t part, uint32_t index) const {
+        const Cut& cut = cuts_[bucket];
+        return cut.have_at + place_of(slot, bucket, part) * cut.segments + index;
+    }
     uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const {
         return cut.gather_at + part * cut.gather_segments + index;
     }

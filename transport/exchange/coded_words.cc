@@ -8,14 +8,20 @@ namespace gradcast {
 
 // ---- in ------------------------------------------------------------------------------------------------------------------------
 
-bool Coded::wants(const Arrival& a) const {
+bool Coded::wants(const Arrival& a) {
     const SlotState& slot = memory_[a.slot];
     if (a.record && a.phase == Phase::want) return !slot.asked[a.bucket * n() + a.part];
+    if (a.record) return true;
     const Cut& cut = cuts_[a.bucket];
     const Part& part = part_of(a.slot, a.bucket, a.part);
     if (part.done || part.reduced) return false;
     if (a.phase == Phase::gather) return !slot.gathered[gather_index(cut, a.part, a.index)];
-    const uint64_t have = have_index(cut, a.part, a.index);
+    if (!reduces(a.part)) {
+        if (a.phase == Phase::again && !take_room(a.slot, a.bucket, reducer_of(a.part), false)) return false;
+        const Room& room = room_of(a.slot, a.bucket, reducer_of(a.part));
+        if (room.number == 0 || room.replies != (a.phase == Phase::reply)) return false;
+    }
+    const uint64_t have = have_index(a.slot, a.bucket, a.part, a.index);
     return !slot.have[have * n() + a.sender] && (!combines() || slot.senders[have] < needed() || disputed(a.slot, a.bucket) != none);
 }
 
@@ -34,21 +40,29 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
     if (wanted(a, &place) != Landing::place || place.host != payload.host) return;
     SlotState& slot = memory_[a.slot];
     const Cut& cut = cuts_[a.bucket];
-    if (a.record && a.phase == Phase::want) return ask(a.slot, a.bucket, a.part, actions);
-    if (a.record) return record_taken(a, actions);
+    if (a.record && a.phase == Phase::reduce) return record_taken(a, actions);
+    if (a.record) {
+        ask(a.slot, a.bucket, a.part, actions);
+        if (a.phase == Phase::want_reply) reply(a.slot, a.bucket, a.part, a.sender, actions);
+        return;
+    }
     if (a.phase == Phase::gather) {
         slot.gathered[gather_index(cut, a.part, a.index)] = 1;
         if (--part_of(a.slot, a.bucket, a.part).gather_left == 0) done(a.slot, a.bucket, a.part, actions);
         return;
     }
-    slot.have[uint64_t{have_index(cut, a.part, a.index)} * n() + a.sender] = 1;
+    slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, a.index)} * n() + a.sender] = 1;
     if (heard(a.slot, a.bucket, a.sender)) counts(a.slot, a.bucket, a.part, a.index, actions);
+    // A room may be new.
+    if (!reduces(a.part) && part_of(a.slot, a.bucket, a.part).encoded &&
+        !slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, 0)} * n() + config_.self])
+        own_come(a.slot, a.bucket, a.part, actions);
 }
 
 // One more sender with a record has the packet.
 void Coded::counts(uint32_t s, uint32_t b, uint32_t p, uint32_t index, Actions& actions) {
     Part& part = part_of(s, b, p);
-    if (combines() && ++memory_[s].senders[have_index(cuts_[b], p, index)] != needed()) return;
+    if (combines() && ++memory_[s].senders[have_index(s, b, p, index)] != needed()) return;
     if (--part.waiting == 0) reduce_next(s, b, actions);
 }
 
@@ -99,11 +113,11 @@ void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
         } else if (reducer != config_.self && !lost_[reducer]) {
             send(s, PacketType::words, Phase::reduce, {b, p, 0}, words, {reducer}, actions);
         }
+        if (spare() && lost_[reducer]) (void)take_room(s, b, reducer, true);
         if (spare() && (lost_[reducer] || memory_[s].asked[b * n() + reducer])) send_again(s, b, p, actions);
-        for (uint32_t i = 0; receives(p) && i < segments_of(words.bytes); ++i) {
-            memory_[s].have[uint64_t{have_index(cuts_[b], p, i)} * n() + config_.self] = 1;
-            if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if it has been outvoted meanwhile
-        }
+        for (const Reply& each : memory_[s].replies)
+            if (each.bucket == b && each.reducer == reducer) send(s, PacketType::words, Phase::reply, {b, p, 0}, words, {each.to}, actions);
+        own_come(s, b, p, actions);
     }
     if (work_of(s, b).encoded < cuts_[b].parts) return;
     reduce_next(s, b, actions);
@@ -112,15 +126,16 @@ void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
 
 // ---- reducing ------------------------------------------------------------------------------------------------------------------
 
-// One part at a time, and a part in as many computes as it needs, one after the other: the network thread comes up for air in between.
+// One part at a time, and its computes one after the other, so that the network thread handles other events in between.
 void Coded::reduce_next(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     if (work.reducing != Work::Reducing::none || failed(s, b) || state(s, b).complete) return;
     for (uint32_t p = 0; p < cuts_[b].parts; ++p) {
         const Part& part = part_of(s, b, p);
         if (part.waiting > 0 || part.reduced || part.done || !(reduces(p) || free_of_lanes(s, b))) continue;
-        if (!local() && !receives(p)) continue;
-        work.part = p, work.at = 0;
+        if (!local() && !receives(s, b, p)) continue;
+        work.part = p;
+        work.at = 0;
         work.reducing = combines() ? Work::Reducing::combine : Work::Reducing::add;
         return reduce_more(s, b, actions);
     }
@@ -138,7 +153,8 @@ void Coded::reduce_more(uint32_t s, uint32_t b, Actions& actions) {
     const bool first = work.added == 0, widen = src.bytes < cut.words * sum_width();
     Kernel kernel = widen ? (first ? Kernel::copy_i32_to_i64 : Kernel::add_i32_to_i64) : Kernel::copy;
     if (!widen && !first) kernel = sum_word_ == Word::i16 ? Kernel::add_i16 : sum_word_ == Word::i32 ? Kernel::add_i32 : Kernel::add_i64;
-    ++work.at, ++work.added;
+    ++work.at;
+    ++work.added;
     compute(s, b * ids + reduce_id, kernel, sum_of(s, b, work.part), src, kernel == Kernel::copy ? src.bytes : cut.words, actions);
 }
 
@@ -147,7 +163,7 @@ void Coded::decode_run(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
-    auto has = [&](uint32_t index, Rank r) { return slot.have[uint64_t{have_index(cut, work.part, index)} * n() + r] && heard(s, b, r); };
+    auto has = [&](uint32_t index, Rank r) { return slot.have[uint64_t{have_index(s, b, work.part, index)} * n() + r] && heard(s, b, r); };
     const uint32_t first = work.at;
     uint32_t found = 0;
     for (Rank r = 0; r < n() && found < needed(); ++r)
@@ -198,7 +214,7 @@ void Coded::computed(uint32_t s, uint32_t id, Actions& actions) {
     reduce_more(s, b, actions);
 }
 
-// The rare case, so it may take its time: who sent a word that is none?
+// Finds who sent a word that is not below the prime.  This happens once in a job, so it may be slow.
 void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     set_failed(s, b);
@@ -222,7 +238,8 @@ void Coded::reduced(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const uint32_t p = work.part;
     Part& part = part_of(s, b, p);
-    work.reducing = Work::Reducing::none, work.added = 0;
+    work.reducing = Work::Reducing::none;
+    work.added = 0;
     part.reduced = true;
     if (reduces(p) && scatters() && n() > 1) send(s, PacketType::words, Phase::gather, {b, p, 0}, sum_of(s, b, p), others(), actions);
     if (!part.done) {   // it may have come from its reducer meanwhile
@@ -251,10 +268,14 @@ void Coded::settle(uint32_t s, uint32_t b, Actions& actions) {
     for (uint32_t p = 0; aside && p < cuts_[b].parts; ++p) {
         if (part_of(s, b, p).aside) continue;
         const Buffer src = sum_of(s, b, p);
-        work.part = p, work.reducing = Work::Reducing::copy;
+        work.part = p;
+        work.reducing = Work::Reducing::copy;
         return compute(s, b * ids + reduce_id, Kernel::copy, acc_of(s, b, p, 0), src, src.bytes, actions);
     }
-    if (!work.settled) work.settled = true, count_down(s, b, actions);
+    if (!work.settled) {
+        work.settled = true;
+        count_down(s, b, actions);
+    }
 }
 
 void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
@@ -264,7 +285,7 @@ void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
     const uint64_t took = actions.now_us - since;
     usual_us_ = usual_us_ == 0     ? took
                 : took < usual_us_ ? (usual_us_ + took) / 2
-                                   : (7 * usual_us_ + took) / 8;   // a hitch is forgotten soon
+                                   : (7 * usual_us_ + took) / 8;   // one slow step has little weight
 }
 
 // ---- a reducer is late or lost ---------------------------------------------------------------------------------------------------
@@ -286,10 +307,59 @@ void Coded::timer(uint64_t id, Actions& actions) {
         uint8_t& wanted = memory_[s].wanted[b * n() + k];
         if (k == config_.self || wanted || memory_[s].left[b * reducers() + k] == 0) continue;
         wanted = 1;
-        const Buffer nothing = memory_[s].asking.part(config_.self * sizeof(Le64), sizeof(Le64));
-        send(s, PacketType::record, Phase::want, {b, k, 0}, nothing, others(), actions);
+        need(s, b, k, actions);
+        want(s, b, k, room_of(s, b, k).replies ? Phase::want_reply : Phase::want, actions);
         ask(s, b, k, actions);
     }
+}
+
+/// False: words of the reducer's parts have no place here.
+bool Coded::take_room(uint32_t s, uint32_t b, Rank reducer, bool needed) {
+    Room& room = memory_[s].rooms[b * reducers() + reducer];
+    if (room.number > 0) return true;
+    Work& work = work_of(s, b);
+    if (needed || lost_[reducer]) {
+        GC_ASSERT(work.rooms < rooms_max());
+        room.replies = room.dropped;
+    } else if (rooms_max() < reducers() - 1 && work.rooms_unasked == tolerated()) {
+        room.dropped = true;
+        return false;
+    } else {
+        ++work.rooms_unasked;
+    }
+    room.number = ++work.rooms;
+    return true;
+}
+
+void Coded::reply(uint32_t s, uint32_t b, Rank reducer, Rank to, Actions& actions) {
+    std::vector<Reply>& replies = memory_[s].replies;
+    const Reply asked{b, reducer, to};
+    if (std::find(replies.begin(), replies.end(), asked) != replies.end()) return;
+    replies.push_back(asked);
+    for (uint32_t p = reducer; p < cuts_[b].parts; p += reducers())
+        if (part_of(s, b, p).encoded) send(s, PacketType::words, Phase::reply, {b, p, 0}, words_of(s, b, p, config_.self), {to}, actions);
+}
+
+// The rank's own words of a part that is encoded, where it has a place here.
+void Coded::own_come(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
+    const uint32_t segments = segments_of(cuts_[b].coded_words * width(config_.self));
+    for (uint32_t i = 0; receives(s, b, p) && i < segments; ++i) {
+        uint8_t& have = memory_[s].have[uint64_t{have_index(s, b, p, i)} * n() + config_.self];
+        if (std::exchange(have, uint8_t{1})) continue;
+        if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if it has been outvoted meanwhile
+    }
+}
+
+/// The reducer's parts will be decoded here.
+void Coded::need(uint32_t s, uint32_t b, Rank reducer, Actions& actions) {
+    (void)take_room(s, b, reducer, true);
+    for (uint32_t p = reducer; p < cuts_[b].parts; p += reducers())
+        if (part_of(s, b, p).encoded) own_come(s, b, p, actions);
+}
+
+void Coded::want(uint32_t s, uint32_t b, Rank reducer, Phase phase, Actions& actions) {
+    const Buffer nothing = memory_[s].asking.part(config_.self * sizeof(Le64), sizeof(Le64));
+    send(s, PacketType::record, phase, {b, reducer, 0}, nothing, others(), actions);
 }
 
 void Coded::ask(uint32_t s, uint32_t b, Rank reducer, Actions& actions) {
@@ -308,7 +378,11 @@ bool Coded::survives(Rank rank, Actions& actions) {
     if (losses_ > tolerated()) return false;
     for (uint32_t s = 0; s < step_slots; ++s)
         for (uint32_t b = 0; b < cuts_.size(); ++b) {
-            if (spare() && !state(s, b).complete) ask(s, b, rank, actions);
+            if (spare() && !state(s, b).complete) {
+                need(s, b, rank, actions);
+                if (room_of(s, b, rank).replies) want(s, b, rank, Phase::want_reply, actions);
+                ask(s, b, rank, actions);
+            }
             if (disputed(s, b) == none) continue;
             if (audited()) read_again(s, b, actions);
             else judge(s, b, disputed(s, b), actions);

@@ -47,10 +47,12 @@ constexpr uint16_t datagram_route(uint32_t job, uint32_t view) {
 }
 
 enum class Phase : uint8_t {
-    reduce = 1,   // words that are still to be summed up, to who sums them; records of all
-    gather = 2,   // sums, from who has them
-    again = 3,    // as reduce, to everybody: the part's reducer is lost or late (transport/exchange/coded.h)
-    want = 4,     // a record without content: asks for `again`; `part` names the reducer
+    reduce = 1,       // words that are still to be summed up, to who sums them; records of all
+    gather = 2,       // sums, from who has them
+    again = 3,        // as reduce, to everybody: the part's reducer is lost or late (transport/exchange/coded.h)
+    want = 4,         // a record without content: asks for `again`; `part` names the reducer
+    reply = 5,        // as again, to one rank that had no room for it when it came
+    want_reply = 6,   // as want: asks for `again` and for `reply`
 };
 
 /// PacketType::words and ::record (and parity, of words or a record).  A part of a bucket (the whole bucket is part 0 where an exchange
