@@ -160,8 +160,8 @@ private:
         if (result >= 0) finish(op, static_cast<int32_t>(result));
         else if (errno != EAGAIN) finish(op, -errno);
         else {
-            return (in ? at(op.fd).in : at(op.fd).out) = &op;
-            false;
+            (in ? at(op.fd).in : at(op.fd).out) = &op;
+            return false;
         }
         return true;
     }
