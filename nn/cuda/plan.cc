@@ -120,12 +120,14 @@ struct Engine {
     const char* fault = nullptr;   // why it may not be used; null: it may
 };
 
+constexpr const char* not_deterministic = "not deterministic";
+
 /// What the job does not allow; null: nothing.
 const char* fault_of(const NetConfig& config, cudnnBackendNumericalNote_t note) {
     switch (note) {
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
             return config.precision == Precision::f32 ? "tensor cores, which round float to TF32" : nullptr;
-        case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return config.deterministic ? "not deterministic" : nullptr;
+        case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return config.deterministic ? not_deterministic : nullptr;
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: return "rounds its inputs";
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: return "sums below float";
         default: return nullptr;
@@ -215,9 +217,10 @@ Status choose_here(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descripto
         }
     }
     const std::string why = skipped.text();
+    const bool others = why.find(not_deterministic) != std::string::npos;
     return fail(Code::unsupported, "cuDNN has no{} kernel for its {} pass with {} samples ({}){}",
                 b.config.deterministic ? " deterministic" : "", kind_of(pass).name, b.samples, why.empty() ? "it proposes none" : why,
-                b.config.deterministic ? ": net.deterministic = false would allow others" : "");
+                others ? ": net.deterministic = false would allow others" : "");
 }
 
 }   // namespace
