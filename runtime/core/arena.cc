@@ -3,12 +3,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/memory_room.h"
 
 namespace gradcast {
+namespace {
+
+#ifndef MADV_POPULATE_WRITE
+constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+constexpr uint64_t page = 4096, huge_page = 2 << 20;
+constexpr uint64_t checked_from = 1 << 20;   // less is taken without a look at what there is
+constexpr uint64_t spare_max = 64 << 20;     // what a process takes outside of its arena: stacks, queues, libraries
+
+}   // namespace
 
 Arena::~Arena() {
     if (base_) ::munmap(base_, bytes_);
@@ -24,13 +37,44 @@ void Arena::plan(const char* purpose, uint64_t bytes, Buffer* buffer) {
 
 Status Arena::seal() {
     GC_ASSERT(!base_);
-    bytes_ = (bytes_ + 4095) / 4096 * 4096 + (bytes_ == 0 ? 4096 : 0);
+    bytes_ = (bytes_ + page - 1) / page * page + (bytes_ == 0 ? page : 0);
+    const MemoryRoom room = checked_from <= bytes_ ? memory_room() : MemoryRoom{};
+    const uint64_t spare = std::min(spare_max, room.bytes / 16);
+    if (bytes_ + spare > room.bytes) return too_little(room);
     void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return fail(Code::node_memory, "cannot take memory for the job, a smaller batch needs less: {}", budget());
-    ::madvise(memory, bytes_, MADV_HUGEPAGE);   // a hint; small pages do as well
+    if (memory == MAP_FAILED)
+        return fail(Code::node_memory, "the job needs {}; this process may not map as much (ulimit -v, vm.overcommit_memory)", budget());
     base_ = static_cast<std::byte*>(memory);
+    ::madvise(base_, bytes_, MADV_HUGEPAGE);   // a hint
+    if (Status status = touch(spare); !status.ok()) {
+        ::munmap(std::exchange(base_, nullptr), bytes_);
+        return status;
+    }
     for (Item& item : items_) *item.buffer = {base_ + item.offset, nullptr, item.bytes, 0};
     return {};
+}
+
+/// Piece by piece, each at most 1/16 of what is left then: so 16 processes that do this at once cannot take more than there is.
+Status Arena::touch(uint64_t spare) {
+    for (uint64_t done = 0; done < bytes_;) {
+        const MemoryRoom room = checked_from <= bytes_ ? memory_room() : MemoryRoom{};
+        if (bytes_ - done + spare > room.bytes) return too_little({room.bytes + done, room.where});
+        const uint64_t piece = std::min(bytes_ - done, std::max(room.bytes / 16 / huge_page * huge_page, huge_page));
+        if (::madvise(base_ + done, piece, MADV_POPULATE_WRITE) != 0) {
+            if (errno != EINVAL)
+                return fail(Code::node_memory, "the job needs {}; the kernel gave {:.1f} MiB of it", budget(),
+                            static_cast<double>(done) / 0x1p20);
+            for (uint64_t at = done; at < done + piece; at += page)
+                *static_cast<volatile std::byte*>(base_ + at) = std::byte{0};   // before Linux 5.14
+        }
+        done += piece;
+    }
+    return {};
+}
+
+Status Arena::too_little(const MemoryRoom& room) const {
+    return fail(Code::node_memory, "the job needs {}; {:.1f} MiB are available ({}): a smaller batch or net needs less", budget(),
+                static_cast<double>(room.bytes) / 0x1p20, room.where);
 }
 
 std::string Arena::budget() const {

@@ -15,6 +15,8 @@ uint64_t machine_memory();
 /// Bytes of the first core's third-level cache, which it shares with whoever uses it; 0: not known.
 uint64_t third_level_cache();
 
+struct MemoryRoom;
+
 class Arena {
 public:
     Arena() = default;
@@ -24,12 +26,14 @@ public:
 
     /// Plans `bytes`, aligned to 64 (4096 from 64 KiB on).  *buffer is filled in by seal() and must stay where it is until then.
     void plan(const char* purpose, uint64_t bytes, Buffer* buffer);
-    /// Takes the memory, zeroed, on huge pages where they are to be had, and fills in the planned buffers.  Error: Code::node_memory with
-    /// the budget.
+    /// Takes all of the memory, zeroed and touched, on huge pages where they are to be had, and fills in the planned buffers: no later
+    /// access faults.  Error: Code::node_memory with the budget and what is available (memory_room()); nothing is kept then.
+    /// At most 16 processes that seal at once on a machine or in a control group never take more than it has: of those that do not fit
+    /// together, some or all are refused.  What others take afterwards is not guarded against.
     Status seal();
     /// "parameters 0.2 MiB, gradients 0.5 MiB, …: 3.1 MiB in all"
     std::string budget() const;
-    Buffer whole() const { return {base_, nullptr, bytes_, 0}; }   // to be registered with a ring or a device
+    Buffer whole() const { return {base_, nullptr, bytes_, 0}; }   // to be registered with a ring or a device; before seal() only as large
 
 private:
     struct Item {
@@ -37,6 +41,8 @@ private:
         uint64_t offset, bytes;
         Buffer* buffer;
     };
+    Status touch(uint64_t spare);
+    Status too_little(const MemoryRoom& room) const;
     std::vector<Item> items_;
     std::byte* base_ = nullptr;
     uint64_t bytes_ = 0;

@@ -1,0 +1,181 @@
+// Memory is checked against what there is, and touched, when it is taken.
+#include "runtime/core/arena.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "runtime/core/memory_room.h"
+
+namespace gradcast {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr uint64_t mib = 1 << 20;
+
+void put(const fs::path& path, const std::string& text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+}
+
+/// Made-up /proc and control groups.
+struct Room : testing::Test {
+    void SetUp() override {
+        root = fs::path(testing::TempDir()) / fmt::format("gc-room-{}", ::getpid());
+        put(root / "proc/meminfo", "MemTotal:       4194304 kB\nMemFree: 1 kB\nMemAvailable:    2097152 kB\n");
+    }
+    void TearDown() override { fs::remove_all(root); }
+    void group(const std::string& folder, const std::string& limit, uint64_t current, uint64_t file) {
+        put(root / folder / "memory.max", limit + "\n");
+        put(root / folder / "memory.current", fmt::format("{}\n", current));
+        put(root / folder / "memory.stat", fmt::format("anon 5\nfile 99\ninactive_file {}\nactive_file {}\n", file / 2, file / 2));
+    }
+    MemoryRoom room() const { return memory_room(root.string()); }
+    fs::path root;
+};
+
+TEST_F(Room, IsTheMachinesWithoutGroups) {
+    EXPECT_EQ(room().bytes, 2048 * mib);
+    EXPECT_EQ(room().where, "this machine");
+    EXPECT_EQ(memory_room("/nonexistent").bytes, UINT64_MAX);
+}
+
+TEST_F(Room, IsTheTightestGroupsAboveUs) {
+    put(root / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put(root / "proc/self/cgroup", "0::/system.slice/gradcastd.service\n");
+    group("sys/fs/cgroup/system.slice/gradcastd.service", "max", 100 * mib, 0);
+    group("sys/fs/cgroup/system.slice", fmt::format("{}", 1024 * mib), 800 * mib, 100 * mib);
+    EXPECT_EQ(room().bytes, 324 * mib);   // file pages can be given back
+    EXPECT_EQ(room().where, "control group /system.slice");
+    put(root / "sys/fs/cgroup/system.slice/gradcastd.service/memory.high", fmt::format("{}\n", 164 * mib));
+    EXPECT_EQ(room().bytes, 64 * mib);
+    EXPECT_EQ(room().where, "control group /system.slice/gradcastd.service");
+    put(root / "sys/fs/cgroup/system.slice/gradcastd.service/memory.high", fmt::format("{}\n", 50 * mib));
+    EXPECT_EQ(room().bytes, 0u);
+}
+
+// A container's mount shows a part of the hierarchy, whose name /proc/self/cgroup still holds.
+TEST_F(Room, OfVersionOneAndOfAContainer) {
+    put(root / "proc/self/mountinfo",
+        "30 20 0:26 /docker/1 /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n31 20 0:27 /docker/1 /sys/fs/cgroup/memory rw shared:7 - "
+        "cgroup cgroup rw,memory\n");
+    put(root / "proc/self/cgroup", "5:cpu:/docker/1\n4:memory:/docker/1/job\n0::/\n");
+    put(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", fmt::format("{}\n", 512 * mib));
+    put(root / "sys/fs/cgroup/memory/memory.usage_in_bytes", fmt::format("{}\n", 300 * mib));
+    put(root / "sys/fs/cgroup/memory/memory.stat", fmt::format("inactive_file 1\ntotal_inactive_file {}\ntotal_active_file 0\n", 50 * mib));
+    EXPECT_EQ(room().bytes, 262 * mib);
+    EXPECT_EQ(room().where, "control group /");
+}
+
+uint64_t faults() {
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return static_cast<uint64_t>(usage.ru_minflt + usage.ru_majflt);
+}
+
+TEST(ArenaMemory, IsTouchedWhenItIsTaken) {
+    constexpr uint64_t bytes = 48 * mib;
+    Arena arena;
+    Buffer buffer;
+    arena.plan("words", bytes, &buffer);
+    ASSERT_TRUE(arena.seal().ok());
+    const uint64_t before = faults();
+    for (uint64_t at = 0; at < bytes; at += 4096) const_cast<volatile std::byte&>(buffer.host[at]) = std::byte{1};
+    EXPECT_EQ(faults(), before);
+}
+
+TEST(ArenaMemory, MoreThanTheMachineHasIsRefusedWithTheBudget) {
+    Arena arena;
+    Buffer words, gradients;
+    arena.plan("words", machine_memory(), &words);
+    arena.plan("gradients", 3 * mib, &gradients);
+    const Status status = arena.seal();
+    ASSERT_EQ(status.code, Code::node_memory);
+    for (const char* part : {"the job needs words ", ", gradients 3.0 MiB, ", " MiB are available ("})
+        EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << status.what;
+    EXPECT_EQ(arena.whole().host, nullptr);
+}
+
+/// The exit code of a child that takes `bytes`: 0 done, 3 refused with the budget, 4 otherwise refused; -1: killed.
+int child(uint64_t bytes, const std::function<void()>& first, bool wait = true) {
+    if (const pid_t pid = ::fork(); pid == 0) {
+        first();
+        Arena arena;
+        Buffer buffer;
+        arena.plan("words", bytes, &buffer);
+        const Status status = arena.seal();
+        if (status.ok()) ::usleep(100'000);   // beside the others
+        _exit(status.ok() ? 0 : std::string_view(status.what).find("words ") != std::string_view::npos ? 3 : 4);
+    } else {
+        if (!wait) return pid;
+        int ended = 0;
+        ::waitpid(pid, &ended, 0);
+        return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+    }
+}
+
+TEST(ArenaMemory, AnAddressSpaceTooSmallIsRefused) {
+    auto limit = [] {
+        const rlimit small{256 * mib, 256 * mib};
+        ::setrlimit(RLIMIT_AS, &small);
+    };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ulimit -v: a sanitizer maps terabytes";
+#endif
+    EXPECT_EQ(child(512 * mib, limit), 3);
+    EXPECT_EQ(child(64 * mib, limit), 0);
+}
+
+/// A control group of our own with a limit of memory; empty where none can be made.
+struct MemoryGroup {
+    explicit MemoryGroup(uint64_t bytes) {
+        for (const auto& [at, name] : {std::pair{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}}) {
+            if (!fs::exists(fs::path(at) / "cgroup.procs")) continue;   // no hierarchy is mounted there
+            std::error_code error;
+            const fs::path made = fs::path(at) / fmt::format("gradcast-test.{}", ::getpid());
+            if (!fs::create_directory(made, error)) continue;
+            std::ofstream out(made / name);
+            if (out << bytes && out.flush()) {
+                path = made;
+                return;
+            }
+            fs::remove(made, error);
+        }
+    }
+    ~MemoryGroup() {
+        std::error_code error;
+        if (!path.empty()) fs::remove(path, error);
+    }
+    void enter() const { std::ofstream(path / "cgroup.procs") << "0" << std::flush; }
+    fs::path path;
+};
+
+TEST(ArenaMemory, AGroupsLimitIsRefusedAndNobodyIsKilled) {
+    MemoryGroup group(192 * mib);
+    if (group.path.empty()) GTEST_SKIP() << "no control group with a memory limit can be made: it needs root and the memory controller";
+    auto enter = [&] { group.enter(); };
+    EXPECT_EQ(child(256 * mib, enter), 3);
+    EXPECT_EQ(child(128 * mib, enter), 0);
+    // Daemons of one machine that plan at once: they do not fit together, and none may be ended for it.
+    for (int round = 0; round < 5; ++round) {
+        std::vector<pid_t> children;
+        for (int i = 0; i < 6; ++i) children.push_back(child(96 * mib, enter, false));
+        for (pid_t pid : children) {
+            int ended = 0;
+            ::waitpid(pid, &ended, 0);
+            EXPECT_TRUE(WIFEXITED(ended)) << "killed by signal " << WTERMSIG(ended);
+            if (WIFEXITED(ended)) {
+                EXPECT_TRUE(WEXITSTATUS(ended) == 0 || WEXITSTATUS(ended) == 3) << WEXITSTATUS(ended);
+            }
+        }
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
