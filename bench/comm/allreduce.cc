@@ -1,10 +1,13 @@
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "bench/comm/bench.h"
 #include "bench/comm/plain.h"
+#include "nn/layers.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/rng.h"
@@ -21,6 +24,7 @@ constexpr uint64_t least_us = 30'000'000;
 const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
                           {"size_bytes", "size B", 1, 0, 10},
                           {"d", "d", 1, 0, 3},
+                          {"first_us", "first ms", 1e3, 3, 9},
                           {"p50_us", "p50 ms", 1e3, 3, 9},
                           {"p99_us", "p99 ms", 1e3, 3, 9},
                           {"max_us", "max ms", 1e3, 3, 9},
@@ -38,6 +42,7 @@ const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
                           {"cpu_s_per_gb", "cpu s/GB", 1, 2, 8},
                           {"lost_percent", "lost %", 1, 2, 6},
                           {"repair_percent", "repair %", 1, 2, 8},
+                          {"page_faults", "faults", 1, 0, 6},
                           {"wrong_elements", "wrong", 1, 0, 6}};
 
 uint32_t choose(uint32_t n, uint32_t k) {
@@ -59,6 +64,27 @@ Layout layout_of(uint64_t count) {
     return layout;
 }
 
+/// What --size and --layout ask for: vectors in the buckets above, or in those of a preset net.
+struct Load {
+    std::string name;   // of the net; empty: of a size
+    Layout layout;
+};
+Status load_of(const std::string& net, Load* load) {
+    NetSpec spec;
+    std::vector<Layer> layers;
+    if (Status status = preset_find(net, 1, 28, 28, 10, &spec); !status.ok() || (net != "mlp" && !net.starts_with("lenet")))
+        GC_TRY(preset_find(net, 3, 32, 32, 10, &spec));
+    GC_TRY(layers_check(spec, &layers));
+    *load = {net, layers_layout(layers, NetConfig{}.bucket_bytes)};
+    return {};
+}
+Status loads_of(const Options& options, std::vector<Load>* loads) {
+    for (const std::string& net : options.layouts) GC_TRY(load_of(net, &loads->emplace_back()));
+    if (options.layouts.empty())
+        for (uint64_t bytes : options.sizes) loads->push_back({"", layout_of(bytes / 4)});
+    return {};
+}
+
 // `count` random floats in (-1, 1), of which each block takes `count` from its own offset on.
 std::vector<float> numbers(uint64_t count, uint32_t blocks) {
     std::vector<float> base(count + blocks * stride + 4);
@@ -72,20 +98,24 @@ std::vector<float> numbers(uint64_t count, uint32_t blocks) {
 // ---- one exchange at one size --------------------------------------------------------------------------------------------------
 
 struct Cell {
-    Cell(Bench& bench_, const ExchangeKind& kind_, uint64_t bytes)
+    Cell(Bench& bench_, const ExchangeKind& kind_, const Layout& layout_)
         : bench(bench_),
           kind(kind_),
-          count(bytes / 4),
+          count(layout_.elements),
           n(bench_.meeting.ranks()),
           blocks(blocks_of(kind_, bench_.options, n)),
-          layout(layout_of(count)),
+          layout(layout_),
           datagrams(kind_.datagrams && bench_.datagrams && n > 1),
           station(bench_) {}
 
     Status open();
-    Status contribute(StepId step);
+    Status contribute(StepId step, uint64_t pause_us);
+    Status collect(StepId step, uint64_t start_us);
+    void release(StepId step);
     Status repeat(int64_t run, nlohmann::json& mine);
-    Status wrong_in(StepId step, Word word, const std::vector<const Sum*>& sums, uint64_t* wrong);
+    Status train(nlohmann::json& mine);
+    StepId step_of(int64_t run) const { return static_cast<StepId>(run + 1 + bench.options.warmup); }
+    Status wrong_in(StepId step, Word word, uint64_t* wrong);
 
     Bench& bench;
     const ExchangeKind& kind;
@@ -106,14 +136,17 @@ struct Cell {
     std::unique_ptr<Protocol> bulk;
     std::unique_ptr<Codec> codec;
     Word sums_word = Word::i32;
-    Station station;   // last: its thread ends before the rest goes
+    std::vector<const Sum*> sums;                 // by bucket, of the step that is collected
+    std::vector<Completion> early, completions;   // early: of later steps
+    Station station;                              // last: its thread ends before the rest goes
 };
 
 Status Cell::open() {
     const Options& options = bench.options;
     Meeting& meeting = bench.meeting;
     const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
-    const ExchangeConfig config = exchange_config(options, layout, meeting.rank(), blocks, segment);
+    codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
+    const ExchangeConfig config = exchange_config(options, codec->words(), meeting.rank(), blocks, segment);
     exchange = kind.create(config);
     const View view = view_of(n);
     const std::vector<uint32_t> samples(blocks, 1);
@@ -126,9 +159,9 @@ Status Cell::open() {
                            arena, &bulk_counters);
     gradients.resize(own.size());
     for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
-    arena.plan("reference", count * 8, &expected_words);
+    arena.plan("reference", codec->words().elements * 8, &expected_words);
     GC_TRY(arena.seal());
-    codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
+    sums.resize(layout.buckets.size()), early.reserve(2 * sums.size()), completions.reserve(2 * sums.size());
     base = numbers(count, blocks);
     codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
@@ -143,27 +176,29 @@ Status Cell::open() {
 }
 
 // Against every block, added up by this rank alone.
-Status Cell::wrong_in(StepId step, Word word, const std::vector<const Sum*>& sums, uint64_t* wrong) {
+Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
     for (uint32_t b = 0; b < sums.size(); ++b) {
-        const Bucket& bucket = layout.buckets[b];
-        float maximum = 0;
+        const Bucket &bucket = layout.buckets[b], &words = codec->words().buckets[b];
+        std::vector<float> maxima(bucket.group_count);
         Record record;
-        record.maxima = {&maximum, 1};
-        const Plan plan{.word = word, .words = expected_words.part(0, bucket.count * word_bytes(word)), .record = &record};
+        record.maxima = maxima;
+        const Plan plan{.word = word, .words = expected_words.part(0, words.count * word_bytes(word)), .record = &record};
         for (uint32_t block = 0; block < blocks; ++block) {
             Buffer gradient;
             gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride + bucket.offset), gradient.bytes = bucket.count * 4;
             GC_TRY(codec->add(0, {step, block}, b, gradient, plan));
         }
-        for (uint64_t i = 0; i < bucket.count; ++i) *wrong += word_at(sums[b]->word, sums[b]->words, i) != word_at(word, expected_words, i);
+        for (uint64_t i = 0; i < words.count; ++i) *wrong += word_at(sums[b]->word, sums[b]->words, i) != word_at(word, expected_words, i);
     }
     return {};
 }
 
-// Quantised and encoded as by a net, on a lane: a bucket is on its way while the next one is made.
-Status Cell::contribute(StepId step) {
+// Quantised and encoded as by a net, on a lane: a bucket is on its way while the next one is made.  pause_us: how long the step's gradient
+// takes besides, shared among the buckets.
+Status Cell::contribute(StepId step, uint64_t pause_us) {
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
+        if (pause_us > 0) ::usleep(static_cast<useconds_t>(pause_us / layout.buckets.size()));
         for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
             const uint32_t target = exchange->target_of(own[i]);
             const Plan plan = exchange->plan(step, b, target);
@@ -177,21 +212,17 @@ Status Cell::contribute(StepId step) {
     return {};
 }
 
-Status Cell::repeat(int64_t run, nlohmann::json& mine) {
-    const Options& options = bench.options;
-    const auto step = static_cast<StepId>(run + 1 + options.warmup);
-    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
-    const LinkCounters& counters = station.counters();
-    // Before the barrier: another rank may be through it first, and its bytes here.
-    const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
-    const InterfaceBytes wire = interface_bytes(interface);
-    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
-    const uint64_t cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
-    GC_TRY(contribute(step));
-    std::vector<const Sum*> sums(layout.buckets.size());
-    std::vector<Completion> completions;
-    for (size_t left = sums.size(); left > 0; completions.clear()) {
-        if (Status status = station.wait(&completions, start + deadline_us); !status.ok()) {
+// Waits for all sums of a step.
+Status Cell::collect(StepId step, uint64_t start_us) {
+    size_t left = sums.size();
+    auto take = [&](const Completion& each) {
+        if (each.step != step) return false;
+        sums[each.id] = each.sum, --left;
+        return true;
+    };
+    std::erase_if(early, take);
+    for (; left > 0; completions.clear()) {
+        if (Status status = station.wait(&completions, start_us + deadline_us); !status.ok()) {
             if (status.code != Code::deadline) return status;
             station.post(command_event(ExchangeCommand::explain, step));
             const char* missing =
@@ -200,16 +231,40 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
         }
         for (const Completion& each : completions) {
             GC_TRY(each.status);
-            sums[each.id] = each.sum, --left;
+            if (!take(each)) early.push_back(each);
         }
     }
+    return {};
+}
+
+void Cell::release(StepId step) { station.post(command_event(ExchangeCommand::release, step)); }
+
+uint64_t page_faults() {
+    rusage usage;
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<uint64_t>(usage.ru_minflt + usage.ru_majflt);
+}
+
+Status Cell::repeat(int64_t run, nlohmann::json& mine) {
+    const Options& options = bench.options;
+    const StepId step = step_of(run);
+    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
+    const LinkCounters& counters = station.counters();
+    // Before the barrier: another rank may be through it first, and its bytes here.
+    const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
+    const InterfaceBytes wire = interface_bytes(interface);
+    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
+    const uint64_t faults = page_faults(), cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
+    GC_TRY(contribute(step, 0));
+    GC_TRY(collect(step, start));
     const uint64_t took = clock_us() - start, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
+    const uint64_t faulted = page_faults() - faults;
     GC_TRY(bench.meeting.barrier());
     const InterfaceBytes wired = interface_bytes(interface);
     uint64_t wrong = 0;
     if (run < 0 || run + 1 == options.repeat) {
         // `fixed` adds up to more than an int32, the others' sums are words of their own kind.
-        GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, sums, &wrong));
+        GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, &wrong));
     }
     uint64_t raw = 0;
     if (bench.rate == 0 && n > 1) {
@@ -218,13 +273,52 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
         GC_TRY(plain.exchange(bound_bytes, bound_bytes));
         raw = clock_us() - begun;
     }
-    station.post(command_event(ExchangeCommand::release, step));
+    release(step);
     mine["wrong"] = mine.value("wrong", uint64_t{0}) + wrong;
+    if (step == 0) mine["first"] = took;
     if (run < 0) return {};
     mine["took"].push_back(took), mine["cpu"].push_back(busy), mine["network"].push_back(networking), mine["raw"].push_back(raw);
     auto add = [&](const char* key, uint64_t value) { mine[key] = mine.value(key, uint64_t{0}) + value; };
     add("sent", counters.bytes_sent - sent), add("received", counters.bytes_received - received);
-    add("wire_sent", wired.sent - wire.sent), add("wire_received", wired.received - wire.received);
+    add("wire_sent", wired.sent - wire.sent), add("wire_received", wired.received - wire.received), add("faults", faulted);
+    return {};
+}
+
+// Back to back, as a job's steps: a rank that has its sums begins the next step at once, whose gradient takes it up to --skew.  "took" is
+// when each step ended here, since the barrier before the first.
+Status Cell::train(nlohmann::json& mine) {
+    const Options& options = bench.options;
+    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
+    const LinkCounters& counters = station.counters();
+    const StepId first = step_of(0), end = step_of(options.repeat);
+    std::vector<uint64_t> ended(options.repeat);
+    const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
+    const InterfaceBytes wire = interface_bytes(interface);
+    GC_TRY(bench.meeting.barrier((deadline_us + options.skew_us) * options.repeat + Meeting::silence_us));
+    const uint64_t faults = page_faults(), cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
+    for (StepId step = first; step < end; ++step) {
+        const uint64_t begun = clock_us();
+        while (!exchange->begun(step)) {
+            if (clock_us() > begun + deadline_us) return fail(Code::deadline, "{}: step {} cannot begin", kind.name, step);
+            ::usleep(50);
+        }
+        const Philox draw = random4(Purpose::test, seed, step, bench.meeting.rank());
+        GC_TRY(contribute(step, static_cast<uint64_t>(uniform(draw[0]) * static_cast<float>(options.skew_us))));
+        GC_TRY(collect(step, begun));
+        ended[step - first] = clock_us() - start;
+        if (step > first) release(step - 1);
+    }
+    const uint64_t faulted = page_faults() - faults, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
+    GC_TRY(bench.meeting.barrier());
+    const InterfaceBytes wired = interface_bytes(interface);
+    uint64_t wrong = 0;
+    GC_TRY(wrong_in(end - 1, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, &wrong));
+    release(end - 1);
+    mine["wrong"] = mine.value("wrong", uint64_t{0}) + wrong;
+    mine["took"] = ended, mine["raw"] = std::vector<uint64_t>(options.repeat);
+    mine["cpu"] = std::vector<uint64_t>(1, busy / options.repeat), mine["network"] = std::vector<uint64_t>(1, networking / options.repeat);
+    mine["sent"] = counters.bytes_sent - sent, mine["received"] = counters.bytes_received - received, mine["faults"] = faulted;
+    mine["wire_sent"] = wired.sent - wire.sent, mine["wire_received"] = wired.received - wire.received;
     return {};
 }
 
@@ -236,9 +330,10 @@ std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* 
     return times;
 }
 
-Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann::json* row) {
+Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohmann::json* row) {
     const Options& options = bench.options;
-    Cell cell(bench, kind, bytes);
+    const uint64_t bytes = load.layout.elements * 4;
+    Cell cell(bench, kind, load.layout);
     GC_TRY(cell.open());
     nlohmann::json mine = nlohmann::json::object();
     // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
@@ -246,8 +341,9 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
     Status status;
     std::thread([&] {
         yield_to_network();
-        for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < options.repeat && status.ok(); ++run)
-            status = cell.repeat(run, mine);
+        const int64_t end = options.skew_us ? 0 : options.repeat;
+        for (int64_t run = -1 - static_cast<int64_t>(options.warmup); run < end && status.ok(); ++run) status = cell.repeat(run, mine);
+        if (options.skew_us && status.ok()) status = cell.train(mine);
     }).join();
     GC_TRY(status);
     const BulkCounters& bulk = cell.bulk_counters;
@@ -259,7 +355,11 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
     GC_TRY(cell.station.leave());
 
     const double n = cell.n, repeat = options.repeat, size = static_cast<double>(bytes);
-    const std::vector<double> times = slowest(all, "took", options.repeat);
+    std::vector<double> times = slowest(all, "took", options.repeat);
+    if (options.skew_us)   // from one step's end to the next one's
+        for (size_t run = times.size(); run-- > 1;) times[run] -= times[run - 1];
+    double first_us = 0;
+    for (const auto& each : all) first_us = std::max(first_us, each["first"].get<double>());
     auto most = [&](const char* key) {   // bytes of a repetition, at the rank that has most
         double result = 0;
         for (const auto& each : all) result = std::max(result, each[key].get<double>() / repeat);
@@ -278,12 +378,15 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
     const double p50 = std::max(percentile(times, 0.5), 1.0), bound = static_cast<double>(cell.bound_bytes);
     const double bound_us =
         bench.rate ? bound * 8e6 / static_cast<double>(bench.rate) : percentile(slowest(all, "raw", options.repeat), 0.5);
+    const bool bound_known = bench.rate > 0 || options.skew_us == 0;   // plain sockets take no part in steps back to back
     auto if_known = [](bool known, double value) { return known ? nlohmann::json(value) : nlohmann::json(); };
     *row = {{"exchange", kind.name},
+            {"layout", load.name.empty() ? nlohmann::json() : nlohmann::json(load.name)},
             {"size_bytes", bytes},
             {"d", cell.d},
             {"blocks", cell.blocks},
             {"link", path},
+            {"first_us", first_us},
             {"p50_us", p50},
             {"p99_us", percentile(times, 0.99)},
             {"max_us", percentile(times, 1)},
@@ -294,13 +397,14 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, uint64_t bytes, nlohmann
             {"wire_sent_bytes", if_known(!bench.alone, most("wire_sent"))},
             {"wire_received_bytes", if_known(!bench.alone, most("wire_received"))},
             {"bound_bytes", cell.bound_bytes},
-            {"bound_us", bound_us},
-            {"percent_of_bound", if_known(cell.n > 1, 100 * bound_us / p50)},
+            {"bound_us", if_known(bound_known, bound_us)},
+            {"percent_of_bound", if_known(cell.n > 1 && bound_known, 100 * bound_us / p50)},
             {"cpu_us", typical("cpu")},
             {"network_us", typical("network")},
             {"cpu_s_per_gb", typical("cpu") * 1e3 / size},
             {"lost_percent", if_known(cell.datagrams, 100 * sum("lost") / std::max(1.0, sum("lost") + sum("came")))},
             {"repair_percent", if_known(cell.datagrams, 100 * sum("repairs") / std::max(1.0, sum("packets")))},
+            {"page_faults", most("faults") * repeat},
             {"wrong_elements", static_cast<uint64_t>(sum("wrong"))},
             {"times_us", times}};
     for (const auto& each : all)
@@ -364,6 +468,8 @@ Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t
 }
 
 Status allreduce_check(const Options& options) {
+    std::vector<Load> loads;
+    if (!options.layouts.empty()) GC_TRY(loads_of(options, &loads));
     for (const std::string& name : options.exchanges) {
         const ExchangeKind* kind;
         GC_TRY(exchange_find(name, options.quantiser, &kind));
@@ -375,18 +481,23 @@ Status allreduce_check(const Options& options) {
 Status allreduce_run(Bench& bench, bool* wrong) {
     const Options& options = bench.options;
     Report report(bench, columns,
-                  fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; time until the slowest rank has the sum",
-                              quantiser_name(options.quantiser), options.m, options.s, options.r, options.servers));
+                  fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; {}", quantiser_name(options.quantiser), options.m,
+                              options.s, options.r, options.servers,
+                              options.skew_us ? "time of a step, back to back" : "time until the slowest rank has the sum"));
     report.set("quantiser", quantiser_name(options.quantiser));
     report.set("m", options.m), report.set("s", options.s), report.set("r", options.r), report.set("servers", options.servers);
-    for (uint64_t bytes : options.sizes) {
+    if (options.skew_us) report.set("skew_us", options.skew_us);
+    std::vector<Load> loads;
+    GC_TRY(loads_of(options, &loads));
+    for (const Load& load : loads) {
+        const uint64_t bytes = load.layout.elements * 4;
         nlohmann::json ring;
         std::vector<nlohmann::json> rows;
         for (const std::string& name : options.exchanges) {
             const ExchangeKind* kind;
             GC_TRY(exchange_find(name, options.quantiser, &kind));
             nlohmann::json row;
-            GC_TRY(cell_run(bench, *kind, bytes, &row));
+            GC_TRY(cell_run(bench, *kind, load, &row));
             *wrong |= row["wrong_elements"] != 0;
             report.row(row);
             rows.push_back(std::move(row));
@@ -402,7 +513,7 @@ Status allreduce_run(Bench& bench, bool* wrong) {
                         us > 0 ? fmt::format("{} bytes: {} beats ring while one block's gradient takes less than {:.3f} ms ({:.0f} are "
                                              "computed instead of one)",
                                              bytes, name, us / 1e3, d)
-                               : fmt::format("{} bytes: {} never beats ring here, even with gradients for nothing", bytes, name));
+                               : fmt::format("{} bytes: {} never beats ring here, however fast gradients are", bytes, name));
         }
         if (options.command == "ps")
             for (const auto& row : rows) {

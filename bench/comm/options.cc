@@ -79,6 +79,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     result.arguments = arguments;
     std::string precision = precision_names()[0], sizes = "4K..16M", rate, pace, link, protect;
     std::string quantiser = quantiser_name(result.quantiser);
+    double skew_ms = 0;
 
     app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
     auto add_place = [&](CLI::App* command) {
@@ -125,6 +126,13 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     allreduce->add_option("--exchange", result.exchanges, "one or more, with commas; 'gradcast-bench exchanges' lists them")
         ->delimiter(',')
         ->capture_default_str();
+    allreduce->add_option("--layout", result.layouts, "the buckets of these nets, as mlp,cnn, in place of --size")->delimiter(',');
+    allreduce
+        ->add_option(
+            "--skew", skew_ms,
+            "ms: steps back to back, as a job's: a rank with its sums goes on at once, and its gradient takes 0 to so long, drawn anew "
+            "each step")
+        ->check(CLI::Range(0.001, 1e6));
     add_sum(allreduce);
     auto add_code = [&](CLI::App* command) {
         command->add_option("-m", result.m, "coded, coded-rs: parts a gradient is cut in")->check(CLI::Range(1, 64))->capture_default_str();
@@ -214,6 +222,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         for (const ExchangeKind& kind : exchange_kinds()) fmt::print("{}\t{}\n", kind.name, kind.summary);
         return 0;
     }
+    if (!result.layouts.empty() && allreduce->count("--size") > 0) return wrong(fail(Code::invalid, "give --size or --layout, not both"));
+    result.skew_us = static_cast<uint64_t>(skew_ms * 1e3);
     if (!link.empty()) result.link = link == "epoll_tcp" ? LinkKind::epoll_tcp : LinkKind::uring_tcp;
     if (!protect.empty()) result.protect = protect == "none" ? Protect::none : protect == "encrypt" ? Protect::encrypt : Protect::auth;
     if (Status status = sizes_parse(sizes, &result.sizes); !status.ok()) return wrong(status);

@@ -14,7 +14,9 @@ struct Options {
     std::string command;   // allreduce, ps, simulate, multicast, p2p, layers, step; "" with --connect
     std::vector<std::string> exchanges{"ring"};
     uint32_t nodes = 4, repeat = 20, warmup = 3;
-    std::vector<uint64_t> sizes;   // bytes
+    std::vector<uint64_t> sizes;        // bytes
+    std::vector<std::string> layouts;   // allreduce: nets whose buckets it takes in place of sizes
+    uint64_t skew_us = 0;               // allreduce: steps back to back, whose gradient takes a rank 0 to so long; 0: from barriers
     LinkKind link = LinkKind::uring_tcp;
     Protect protect = Protect::auth;
     Quantiser quantiser = Quantiser::auto32;

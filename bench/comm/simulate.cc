@@ -85,8 +85,7 @@ Status run_real(const ExchangeKind& kind, const Options& options, ExchangeConfig
         if (datagrams)
             node.bulk = bulk_create({.self = rank, .ranks = n, .segment_bytes = config.segment_bytes, .rate_bytes_per_s = options.rate / 8},
                                     *node.exchange, node.arena, &counters);
-        const Cost cost = cost_of_rank(kind.name, config, n, {});   // words of one slot are written
-        bytes += cost.words_sent + cost.words_received + (node.exchange->targets() + 1.0) * static_cast<double>(count) * 8;
+        bytes += static_cast<double>(node.arena.whole().bytes);   // planned
     }
     if (bytes > static_cast<double>(machine_memory()) / 2) return {};
     std::vector<int64_t> expected(count);

@@ -78,6 +78,31 @@ nlohmann::json report_of(const std::string& flags, int code) {
     return nlohmann::json::parse(result.out, nullptr, false);
 }
 
+// The buckets of nets; steps from barriers, and back to back by ranks that differ in what a step takes.
+TEST(SystemBench, AllreduceOfANetsBucketsIsExactAndTouchesNoNewMemory) {
+    for (const char* flags :
+         {"--nodes 3 --exchange ring,coded-rs --layout lenet5,mlp", "--nodes 3 --exchange ring,coded-rs --layout lenet5 --skew 3",
+          "--nodes 3 --exchange coded-rs -m 1 -s 1 --layout cnn-norm --skew 3 --interface lo"}) {
+        SCOPED_TRACE(flags);
+        Result result = run(std::string("gradcast-bench allreduce --repeat 12 --warmup 0 --json ") + flags);
+        ASSERT_EQ(result.code, 0);
+        nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+        ASSERT_FALSE(report.is_discarded()) << result.out;
+        EXPECT_TRUE(report["exact"].get<bool>());
+        for (const auto& row : report["rows"]) {
+            EXPECT_EQ(row["size_bytes"], row["layout"] == "lenet5" ? 4 * 61706
+                                         : row["layout"] == "mlp"  ? 4 * 2383370
+                                                                   : row["size_bytes"].get<int>());
+            EXPECT_EQ(row["wrong_elements"], 0);
+            EXPECT_GT(row["first_us"].get<double>(), 0);
+            EXPECT_EQ(row["times_us"].size(), 12u);
+            EXPECT_LT(row["page_faults"].get<double>(), 64) << "queues may grow, words must not be touched first in a step";
+        }
+    }
+    EXPECT_EQ(run("gradcast-bench allreduce --layout star 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench allreduce --layout mlp --size 4K 2>/dev/null").code, 2);
+}
+
 TEST(SystemBench, CssgdTakesItsSubsetsAndWeights) {
     nlohmann::json report = report_of("allreduce --nodes 3 --exchange cssgd -r 2 --size 4K --weights 1,2,1", 0);
     ASSERT_FALSE(report.is_discarded());
@@ -413,7 +438,7 @@ TEST(SystemBench, NumbersAreATable) {
     if (shell("test -x bench/numbers && /usr/bin/python3 -c 0 2>/dev/null").code != 0)
         GTEST_SKIP() << "bench/numbers or python3 is missing: run it in the folder of the sources";
     const std::string numbers =
-        "GRADCAST_BUILD=" + build_folder() + " timeout 100 bench/numbers --local --nodes 2 --floats 1000 --repeat 1 ";
+        "GRADCAST_BUILD=" + build_folder() + " timeout 100 bench/numbers --local --nodes 2 --layout lenet5 --repeat 1 ";
     Result table = shell(numbers + "--only ring,coded-rs 2>/dev/null");
     EXPECT_EQ(table.code, 0) << table.out;
     for (const char* name : {"\nring ", "\ncoded-rs m=2 ", "\ncoded-rs m=2 auto16 "})
