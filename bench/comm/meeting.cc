@@ -20,7 +20,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t message_bytes_max = 64 << 20, first_bytes_max = 64 << 10;   // the first one is of anybody
+constexpr uint64_t message_bytes_max = 64 << 20, first_bytes_max = 64 << 10;   // first: from a peer whose key is not checked yet
 constexpr uint64_t hello_us = 3'000'000, grace_us = 5'000'000;
 using Mac = std::array<uint8_t, 32>;
 
@@ -196,7 +196,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
         nlohmann::json hello;
         Status status = guest->connection.open(std::move(fd), keys.front(), true, clock_us() + hello_us);
         if (status.ok()) status = guest->connection.receive(&hello, clock_us() + hello_us);
-        if (!status.ok()) {   // a stranger, or somebody who has to hear that his key is another
+        if (!status.ok()) {   // not one of ours, or its key differs: it is told so
             fmt::print(stderr, "gradcast-bench: a node could not join: {}\n", status.what);
             (void)guest->connection.send({{"error", status.what}});
             continue;
@@ -221,7 +221,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
     return {};
 }
 
-// Everybody's word, or the first error.  *ended: all have left.
+// One message of each rank, or the first error.  *ended: all have left.
 Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us, nlohmann::json* all, uint64_t* next_us, bool* ended) {
     const uint64_t end = clock_us() + patience_us;
     std::vector<pollfd> waiting;
@@ -260,10 +260,10 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
 Status meeting_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
                      uint64_t wait_us) {
     std::vector<std::unique_ptr<Guest>> guests(ranks);
-    // Rank 0 last: it shares this machine's link, and what it sends would delay the word for the others.
+    // Rank 0 last: it shares this machine's link, and what it sends would delay the others' messages.
     auto tell = [&](auto message) {
         for (Rank rank = ranks; rank-- > 0;)
-            if (guests[rank]) (void)guests[rank]->connection.send(message(rank));   // who is gone is noticed by its next word
+            if (guests[rank]) (void)guests[rank]->connection.send(message(rank));   // a rank that is gone is noticed at its next message
     };
     auto run = [&]() -> Status {
         GC_TRY(take_in(listener, keys, wait_us, guests));

@@ -1,9 +1,9 @@
-// Where the ranks of a benchmark meet.  One process relays; each rank has a connection to it, over which it only ever gathers: every rank
-// says something and learns what all have said.  A barrier is a gather of nothing.
+// Where the ranks of a benchmark meet.  One process relays; each rank has a connection to it, which carries gathers alone: every rank
+// sends a value and gets those of all.  A barrier is a gather of nothing.
 //
 // A connection begins with 32 random bytes each way.  From then on a message is length (4 bytes, little-endian), HMAC-SHA256 and JSON text;
-// the MAC's key is made of the cluster key and the random bytes, and it covers direction and number of the message.  So who lacks the key
-// can neither join nor change or repeat a message; it can read them: they hold addresses and figures.
+// the MAC's key is made of the cluster key and the random bytes, and it covers direction and number of the message.  Without the key
+// nobody can join, or change or repeat a message; the text, addresses and figures, can be read.
 #pragma once
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ private:
 /// One rank's side.
 class Meeting {
 public:
-    static constexpr uint64_t silence_us = 60'000'000;   // what a rank may take from one gather to the next, if it says nothing else
+    static constexpr uint64_t silence_us = 60'000'000;   // what a rank may take from one gather to the next, unless it gives another time
     /// Tries until wait_us have passed.  `wanted` is the rank to be, or -1.
     Status join(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, uint64_t wait_us);
     Rank rank() const { return rank_; }
@@ -47,7 +47,7 @@ public:
 
     /// next_us: how long this rank may take to its next gather.  Error: a rank failed or does not come, by name.
     Status gather(const nlohmann::json& mine, std::vector<nlohmann::json>* all, uint64_t next_us = silence_us);
-    /// Then a moment's rest: where ranks share cores, the first ones through would keep the others from seeing that they are.
+    /// Then 10 ms of sleep: where ranks share cores, those through first would delay the others' wake-up.
     Status barrier(uint64_t next_us = silence_us) {
         std::vector<nlohmann::json> all;
         GC_TRY(gather(nullptr, &all, next_us));
@@ -56,7 +56,7 @@ public:
     }
     /// Does not wait: an error that came in the meantime.
     Status check();
-    void leave(const Status& status);   // the last word
+    void leave(const Status& status);   // this rank's last message
 
 private:
     Connection connection_;

@@ -205,7 +205,7 @@ std::string Station::path() const {
 }
 
 Status Station::leave() {
-    log_level(Level::error);   // that others leave is no news
+    log_level(Level::error);   // other ranks leave: no error
     std::vector<nlohmann::json> all;
     GC_TRY(bench_.meeting.gather({}, &all));
     return close();

@@ -1,4 +1,4 @@
-// multicast and p2p: buffers as they are, without numbers in them that must be added up.
+// multicast and p2p: buffers are moved, nothing is added up.
 #include <algorithm>
 #include <cstring>
 

@@ -66,7 +66,7 @@ void head_print(const Options& options, const std::string& kernels, double peak)
                peak > 0 ? fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", peak) : "", options.repeat);
 }
 
-/// What a node of that kind does at most.
+/// Peak of a node of that kind.
 double peak_of(const Options& options, Isa isa, NetRig& rig) { return rig.on_gpu() ? 0 : peak_gflops(isa, options.threads); }
 
 NetHow how(const Options& options) { return {options.precision, options.device, options.deterministic}; }

@@ -1,4 +1,4 @@
-// `gradcast-bench layers` and `step`: how fast nets train on this machine, beside what it could do at most.
+// `gradcast-bench layers` and `step`: how fast nets train on this machine, beside its peak.
 #pragma once
 #include "bench/comm/options.h"
 #include "runtime/core/clock.h"

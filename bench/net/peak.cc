@@ -1,5 +1,5 @@
-// The most multiply-adds that this CPU does: independent ones, enough of them to hide how long each takes.  Each begins with a number that
-// the compiler does not know: of twelve equal sums it would compute one.
+// Peak multiply-adds of this CPU: enough independent chains to hide the latency.  Each begins with a value that the compiler does not know,
+// or it would merge equal chains.
 #include <immintrin.h>
 
 #include <barrier>

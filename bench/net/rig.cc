@@ -26,7 +26,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
     config.block_sizes = {batch / blocks, config.samples_max};
     OptimiserConfig sgd;
-    sgd.lr = 1e-6, sgd.momentum = 0.9;   // next to nothing is learnt, so every step does the same work
+    sgd.lr = 1e-6, sgd.momentum = 0.9;   // so small that the data stays alike and every step does the same work
     GC_TRY(compute_.plan(spec_, config, sgd, {Quantiser::auto32, batch, blocks}, arena_));
     const uint64_t words = net().layout().elements * sizeof(int32_t);
     arena_.plan("words", words, &words_);
