@@ -39,6 +39,9 @@ private:
     hid_t id_ = H5I_INVALID_HID;
 };
 
+/// Opens the HDF5 file of a descriptor that is open, so that it is the one that was checked; `flags` as H5Fopen has them.
+Hid hdf5_open(int fd, unsigned flags);
+
 /// What the library says about the call that has just failed: its innermost message.  While the lock is held.
 std::string hdf5_reason();
 

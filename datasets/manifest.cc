@@ -17,7 +17,7 @@ Status unknown(const std::string& path, uint32_t line, std::string_view key, std
 }
 uint32_t line_of(const toml::node& node) { return static_cast<uint32_t>(node.source().begin.line); }
 
-Status entry_read(const std::string& path, const std::string& folder, const toml::node& node, Manifest* manifest) {
+Status entry_read(const std::string& path, const std::string& folder, const toml::node& node, bool confidential, Manifest* manifest) {
     static const std::vector<std::string> known{"path", "samples"};
     const uint32_t line = line_of(node);
     std::string pattern;
@@ -33,13 +33,17 @@ Status entry_read(const std::string& path, const std::string& folder, const toml
         pattern = node.value_exact<std::string>().value_or("");
     }
     if (pattern.empty()) return fail(Code::data, "{}: line {}: a shard is \"PATH\" or {{ path = \"PATH\", samples = N }}", path, line);
-    std::vector<std::string> files;
-    if (Status status = file_glob(pattern.front() == '/' ? pattern : folder + pattern, &files); !status.ok())
+    std::vector<Manifest::Entry> found;
+    if (Status status = shards_find(pattern.front() == '/' ? pattern : folder + pattern, confidential, &found); !status.ok())
         return fail(status.code, "{}: line {}: {}", path, line, status.what);
-    if (samples > 0 && files.size() > 1)
-        return fail(Code::data, "{}: line {}: {} files match {}: samples can be said of one alone", path, line, files.size(),
-                    one_line(pattern));
-    for (std::string& file : files) manifest->shards.push_back({std::move(file), static_cast<uint64_t>(samples), line});
+    if (samples > 0 && (found.size() > 1 || !found[0].pattern.empty())) {
+        const std::string count = found[0].pattern.empty() ? fmt::format("{} files match ", found.size()) : "";
+        return fail(Code::data, "{}: line {}: {}{}: samples can be said of one alone", path, line, count, one_line(pattern));
+    }
+    for (Manifest::Entry& entry : found) {
+        entry.samples = static_cast<uint64_t>(samples), entry.line = line;
+        manifest->shards.push_back(std::move(entry));
+    }
     return {};
 }
 
@@ -47,7 +51,24 @@ Status entry_read(const std::string& path, const std::string& folder, const toml
 
 bool is_manifest(const std::string& path) { return path.ends_with(".toml"); }
 
-Status manifest_read(const std::string& path, Manifest* manifest) {
+std::string Manifest::Entry::shown() const { return pattern.empty() ? path : fmt::format("{} (file {})", pattern, number); }
+
+Status shards_absent(const std::string& pattern) {
+    return fail(Code::data, "{}: no file matches, or one that does is not a gradcast shard: gradcastctl data inspect '{}' says more",
+                pattern, pattern);
+}
+
+Status shards_find(const std::string& pattern, bool confidential, std::vector<Manifest::Entry>* shards) {
+    std::vector<std::string> files;
+    const bool shown = !confidential || !file_is_pattern(pattern);
+    if (Status status = file_glob(pattern, &files); !status.ok())
+        return shown || status.code != Code::data ? status : shards_absent(pattern);
+    for (size_t i = 0; i < files.size(); ++i)
+        shards->push_back({.path = std::move(files[i]), .pattern = shown ? "" : pattern, .number = i + 1});
+    return {};
+}
+
+Status manifest_read(const std::string& path, Manifest* manifest, bool confidential) {
     static const std::vector<std::string> known{"digest", "shards"};
     std::string text;
     GC_TRY(file_read(path, &text));
@@ -66,7 +87,7 @@ Status manifest_read(const std::string& path, Manifest* manifest) {
     const toml::array* shards = table["shards"].as_array();
     if (!shards || shards->empty()) return fail(Code::data, "{}: shards is missing: a list, as shards = [\"a.h5\", \"b*.h5\"]", path);
     const std::string folder = path.substr(0, path.rfind('/') + 1);
-    for (const toml::node& each : *shards) GC_TRY(entry_read(path, folder, each, &read));
+    for (const toml::node& each : *shards) GC_TRY(entry_read(path, folder, each, confidential, &read));
     *manifest = std::move(read);
     return {};
 }

@@ -46,37 +46,42 @@ std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes
 
 }   // namespace
 
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes, uint64_t inflated_max) {
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, const DataOptions& options) {
     Manifest manifest;
-    if (is_manifest(pattern)) GC_TRY(manifest_read(pattern, &manifest));
-    else {
-        std::vector<std::string> paths;
-        GC_TRY(file_glob(pattern, &paths));
-        for (std::string& path : paths) manifest.shards.push_back({std::move(path)});
-    }
-    return data_open(manifest, pattern, data, classes, inflated_max);
+    GC_TRY(is_manifest(pattern) ? manifest_read(pattern, &manifest, options.confidential)
+                                : shards_find(pattern, options.confidential, &manifest.shards));
+    return data_open(manifest, pattern, data, options);
 }
 
-Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes,
-                 uint64_t inflated_max) {
+Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options) {
     GC_ASSERT(!manifest.shards.empty());
-    const std::string& first = manifest.shards[0].path;
+    const uint32_t classes = options.classes;
+    const std::string first = manifest.shards[0].shown();
     auto result = std::make_unique<DataSet>();
     result->pattern_ = name;
     std::string digests;
     std::map<std::tuple<dev_t, ino_t, std::string>, const Manifest::Entry*> files;
     for (const Manifest::Entry& entry : manifest.shards) {
-        const auto& [path, samples, line] = entry;
+        if (options.stop && options.stop->load(std::memory_order_relaxed))
+            return fail(Code::cancelled, "stopped while the data are opened");
+        const std::string path = entry.shown();
+        const uint64_t samples = entry.samples;
+        const uint32_t line = entry.line;
         Shard shard;
-        GC_TRY(shard_open(path, &shard));
-        Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        Fd fd;
+        if (Status status = shard_open(entry.path, &shard, &fd); !status.ok()) {
+            if (entry.pattern.empty()) return status;
+            status = shards_absent(entry.pattern);
+            return line > 0 ? fail(status.code, "{}: line {}: {}", name, line, status.what) : status;
+        }
+        shard.path = path;
         struct stat file;
-        if (!fd || ::fstat(fd.get(), &file) < 0) return fail_sys(errno, "cannot open the shard {}", path);
+        if (::fstat(fd.get(), &file) < 0) return fail_sys(errno, "cannot open the shard {}", path);
         const std::string text = digest_text(shard);   // some file systems give two files one number
         const Manifest::Entry& one = *files.try_emplace({file.st_dev, file.st_ino, text}, &entry).first->second;
         if (&one != &entry)
             return line > 0 ? fail(Code::data, "{}: line {}: {} is there twice, in line {} as well", name, line, path, one.line)
-                            : fail(Code::data, "{} is there twice, as {}: name each shard once", path, one.path);
+                            : fail(Code::data, "{} is there twice, as {}: name each shard once", path, one.shown());
         const DataInfo &ours = result->info_, &its = shard.info;
         if (result->shards_.empty()) result->info_ = its, result->info_.count = 0;
         else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)
@@ -107,13 +112,13 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", name, classes);
     }
     result->digest_ = sha256_of(digests);
-    GC_TRY(result->chunks_.open(result->shards_, inflated_max ? inflated_max : machine_memory() / 8));
+    GC_TRY(result->chunks_.open(result->shards_, options.inflated_max ? options.inflated_max : machine_memory() / 8));
     *data = std::move(result);
     return {};
 }
 
-Status data_verify(const DataSet& data) {
-    for (const Shard& shard : data.shards()) GC_TRY(shard_verify(shard));
+Status data_verify(const DataSet& data, const std::atomic<bool>* stop) {
+    for (uint32_t i = 0; i < data.shards().size(); ++i) GC_TRY(shard_verify(data.shards()[i], data.fd(i), stop));
     return {};
 }
 

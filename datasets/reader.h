@@ -24,6 +24,15 @@ struct Run {
     uint64_t bytes = 0;
 };
 
+struct DataOptions {
+    /// Samples with labels of 0 .. classes - 1 alone, as if the shards had no others (8 bytes of memory for each); 0: all.
+    uint32_t classes = 0;
+    uint64_t inflated_max = 0;   // bytes of memory for chunks that have been inflated; 0: an eighth of the machine's
+    /// The pattern comes from somebody who may not list what this process can: messages tell nothing of files that a wildcard finds.
+    bool confidential = false;
+    const std::atomic<bool>* stop = nullptr;   // ends it with Code::cancelled
+};
+
 /// The samples of all shards that match a pattern, in the order of the sorted paths, or that a manifest lists (datasets/manifest.h), or
 /// those of the first classes alone.  Labels are held in memory (2 bytes a sample), images stay on disk.
 class DataSet {
@@ -46,8 +55,7 @@ public:
     bool chunked() const { return chunks_.used(); }
 
 private:
-    friend Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes,
-                            uint64_t inflated_max);
+    friend Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options);
     Status run_read(const Run& run, uint8_t* to) const;
     uint64_t place(uint64_t index) const { return kept_.empty() ? index : kept_[index]; }
     void keep(uint32_t classes);
@@ -60,15 +68,12 @@ private:
     std::vector<uint16_t> labels_;
     mutable ChunkCache chunks_;
 };
-/// Reads and checks all labels.  Errors name file, data set and chunk; a label out of range too.  `classes`: samples with other labels than
-/// 0 .. classes - 1 are left out, as if the shards did not have them (8 bytes of memory for each that stays); 0: all are taken.
-/// `inflated_max`: bytes of memory for chunks that have been inflated; 0: an eighth of the machine's.
-Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, uint32_t classes = 0, uint64_t inflated_max = 0);
+/// Reads and checks all labels.  Errors name file, data set and chunk; a label out of range too.
+Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, const DataOptions& options = {});
 /// The same of these shards; `name` is for messages.  One that is there twice, by whatever path, is refused.
-Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, uint32_t classes = 0,
-                 uint64_t inflated_max = 0);
-/// shard_verify() of every shard: about 0.6 s a GB from the page cache.  A job does it once before it starts.
-Status data_verify(const DataSet& data);
+Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options = {});
+/// shard_verify() of every shard.  A job does it once before it starts.
+Status data_verify(const DataSet& data, const std::atomic<bool>* stop = nullptr);
 
 /// Hands out the blocks of a job, read ahead.  Destroyed before its data set and its arena.
 struct Loader {

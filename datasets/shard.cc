@@ -17,12 +17,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <span>
 
 #include "datasets/chunks.h"
 #include "datasets/hdf5.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
@@ -310,12 +310,6 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
     return {};
 }
 
-Status part_finish(const std::string& part, const std::string& path) {
-    Fd fd(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd || ::fsync(fd.get()) != 0 || ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot write {}", path);
-    return {};
-}
-
 /// The next bytes of a data set, from byte `at` of it on and at most `most`, as a reader of it likes to give them.
 using Bytes = std::span<const std::byte>;
 
@@ -353,11 +347,13 @@ struct ChunkReader {
 
 /// Compares the digests of one data set; `each` sees its bytes in order.
 template <typename Read, typename Each>
-Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read, Each each) {
+Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
+              const std::atomic<bool>* stop, Each each) {
     for (uint64_t chunk = 0; chunk < digests.size(); ++chunk) {
         uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
         Sha256 sha;
         for (uint64_t at = first * sample_bytes; at < last * sample_bytes;) {
+            if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the data are verified");
             Bytes bytes;
             GC_TRY(read(at, last * sample_bytes - at, &bytes));
             sha.add(bytes);
@@ -394,15 +390,14 @@ constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
 
 /// What is missing from a shard that HDF5 refuses as too short.  Its beginning, which tells where everything is, is read from a copy that
 /// is as long as anybody likes.  `reason` is what is left to say where even that is gone.
-Status truncated(const std::string& path, uint64_t file_bytes, const std::string& reason) {
+Status truncated(const std::string& path, int from, uint64_t file_bytes, const std::string& reason) {
     Status plain = fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_bytes, reason);
     char copy_path[] = "/tmp/gradcast-shard-XXXXXX";   // HDF5 opens by path only, and a memory file has none
-    Fd from(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!from) return plain;   // before there is a copy to clean up
     Fd copy(::mkostemp(copy_path, O_CLOEXEC));
     if (!copy) return plain;
-    bool copied = ::sendfile(copy.get(), from.get(), nullptr, 1 << 20) > 0 && ::ftruncate(copy.get(), beyond_any_file) == 0;
-    Hid file(copied ? H5Fopen(copy_path, H5F_ACC_RDONLY, H5P_DEFAULT) : -1);
+    off_t begin = 0;
+    bool copied = ::sendfile(copy.get(), from, &begin, 1 << 20) > 0 && ::ftruncate(copy.get(), beyond_any_file) == 0;
+    Hid file = copied ? hdf5_open(copy.get(), H5F_ACC_RDONLY) : Hid();
     ::unlink(copy_path);
     Shard read;
     read.path = path;
@@ -431,40 +426,43 @@ Status truncated(const std::string& path, uint64_t file_bytes, const std::string
 
 }   // namespace
 
-Status shard_open(const std::string& path, Shard* shard) {
-    struct stat file_info;
-    if (::stat(path.c_str(), &file_info) != 0) return fail_sys(errno, "cannot open the shard {}", path);
-    if (S_ISDIR(file_info.st_mode)) return fail(Code::data, "{}: a folder: name the shards in it, as {}/train*.h5", path, path);
-    if (!S_ISREG(file_info.st_mode)) return fail(Code::data, "{}: not a gradcast shard: not a file", path);
-    if (::access(path.c_str(), R_OK) != 0) return fail_sys(errno, "cannot open the shard {}", path);
+Status shard_open(const std::string& path, Shard* shard, Fd* fd) {
+    Fd opened;
+    uint64_t file_bytes = 0;
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+        return fail(Code::data, "{}: a folder: name the shards in it, as {}/train*.h5", path, path);
+    GC_TRY(file_open(path, &opened, &file_bytes));
     Shard read;
     read.path = path;
     Hdf5Lock lock;
-    if (H5Fis_hdf5(path.c_str()) <= 0) return fail(Code::data, "{}: not a gradcast shard: not an HDF5 file", path);
-    Hid file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+    Hid file = hdf5_open(opened.get(), H5F_ACC_RDONLY);
     if (!file) {
         std::string reason = hdf5_reason();
-        if (reason.starts_with("truncated")) return truncated(path, static_cast<uint64_t>(file_info.st_size), reason);
+        char signature[8];
+        if (::pread(opened.get(), signature, sizeof signature, 0) != sizeof signature ||
+            std::memcmp(signature, "\x89HDF\r\n\x1a\n", 8) != 0)
+            return fail(Code::data, "{}: not a gradcast shard: not an HDF5 file", path);
+        if (reason.starts_with("truncated")) return truncated(path, opened.get(), file_bytes, reason);
         return fail(Code::data, "{}: damaged: HDF5 cannot open it ({})", path, reason);
     }
-    GC_TRY(shard_read(file.get(), static_cast<uint64_t>(file_info.st_size), &read));
+    GC_TRY(shard_read(file.get(), file_bytes, &read));
     *shard = std::move(read);
+    if (fd) *fd = std::move(opened);
     return {};
 }
 
-Status shard_verify(const Shard& shard) {
-    Fd fd(::open(shard.path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) return fail_sys(errno, "cannot open the shard {}", shard.path);
+Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
     const uint64_t sample_bytes = shard.sample_bytes();
     auto images = [&](auto read) {
-        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), [](uint64_t, Bytes) { return Status(); });
+        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), stop, [](uint64_t, Bytes) { return Status(); });
     };
-    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd.get()})
-                                   : images(ContiguousReader{shard, fd.get(), "images", shard.images_offset, sample_bytes}));
+    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd})
+                                   : images(ContiguousReader{shard, fd, "images", shard.images_offset, sample_bytes}));
     // The labels of a chunk are looked at before its digest: one out of range is told as such, whoever wrote it.
     uint32_t low = 0;
     return verify(shard, "labels", shard.label_bytes, shard.label_digests,
-                  ContiguousReader{shard, fd.get(), "labels", shard.labels_offset, shard.label_bytes}, [&](uint64_t at, Bytes bytes) {
+                  ContiguousReader{shard, fd, "labels", shard.labels_offset, shard.label_bytes}, stop, [&](uint64_t at, Bytes bytes) {
                       if (shard.label_bytes == 1) {
                           for (size_t i = 0; i < bytes.size(); ++i)
                               if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
@@ -496,7 +494,7 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
     }
     std::string part = path + ".part";
     Status status = part_write(part, info, images, packed, label_bytes, compress);
-    if (status.ok()) status = part_finish(part, path);
+    if (status.ok()) status = file_rename(part, path);
     if (!status.ok()) ::unlink(part.c_str());
     return status;
 }

@@ -2,11 +2,12 @@
 // classes, mean, std, source, digests, class_names where they are known), readable by any HDF5 tool. The HDF5 library opens them and tells
 // where the bytes are; the bytes are read by datasets/reader.h.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "runtime/core/status.h"
+#include "runtime/core/fd.h"
 
 namespace gradcast {
 
@@ -32,7 +33,7 @@ struct StoredChunk {
 
 /// A shard as it lies on disk.
 struct Shard {
-    std::string path;
+    std::string path;   // for messages: what stands for it, where its name is not to be told
     DataInfo info;
     uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
     uint64_t chunk_samples = 0;                      // above 0: the images are in chunks of so many samples, and images_offset is 0
@@ -44,9 +45,10 @@ struct Shard {
     uint64_t chunk_bytes() const { return chunk_samples * sample_bytes(); }
 };
 /// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
-Status shard_open(const std::string& path, Shard* shard);
-/// Reads everything and compares digests and label range; the error names file, data set and chunk.
-Status shard_verify(const Shard& shard);
+Status shard_open(const std::string& path, Shard* shard, Fd* fd = nullptr);
+/// Reads everything and compares digests and label range; the error names file, data set and chunk.  A stop makes it end with
+/// Code::cancelled.
+Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop = nullptr);
 
 /// For readers of a shard's bytes.  sys 0: the file ended too early.  Both name file, data set and chunk.
 Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);

@@ -76,8 +76,8 @@ Source::~Source() { lzma_end(&lzma_); }
 
 Status Source::open(const std::string& path) {
     path_ = path;
-    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));   // not to wait for whoever writes into a pipe
-    if (!fd) return fail_sys(errno, "cannot open {}", path);
+    Fd fd;
+    GC_TRY(file_open(path, &fd));
     char magic[sizeof xz_magic];
     if (::pread(fd.get(), magic, sizeof magic, 0) == sizeof magic && std::memcmp(magic, xz_magic, sizeof magic) == 0) {
         if (lzma_stream_decoder(&lzma_, xz_memory_max, LZMA_CONCATENATED) != LZMA_OK) return fail(Code::data, "{}: no memory for xz", path);

@@ -63,7 +63,8 @@ void to_json(Json& json, const JobStatus& status) {
                 {"datagrams", status.datagrams},
                 {"dropped", dropped},
                 {"timeouts_us", timeouts},
-                {"memory", status.memory}};
+                {"memory", status.memory},
+                {"model", status.model}};
 }
 
 void from_json(const Json& json, JobStatus& status) {
@@ -101,6 +102,7 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "memory", status.memory);
     take_numbers(json, "timeouts_us", status.timeouts_us);
     take_numbers(json, "dropped", status.dropped);
+    take(json, "model", status.model);
 }
 
 void to_json(Json& json, const JobSummary& summary) {

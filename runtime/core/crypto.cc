@@ -90,7 +90,8 @@ bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<st
 Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys) {
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) return fail_sys(errno, "cannot read the cluster key {}", path);
-    if (info.st_mode & 077) return fail(Code::invalid, "the cluster key {} can be read by others: chmod 600 {}", path, path);
+    if (S_ISREG(info.st_mode) && info.st_mode & 077)
+        return fail(Code::invalid, "the cluster key {} can be read by others: chmod 600 {}", path, path);
     std::string text;
     GC_TRY(file_read(path, &text));
     std::vector<ClusterKey> result;

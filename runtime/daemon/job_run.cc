@@ -5,6 +5,7 @@
 
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/model_file.h"
 #include "transport/link/interface.h"
 
 namespace gradcast {
@@ -49,6 +50,7 @@ void JobRun::abort(Status why) {
     std::lock_guard lock(mutex_);
     aborted_ = true;
     ended_with(why);
+    stop_.store(true, std::memory_order_relaxed);
     changed_.notify_all();
 }
 void JobRun::close() {
@@ -64,6 +66,7 @@ void JobRun::end(const std::string& why, bool leaves) {
     std::lock_guard lock(mutex_);
     if (cancelled_.empty()) cancelled_ = why;
     leaves_ |= leaves;
+    stop_.store(true, std::memory_order_relaxed);
     if (phase_ == Phase::running && bench_) bench_->cancel();
     if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
     // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
@@ -138,6 +141,7 @@ Status JobRun::prepare() {
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes, config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
+    config.confidential = true, config.stop = &stop_;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));
 
@@ -271,6 +275,7 @@ std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, 
         JobStatus& status = detail.summary.status;
         if (status.state == JobState::preparing || status.state == JobState::running) {
             status.state = JobState::failed, status.error = "daemon restarted", status.code = Code::node_io;
+            status.model = model_kept(path);
             if (Status written = job_record_write(detail); !written.ok()) log.warn("{}", written.what);
         }
         details.push_back(std::move(detail));

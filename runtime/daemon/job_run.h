@@ -6,6 +6,7 @@
 // Whoever the other side is, waiting ends: membership follows each `open` by a start or an abort, each `ended` by a close, all within
 // deadlines.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -65,6 +66,7 @@ private:
     bool started_ = false, aborted_ = false, closed_ = false, ran_ = false;
     std::string cancelled_;   // why; empty: not
     bool leaves_ = false;
+    std::atomic<bool> stop_{false};   // cancelled or aborted: read by the worker while it prepares
     JobDetail detail_;
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here

@@ -101,7 +101,7 @@ int main_(int argc, char** argv) {
     sigset_t signals;
     sigemptyset(&signals), sigaddset(&signals, SIGTERM), sigaddset(&signals, SIGINT);
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    ::signal(SIGPIPE, SIG_IGN);
+    ::signal(SIGPIPE, SIG_IGN), ::signal(SIGXFSZ, SIG_IGN);   // a write that fails says so by itself
     Log log;
     if (status.ok()) status = serve(config, signals, log);
     if (status.ok()) return 0;

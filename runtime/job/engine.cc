@@ -43,6 +43,7 @@ public:
         if (parts_.test) evaluation_.plan(parts_, config_.self, config_.view.n(), running_.exchange->losses_tolerated());
         report_.update([this](JobStatus& status) { status.memory = parts_.compute.budget(parts_.arena); });
         GC_TRY(parts_.ready(config_, report_));
+        if (config_.self <= running_.exchange->losses_tolerated()) GC_TRY(reserve_model());
         job_protocol_ = job_protocol({config_.view, config_.self, parts_.deadline_us, parts_.kernel_set, parts_.data_digest,
                                       parts_.start_digest, &parts_.progress, running_.exchange->losses_tolerated()},
                                      report_.log());
@@ -116,7 +117,9 @@ public:
             std::lock_guard lock(host_mutex_);
             host_ = nullptr;
         }
-        if (!status.ok()) ::unlink((config_.folder + "/final.h5.part").c_str());
+        if (!status.ok() && !ended_ && trained_) rescue_model(context.step, status);
+        // What was reserved and is not needed, or has bits that are in doubt; not a model that could not be renamed.
+        if (!written_ || status.code == Code::conflict) ::unlink((model_path() + ".part").c_str());
         report_.end(status, context.step, digest_, host.now_us(), dispatch.why_lost());
         synchronous_.reset();
         return status;
@@ -183,48 +186,74 @@ private:
         GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::begin)));
         report_.begin(context.host.now_us());
         uint64_t epoch = 0;
-        double accuracy = -1;
-        while (context.step < parts_.steps && !(job_.stop_at > 0 && accuracy >= job_.stop_at)) {
+        while (context.step < parts_.steps && !(job_.stop_at > 0 && accuracy_ >= job_.stop_at)) {
             if (choice_.due(context.step)) GC_TRY(choose(context, dispatch));
             GC_TRY(algorithm_->round(context));
             choice_.record(context.record);
             record(context, dispatch);
+            trained_ = context.step == parts_.steps;
             bool boundary = false;
             for (; parts_.sampler->steps(epoch + 1) <= context.step; ++epoch) boundary = true;
             if (job_.evaluate > 0) boundary = context.step % job_.evaluate == 0;
             Status status;
-            if (parts_.test && (boundary || context.step == parts_.steps)) status = evaluate(context, epoch, &accuracy);
+            if (parts_.test && (boundary || context.step == parts_.steps)) status = evaluate(context, epoch, &accuracy_);
             report_.step_end();
             GC_TRY(status);
         }
-        return finish(context, dispatch, accuracy);
+        return finish(context, dispatch);
     }
 
     /// What the job has trained gets its file when all ranks have the same bits.
-    Status finish(Context& context, Dispatch& dispatch, double accuracy) {
-        std::span<const float> parameters = parts_.compute.net->parameters();
-        digest_ = sha256_hex(std::as_bytes(parameters));
-        const std::string path = config_.folder + "/final.h5", part = path + ".part";
+    Status finish(Context& context, Dispatch& dispatch) {
+        trained_ = true;
+        digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
         bool lowest = true;   // of those that live: it keeps the model
         for (Rank rank = 0; rank < config_.self; ++rank) lowest &= dispatch.lost(rank);
-        if (lowest) {
-            Model model{parts_.compute.net->spec(),
-                        parts_.train->info().mean,
-                        parts_.train->info().std,
-                        job_.text,
-                        digest_,
-                        parts_.kernel_set,
-                        context.step,
-                        accuracy};
-            GC_TRY(model_write(part, model, parameters, parts_.compute.optimiser->state(), parts_.compute.codec->exponents()));
-        }
+        if (lowest) GC_TRY(write_model(context.step));
         Event end = command_event(JobCommand::end);
         end.buffer = {reinterpret_cast<std::byte*>(digest_.data()), nullptr, digest_.size(), 0};
         context.host.post(on(Channel::job), end);
         GC_TRY(dispatch.wait_job(static_cast<uint64_t>(JobCommand::end)));
         ended_ = true;
-        if (lowest && ::rename(part.c_str(), path.c_str()) != 0) return fail_sys(errno, "cannot rename {}", part);
+        return lowest ? name_model() : Status{};
+    }
+
+    std::string model_path() const { return config_.folder + "/final.h5"; }
+    Model model(StepId step) const {
+        return {parts_.compute.net->spec(),
+                parts_.train->info().mean,
+                parts_.train->info().std,
+                job_.text,
+                digest_,
+                parts_.kernel_set,
+                step,
+                accuracy_};
+    }
+    /// At the ranks that may come to write it.
+    Status reserve_model() {
+        return model_reserve(model_path() + ".part", model(0), parts_.compute.net->layout().elements,
+                             parts_.compute.optimiser->state_size(), parts_.compute.codec->exponents().size());
+    }
+    Status write_model(StepId step) {
+        GC_TRY(model_write(model_path() + ".part", model(step), parts_.compute.net->parameters(), parts_.compute.optimiser->state(),
+                           parts_.compute.codec->exponents()));
+        written_ = true;
         return {};
+    }
+    Status name_model() {
+        GC_TRY(file_rename(model_path() + ".part", model_path()));
+        report_.update([this](JobStatus& status) { status.model = model_path(); });
+        return {};
+    }
+    /// Other ranks were lost, or the job was cancelled, when this rank had done all steps: its model is not lost with them.
+    void rescue_model(StepId step, Status why) {
+        const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
+        if (!good || synchronous_->outvoted()) return;
+        if (digest_.empty()) digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
+        Status status = written_ ? Status{} : write_model(step);
+        if (status.ok()) status = name_model();
+        if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_path()));
+        else report_.log().error("{}", status.what);
     }
 
     /// `auto`, between two steps.
@@ -292,7 +321,9 @@ private:
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
     std::string digest_;
-    bool ended_ = false;   // all ranks have agreed that the job is done
+    double accuracy_ = -1;                     // of the last evaluation
+    bool trained_ = false, written_ = false;   // all steps are done; the model is written
+    bool ended_ = false;                       // all ranks have agreed that the job is done
 
     std::mutex host_mutex_;   // of all below: cancel() comes from any thread
     Host* host_ = nullptr;    // while run() runs

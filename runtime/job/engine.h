@@ -1,6 +1,7 @@
 // One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5), says how
 // far it is.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,8 +25,10 @@ struct EngineConfig {
     std::string folder;              // of the job; made if missing
     uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
-    std::vector<uint32_t> cpus;   // lanes are pinned to these where given
-    uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
+    std::vector<uint32_t> cpus;                // lanes are pinned to these where given
+    uint64_t spend_us = 0;                     // simulated cost of one bucket's backward pass (the simulator)
+    bool confidential = false;                 // see DataOptions
+    const std::atomic<bool>* stop = nullptr;   // ends open() with Code::cancelled
 };
 
 class Engine {
@@ -42,8 +45,9 @@ public:
     virtual void attach(const std::function<void(uint16_t channel, Protocol*, bool datagrams)>& attach) = 0;
     virtual Buffer memory() const = 0;
     virtual Profile* profile() = 0;   // null where the job wants none
-    /// Trainer thread, once: all steps, evaluation, final.h5 (rank 0).  Returns when the job has ended at this rank.  With lanes the thread
-    /// is lane 0: it is pinned and yields to the network thread for good, and so would threads that it makes afterwards.
+    /// Trainer thread, once: all steps, evaluation, final.h5 (the lowest living rank; the others too where ranks are lost after the last
+    /// step).  Returns when the job has ended at this rank.  With lanes the thread is lane 0: it is pinned and yields to the network thread
+    /// for good, and so would threads that it makes afterwards.
     virtual Status run(Host& host) = 0;
     /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
     virtual void cancel(const std::string& why) = 0;

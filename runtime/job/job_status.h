@@ -38,6 +38,7 @@ struct JobStatus {
     std::string datagrams;                                       // how they go (Driver::datagrams_text()); "" without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
     std::string memory;                                          // Arena::budget()
+    std::string model;                                           // path of final.h5; "" at ranks that have none
 };
 
 }   // namespace gradcast

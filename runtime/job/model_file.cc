@@ -75,7 +75,7 @@ public:
         return {};
     }
     Status long_text(const char* name, std::string* value) const {
-        Hid data(H5Dopen2(file_, name, H5P_DEFAULT));
+        Hid data = data_set(name);
         if (!data) return broken(name, "is missing");
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
         GC_TRY(text_check(name, type, space));
@@ -101,7 +101,7 @@ public:
         return *value >= low && *value <= high ? Status{} : broken(name, fmt::format("is {}, outside {} .. {}", *value, low, high));
     }
     Status floats(const char* name, std::vector<float>* values) const {
-        Hid data(H5Dopen2(file_, name, H5P_DEFAULT));
+        Hid data = data_set(name);
         if (!data) return broken(name, "is missing");
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
         if (!type || !space || H5Tequal(type.get(), H5T_IEEE_F32LE) <= 0) return broken(name, "is not float32");
@@ -115,6 +115,17 @@ public:
     }
 
 private:
+    /// One that lies in this very file: a link or external storage could lead HDF5 to any other.
+    Hid data_set(const char* name) const {
+        H5L_info_t link;
+        if (H5Lget_info(file_, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return {};
+        Hid data(H5Dopen2(file_, name, H5P_DEFAULT));
+        if (!data) return {};
+        Hid creation(H5Dget_create_plist(data.get()));
+        const H5D_layout_t layout = H5Pget_layout(creation.get());
+        const bool here = layout != H5D_VIRTUAL && H5Pget_external_count(creation.get()) == 0;
+        return here ? std::move(data) : Hid();
+    }
     Status text_check(const char* name, const Hid& type, const Hid& space) const {
         if (!type || !space || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
             H5Sget_simple_extent_npoints(space.get()) != 1)
@@ -154,9 +165,9 @@ bool layers_parse(const std::string& text, NetSpec* net) {
     return !net->layers.empty();
 }
 
-Status model_load(const std::string& path, uint64_t file_bytes, Model* model, std::vector<float>* parameters) {
+Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, std::vector<float>* parameters) {
     Hdf5Lock lock;
-    Hid file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+    Hid file = hdf5_open(fd, H5F_ACC_RDONLY);
     if (!file) return fail(Code::data, "{}: not a gradcast model: {}", path, hdf5_reason());
     Reader reader(path, file.get(), file_bytes);
     std::string format, layers;
@@ -196,12 +207,38 @@ Status model_load(const std::string& path, uint64_t file_bytes, Model* model, st
 
 }   // namespace
 
+Status model_reserve(const std::string& path, const Model& model, uint64_t parameters, uint64_t optimiser, uint64_t exponents) {
+    // Beside the data sets: headers, attributes, and two texts.
+    const uint64_t bytes = 4 * (parameters + optimiser + exponents) + model.job.size() + layers_text(model.net).size() + (64 << 10) +
+                           8 * (model.mean.size() + model.std.size());
+    auto failed = [&](int error) {
+        Status status = fail_sys(error, "cannot reserve {:.1f} MB for the model in {}", static_cast<double>(bytes) / 1e6,
+                                 path.substr(0, path.rfind('/')));
+        ::unlink(path.c_str());
+        return status;
+    };
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+        if (!file || !file.close()) return failed(errno);
+    }
+    // HDF5 writes into it and cuts off what is left when it closes the file.
+    Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!fd) return failed(errno);
+    const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+    return error == 0 ? Status{} : failed(error);
+}
+
 Status model_write(const std::string& path, const Model& model, std::span<const float> parameters, std::span<const float> optimiser,
                    std::span<const int32_t> exponents) {
     Status status;
     {
         Hdf5Lock lock;
-        Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+        Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        if (!file || H5Aexists(file.get(), "format") != 0) {   // not what model_reserve() has made
+            file.close();
+            file = Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+        }
         const hid_t h = file.get();
         const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
                        classes = model.net.classes;
@@ -226,15 +263,27 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
     return status;
 }
 
+std::string model_kept(const std::string& folder) {
+    const std::string path = folder + "/final.h5", part = path + ".part";
+    if (::access(path.c_str(), F_OK) == 0) return path;
+    if (::access(part.c_str(), F_OK) != 0) return {};
+    Model model;
+    std::vector<float> parameters;
+    if (model_read(part, &model, &parameters).ok() && file_rename(part, path).ok()) return path;
+    ::unlink(part.c_str());
+    return {};
+}
+
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters) {
-    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));   // not to wait for whoever writes into a pipe
+    Fd fd;
+    uint64_t file_bytes = 0;
     struct stat info;
-    if (!fd || ::fstat(fd.get(), &info) != 0) return fail_sys(errno, "cannot open the model {}", path);
-    if (S_ISDIR(info.st_mode)) return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
-    if (!S_ISREG(info.st_mode)) return fail(Code::data, "{}: not a gradcast model: not a file", path);
+    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+        return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
+    GC_TRY(file_open(path, &fd, &file_bytes));
     Model read;
     std::vector<float> values;
-    GC_TRY(model_load(path, static_cast<uint64_t>(info.st_size), &read, &values));
+    GC_TRY(model_load(path, fd.get(), file_bytes, &read, &values));
     std::string digest = sha256_hex(std::as_bytes(std::span(values)));
     if (digest != read.digest) return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
     std::vector<Layer> layers;

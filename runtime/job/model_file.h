@@ -20,9 +20,14 @@ struct Model {
     double accuracy = -1;
 };
 
-/// Writes `path` itself; the caller renames.  Error: names the file.  Nothing is left behind then.
+/// Makes `path`, with room on the disk for all that model_write() will put there.  Error: names the size and the folder.
+Status model_reserve(const std::string& path, const Model& model, uint64_t parameters, uint64_t optimiser, uint64_t exponents);
+/// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file.  Nothing is left behind then.
 Status model_write(const std::string& path, const Model& model, std::span<const float> parameters, std::span<const float> optimiser,
                    std::span<const int32_t> exponents);
+/// final.h5 in the folder of a job that does not run any more, also where it was ended before the model got that name.  Empty: there is
+/// none, and no room is reserved for it any more.
+std::string model_kept(const std::string& folder);
 /// Errors name the file and the thing: not a model, damaged.  The parameters are as many as the net's layers have.
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters);
 

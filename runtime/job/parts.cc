@@ -18,16 +18,23 @@
 namespace gradcast {
 namespace {
 
+Status stopped(const EngineConfig& config) {
+    const bool stop = config.stop && config.stop->load(std::memory_order_relaxed);
+    return stop ? fail(Code::cancelled, "stopped while the job is prepared") : Status{};
+}
+
 /// Keeps the whole gradient of the probe block.
 struct ProbeSink final : GradientSink {
-    ProbeSink(const Layout& l, std::vector<float>& g) : layout(l), gradient(g) {}
+    ProbeSink(const Layout& l, std::vector<float>& g, const EngineConfig& c) : layout(l), gradient(g), config(c) {}
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
+        GC_TRY(stopped(config));
         std::memcpy(gradient.data() + layout.buckets[bucket].offset, from.host, from.bytes);
         return {};
     }
     void loss(uint32_t, BlockId, double) override {}
     const Layout& layout;
     std::vector<float>& gradient;
+    const EngineConfig& config;
 };
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
@@ -48,15 +55,17 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
 }
 
-Status JobParts::open_data(const JobConfig& job) {
-    GC_TRY(data_open(job.train, &train, job.classes));
+Status JobParts::open_data(const EngineConfig& config) {
+    const JobConfig& job = config.job;
+    const DataOptions options{.classes = job.classes, .confidential = config.confidential, .stop = config.stop};
+    GC_TRY(data_open(job.train, &train, options));
     if (job.stop_at > 0 && train->info().target_scale > 0)
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
-    GC_TRY(data_verify(*train));
+    GC_TRY(data_verify(*train, config.stop));
     data_digest = train->digest();
     if (job.test.empty()) return {};
-    GC_TRY(data_open(job.test, &test, job.classes));
-    GC_TRY(data_verify(*test));
+    GC_TRY(data_open(job.test, &test, options));
+    GC_TRY(data_verify(*test, config.stop));
     const DataInfo &a = train->info(), &b = test->info();
     if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
         return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job.test, b.C, b.H,
@@ -72,7 +81,7 @@ Status JobParts::open_data(const JobConfig& job) {
 Status JobParts::plan(const EngineConfig& config, Report& report) {
     const JobConfig& job = config.job;
     deadline_us = job.deadline_us;
-    GC_TRY(open_data(job));
+    GC_TRY(open_data(config));
     const DataInfo& info = train->info();
     if (config.self >= config.view.n() || config.view.n() > ranks_max)
         return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config.self, config.view.n());
@@ -131,8 +140,10 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
 }
 
 Status JobParts::ready(const EngineConfig& config, Report& report) {
+    GC_TRY(stopped(config));
     GC_TRY(compute.ready(arena));
     GC_TRY(start(config.job, report.log()));
+    GC_TRY(stopped(config));
     GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
     lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
                [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); });
@@ -159,7 +170,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
     GC_TRY(train->read(indices, images.data(), labels.data()));
     Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
     std::vector<float> gradient(compute.net->layout().elements);
-    ProbeSink sink(compute.net->layout(), gradient);
+    ProbeSink sink(compute.net->layout(), gradient, config);
     uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples, sink));
     uint64_t block_us = clock_us() - begin_us;

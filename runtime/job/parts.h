@@ -46,7 +46,7 @@ struct JobParts {
     std::string start_digest;   // of the file that parameters begin from; empty: the seed's
 
 private:
-    Status open_data(const JobConfig& job);
+    Status open_data(const EngineConfig& config);
     Status start(const JobConfig& job, const Log& log);
     Status probe(const EngineConfig& config, Report& report);
 };

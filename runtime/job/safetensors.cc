@@ -62,12 +62,8 @@ public:
         std::vector<Layer> layers;
         GC_TRY(layers_check(net_, &layers));
         tensors_ = net_tensors(layers);
-        // Not to wait for whoever writes into a pipe.
-        fd_ = Fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-        struct stat info;
-        if (!fd_ || ::fstat(fd_.get(), &info) != 0) return fail_sys(errno, "cannot start from {}", path_);
-        if (!S_ISREG(info.st_mode)) return wrong("it is not a file");
-        const auto size = static_cast<uint64_t>(info.st_size);
+        uint64_t size;
+        if (Status status = file_open(path_, &fd_, &size); !status.ok()) return fail(status.code, "cannot start: {}", status.what);
         Le64 length;
         if (size < sizeof length) return wrong(fmt::format("its {} bytes are too few for a header", size));
         GC_TRY(bytes(&length, sizeof length));

@@ -12,7 +12,6 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/fd.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/rng.h"
@@ -154,13 +153,6 @@ TEST(Lanes, WorkSideBySideWithTheCaller) {
             EXPECT_EQ(begun, 3u);   // each of the three waits for the others
         });
     }
-}
-
-TEST(File, WithoutAnEndIsNotReadForEver) {
-    std::string text = "as it was";
-    Status status = file_read("/dev/zero", &text);
-    EXPECT_STREQ(status.what, "cannot read /dev/zero: it has more than 64 MiB");
-    EXPECT_EQ(text, "as it was");
 }
 
 TEST(Nearest, FindsTheSlipOfTheFinger) {

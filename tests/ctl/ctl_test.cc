@@ -1,5 +1,6 @@
 // The real gradcastctl, as a person or a script calls it: exit codes, texts, JSON.  Daemons are faked where the subject is the client.
 #include <gtest/gtest.h>
+#include <httplib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -510,7 +511,7 @@ TEST_F(CtlData, EvaluateNamesWhatIsNotAModel) {
     ASSERT_EQ(::mkfifo((folder + "/pipe.h5").c_str(), 0600), 0);
     outcome = run("evaluate pipe.h5 --data test.h5");
     EXPECT_EQ(outcome.exit, 1);
-    EXPECT_TRUE(outcome.says("pipe.h5: not a gradcast model: not a file")) << outcome.err;
+    EXPECT_TRUE(outcome.says("pipe.h5: it is a pipe, not a file")) << outcome.err;
     outcome = run("evaluate train.h5 --data 'nothing*.h5'");
     EXPECT_EQ(outcome.exit, 1);
 }
@@ -801,6 +802,7 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     Outcome outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("node-2")) << outcome.err;
+    EXPECT_NE(outcome.out.find("no model: the job ended before its last step was done\n"), std::string::npos) << outcome.out;
     expect_nothing_left();
 }
 
@@ -823,6 +825,42 @@ TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
     EXPECT_NE(outcome.out.find("\ndigest "), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
     expect_nothing_left();
+}
+
+TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
+    import();
+    idx("t10k", 40'000);   // the last evaluation takes long enough to be seen
+    ASSERT_EQ(run("import idx --from . --out more").exit, 0);
+    std::string job = good_job;
+    write("job.toml", job.replace(job.find("test.h5"), 7, "more/test.h5"));
+    for (const auto& [name, other] : {std::pair{"node-1", "node-2"}, {"node-2", "node-1"}}) {
+        fs::remove_all(folder + "/kept");
+        const pid_t pid = start("run job.toml --local 2 --keep kept");
+        bool trained = false;
+        for (uint64_t end = clock_us() + 60'000'000; !trained && clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+            std::vector<std::string> sockets;
+            if (!file_glob(folder + "/gradcast-*/" + other + "/control.sock", &sockets).ok()) continue;
+            httplib::Client client(sockets[0]);
+            client.set_address_family(AF_UNIX);
+            const httplib::Result result = client.Get("/v1/jobs");
+            const Json jobs = result ? Json::parse(result->body, nullptr, false)["jobs"] : Json();
+            trained = jobs.size() == 1 && jobs[0]["status"]["steps"] == 6 && jobs[0]["status"]["step"] == 6;
+        }
+        EXPECT_TRUE(trained) << read("err");
+        const pid_t victim = daemon_of(name);
+        ASSERT_GT(victim, 0);
+        ::kill(victim, SIGKILL);
+        const Outcome outcome = wait(pid, 60);
+        EXPECT_EQ(outcome.exit, 1);
+        EXPECT_TRUE(outcome.says(name)) << outcome.err;
+        EXPECT_NE(outcome.out.find("model kept/final.h5\n"), std::string::npos) << outcome.out << outcome.err;
+        Model model;
+        std::vector<float> parameters;
+        const Status status = model_read(folder + "/kept/final.h5", &model, &parameters);
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(model.step, 6u);
+        expect_nothing_left();
+    }
 }
 
 TEST_F(SystemLocal, AMissingDataSetEndsTheRun) {

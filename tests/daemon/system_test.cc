@@ -4,9 +4,14 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
+#include <regex>
+
 #include "tests/daemon/processes.h"
 
+#include "datasets/hdf5.h"
 #include "datasets/shard.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/isa.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {
@@ -56,6 +61,9 @@ TEST(SystemDaemon, SaysWhatIsWrongAndEnds) {
     ::chmod(key.c_str(), 0644);
     cluster.configure(a, "key = \"" + key + "\"\n");
     EXPECT_TRUE(has(cluster.refusal(a), "can be read by others: chmod 600 " + key)) << a.process->output();
+    ASSERT_EQ(::mkfifo((a.folder + "/pipe").c_str(), 0600), 0);
+    cluster.configure(a, "key = \"pipe\"\n");
+    EXPECT_TRUE(has(cluster.refusal(a), "cannot open " + a.folder + "/pipe: it is a pipe, not a file")) << a.process->output();
     cluster.configure(a, "key = \"none\"\n");
     EXPECT_TRUE(has(cluster.refusal(a), "cannot read the cluster key " + a.folder + "/none: No such file")) << a.process->output();
     cluster.configure(a, "state = \"/proc/state\"\n");
@@ -370,6 +378,85 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     EXPECT_EQ(listed(), failed);
     cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
     EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
+}
+
+/// What a submitted job ends with, whether it is said at once or later.
+std::string error_of(Node& node, const std::string& text) {
+    const Json json = node.submit(text);
+    return json.contains("id") ? node.ended(json.value("id", "")).error : json.value("error", "");
+}
+
+TEST(SystemDaemon, WhatIsNotAFileBlocksNoJob) {
+    Cluster cluster(1);
+    const std::string data = make_data(cluster.folder + "/data.h5"), pipe = cluster.folder + "/pipe";
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0666), 0);
+    ASSERT_EQ(::mkfifo((pipe + ".toml").c_str(), 0666), 0);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    for (const std::string& text : {job_text(pipe, 5), job_text(pipe + ".toml", 5), job_text("/dev/zero", 5),
+                                    std::regex_replace(job_text(data, 5), std::regex("\\[net\\]"), "[net]\nstart = \"" + pipe + "\"")}) {
+        const std::string error = error_of(cluster[0], text);
+        EXPECT_TRUE(has(error, ", not a file")) << error << "\n" << text;
+    }
+    const std::string error = error_of(cluster[0], job_text(cluster.folder + "/pip*", 5));
+    EXPECT_TRUE(has(error, "/pip*: no file matches, or one that does is not a gradcast shard")) << error;
+}
+
+/// A shard of 64 GiB of zeros, nearly none of which is on the disk, and with their digests: it takes minutes to verify.
+void make_long_data(const std::string& path) {
+    constexpr hsize_t count = 65536, side = 1024, digests = 512, each = count / digests;
+    const std::vector<std::byte> zeros(each * side * side);
+    const std::string labels = sha256_hex(std::span(zeros).first(each)), images = sha256_hex(zeros);
+    Hdf5Lock lock;
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), scalar(H5Screate(H5S_SCALAR)), word(H5Tcopy(H5T_C_S1)), hex(H5Tcopy(H5T_C_S1));
+    H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+    Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+    auto put = [&](hid_t object, const char* name, hid_t type, hid_t space, const void* value) {
+        Hid attribute(H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT));
+        ASSERT_GE(H5Awrite(attribute.get(), type, value), 0) << name;
+    };
+    const uint64_t version = 1, classes = 10, digest_samples = each;
+    const float mean = 0.5f, std = 0.5f;
+    H5Tset_size(word.get(), 14);
+    H5Tset_size(hex.get(), 64);
+    const hsize_t once = 1;
+    Hid list(H5Screate_simple(1, &digests, nullptr)), single(H5Screate_simple(1, &once, nullptr));
+    put(file.get(), "format", word.get(), scalar.get(), "gradcast shard");
+    put(file.get(), "source", word.get(), scalar.get(), "made by a test");
+    put(file.get(), "version", H5T_NATIVE_UINT64, scalar.get(), &version);
+    put(file.get(), "classes", H5T_NATIVE_UINT64, scalar.get(), &classes);
+    put(file.get(), "digest_samples", H5T_NATIVE_UINT64, scalar.get(), &digest_samples);
+    put(file.get(), "mean", H5T_NATIVE_FLOAT, single.get(), &mean);
+    put(file.get(), "std", H5T_NATIVE_FLOAT, single.get(), &std);
+    const hsize_t dims[] = {count, 1, side, side};
+    for (const auto& [name, rank, digest] : {std::tuple{"images", 4, &images}, {"labels", 1, &labels}}) {
+        Hid space(H5Screate_simple(rank, dims, nullptr));
+        Hid data(H5Dcreate2(file.get(), name, H5T_STD_U8LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+        std::string all;
+        for (hsize_t i = 0; i < digests; ++i) all += *digest;
+        put(data.get(), "sha256", hex.get(), list.get(), all.data());
+    }
+}
+
+TEST(SystemDaemon, CancelEndsPreparing) {
+    Cluster cluster(1);
+    Node& a = cluster[0];
+    ASSERT_NO_FATAL_FAILURE(make_long_data(cluster.folder + "/long.h5"));
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const std::string text = job_text(cluster.folder + "/long.h5", 5);
+    std::thread submission([&] { a.submit(text); });
+    Json jobs;
+    EXPECT_TRUE(eventually([&] {
+        jobs = a.get("/v1/jobs")["jobs"];
+        return jobs.size() == 1;
+    }));
+    const std::string id = jobs.at(0).value("id", "");
+    EXPECT_EQ(a.job(id)["status"].value("state", ""), "preparing");
+    a.post("/v1/jobs/" + id + "/cancel", Json::object());
+    // Written when its worker has ended.
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(a.folder + "/state/jobs/" + id + "/job.json"); }, 10'000'000))
+        << a.process->output();
+    EXPECT_EQ(a.ended(id).state, JobState::cancelled);
+    submission.join();
 }
 
 TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {

@@ -118,7 +118,7 @@ TEST_F(Chunks, AnyBoundOnMemory) {
     ASSERT_TRUE(write(folder.file("a.h5"), info, 6).ok());
     for (uint64_t bound : {uint64_t{1}, uint64_t{200'000}, uint64_t{1'200'000}, uint64_t{1} << 30}) {
         std::unique_ptr<DataSet> data;
-        ASSERT_TRUE(data_open(folder.file("a.h5"), &data, 0, bound).ok());
+        ASSERT_TRUE(data_open(folder.file("a.h5"), &data, {.inflated_max = bound}).ok());
         std::thread threads[3];
         for (uint64_t t = 0; t < 3; ++t) threads[t] = std::thread([&, t] { expect_samples(*data, shuffled(info.count, t)); });
         for (auto& thread : threads) thread.join();
@@ -130,7 +130,7 @@ TEST_F(Chunks, WhatFitsIsReadOnce) {
     ASSERT_TRUE(write(folder.file("a.h5"), info, 6).ok());
     std::unique_ptr<DataSet> all, some;
     ASSERT_TRUE(data_open(folder.file("a.h5"), &all).ok());
-    ASSERT_TRUE(data_open(folder.file("a.h5"), &some, 0, 500'000).ok());
+    ASSERT_TRUE(data_open(folder.file("a.h5"), &some, {.inflated_max = 500'000}).ok());
     expect_samples(*all, shuffled(info.count));
     expect_samples(*some, shuffled(info.count));
     std::filesystem::resize_file(folder.file("a.h5"), 0);

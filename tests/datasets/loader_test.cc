@@ -44,7 +44,7 @@ protected:
     void SetUp() override {
         for (uint64_t i = 0; i < 3; ++i)
             ASSERT_TRUE(write_shard(folder.file(fmt::format("s{}.h5", i)), info_of(101, 2, 5, 7, 10), i * 101, GetParam().compress).ok());
-        ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, 0, GetParam().inflated_max).ok());
+        ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, {.inflated_max = GetParam().inflated_max}).ok());
     }
     /// Arena and loader over `data`.
     struct Made {
@@ -151,7 +151,7 @@ TEST_P(LoaderTest, BlocksLargerThanTheRing) {
 
 // With the first classes alone, blocks are made of the samples that stay.
 TEST_P(LoaderTest, FirstClasses) {
-    ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, 4).ok());
+    ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, {.classes = 4}).ok());
     std::vector<uint64_t> kept;
     for (uint64_t i = 0; i < 303; ++i)
         if (label_of(i, 10) < 4) kept.push_back(i);

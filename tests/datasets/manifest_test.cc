@@ -39,7 +39,7 @@ TEST_F(ManifestTest, ShardsAreOneDataSetInItsOrder) {
     EXPECT_EQ(data->digest(), digest);
     EXPECT_TRUE(data_verify(*data).ok());
     // It is that of the shards, also where a job takes their first classes alone, and that of a pattern that gives the same.
-    EXPECT_TRUE(data_open(path, &data, 3).ok());
+    EXPECT_TRUE(data_open(path, &data, {.classes = 3}).ok());
     std::unique_ptr<DataSet> same;
     ASSERT_TRUE(open("shards = [\"a1.h5\", \"a2.h5\"]").ok());
     ASSERT_TRUE(data_open(folder.file("a?.h5"), &same).ok());

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -170,6 +171,76 @@ TEST_F(BrokenShard, NotHdf5) {
     }
     std::unique_ptr<DataSet> data;
     expect_error(data_open(folder.file("x*.h5"), &data), {"no file matches", "x*.h5"});
+}
+
+TEST_F(BrokenShard, APipeIsNotWaitedFor) {
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    expect_error(open(), {"bad.h5", "a pipe, not a file"});
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(folder.file("b*.h5"), &data), {"bad.h5", "a pipe, not a file"});
+}
+
+// Who names files by a wildcard learns nothing of them, not even whether there are any.
+TEST(Confidential, AWildcardTellsNothingOfTheFilesItFinds) {
+    TestFolder folder;
+    std::filesystem::create_directory(folder.file("sub"));
+    for (uint32_t i : {1u, 2u})
+        ASSERT_TRUE(write_shard(folder.file(fmt::format("good-name{}.h5", i)), info_of(20, 1, 6, 6, 10), 20 * i).ok());
+    write_file(folder.file("secret-name"), "no shard");
+    write_file(folder.file("secret-cut.h5"), read_file(folder.file("good-name1.h5")).substr(0, 3000));
+    ASSERT_EQ(::mkfifo(folder.file("secret-pipe").c_str(), 0600), 0);
+    const DataOptions confidential{.confidential = true};
+    std::unique_ptr<DataSet> data;
+    auto error = [&](const std::string& pattern) {
+        const std::string what = data_open(folder.file(pattern), &data, confidential).what;
+        EXPECT_EQ(what.find("secret-name"), what.npos) << what;
+        EXPECT_EQ(what.find("secret-cut"), what.npos) << what;
+        EXPECT_EQ(what.find("secret-pipe"), what.npos) << what;
+        std::string masked = what;
+        for (size_t at; (at = masked.find(folder.file(pattern))) != masked.npos;)
+            masked.replace(at, folder.file(pattern).size(), "PATTERN");
+        return masked;
+    };
+    const std::string absent = error("none*");
+    EXPECT_EQ(absent, "PATTERN: no file matches, or one that does is not a gradcast shard: gradcastctl data inspect 'PATTERN' says more");
+    for (const char* pattern : {"secret-n*", "secret-c*", "secret-p*", "*", "s*", "*-name*", "[g]ood-name?.h5*x"})
+        EXPECT_EQ(error(pattern), absent) << pattern;
+    // As in a manifest.
+    for (const char* entry : {"none*", "secret-n*", "secret-c*"}) {
+        write_file(folder.file("all.toml"), fmt::format("shards = [\n\"{}\"]", entry));
+        const std::string what = data_open(folder.file("all.toml"), &data, confidential).what;
+        EXPECT_EQ(
+            what,
+            fmt::format(
+                "{0}: line 2: {1}: no file matches, or one that does is not a gradcast shard: gradcastctl data inspect '{1}' says more",
+                folder.file("all.toml"), folder.file(entry)));
+    }
+    // What is named is named, and of shards it is told which of those that match.
+    expect_error(data_open(folder.file("secret-cut.h5"), &data, confidential), {"secret-cut.h5", "truncated"});
+    ASSERT_TRUE(data_open(folder.file("good-*.h5"), &data, confidential).ok());
+    EXPECT_TRUE(data_verify(*data).ok());
+    Shard second;
+    ASSERT_TRUE(shard_open(folder.file("good-name2.h5"), &second).ok());
+    std::string bytes = read_file(second.path);
+    bytes[second.images_offset] ^= 1;
+    write_file(second.path, bytes);
+    ASSERT_TRUE(data_open(folder.file("good-*.h5"), &data, confidential).ok());
+    const std::string damaged = data_verify(*data).what;
+    EXPECT_EQ(damaged.find(folder.file("good-*.h5") + " (file 2): data set images, chunk 0"), 0u) << damaged;
+    EXPECT_EQ(damaged.find("good-name"), damaged.npos) << damaged;
+}
+
+TEST(Stop, EndsOpeningAndVerifying) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(20, 1, 6, 6, 10)).ok());
+    std::atomic<bool> stop = true;
+    std::unique_ptr<DataSet> data;
+    EXPECT_EQ(data_open(folder.file("a.h5"), &data, {.stop = &stop}).code, Code::cancelled);
+    ASSERT_TRUE(data_open(folder.file("a.h5"), &data).ok());
+    EXPECT_EQ(data_verify(*data, &stop).code, Code::cancelled);
+    stop = false;
+    EXPECT_TRUE(data_verify(*data, &stop).ok());
 }
 
 TEST_F(BrokenShard, AnotherHdf5File) {
@@ -424,7 +495,7 @@ TEST(DataSet, KeepsTheFirstClasses) {
         for (uint64_t i = 0; i < 340; ++i)
             if (classes == 0 || label_of(i, 10) < static_cast<int32_t>(classes)) wanted.push_back(i);
         std::unique_ptr<DataSet> data;
-        Status status = data_open(folder.file("?.h5"), &data, classes);
+        Status status = data_open(folder.file("?.h5"), &data, {.classes = classes});
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(data->info().classes, classes ? classes : 10);
         ASSERT_EQ(data->info().count, wanted.size());
@@ -446,11 +517,11 @@ TEST(DataSet, ClassesThatAreNotThere) {
     TestFolder folder;
     ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(40, 1, 6, 6, 10), 0).ok());
     std::unique_ptr<DataSet> data;
-    expect_error(data_open(folder.file("a.h5"), &data, 11), {"classes = 11", "the 10 of", "a.h5"});
+    expect_error(data_open(folder.file("a.h5"), &data, {.classes = 11}), {"classes = 11", "the 10 of", "a.h5"});
     DataInfo info = info_of(2, 1, 6, 6, 10);
     std::vector<uint8_t> images(2 * 36);
     ASSERT_TRUE(shard_write(folder.file("b.h5"), info, images.data(), std::vector<int32_t>{5, 6}.data()).ok());
-    expect_error(data_open(folder.file("b.h5"), &data, 5), {"b.h5", "no sample of the first 5 classes"});
+    expect_error(data_open(folder.file("b.h5"), &data, {.classes = 5}), {"b.h5", "no sample of the first 5 classes"});
 }
 
 TEST(DataSet, DigestTellsDataApart) {

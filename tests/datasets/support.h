@@ -57,6 +57,12 @@ inline void expect_sample(uint64_t sample, const uint8_t* image, uint64_t sample
     ASSERT_EQ(label, label_of(sample, classes)) << "sample " << sample;
 }
 
+inline Status shard_verify(const Shard& shard) {
+    Fd fd;
+    GC_TRY(file_open(shard.path, &fd));
+    return shard_verify(shard, fd.get());
+}
+
 inline std::string read_file(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};

@@ -161,7 +161,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         GC_ASSERT(fd && ::write(fd.get(), image.data(), image.size()) == static_cast<ssize_t>(image.size()));
     }
     Shard shard;
-    if (Status status = shard_open(path, &shard); status.ok()) {
+    Fd fd;
+    if (Status status = shard_open(path, &shard, &fd); status.ok()) {
         fuzz_reaches(shard.chunk_samples > 0);
         GC_ASSERT(shard.info.count > 0 && shard.info.C > 0 && shard.info.mean.size() == shard.info.C &&
                   shard.info.std.size() == shard.info.C);
@@ -169,7 +170,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         GC_ASSERT(shard.chunk_samples > 0 ||
                   shard.images_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
         GC_ASSERT(shard.labels_offset + shard.info.count * shard.label_bytes <= image.size());
-        (void)shard_verify(shard).ok();
+        (void)shard_verify(shard, fd.get()).ok();
         std::unique_ptr<DataSet> all;
         if (data_open(path, &all).ok()) {
             uint64_t last = all->info().count - 1;

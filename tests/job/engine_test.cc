@@ -3,6 +3,8 @@
 #include "runtime/job/model_evaluate.h"
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
+#include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/safetensors.h"
 #include "transport/code/kernels.h"
@@ -218,6 +221,157 @@ TEST(ModelFile, SaysWhyItCannotBeWritten) {
     // And the library is as good as before, also at exit.
     EXPECT_TRUE(model_write(path, model, parameters, {}, {}).ok());
     std::filesystem::remove(path);
+}
+
+/// A disk of few bytes at `path`: a tmpfs, which only root may mount.
+struct SmallDisk {
+    SmallDisk(const std::string& path, const char* size) : path_(path) {
+        std::filesystem::create_directories(path);
+        mounted = ::mount("tmpfs", path.c_str(), "tmpfs", 0, fmt::format("size={}", size).c_str()) == 0;
+    }
+    ~SmallDisk() {
+        if (mounted) ::umount2(path_.c_str(), MNT_DETACH);
+    }
+    /// Writes until nothing more fits.
+    void fill() const {
+        Fd fd(::open((path_ + "/rest").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+        const std::string page(4096, 'x');
+        while (::write(fd.get(), page.data(), page.size()) > 0) {}
+        EXPECT_EQ(errno, ENOSPC);
+    }
+    bool mounted = false;
+
+private:
+    const std::string path_;
+};
+
+TEST_F(EngineTest, AModelThatDoesNotFitTheDiskIsRefusedBeforeTheFirstStep) {
+    EngineConfig c = config(job_text());
+    c.folder = folder_ + "/disk/job";
+    SmallDisk disk(folder_ + "/disk", "64k");
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    if (!disk.mounted) {
+        rlimit small = before;
+        small.rlim_cur = 50'000;
+        ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    }
+    std::unique_ptr<Engine> engine;
+    Status status = Engine::open(c, Log(), &engine);
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_EQ(status.what, fmt::format("cannot reserve 0.1 MB for the model in {}: {}", c.folder,
+                                       disk.mounted ? "No space left on device" : "File too large"));
+    EXPECT_FALSE(std::filesystem::exists(c.folder + "/final.h5.part"));
+}
+
+TEST_F(EngineTest, ADiskThatFillsUpWhileTrainingLosesNoModel) {
+    SmallDisk disk(folder_ + "/disk", "1m");
+    if (!disk.mounted) GTEST_SKIP() << "no tmpfs: " << std::strerror(errno) << " (needs root)";
+    JobStatus undisturbed, status;
+    ASSERT_TRUE(run_one(job_text(), 1, &undisturbed).ok());
+    EngineConfig c = config(job_text());
+    c.folder = folder_ + "/disk/job";
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    disk.fill();
+    OneRank host;
+    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
+    Status result = engine->run(host);
+    ASSERT_TRUE(result.ok()) << result.what;
+    status = engine->status();
+    EXPECT_EQ(status.digest, undisturbed.digest);
+    EXPECT_EQ(status.model, c.folder + "/final.h5");
+    Model model;
+    std::vector<float> parameters;
+    result = model_read(status.model, &model, &parameters);
+    EXPECT_TRUE(result.ok()) << result.what;
+    EXPECT_EQ(model.digest, undisturbed.digest);
+    EXPECT_LT(std::filesystem::file_size(status.model), 60'000u);   // what was not needed of the room is given back
+}
+
+// Tells when its rank comes to the last barrier, and never says so to the others: it is dead by then.
+struct DiesAtTheEnd : Protocol {
+    DiesAtTheEnd(Protocol* protocol, Simulator& simulator, Rank rank) : inner(*protocol), sim(simulator), self(rank) {}
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events)
+            if (event.kind == Event::Kind::command && event.command == static_cast<uint32_t>(JobCommand::end))
+                return sim.kill(self, actions.now_us);
+        inner.on(events, actions);
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner.land(packet, bytes, place); }
+    Protocol& inner;
+    Simulator& sim;
+    const Rank self;
+};
+
+TEST_F(EngineTest, ADeathAtTheLastBarrierLosesNoModel) {
+    JobStatus undisturbed;
+    ASSERT_TRUE(run_one(job_text(), 1, &undisturbed).ok());
+    constexpr uint32_t n = 3;
+    for (Rank victim = 0; victim < n; ++victim) {
+        auto simulator = Simulator::create({.ranks = n});
+        std::vector<std::unique_ptr<Engine>> engines(n);
+        std::vector<std::string> folders;
+        std::unique_ptr<DiesAtTheEnd> dies;
+        for (Rank rank = 0; rank < n; ++rank) {
+            EngineConfig c = config(job_text(), n, rank);
+            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            folders.push_back(c.folder);
+            ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
+            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
+                if (rank == victim && channel == static_cast<uint16_t>(Channel::job))
+                    dies = std::make_unique<DiesAtTheEnd>(protocol, *simulator, rank), protocol = dies.get();
+                simulator->attach(rank, channel, protocol);
+            });
+            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+        }
+        EXPECT_FALSE(simulator->run().ok());
+        for (Rank rank = 0; rank < n; ++rank) {
+            if (rank == victim) continue;
+            const JobStatus status = engines[rank]->status();
+            Model model;
+            std::vector<float> parameters;
+            EXPECT_EQ(status.state, JobState::failed);
+            EXPECT_NE(status.error.find(fmt::format("rank {} ", victim)), std::string::npos) << status.error;
+            EXPECT_EQ(status.model, folders[rank] + "/final.h5");
+            EXPECT_EQ(status.warnings,
+                      std::vector{fmt::format("the model of the last step is in {}; not every rank has confirmed it", status.model)});
+            Status read = model_read(folders[rank] + "/final.h5", &model, &parameters);
+            EXPECT_TRUE(read.ok()) << read.what;
+            EXPECT_EQ(model.digest, undisturbed.digest);
+            EXPECT_FALSE(std::filesystem::exists(folders[rank] + "/final.h5.part"));
+        }
+        simulator.reset();
+    }
+}
+
+TEST_F(EngineTest, RoomThatIsNotNeededIsGivenBack) {
+    EngineConfig c = config(job_text());
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    EXPECT_TRUE(std::filesystem::exists(c.folder + "/final.h5.part"));
+    EXPECT_EQ(model_kept(c.folder), "");   // after the death of its daemon: it holds no model
+    EXPECT_FALSE(std::filesystem::exists(c.folder + "/final.h5.part"));
+    JobStatus status;
+    std::string path;
+    ASSERT_TRUE(run_one(job_text(), 1, &status, &path).ok());
+    std::filesystem::rename(path, path + ".part");   // its daemon was ended before the last barrier was through
+    EXPECT_EQ(model_kept(path.substr(0, path.rfind('/'))), path);
+    EXPECT_TRUE(std::filesystem::exists(path));
+    EXPECT_EQ(run_one(replaced(job_text(), "lr = 0.05", "lr = 1e30"), 1, &status, &path).code, Code::diverged);
+    EXPECT_FALSE(std::filesystem::exists(path) || std::filesystem::exists(path + ".part"));
+    EXPECT_EQ(status.model, "");
+}
+
+TEST_F(EngineTest, AStopEndsItsOpening) {
+    EngineConfig c = config(job_text());
+    std::atomic<bool> stop = true;
+    c.stop = &stop;
+    std::unique_ptr<Engine> engine;
+    EXPECT_EQ(Engine::open(c, Log(), &engine).code, Code::cancelled);
+    EXPECT_FALSE(engine);
 }
 
 TEST_F(EngineTest, ADeadlineBelowEightBlocksIsRaised) {
@@ -464,7 +618,7 @@ TEST_F(EngineTest, StartsFromSavedParameters) {
     Status result = run_one(replaced(from(job_text(), start), "outputs = 16", "outputs = 17"), 1, &status);
     EXPECT_EQ(std::string(result.what), "cannot start from " + start + ": tensor fc1.weight: its shape is [16,64], the net's is [17,64]");
     result = run_one(from(job_text(), "none.safetensors"), 1, &status);
-    EXPECT_EQ(std::string(result.what), "cannot start from " + folder_ + "/none.safetensors: No such file or directory");
+    EXPECT_EQ(std::string(result.what), "cannot start: cannot open " + folder_ + "/none.safetensors: No such file or directory");
 }
 
 TEST_F(EngineTest, BrokenModelsAreNamed) {

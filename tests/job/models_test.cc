@@ -214,8 +214,8 @@ TEST_F(SafetensorsFrom, TakesWhatPyTorchWrites) {
 TEST_F(SafetensorsFrom, NamesWhatIsWrongWithAFile) {
     std::vector<float> none(data_bytes / 4);
     std::string digest;
-    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest), {"cannot start from", "absent: No such file"});
-    expect_error(safetensors_read(folder.path.string(), spec, none, &digest), {"is not a file"});
+    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest), {"cannot start", "absent: No such file"});
+    expect_error(safetensors_read(folder.path.string(), spec, none, &digest), {"a folder, not a file"});
     expect_refused("", {"0 bytes are too few"});
     expect_refused("1234567", {"7 bytes are too few"});
     const std::string good = file_of(header().dump(), data_bytes);

@@ -61,11 +61,7 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
 /// All of them as one data set; `name` is for messages.
 static Status shards_open(const std::vector<std::string>& patterns, const std::string& name, std::unique_ptr<DataSet>* data) {
     Manifest manifest;
-    for (const std::string& pattern : patterns) {
-        std::vector<std::string> files;
-        GC_TRY(file_glob(pattern, &files));
-        for (std::string& file : files) manifest.shards.push_back({.path = std::move(file)});
-    }
+    for (const std::string& pattern : patterns) GC_TRY(shards_find(pattern, false, &manifest.shards));
     return data_open(manifest, name, data);
 }
 

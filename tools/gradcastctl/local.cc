@@ -212,7 +212,7 @@ Status Cluster::check() {
     return interrupts() ? fail(Code::cancelled, "interrupted") : Status{};
 }
 
-void Cluster::stop(bool leave) {
+void Cluster::halt() {
     for (const Node& node : nodes_)
         if (node.pid > 0) ::kill(node.pid, SIGTERM);
     const int before = interrupts();
@@ -230,6 +230,10 @@ void Cluster::stop(bool leave) {
         }
         std::this_thread::sleep_for(poll_period);   // a killed process ends, so this loop does
     }
+}
+
+void Cluster::stop(bool leave) {
+    halt();
     nodes_.clear();
     std::error_code error;
     if (leave) folder_.clear();

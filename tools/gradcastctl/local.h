@@ -24,11 +24,14 @@ public:
     Status start(uint32_t nodes);
     /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
     Status check();
-    /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL; then removes all files, or leaves them.
+    /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL.
+    void halt();
+    /// The same; then removes all files, or leaves them.
     void stop(bool leave = false);
     Client client(uint32_t node) const { return Client(nodes_[node].socket); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
     bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // as check() has found it
+    std::string job_folder(uint32_t node, const std::string& id) const { return nodes_[node].folder + "/state/jobs/" + id; }
     uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
     std::string last_lines(uint32_t lines) const;   // of every daemon's log, for people
 

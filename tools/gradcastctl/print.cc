@@ -154,7 +154,11 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         if (!unknown.empty()) fmt::print("not known here: {} (each node's daemon knows its own bytes)\n", fmt::join(unknown, ", "));
         fmt::print("time {}, {} of {} steps, {:.0f} samples/s\n", text_seconds(status.seconds), status.step, status.steps,
                    status.samples_per_second);
-        if (!kept.empty()) fmt::print("kept in {}\n", kept);
+        if (!kept.empty()) {
+            if (!status.model.empty()) fmt::print("model {}\n", status.model);
+            else if (!done) fmt::print("no model: the job ended before its last step was done\n");
+            fmt::print("kept in {}\n", kept);
+        }
         if (done && status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
         else if (done && status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
         if (done) fmt::print("digest {}\n", status.digest);

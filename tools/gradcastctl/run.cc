@@ -13,6 +13,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/job_file.h"
+#include "runtime/job/model_file.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
@@ -30,11 +31,11 @@ std::string keep_default() {
     return base + "/gradcast";
 }
 
-/// Copies what the job left at rank 0, each file whole or not at all.
-Status keep_results(const JobDetail& job, const std::string& folder) {
+/// Copies what the job left in a node's folder, each file whole or not at all.
+Status keep_results(const std::string& job, const std::string& folder) {
     GC_TRY(make_directories(folder));
     for (const char* name : {"job.toml", "log", "steps.jsonl", "final.h5"}) {
-        std::filesystem::path from = std::filesystem::path(job.folder) / name;
+        std::filesystem::path from = std::filesystem::path(job) / name;
         std::error_code error;
         if (!std::filesystem::exists(from, error)) continue;   // a job that failed has no model
         const std::filesystem::path to = std::filesystem::path(folder) / name, part = to.string() + ".part";
@@ -85,6 +86,19 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         return complain(reply.exit, "{}", reply.error);
     }
     const std::string id = reply.json.value("id", "");
+    if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
+    // Where nobody answers any more, a job that had done its last step has left its model in the folder of a daemon.
+    auto lost = [&](const Status& status) {
+        (void)give_up(status);
+        cluster.halt();
+        for (uint32_t i = 0; i < nodes; ++i) {
+            if (model_kept(cluster.job_folder(i, id)).empty()) continue;
+            const Status kept = keep_results(cluster.job_folder(i, id), keep);
+            cluster.stop(!kept.ok());
+            return complain(exit_failed, "{}", kept.ok() ? "the model of the last step is " + keep + "/final.h5" : kept.what);
+        }
+        return complain(exit_failed, "there is no model: the job had not done its last step");
+    };
     Progress bar;
     // A daemon that ends takes its rank with it; the others go on where the exchange can do without, or end the job with the reason.  Where
     // it was the one that is followed, another is from then on.
@@ -118,7 +132,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
                    job.summary.status.steps);
         return complain(exit_failed, "interrupted");
     }
-    if (reply.exit != exit_done) return give_up(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
+    if (reply.exit != exit_done) return lost(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
 
     std::vector<NodeResult> results;
     std::vector<std::string> folders;
@@ -128,8 +142,13 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         if (cluster.client(i).job(job.summary.id, &own).exit == exit_done)
             results.back().status = own.summary.status, folders.push_back(own.folder);
     }
-    if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), job.summary.name, job.summary.id.substr(0, 8));
-    Status kept = keep_results(job, keep);
+    std::string with_model;   // the folder of a node that has it, alive or not
+    for (uint32_t i = 0; i < nodes && with_model.empty(); ++i) {
+        const bool has = results[i].status ? !results[i].status->model.empty()
+                                           : !cluster.alive(i) && !model_kept(cluster.job_folder(i, id)).empty();
+        if (has) with_model = cluster.job_folder(i, id);
+    }
+    Status kept = keep_results(with_model.empty() ? job.folder : with_model, keep);
     const bool done = job.summary.status.state == JobState::done;
     const std::string trace = profile.empty() && config.profile > 0 ? keep + "/profile.json" : profile;
     if (kept.ok() && done && !trace.empty()) kept = keep_profile(folders, trace);
@@ -138,6 +157,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
                                     [&](const NodeResult& each) { return each.status && each.status->error == job.summary.status.error; });
     if (!done && !agreed) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
     cluster.stop(!kept.ok());
+    if (kept.ok()) job.summary.status.model = with_model.empty() ? "" : keep + "/final.h5";
     int exit = print_result(options.json, job, results, kept.ok() ? keep : "");
     return kept.ok() ? exit : complain(exit_failed, "{}", kept.what);
 }
