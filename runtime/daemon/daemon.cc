@@ -12,6 +12,7 @@
 #include "runtime/core/short_texts.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/identity.h"
+#include "transport/exchange/auto.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -232,6 +233,10 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     }
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(choose(submission, &plan->members));
+    std::vector<std::string> notes;   // which the job tells
+    if (!submission.bench)
+        GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
+                               static_cast<uint32_t>(plan->members.size()), &notes));
     random_bytes(plan->id);
     plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);

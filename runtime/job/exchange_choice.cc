@@ -20,12 +20,9 @@ Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& re
                               .deadline_us = job.deadline_us,
                               .device = codec.device()},
                              n, config.datagram_bytes, &alternatives_));
-    const bool one = alternatives_.size() == 1;
-    if (one && std::string_view(first().kind->name).starts_with("coded") && first().config.m + first().config.s < job.m + job.s)
-        report.warn(fmt::format("{} ranks are too few for m = {} and s = {}: m = {}, s = {} instead", n, job.m, job.s, first().config.m,
-                                first().config.s));
-    if (!one && first().config.s < job.s)   // auto
-        report.warn(fmt::format("{} ranks are too few for s = {}: s = {} instead", n, job.s, first().config.s));
+    std::vector<std::string> notes;
+    GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
+    for (const std::string& note : notes) report.warn(note);
     return {};
 }
 

@@ -21,8 +21,13 @@ TEST(Auto, EveryAlternativeCanBeInstalled) {
             for (uint32_t s : {0u, 1u, 3u, 30u})
                 for (uint32_t blocks : {1u, 8u, 20u}) {
                     SCOPED_TRACE(fmt::format("{} n = {} s = {} B = {}", quantiser_name(quantiser), n, s, blocks));
-                    std::vector<Alternative> all =
-                        alternatives(layout, n, {.blocks = blocks, .quantiser = quantiser, .m = 4, .s = s, .servers = 30});
+                    const ExchangeConfig job{.layout = &layout, .blocks = blocks, .quantiser = quantiser, .m = 4, .s = s, .servers = 30};
+                    if (s >= n && quantiser != Quantiser::fixed) {
+                        std::vector<Alternative> none;
+                        EXPECT_EQ(alternatives_find("auto", job, n, 1432, &none).code, Code::invalid);
+                        continue;
+                    }
+                    std::vector<Alternative> all = alternatives(layout, n, job);
                     ASSERT_FALSE(all.empty());
                     EXPECT_EQ(all.size() == 1, n == 1);
                     View view;
@@ -33,7 +38,7 @@ TEST(Auto, EveryAlternativeCanBeInstalled) {
                         auto exchange = each.kind->create(each.config);
                         Status status = exchange->install(view, arena);
                         EXPECT_TRUE(status.ok()) << status.what;
-                        EXPECT_EQ(exchange->losses_tolerated(), quantiser == Quantiser::fixed ? 0 : std::min(s, n - 1));
+                        EXPECT_EQ(exchange->losses_tolerated(), quantiser == Quantiser::fixed ? 0 : s);
                         EXPECT_EQ(each.datagrams, each.kind->datagrams && n > 1);
                     }
                 }
@@ -42,7 +47,35 @@ TEST(Auto, EveryAlternativeCanBeInstalled) {
     EXPECT_STREQ(status.what, "ring does not allow the quantiser fixed: use auto32");
     EXPECT_TRUE(alternatives_find("coded", {.layout = &layout, .m = 3, .s = 3}, 4, 0, &one).ok());
     EXPECT_EQ(one.size(), 1u);
-    EXPECT_EQ(one[0].text(), "coded m=3 s=1");
+    EXPECT_EQ(one[0].text(), "coded m=1 s=3");
+}
+
+TEST(Auto, ToleranceThatWasAskedForIsKeptOrRefused) {
+    std::vector<std::string> notes;
+    auto refusal = [&](std::string_view exchange, uint32_t s, uint32_t n) {
+        return std::string(tolerance_check(exchange, {.s = s}, n, &notes).what);
+    };
+    for (const char* exchange : {"coded", "coded-rs", "auto"}) {
+        EXPECT_EQ(refusal(exchange, 9, 2), "algorithm.s = 9 with 2 nodes: at most 1 can be lost: set s = 1, or take at least 10 nodes");
+        EXPECT_EQ(refusal(exchange, 1, 1), "algorithm.s = 1 with 1 node: at most 0 can be lost: set s = 0, or take at least 2 nodes");
+        EXPECT_EQ(refusal(exchange, 1, 2), "");
+    }
+    EXPECT_EQ(refusal("ring", 9, 2), "");   // the job file has refused it
+    auto notes_of = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t n) {
+        EXPECT_TRUE(tolerance_check(exchange, {.m = m, .s = s}, n, &notes).ok());
+        return notes;
+    };
+    EXPECT_TRUE(notes_of("coded-rs", 2, 1, 4).empty());
+    EXPECT_TRUE(notes_of("coded-rs", 2, 0, 1).empty());
+    EXPECT_TRUE(notes_of("ring", 2, 0, 2).empty());
+    EXPECT_TRUE(notes_of("auto", 9, 1, 3).empty());
+    const std::string all =
+        "every node computes all blocks, as m + s is the number of nodes ({}): a step takes as long to compute as on one "
+        "node, unless there are more nodes or m or s is smaller";
+    EXPECT_EQ(notes_of("coded-rs", 2, 0, 2), std::vector{fmt::format(fmt::runtime(all), "2 + 0 = 2")});
+    EXPECT_EQ(notes_of("auto", 2, 2, 3), std::vector{fmt::format(fmt::runtime(all), "1 + 2 = 3")});
+    EXPECT_EQ(notes_of("coded", 3, 1, 3), (std::vector<std::string>{"3 nodes with s = 1 allow m = 2 at most: m = 2 is used instead of 3",
+                                                                    fmt::format(fmt::runtime(all), "2 + 1 = 3")}));
 }
 
 TEST(Auto, TheFirstIsPredictedAsItWasMeasured) {

@@ -2,8 +2,8 @@
 #include "runtime/job/engine.h"
 #include "runtime/job/model_evaluate.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -236,7 +236,8 @@ struct SmallDisk {
     void fill() const {
         Fd fd(::open((path_ + "/rest").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
         const std::string page(4096, 'x');
-        while (::write(fd.get(), page.data(), page.size()) > 0) {}
+        while (::write(fd.get(), page.data(), page.size()) > 0) {
+        }
         EXPECT_EQ(errno, ENOSPC);
     }
     bool mounted = false;
@@ -412,17 +413,24 @@ TEST_F(EngineTest, AWarmUpBeyondTheEndIsTold) {
     }
 }
 
-TEST_F(EngineTest, MAndSThatAreLoweredAreTold) {
-    for (uint32_t n : {2u, 3u, 4u}) {
+TEST_F(EngineTest, ToleranceIsKeptOrRefused) {
+    auto open = [&](const std::string& algorithm, uint32_t n, std::vector<std::string>* warnings) {
         std::unique_ptr<Engine> engine;
-        ASSERT_TRUE(Engine::open(config(job_text("[algorithm]\nexchange = \"coded-rs\"\nm = 3\ns = 1\n"), n), Log(), &engine).ok());
-        const std::vector<std::string> told = engine->status().warnings;
-        if (n == 4) EXPECT_TRUE(told.empty());
-        else EXPECT_EQ(told, std::vector{fmt::format("{} ranks are too few for m = 3 and s = 1: m = {}, s = 0 instead", n, n)});
+        Status status = Engine::open(config(job_text("[algorithm]\n" + algorithm), n), Log(), &engine);
+        *warnings = engine ? engine->status().warnings : std::vector<std::string>{};
+        return std::string(status.what);
+    };
+    std::vector<std::string> told;
+    for (uint32_t n : {2u, 3u, 4u, 5u}) {
+        EXPECT_EQ(open("exchange = \"coded-rs\"\nm = 3\ns = 1\n", n, &told), "");
+        EXPECT_EQ(told.size(), n == 5 ? 0u : n == 4 ? 1u : 2u);
+        if (n < 4) {
+            EXPECT_EQ(told.at(0), fmt::format("{} nodes with s = 1 allow m = {} at most: m = {} is used instead of 3", n, n - 1, n - 1));
+        }
     }
-    std::unique_ptr<Engine> engine;
-    ASSERT_TRUE(Engine::open(config(job_text("[algorithm]\nexchange = \"auto\"\ns = 2\n"), 2), Log(), &engine).ok());
-    EXPECT_EQ(engine->status().warnings, std::vector<std::string>{"2 ranks are too few for s = 2: s = 1 instead"});
+    for (const char* exchange : {"coded", "coded-rs", "auto"})
+        EXPECT_EQ(open(fmt::format("exchange = \"{}\"\ns = 9\n", exchange), 2, &told),
+                  "algorithm.s = 9 with 2 nodes: at most 1 can be lost: set s = 1, or take at least 10 nodes");
 }
 
 TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {

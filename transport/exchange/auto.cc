@@ -38,6 +38,25 @@ std::string Alternative::text() const {
     return std::string(name);
 }
 
+Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uint32_t n, std::vector<std::string>* notes) {
+    notes->clear();
+    const bool choose = exchange == "auto";
+    if ((!choose && !exchange.starts_with("coded")) || job.quantiser == Quantiser::fixed) return {};
+    if (job.s >= n)
+        return fail(Code::invalid, "algorithm.s = {} with {} node{}: at most {} can be lost: set s = {}, or take at least {} nodes", job.s,
+                    n, n == 1 ? "" : "s", n - 1, n - 1, uint64_t{job.s} + 1);
+    if (n == 1) return {};
+    const uint32_t m = choose ? 1 : std::min(job.m, n - job.s);
+    if (!choose && m < job.m)
+        notes->push_back(fmt::format("{} nodes with s = {} allow m = {} at most: m = {} is used instead of {}", n, job.s, m, m, job.m));
+    if (m + job.s == n)
+        notes->push_back(
+            fmt::format("every node computes all blocks, as m + s is the number of nodes ({} + {} = {}): a step takes as long to compute "
+                        "as on one node, unless there are more nodes or m or s is smaller",
+                        m, job.s, n));
+    return {};
+}
+
 Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint32_t n, uint32_t datagram_bytes,
                          std::vector<Alternative>* alternatives) {
     alternatives->clear();
@@ -54,11 +73,10 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
         alternatives->push_back(each);
         return Status{};
     };
-    if (name != "auto") {
-        const uint32_t m = std::min(job.m, n);   // s falls first, then m (spec/views.md)
-        return add(name, m, std::min(job.s, n - m), job.r, job.servers);
-    }
-    const uint32_t servers = std::min(job.servers, n), s = std::min(job.s, n - 1);
+    std::vector<std::string> notes;
+    GC_TRY(tolerance_check(name, job, n, &notes));
+    if (name != "auto") return add(name, job.s < n ? std::min(job.m, n - job.s) : job.m, job.s, job.r, job.servers);
+    const uint32_t servers = std::min(job.servers, n), s = job.s;
     if (job.quantiser == Quantiser::fixed) {
         GC_TRY(add("multicast", 1, 0, 1, 1));
         if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));

@@ -28,9 +28,14 @@ struct Alternative {
     std::string text() const;   // "coded-rs m=2 s=0"
 };
 
+/// Whether `s` nodes may be lost where n train, as the job asks: that is never made smaller.  *notes: where m has to be smaller than asked
+/// for, and where every node computes every block.  Error: what is possible.
+Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uint32_t n, std::vector<std::string>* notes);
+
 /// Of an exchange by its name there is one.  Of `auto` those that may be chosen over n ranks, and the job starts with the first: all allow
 /// its quantiser, and with s > 0 they code, so that s ranks may be lost from the first step on.  `job`: m, s, r and servers as the job file
-/// has them, which are made smaller where n is too small; segment_bytes is filled in here.  datagram_bytes 0: there are none.
+/// has them; m and servers are made smaller where n is too small, s is refused; segment_bytes is filled in here.  datagram_bytes 0: there
+/// are none.
 Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint32_t n, uint32_t datagram_bytes,
                          std::vector<Alternative>* alternatives);
 /// Fills in predicted_us, with the first one's step as measured.  The one with the least; but the first, if that promises less than a
