@@ -38,6 +38,7 @@ struct NodeInfo {
     bool self = false, alive = false;
     uint32_t jobs = 0;   // running
     std::string why;     // not alive: the last error ("refused: keys differ")
+    std::string isa;     // instruction set that it computes with; "": not known
 };
 
 struct Backend {

@@ -148,8 +148,8 @@ void from_json(const Json& json, JobDetail& detail) {
 }
 
 void to_json(Json& json, const NodeInfo& node) {
-    json = Json{{"name", node.name}, {"address", node.address}, {"uuid", node.uuid}, {"version", node.version},
-                {"self", node.self}, {"alive", node.alive},     {"jobs", node.jobs}, {"why", node.why}};
+    json = Json{{"name", node.name},   {"address", node.address}, {"uuid", node.uuid}, {"version", node.version}, {"self", node.self},
+                {"alive", node.alive}, {"jobs", node.jobs},       {"why", node.why},   {"isa", node.isa}};
 }
 
 void from_json(const Json& json, NodeInfo& node) {
@@ -161,6 +161,7 @@ void from_json(const Json& json, NodeInfo& node) {
     take(json, "alive", node.alive);
     take(json, "jobs", node.jobs);
     take(json, "why", node.why);
+    take(json, "isa", node.isa);
 }
 
 void to_json(Json& json, const Submission& submission) {

@@ -70,6 +70,7 @@ Status Daemon::open(int listen_fd) {
     for (const NodeAddress& member : config_.members) membership.names.push_back(member.name);
     membership.identity = identity_;
     membership.version = version_text;
+    membership.isa = config_.isa;
     membership.datagram_bytes = config_.datagram_bytes;
     membership_ = std::make_unique<Membership>(membership);
     job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, keys_, *membership_, log_, folder});
@@ -234,9 +235,11 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(choose(submission, &plan->members));
     std::vector<std::string> notes;   // which the job tells
-    if (!submission.bench)
+    if (!submission.bench) {
         GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
                                static_cast<uint32_t>(plan->members.size()), &notes));
+        GC_TRY(isa_check(config, plan->members));
+    }
     random_bytes(plan->id);
     plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
@@ -256,6 +259,28 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     GC_TRY(membership_->submit(plan));
     submitted_.emplace(plan->id, std::move(submitted));
     return {};
+}
+
+/// Instruction sets whose kernels round differently must not train together.
+Status Daemon::isa_check(const JobConfig& job, const std::vector<Member>& members) const {
+    if (job.device == "cuda") return {};
+    auto level = [&](Isa isa) { return job.precision == Precision::f32 ? std::min(isa, Isa::avx512) : isa; };
+    std::vector<PeerState> peers = membership_->peers();
+    std::erase_if(peers, [&](const PeerState& peer) {
+        return std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; });
+    });
+    const Isa least =
+        std::min_element(peers.begin(), peers.end(), [](const PeerState& a, const PeerState& b) { return a.isa < b.isa; })->isa;
+    std::vector<std::string> all, above;
+    for (const PeerState& peer : peers) {
+        all.push_back(fmt::format("{} {}", peer.member.name, isa_name(peer.isa)));
+        if (level(peer.isa) != level(least)) above.push_back(peer.member.name);
+    }
+    if (above.empty()) return {};
+    return fail(
+        Code::invalid,
+        "the nodes compute with different instruction sets ({}): set isa = \"{}\" in gradcastd.toml of {} and restart gradcastd there",
+        fmt::join(all, ", "), isa_name(least), fmt::join(above, ", "));
 }
 
 /// What the smallest of the members' interfaces carries.
@@ -357,7 +382,8 @@ std::vector<NodeInfo> Daemon::nodes() {
         bool known = state.member.uuid != decltype(state.member.uuid){};
         bool self = peer == config_.self();
         result.push_back({config_.members[peer].name, self ? address_ : config_.members[peer].address,
-                          known ? uuid_text(state.member.uuid) : "", state.version, self, state.alive, state.jobs, state.why});
+                          known ? uuid_text(state.member.uuid) : "", state.version, self, state.alive, state.jobs, state.why,
+                          known ? isa_name(state.isa) : ""});
     }
     return result;
 }

@@ -47,6 +47,7 @@ private:
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
+    Status isa_check(const JobConfig& job, const std::vector<Member>& members) const;
     void each_job(const std::function<void(const JobDetail&)>& see) const;         // holding mutex_
     Status find(const std::string& which, bool active, JobDetail* detail) const;   // holding mutex_
     void ended(JobDetail detail);                                                  // holding mutex_

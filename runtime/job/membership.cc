@@ -108,7 +108,8 @@ Membership::Membership(const MembershipConfig& config) : config_(config), peers_
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) peers_[peer].member.name = config_.names[peer], peers_[peer].why = "not reached yet";
     Peer& self = peers_[config_.self];
-    self.alive = true, self.why.clear(), self.version = config_.version, self.datagram_bytes = config_.datagram_bytes;
+    self.alive = true, self.why.clear(), self.version = config_.version, self.isa = config_.isa,
+    self.datagram_bytes = config_.datagram_bytes;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
 
@@ -193,7 +194,8 @@ void Membership::tick(Actions& actions) {
     actions.timers.push_back({1, actions.now_us + std::min(tick_us, config_.hello_us)});
     Writer writer;
     writer.member(peers_[config_.self].member);
-    writer.text(config_.version), writer.number(config_.datagram_bytes), writer.number(sessions_.size());
+    writer.text(config_.version), writer.number(static_cast<uint64_t>(config_.isa)), writer.number(config_.datagram_bytes),
+        writer.number(sessions_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
@@ -280,7 +282,8 @@ Status Membership::why_not(const JobPlan& plan) const {
         if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
         // What we know of third parties may be older than what the coordinator knows.
         if (plan.members[0].name != config_.identity.name) continue;
-        if (!peer.alive) return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", member.name, peer.why);
+        if (!peer.alive)
+            return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", member.name, peer.why);
         if (!same) return fail(Code::peer_lost, "node {} was restarted", member.name);
     }
     return {};
@@ -364,13 +367,13 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     Reader reader{bytes};
     Member member = reader.member();
     std::string version = reader.text(64);
-    uint64_t datagram_bytes = reader.number(), jobs = reader.number();
-    if (!reader.whole() || member.name != config_.names[from]) return;
+    uint64_t isa = reader.number(), datagram_bytes = reader.number(), jobs = reader.number();
+    if (!reader.whole() || member.name != config_.names[from] || isa > static_cast<uint64_t>(Isa::amx)) return;
     Peer& peer = peers_[from];
     if (peer.alive && peer.member.incarnation != member.incarnation)
         lost(from, peer.member.uuid == member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
     peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs);
-    peer.datagram_bytes = datagram_bytes_of(datagram_bytes);
+    peer.isa = static_cast<Isa>(isa), peer.datagram_bytes = datagram_bytes_of(datagram_bytes);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -475,7 +478,8 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
             session.parts[rank].ended = true;
             at = close_if_over(at);
         } else if (rank < session.parts.size() && (session.self == 0 || rank == 0)) {
-            at = give_up(at, fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
+            at = give_up(at,
+                         fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
                               config_.names[lost_peer], why),
                          actions);
         } else {

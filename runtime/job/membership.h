@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/isa.h"
 #include "runtime/core/protocol.h"
 #include "transport/link/link.h"
 
@@ -48,6 +49,7 @@ struct MembershipConfig {
     std::vector<std::string> names;   // by peer
     Identity identity;
     std::string version;
+    Isa isa = Isa::portable;                                 // that this node computes with
     uint32_t datagram_bytes = 0;                             // largest payload of a datagram on this node's interface; 0: it has none
     uint32_t jobs_max = 16;                                  // sessions at one time
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
@@ -58,6 +60,7 @@ struct PeerState {
     bool alive = false;
     Member member;   // as it last said; uuid all zero: never heard of
     std::string version;
+    Isa isa = Isa::portable;
     uint32_t datagram_bytes = 0;   // 0: it has no `interface`
     uint32_t jobs = 0;
     std::string why;   // not alive: the last error

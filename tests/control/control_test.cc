@@ -107,8 +107,15 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
 TEST_F(Control, EveryRouteAnswers) {
     backend.add(id_a, "first");
     backend.add(id_b, "second")->folder = folder;
-    backend.members = {
-        {.name = "node-1", .address = "127.0.0.1:1", .uuid = "", .version = "1", .self = true, .alive = true, .jobs = 2, .why = ""}};
+    backend.members = {{.name = "node-1",
+                        .address = "127.0.0.1:1",
+                        .uuid = "",
+                        .version = "1",
+                        .self = true,
+                        .alive = true,
+                        .jobs = 2,
+                        .why = "",
+                        .isa = ""}};
     open();
     EXPECT_EQ(get("/v1/version")["api"], 1);
     EXPECT_EQ(get("/v1/nodes")["nodes"][0]["name"], "node-1");

@@ -189,16 +189,24 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.warnings = {"2 ranks are too few", "and slow"};
     status.dropped = {{"forged", 3}, {"replayed", 0}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
-    backend.members = {
-        {.name = "node-1", .address = "127.0.0.1:1", .uuid = "u", .version = "0.1.0", .self = true, .alive = true, .jobs = 1, .why = ""},
-        {.name = "node-2",
-         .address = "127.0.0.1:2",
-         .uuid = "",
-         .version = "",
-         .self = false,
-         .alive = false,
-         .jobs = 0,
-         .why = "refused: keys differ"}};
+    backend.members = {{.name = "node-1",
+                        .address = "127.0.0.1:1",
+                        .uuid = "u",
+                        .version = "0.1.0",
+                        .self = true,
+                        .alive = true,
+                        .jobs = 1,
+                        .why = "",
+                        .isa = "avx512-bf16"},
+                       {.name = "node-2",
+                        .address = "127.0.0.1:2",
+                        .uuid = "",
+                        .version = "",
+                        .self = false,
+                        .alive = false,
+                        .jobs = 0,
+                        .why = "refused: keys differ",
+                        .isa = ""}};
     serve();
     Outcome outcome = ask("list");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -219,7 +227,9 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
 
     outcome = ask("nodes");
     EXPECT_NE(outcome.out.find("refused: keys differ"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("avx512-bf16"), std::string::npos) << outcome.out;
     EXPECT_EQ(ask("nodes -o json").json()["nodes"].size(), 2u);
+    EXPECT_EQ(ask("nodes -o json").json()["nodes"][0]["isa"], "avx512-bf16");
 
     outcome = ask("describe nothing");
     EXPECT_EQ(outcome.exit, 2);
@@ -740,12 +750,19 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(outcome.out.find("not known"), std::string::npos);
     expect_nothing_left();
     for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
+    EXPECT_NE(outcome.out.find("model kept/final.h5\nkept in kept\n"), std::string::npos) << outcome.out;
     EXPECT_TRUE(run("run job.toml --local 2 --keep kept").says("there is a model already"));
 
     Outcome evaluated = run("evaluate kept/final.h5 --data test.h5 -o json");
     EXPECT_EQ(evaluated.exit, 0) << evaluated.err;
     EXPECT_EQ(evaluated.json()["digest"], digest);
     EXPECT_EQ(evaluated.json()["samples"], 80);
+
+    // As on CPUs that have nothing beyond SSE.
+    outcome = run("run job.toml --local 2 --isa portable --keep portable");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(read("portable/steps.jsonl").find("\"kernels\":\"portable\""), std::string::npos) << read("portable/steps.jsonl");
+    EXPECT_TRUE(run("run job.toml --local 2 --isa z80").says("--isa = \"z80\": one of auto, portable, avx2"));
 
     // The same bits with another number of daemons, and the default place for what is kept.
     outcome = run("run job.toml --local 1 -o json");
@@ -837,7 +854,8 @@ TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
         fs::remove_all(folder + "/kept");
         const pid_t pid = start("run job.toml --local 2 --keep kept");
         bool trained = false;
-        for (uint64_t end = clock_us() + 60'000'000; !trained && clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+        for (uint64_t end = clock_us() + 60'000'000; !trained && clock_us() < end;
+             std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
             std::vector<std::string> sockets;
             if (!file_glob(folder + "/gradcast-*/" + other + "/control.sock", &sockets).ok()) continue;
             httplib::Client client(sockets[0]);

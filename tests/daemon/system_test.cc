@@ -459,6 +459,53 @@ TEST(SystemDaemon, CancelEndsPreparing) {
     submission.join();
 }
 
+TEST(SystemDaemon, NodesOfDifferentInstructionSets) {
+    if (isa_best() < Isa::avx2) GTEST_SKIP() << "this CPU has no AVX2";
+    Cluster cluster(3);
+    Node &a = cluster[0], &b = cluster[1], &c = cluster[2];
+    const std::string data = make_data(cluster.folder + "/data.h5"), text = job_text(data, 5);
+    cluster.configure(b, "isa = \"avx2\"\n");
+    cluster.configure(c, "isa = \"portable\"\n");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    Json nodes = a.get("/v1/nodes")["nodes"];
+    EXPECT_EQ(nodes[0].value("isa", ""), isa_name(isa_best()));
+    EXPECT_EQ(nodes[1].value("isa", ""), "avx2");
+    EXPECT_EQ(nodes[2].value("isa", ""), "portable");
+    auto kernel_set = [&](Node& node, const std::string& id, std::string* digest) {
+        const JobStatus status = node.ended(id);
+        EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+        *digest = status.digest;
+        return status.kernel_set;
+    };
+    EXPECT_EQ(
+        a.submit(text).value("error", ""),
+        fmt::format(
+            "the nodes compute with different instruction sets (a {}, b avx2, c portable): set isa = \"portable\" in gradcastd.toml of a, "
+            "b and restart gradcastd there",
+            isa_name(isa_best())));
+    EXPECT_EQ(
+        b.submit(text, {"b", "c"}).value("error", ""),
+        "the nodes compute with different instruction sets (b avx2, c portable): set isa = \"portable\" in gradcastd.toml of b and restart "
+        "gradcastd there");
+    // Node a, which can do more than AVX2, is set as it was told to be, and has the bits of b.
+    std::string alone, best, together;
+    const std::string avx2 = kernel_set(b, b.submit(text, {"b"}).value("id", ""), &alone);
+    if (isa_best() > Isa::avx2) {
+        EXPECT_NE(kernel_set(a, a.submit(text, {"a"}).value("id", ""), &best), avx2);
+        EXPECT_NE(best, alone);
+        EXPECT_TRUE(
+            has(a.submit(text, {"a", "b"}).value("error", ""), "set isa = \"avx2\" in gradcastd.toml of a and restart gradcastd there"));
+    }
+    a.process->kill(SIGTERM);
+    EXPECT_EQ(a.process->wait(), 0);
+    cluster.configure(a, "isa = \"avx2\"\n");
+    cluster.start(a);
+    ASSERT_TRUE(a.process->ready()) << a.process->output();
+    EXPECT_TRUE(eventually([&] { return a.sees() == "a b c" && b.get("/v1/nodes")["nodes"][0].value("isa", "") == "avx2"; }));
+    EXPECT_EQ(kernel_set(a, a.submit(text, {"a", "b"}).value("id", ""), &together), avx2);
+    EXPECT_EQ(together, alone);
+}
+
 TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
     std::string skip;
     std::thread([&] {   // with a network of its own, which the daemons inherit

@@ -43,7 +43,8 @@ int command_logs(const Options& options, const std::string& job, bool follow);
 int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
-int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile);
+int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& isa, const std::string& keep,
+                const std::string& profile);
 int command_import(const Options& options, const ImportConfig& config);
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);

@@ -248,13 +248,13 @@ int command_nodes(const Options& options) {
         fmt::print("{}\n", json_text(reply.json, 2));
         return exit_done;
     }
-    std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "version", "uuid", ""}};
+    std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "isa", "version", "uuid", ""}};
     for (const NodeInfo& node : nodes)
         rows.push_back({node.name, node.address,
                         node.self    ? "this one"
                         : node.alive ? "alive"
                                      : "away",
-                        std::to_string(node.jobs), node.version, node.uuid, node.why});
+                        std::to_string(node.jobs), node.isa, node.version, node.uuid, node.why});
     print_table(rows);
     return exit_done;
 }

@@ -113,7 +113,7 @@ int interrupts() {
     return interrupt_count;
 }
 
-Status Cluster::prepare(uint32_t nodes) {
+Status Cluster::prepare(uint32_t nodes, const std::string& isa) {
     GC_TRY(folder_make(&folder_));
     GC_TRY(cluster_key_create(folder_ + "/key"));
     std::string members;
@@ -138,8 +138,8 @@ Status Cluster::prepare(uint32_t nodes) {
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
         GC_TRY(file_write(node.folder + "/gradcastd.toml",
                           fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
-                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\n",
-                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "))));
+                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\n",
+                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa)));
     }
     return {};
 }
@@ -187,11 +187,11 @@ Status Cluster::ready() {
     }
 }
 
-Status Cluster::start(uint32_t nodes) {
+Status Cluster::start(uint32_t nodes, const std::string& isa) {
     interrupts();   // caught before there is anything to leave behind
     std::string program;
     GC_TRY(daemon_find(&program));
-    GC_TRY(prepare(nodes));
+    GC_TRY(prepare(nodes, isa));
     // Many daemons share this machine: their libraries must not start threads of their own, nor spin.
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);

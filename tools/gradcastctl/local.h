@@ -21,7 +21,8 @@ public:
     Cluster& operator=(const Cluster&) = delete;
     ~Cluster() { stop(); }
     /// Starts `nodes` daemons and waits until each sees all the others.  Error: what is missing, or which daemon ended and its last words.
-    Status start(uint32_t nodes);
+    /// isa: of all daemons, as in gradcastd.toml.
+    Status start(uint32_t nodes, const std::string& isa);
     /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
     Status check();
     /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL.
@@ -41,7 +42,7 @@ private:
         Fd listener;      // until the daemon has it
         pid_t pid = -1;   // -1: not running
     };
-    Status prepare(uint32_t nodes);
+    Status prepare(uint32_t nodes, const std::string& isa);
     Status spawn(const std::string& program, Node& node);
     Status ready();
     std::string folder_;

@@ -41,7 +41,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile;
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile, isa = "auto";
     uint32_t local = 0;
     bool wait = false, follow = false;
     std::vector<std::string> shards;
@@ -65,11 +65,14 @@ int run(int argc, char** argv) {
     };
 
     CLI::App* command = add("run", "train on this machine: a private cluster, gone afterwards",
-                            [&] { return command_run(options, path, local, keep, profile); });
+                            [&] { return command_run(options, path, local, isa, keep, profile); });
     file_argument(command);
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
 
+    command
+        ->add_option("--isa", isa, "instruction set of all daemons, as in gradcastd.toml: portable, avx2, avx512, avx512-bf16, amx, auto")
+        ->capture_default_str();
     command->add_option("--profile", profile,
                         "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
 

@@ -12,6 +12,7 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/isa.h"
 #include "runtime/job/job_file.h"
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/local.h"
@@ -65,15 +66,15 @@ Status keep_profile(const std::vector<std::string>& folders, const std::string& 
     return file_write(path, all.dump() + "\n");
 }
 
-int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, std::string keep,
-          const std::string& profile) {
+int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, const std::string& isa,
+          std::string keep, const std::string& profile) {
     Cluster cluster;
     auto give_up = [&](const Status& status) {
         if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
         fmt::print(stderr, "{}", cluster.last_lines(log_lines));
         return complain(exit_failed, "{}", status.what);
     };
-    if (Status status = cluster.start(nodes); !status.ok()) return give_up(status);
+    if (Status status = cluster.start(nodes, isa); !status.ok()) return give_up(status);
     fmt::print(stderr, "{} daemon{} on 127.0.0.1 {} ready\n", nodes, nodes == 1 ? "" : "s", nodes == 1 ? "is" : "are");
 
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
@@ -144,8 +145,8 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     std::string with_model;   // the folder of a node that has it, alive or not
     for (uint32_t i = 0; i < nodes && with_model.empty(); ++i) {
-        const bool has = results[i].status ? !results[i].status->model.empty()
-                                           : !cluster.alive(i) && !model_kept(cluster.job_folder(i, id)).empty();
+        const bool has =
+            results[i].status ? !results[i].status->model.empty() : !cluster.alive(i) && !model_kept(cluster.job_folder(i, id)).empty();
         if (has) with_model = cluster.job_folder(i, id);
     }
     Status kept = keep_results(with_model.empty() ? job.folder : with_model, keep);
@@ -164,7 +165,10 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
 }   // namespace
 
-int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& keep, const std::string& profile) {
+int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& isa, const std::string& keep,
+                const std::string& profile) {
+    Isa level;
+    if (Status status = isa_parse(isa, &level); !status.ok()) return complain(exit_usage, "--{}", status.what);
     JobConfig config;
     if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
     if (!profile.empty() && config.profile == 0) {
@@ -186,7 +190,8 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
     if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");
     else if (!profile.empty() && ::access(std::filesystem::absolute(profile).parent_path().c_str(), W_OK) != 0)
         traceable = fail_sys(errno, "cannot write {}", profile);
-    int exit = traceable.ok() ? train(options, config, path, nodes, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
+    int exit =
+        traceable.ok() ? train(options, config, path, nodes, isa, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
     if (interrupts()) {   // end as a program does that was interrupted, now that nothing is left behind
