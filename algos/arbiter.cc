@@ -4,15 +4,17 @@
 
 namespace gradcast {
 
-Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view)
-    : context_(context), dispatch_(dispatch), exchange_(exchange), self_(self), view_(view) {
-    if (exchange.losses_tolerated() == 0) return;
-    kept_parameters_.resize(context.net.parameters().size());
-    kept_exponents_.resize(context.codec.exponents().size());
-}
+Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents)
+    : context_(context),
+      dispatch_(dispatch),
+      exchange_(exchange),
+      self_(self),
+      view_(view),
+      kept_parameters_(parameters.as<float>(), parameters.bytes / sizeof(float)),
+      kept_exponents_(exponents.as<int32_t>(), exponents.bytes / sizeof(int32_t)) {}
 
 void Arbiter::keep_state() {
-    if (exchange_.losses_tolerated() == 0) return;
+    if (kept_parameters_.empty()) return;
     std::copy(context_.net.parameters().begin(), context_.net.parameters().end(), kept_parameters_.begin());
     std::copy(context_.codec.exponents().begin(), context_.codec.exponents().end(), kept_exponents_.begin());
 }

@@ -1,6 +1,6 @@
 // Who computes wrongly, where two ranks disagree about the sum of some blocks.
 #pragma once
-#include <vector>
+#include <span>
 
 #include "algos/context.h"
 #include "transport/exchange/exchange.h"
@@ -9,8 +9,8 @@ namespace gradcast {
 
 class Arbiter {
 public:
-    /// Memory for a step's state is taken where ranks can be missed.
-    Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view);
+    /// The two buffers have room for a step's state, net.parameters() and codec.exponents(), or are empty where no rank can be missed.
+    Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents);
 
     /// Before the state of context.step is written: where ranks can be missed, a conflict about this step may be found in the next.
     void keep_state();
@@ -30,8 +30,8 @@ private:
     Exchange& exchange_;
     const Rank self_;
     const View& view_;
-    std::vector<float> kept_parameters_;
-    std::vector<int32_t> kept_exponents_;
+    std::span<float> kept_parameters_;
+    std::span<int32_t> kept_exponents_;
     bool judging_ = false, outvoted_ = false;
 };
 

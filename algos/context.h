@@ -43,6 +43,8 @@ struct Context {
     uint64_t state = 0;       // digest of the state that step is computed from
     StepRecord record = {};   // of the last step applied
 
+    std::vector<std::string> why_lost = {};   // ranks that the job goes on without, for people
+
     // Of the present view.
     SynchronousStep* synchronous = nullptr;
     Mailbox* mail = nullptr;

@@ -12,10 +12,6 @@ constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
 
 void Dispatch::add(uint16_t channel, Consumer* consumer) { consumers_.emplace_back(channel, consumer); }
 
-void Dispatch::remove(const Consumer* consumer) {
-    std::erase_if(consumers_, [&](const auto& each) { return each.second == consumer; });
-}
-
 Status Dispatch::collect(uint64_t until_us) {
     completions_.clear();
     GC_TRY(host_.wait(&completions_, until_us));

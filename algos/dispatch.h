@@ -1,5 +1,6 @@
 // What the trainer is told in one view: the verdicts of Channel::job are kept here, the rest goes to the consumer of its channel.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,8 @@
 
 namespace gradcast {
 
-/// Channels of a job, the same at every rank.  chosen: of the exchange that `auto` chooses.
-enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, chosen = 3 };
+/// Channels of a view, the same at every rank.
+enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2 };
 
 /// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss: rank
 /// Completion::rank is lost, for the reason in `status`, and the job goes on without it.
@@ -27,14 +28,14 @@ struct Consumer {
 
 class Dispatch {
 public:
-    Dispatch(Host& host, Progress& progress, uint32_t ranks, uint64_t deadline_us)
-        : host_(host), progress_(progress), deadline_us_(deadline_us), lost_(ranks) {}
+    /// lost: by rank, before the view.  why_lost gets a line for people for each rank that is lost in it.
+    Dispatch(Host& host, Progress& progress, std::vector<bool> lost, std::vector<std::string>& why_lost, uint64_t deadline_us)
+        : host_(host), progress_(progress), deadline_us_(deadline_us), lost_(std::move(lost)), why_lost_(why_lost) {}
     Dispatch(const Dispatch&) = delete;
     Dispatch& operator=(const Dispatch&) = delete;
 
     /// One a channel; what comes on others is dropped.
     void add(uint16_t channel, Consumer* consumer);
-    void remove(const Consumer* consumer);
     /// Blocks until something is completed or the time has come (Code::deadline), and hands it on.  Errors: what the job has been ended
     /// with elsewhere, or what a consumer says.
     Status collect(uint64_t until_us);
@@ -44,7 +45,7 @@ public:
 
     const Status& ended() const { return ended_; }   // what all ranks have agreed that the job ends with; ok while it goes on
     bool lost(Rank rank) const { return lost_[rank]; }
-    const std::vector<std::string>& why_lost() const { return why_lost_; }   // for people, one a rank
+    bool any_lost() const { return std::find(lost_.begin(), lost_.end(), true) != lost_.end(); }
     bool expelling() const { return !expelled_.empty(); }
     /// At the end of a round: the link gives up the ranks that compute wrongly.
     void cut_expelled();
@@ -58,7 +59,7 @@ private:
     std::vector<std::pair<uint16_t, Consumer*>> consumers_;
     std::vector<Completion> completions_;
     std::vector<bool> lost_;
-    std::vector<std::string> why_lost_;
+    std::vector<std::string>& why_lost_;
     std::vector<Rank> expelled_;   // lost, but not yet to the link
     uint64_t told_ = 0;            // bits of ids on Channel::job
     Status ended_;

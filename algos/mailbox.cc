@@ -18,7 +18,7 @@ void Mailbox::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) 
 }
 
 Status Mailbox::take(const Completion& completion) {
-    const bool lost = completion.status.code == Code::peer_lost && !dispatch_.why_lost().empty();
+    const bool lost = completion.status.code == Code::peer_lost && dispatch_.any_lost();
     if (!lost) GC_TRY(completion.status);
     GC_ASSERT(completion.id < fates_.size());
     fates_[completion.id] = lost ? Fate::lost : Fate::done;

@@ -8,6 +8,9 @@
 #include <optional>
 
 namespace gradcast {
+namespace {
+constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient);
+}
 
 /// Takes the gradients of one step's blocks from all lanes, and knows when a bucket is complete.
 class SynchronousStep::Sink final : public GradientSink {
@@ -78,7 +81,7 @@ public:
             plan.record->state = context_.state;
             plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
         }
-        context_.host.post(all_.config_.channel, ready_event(step_, bucket));
+        context_.host.post(gradient_channel, ready_event(step_, bucket));
         sched_yield();   // ranks that share cores all send their first bucket before any makes its last
         return {};
     }
@@ -166,11 +169,11 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       dispatch_(dispatch),
       exchange_(exchange),
       config_(config),
-      arbiter_(context, dispatch, exchange, config.self, config.view),
+      arbiter_(context, dispatch, exchange, config.self, config.view, config.kept_parameters, config.kept_exponents),
       blocks_left_(context.net.layout().buckets.size()),
       losses_(exchange.targets()) {
     for (auto& each : come_) each.resize(context.net.layout().buckets.size());
-    dispatch.add(config.channel, this);
+    dispatch.add(gradient_channel, this);
 }
 
 Status SynchronousStep::compute() {
@@ -250,11 +253,11 @@ void SynchronousStep::expelled(Rank rank) {
     Event event = command_event(ExchangeCommand::expel);
     event.rank = rank;
     event.status = fail(Code::peer_lost, "rank {} is lost", rank);
-    context_.host.post(config_.channel, event);
+    context_.host.post(gradient_channel, event);
 }
 
 void SynchronousStep::command(ExchangeCommand command, StepId step, uint32_t bucket) {
-    context_.host.post(config_.channel, command_event(command, step, bucket));
+    context_.host.post(gradient_channel, command_event(command, step, bucket));
 }
 
 /// Asks the exchange what is missing.

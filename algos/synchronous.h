@@ -13,18 +13,17 @@
 namespace gradcast {
 
 struct SynchronousConfig {
-    uint16_t channel = 0;   // of the exchange
     Rank self = 0;
     const View& view;
-    std::vector<uint32_t> own_blocks;   // of every step
-    StepId first_step = 0;              // that the exchange sums
+    std::vector<uint32_t> own_blocks;         // of every step
+    StepId first_step = 0;                    // that the exchange sums
+    Buffer kept_parameters, kept_exponents;   // for the arbiter; empty where no rank can be missed
 };
 
 class SynchronousStep final : public Consumer {
 public:
     /// Takes its memory.  Before the exchange may tell anything: a sum may come before this trainer begins its first step.
     SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config);
-    ~SynchronousStep() override { dispatch_.remove(this); }
 
     /// Computes this rank's blocks of context.step on the lanes; every bucket is quantised and made `ready` as soon as its last block is
     /// done. Error: of the block that failed first; the others are abandoned.

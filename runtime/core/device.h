@@ -23,8 +23,9 @@ struct Device {
     /// Allocates all planned memory.  Error: Code::node_memory with the budget, the free memory and the largest blocks that fit.
     virtual Status seal() = 0;
     /// Page-locks memory of the host that sums come in, so that copies from it run beside other work; where the system forbids that
-    /// (RLIMIT_MEMLOCK), copies wait.  It must outlive the device.
+    /// (RLIMIT_MEMLOCK), copies wait.  It must outlive the device, or be unshared while nothing computes.
     virtual void share(Buffer host) = 0;
+    virtual void unshare(Buffer host) = 0;
     /// By purpose, as Arena::budget().
     virtual std::string budget() const = 0;
 };

@@ -1,5 +1,6 @@
-// What folders hand one another.  Words: a *rank* is a node's number in a view; a *block* is the unit of samples and of determinism;
-// a *group* is one layer's parameters, which share a quantiser scale; a *bucket* is a run of groups that travels together.
+// What folders hand one another.  Words: a *node* is a machine's place in the roster of a job, a *rank* its number in a view; a *block* is
+// the unit of samples and of determinism; a *group* is one layer's parameters, which share a quantiser scale; a *bucket* is a run of groups
+// that travels together.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,6 +13,8 @@
 namespace gradcast {
 
 using Rank = uint32_t;
+/// A node's index in the roster of a job: never changes, never used for another.  A session alone knows which rank it has in its view.
+enum class NodeId : uint32_t {};
 using StepId = uint64_t;   // 0, 1, … over the whole job; below 2^32
 
 struct BlockId {

@@ -135,8 +135,8 @@ Status JobRun::prepare() {
     config.id = plan_->id;
     std::vector<JobMistake> mistakes;
     if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes)) return fail(Code::invalid, "{}", mistakes.front().text);
-    config.view.members = plan_->members;
-    config.self = self_;
+    config.roster = plan_->members;
+    config.self = NodeId{self_};
     config.folder = detail_.folder;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes, config.pace_bytes_per_s = host_.config.pace / 8;
@@ -160,9 +160,7 @@ Status JobRun::prepare() {
     link.protect = config.job.protect;
     link.profile = engine->profile();
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is told and handled within D
-    bool datagrams = false;
-    engine->attach([&](uint16_t, Protocol*, bool wanted) { datagrams |= wanted; });
-    if (datagrams) {
+    if (engine->datagrams()) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));
         if (datagram_segment(interface.mtu, interface.ipv6()) < plan_->datagram_bytes)
@@ -176,9 +174,6 @@ Status JobRun::prepare() {
     }
     std::unique_ptr<Driver> driver;
     GC_TRY(driver_open(link, host_.log, &driver));
-    engine->attach([&](uint16_t channel, Protocol* protocol, bool datagram) {
-        datagram ? driver->attach_datagrams(channel, protocol) : driver->attach(channel, protocol);
-    });
     engine->counters(&driver->counters());
     driver->register_memory(engine->memory());
 

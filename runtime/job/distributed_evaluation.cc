@@ -4,17 +4,20 @@
 
 namespace gradcast {
 
-void DistributedEvaluation::plan(JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated) {
+void DistributedEvaluation::plan(const Evaluator& evaluator, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena) {
+    self_ = self;
+    n_ = n;
     adders_ = std::min(n, losses_tolerated + 1);
     others_ = ranks_but(self, n);
     to_adders_ = ranks_but(self, adders_);
     to_adders_.resize(others_.size());
-    parts.arena.plan("evaluation", parts.evaluator->batches() * sizeof(BatchResult), &results_);
-    parts.arena.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
+    arena.plan("evaluation", evaluator.batches() * sizeof(BatchResult), &results_);
+    arena.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
 }
 
-Status DistributedEvaluation::run(Context& context, JobParts& parts, Rank self, uint32_t n, uint64_t us, BatchResult* sum) {
-    const uint32_t batches = parts.evaluator->batches();
+Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum) {
+    const uint32_t n = n_, batches = parts.evaluator->batches();
+    const Rank self = self_;
     auto* results = results_.as<BatchResult>();
     auto count = [&](Rank rank) {
         return rank < batches ? (batches - rank - 1) / n + 1 : 0;

@@ -2,7 +2,6 @@
 // far it is.
 #pragma once
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,8 +17,8 @@ namespace gradcast {
 struct EngineConfig {
     JobId id{};
     JobConfig job;
-    View view;
-    Rank self = 0;
+    std::vector<Member> roster;   // by NodeId: all nodes of the job, which are the ranks of its first view
+    NodeId self{};
     uint32_t datagram_bytes = 0;     // payload of one datagram between these nodes; 0: streams alone
     uint64_t pace_bytes_per_s = 0;   // of our datagrams; 0: as the link takes them
     std::string folder;              // of the job; made if missing
@@ -27,6 +26,7 @@ struct EngineConfig {
     bool loader_threaded = true;
     std::vector<uint32_t> cpus;                // lanes are pinned to these where given
     uint64_t spend_us = 0;                     // simulated cost of one bucket's backward pass (the simulator)
+    uint32_t change_every = 0;                 // steps after which a session ends and the next one begins, as tests want it; 0: never
     bool confidential = false;                 // see DataOptions
     const std::atomic<bool>* stop = nullptr;   // ends open() with Code::cancelled
 };
@@ -41,8 +41,7 @@ public:
     virtual const char* kernels() const = 0;   // its name, as Net::kernels()
     virtual const std::string& data_digest() const = 0;
     virtual const std::string& start_digest() const = 0;   // of the file that parameters begin from; empty: the seed's
-    /// Protocols by channel, to be attached to the driver or the simulator before run().
-    virtual void attach(const std::function<void(uint16_t channel, Protocol*, bool datagrams)>& attach) = 0;
+    virtual bool datagrams() const = 0;                    // some exchange of the job may go by datagrams
     virtual Buffer memory() const = 0;
     virtual Profile* profile() = 0;   // null where the job wants none
     /// Trainer thread, once: all steps, evaluation, final.h5 (the lowest living rank; the others too where ranks are lost after the last

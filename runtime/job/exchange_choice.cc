@@ -6,10 +6,9 @@ namespace gradcast {
 
 Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& report) {
     const JobConfig& job = config.job;
-    const uint32_t n = config.view.n();
+    const uint32_t n = static_cast<uint32_t>(config.roster.size());
     GC_TRY(alternatives_find(job.exchange,
                              {.layout = &codec.words(),
-                              .self = config.self,
                               .blocks = job.blocks,
                               .quantiser = job.quantiser,
                               .m = job.m,
@@ -33,50 +32,55 @@ uint32_t ExchangeChoice::targets_most(uint32_t first) const {
     return most;
 }
 
+bool ExchangeChoice::datagrams(StepId steps) const {
+    if (steps <= measured_end) return first().datagrams;
+    return std::any_of(alternatives_.begin(), alternatives_.end(), [](const Alternative& each) { return each.datagrams; });
+}
+
 void ExchangeChoice::record(const StepRecord& step) {
     if (step.step < measured_first || step.step >= measured_end) return;
     computes_us_[step.step - measured_first] = step.compute_us;
     waits_us_[step.step - measured_first] = step.wait_us;
 }
 
-Status ExchangeChoice::choose(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t lanes, uint64_t us, Report& report,
-                              const Alternative** best) {
+Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best) {
     auto median = [](auto& values) {
         std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
         return values[values.size() / 2];
     };
-    const uint64_t compute_us = median(computes_us_), waves = (context.synchronous->own_blocks().size() + lanes - 1) / lanes;
+    const uint64_t compute_us = median(computes_us_), waves = (session.own_blocks().size() + lanes - 1) / lanes;
     Measured measured{
         .wave_us = waves > 0 ? compute_us / waves : 0, .lanes = lanes, .wait_us = median(waits_us_), .copies = report.copies()};
-    // Whose mail is here has its sums of the last step, so the exchange that went before is needed no more.
-    GC_TRY(agree(context, self, n, others, us, &measured));
+    GC_TRY(agree(context, session, &measured));
     constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
     const uint64_t begin_us = context.host.now_us();
-    for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, self, n, others, us, &measured));
-    const uint64_t rounds = echoes * (context.synchronous->exchange().losses_tolerated() + 1);
+    for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, session, &measured));
+    const uint64_t rounds = echoes * (session.losses_tolerated() + 1);
     measured.latency_us = std::max<uint64_t>(measured.latency_us, (context.host.now_us() - begin_us) / rounds);
-    GC_TRY(agree(context, self, n, others, us, &measured));
+    GC_TRY(agree(context, session, &measured));
 
-    *best = &alternatives_choose(alternatives_, measured, n);
+    *best = &alternatives_choose(alternatives_, measured, session.view().n());
     const std::string text = alternatives_text(alternatives_, **best, measured);
-    if (self == 0) report.log().info("auto: {}", text);
+    if (session.self() == 0) report.log().info("auto: {}", text);
     report.update([&](JobStatus& status) { status.choice = text; });
     return {};
 }
 
 /// Merges what all ranks tell.  The result is the same at every rank, also when some are lost meanwhile: what only some have heard from
 /// a rank is told on, in one round more than ranks may be lost.
-Status ExchangeChoice::agree(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t us, Measured* measured) {
+Status ExchangeChoice::agree(Context& context, const Session& session, Measured* measured) {
+    const uint32_t n = session.view().n();
+    const Rank self = session.self();
     told_.resize(n);
     auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured), 0}; };
-    for (uint32_t round = 0; round <= context.synchronous->exchange().losses_tolerated(); ++round) {
+    for (uint32_t round = 0; round <= session.losses_tolerated(); ++round) {
         const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
         context.mail->begin(last);
         told_[self] = *measured;
         for (Rank rank = 0; rank < n; ++rank)
             if (rank != self) context.mail->receive(rank, tag, part(rank), first + rank);
-        context.mail->send(others, tag, part(self), last);
-        GC_TRY(context.mail->wait(first, last, us, "measurements to choose an exchange by"));
+        context.mail->send(session.others(), tag, part(self), last);
+        GC_TRY(context.mail->wait(first, last, session.first_step_us(), "measurements to choose an exchange by"));
         for (Rank rank = 0; rank < n; ++rank)
             if (rank != self && !context.mail->lost(first + rank)) measured->merge(told_[rank]);
     }

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "algos/synchronous.h"
-#include "runtime/job/report.h"
+#include "runtime/job/session.h"
 #include "transport/exchange/auto.h"
 
 namespace gradcast {
@@ -22,17 +21,16 @@ public:
     void record(const StepRecord& step);
     /// Before this step: choose().  Never, where there is nothing to choose.
     bool due(StepId step) const { return alternatives_.size() > 1 && step == measured_end; }
-    /// A job of so many steps may change its exchange.
-    bool among(StepId steps) const { return alternatives_.size() > 1 && steps > measured_end; }
-    /// Between two steps.  `lanes` compute, own blocks at a time; us: until when the others must answer.
-    Status choose(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t lanes, uint64_t us, Report& report,
-                  const Alternative** best);
+    /// Some exchange of a job of so many steps may go by datagrams.
+    bool datagrams(StepId steps) const;
+    /// Between two steps: the same one at all ranks.  `lanes` of this rank compute.
+    Status choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best);
 
 private:
     // The first step warms caches and streams up, those after it are measured.
     static constexpr StepId measured_first = 1, measured_end = 6;
 
-    Status agree(Context& context, Rank self, uint32_t n, const RankSet& others, uint64_t us, Measured* measured);
+    Status agree(Context& context, const Session& session, Measured* measured);
 
     std::vector<Alternative> alternatives_;
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};

@@ -41,6 +41,7 @@ public:
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
         GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
         std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
+        for (Rank rank = 0; rank < config.lost.size(); ++rank) peers_[rank].lost = config.lost[rank];
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
@@ -66,6 +67,8 @@ public:
 
 private:
     Phase phase() const { return static_cast<Phase>(own_.phase); }
+    /// Before a job has begun nobody can be missed.
+    bool may_miss() const { return begun_ || !config_.first; }
     bool over() const { return phase() == Phase::done || settled_; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
 
@@ -93,16 +96,24 @@ private:
                 actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
                 return;
             case JobCommand::end:
+            case JobCommand::pause: {
                 if (phase() != Phase::started) return;
-                GC_ASSERT(event.buffer.bytes == sizeof own_.digest);
-                std::memcpy(own_.digest, event.buffer.host, sizeof own_.digest);
+                end_ = static_cast<JobCommand>(event.command);
+                const std::string state = fmt::format("{:064x}", event.tag);
+                GC_ASSERT(end_ == JobCommand::pause || event.buffer.bytes == sizeof own_.digest);
+                std::memcpy(own_.digest, end_ == JobCommand::pause ? state.data() : event.buffer.as<char>(), sizeof own_.digest);
                 enter(Phase::ended);
                 for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
                 return;
-            case JobCommand::abort: abort(event.status.code, local_text(event.status), actions); return;
+            }
+            case JobCommand::abort:
+                // Others may have left the view already: the trainer cancels in the next one.
+                if (end_ == JobCommand::pause && event.status.code == Code::cancelled) return;
+                abort(event.status.code, local_text(event.status), actions);
+                return;
             case JobCommand::leave:
-                if (phase() >= Phase::ended) return;   // the job is about to end
-                if (!begun_ || lost_count() >= config_.losses_tolerated) abort(event.status.code, event.status.what, actions);
+                if (phase() >= Phase::ended) return;   // the job or the view is about to end
+                if (!may_miss() || lost_count() >= config_.losses_tolerated) abort(event.status.code, event.status.what, actions);
                 else leave(event.status.code, event.status.what, fmt::format("{}; the job goes on without it", event.status.what), actions);
                 return;
             case JobCommand::lost:
@@ -188,7 +199,7 @@ private:
             return;
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
-        if (peer.lost && begun_) return;   // the job goes on without it
+        if (peer.lost && may_miss()) return;   // the job goes on without it
         if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::left) || said.origin.get() >= peers_.size()) return;
         peer.serial = body.value.get();
         if (said.phase == static_cast<uint8_t>(Phase::left) && phase() < Phase::done) {
@@ -244,7 +255,7 @@ private:
         if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
-        if (begun_ && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
+        if (may_miss() && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
             if (again) return;
             log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank),
                       config_.progress->step.load(std::memory_order_relaxed), lost_count(), config_.losses_tolerated, status.what);
@@ -337,7 +348,7 @@ private:
                       fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6),
                       actions);
         }
-        if (!begun_ || peer.phase() >= Phase::ended) return;
+        if (!may_miss() || peer.phase() >= Phase::ended) return;
         uint64_t silent_us = now_us_ - peer.heard_us,
                  stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() == 0 ? 10 : 1);
         uint64_t worst_us = std::max(silent_us, stuck_us);
@@ -361,7 +372,7 @@ private:
     void advance(Actions& actions) {
         auto all = [&](auto&& holds) {
             for (Rank rank = 0; rank < peers_.size(); ++rank)
-                if (rank != config_.self && !(peers_[rank].lost && begun_ && phase() != Phase::aborted) && !holds(peers_[rank]))
+                if (rank != config_.self && !(peers_[rank].lost && may_miss() && phase() != Phase::aborted) && !holds(peers_[rank]))
                     return false;
             return true;
         };
@@ -376,7 +387,7 @@ private:
             if (told || all([](const Peer& peer) { return peer.phase() == Phase::ended; })) {
                 enter(Phase::done);
                 actions.timers.push_back({timer_heartbeat, 0});
-                complete(JobCommand::end, {}, actions);
+                complete(end_, {}, actions);
             }
         }
         if (phase() == Phase::aborted && !settled_ && all([&](const Peer& peer) {
@@ -429,6 +440,7 @@ private:
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
     std::vector<Rank> behind_;               // of watch_behind()
     uint64_t held_done_ = 0, held_us_ = 0;   // what the others had done, and since when they wait
+    JobCommand end_ = JobCommand::end;       // that this rank has been told, once it has ended
     bool begun_ = false, settled_ = false, tell_ = false;
 };
 

@@ -48,6 +48,7 @@ enum class JobCommand : uint32_t {
     abort = 3,              // Event::status; every completion of it has the status that all ranks end with
     leave = 5,              // Event::status: this rank ends, the others go on without it where they can; else as abort
     lost = job_rank_lost,   // a rank computes wrongly; the completion comes also when one is dead or silent
+    pause = 6,              // as end, but the job goes on in another view; Event::tag: digest of the state
 };
 
 struct JobProtocolConfig {
@@ -59,6 +60,8 @@ struct JobProtocolConfig {
     std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
     const Progress* progress = nullptr;
     uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
+    bool first = true;               // view of the job: when it begins nobody may be missing
+    std::vector<bool> lost = {};     // by rank, before this view; empty: none
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -37,6 +37,8 @@ struct JobStatus {
     std::string choice;                                          // of `auto`, and what was predicted; "" before
     std::string datagrams;                                       // how they go (Driver::datagrams_text()); "" without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
+    uint32_t view = 1;                                           // its number
+    uint64_t change_us = 0;                                      // the longest time between two steps for a change of view
     std::string memory;                                          // Arena::budget()
     std::string model;                                           // path of final.h5; "" at ranks that have none
 };

@@ -83,8 +83,9 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     deadline_us = job.deadline_us;
     GC_TRY(open_data(config));
     const DataInfo& info = train->info();
-    if (config.self >= config.view.n() || config.view.n() > ranks_max)
-        return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, config.self, config.view.n());
+    if (static_cast<uint32_t>(config.self) >= config.roster.size() || config.roster.size() > ranks_max)
+        return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, static_cast<uint32_t>(config.self),
+                    config.roster.size());
     sampler = std::make_unique<Sampler>(info.count, job.seed, job.batch, job.blocks);
     steps = job.steps ? job.steps : sampler->steps(job.epochs);
     if (job.optimiser.warm_up > steps)

@@ -37,7 +37,7 @@ public:
     uint64_t now_us() override { return clock_us(); }
     void post(uint16_t channel, const Event& event) override {
         std::lock_guard lock(mutex_);
-        if (!protocols.contains(channel)) return;
+        if (!protocols_.contains(channel)) return;
         inbox_.emplace_back(channel, event);
         changed_.notify_one();
     }
@@ -60,22 +60,13 @@ public:
     }
     void open_view(uint32_t, std::span<const Attachment> attachments) override {
         std::lock_guard lock(mutex_);
-        for (const Attachment& each : attachments) {
-            protocols[each.channel] = each.protocol;
-            in_view_.push_back(each.channel);
-        }
+        for (const Attachment& each : attachments) protocols_[each.channel] = each.protocol;
     }
     Status close_view(uint64_t) override {
         std::lock_guard lock(mutex_);
-        for (const uint16_t channel : in_view_) {
-            protocols.erase(channel);
-            std::erase_if(inbox_, [&](const auto& each) { return each.first == channel; });
-            std::erase_if(done_, [&](const Completion& each) { return each.channel == channel; });
-        }
-        in_view_.clear();
+        inbox_.clear(), done_.clear(), protocols_.clear();
         return {};
     }
-    std::map<uint16_t, Protocol*> protocols;
     std::optional<StepId> swallow;   // the exchange never hears of bucket 0 of this step
 
 private:
@@ -83,7 +74,7 @@ private:
         if (event.kind == Event::Kind::ready && swallow == event.step && event.bucket == 0) return;
         Actions actions;
         actions.now_us = now_us();
-        protocols.at(channel)->on({&event, 1}, actions);
+        protocols_.at(channel)->on({&event, 1}, actions);
         EXPECT_TRUE(actions.sends.empty());
         for (const Compute& compute : actions.computes) {
             compute_now(compute);
@@ -97,11 +88,11 @@ private:
             done_.push_back(completion);
         }
     }
+    std::map<uint16_t, Protocol*> protocols_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<std::pair<uint16_t, Event>> inbox_;
     std::vector<Completion> done_;
-    std::vector<uint16_t> in_view_;
 };
 
 class EngineTest : public ::testing::Test {
@@ -158,8 +149,8 @@ protected:
         EngineConfig config;
         std::vector<JobMistake> mistakes;
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
-        for (Rank rank = 0; rank < n; ++rank) config.view.members.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
-        config.self = self;
+        for (Rank rank = 0; rank < n; ++rank) config.roster.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
+        config.self = NodeId{self};
         config.folder = fmt::format("{}/job-{}-{}-{}", folder_, runs_++, n, self);
         return config;
     }
@@ -171,7 +162,6 @@ protected:
         std::unique_ptr<Engine> engine;
         GC_TRY(Engine::open(c, Log(), &engine));
         OneRank host;
-        engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
         Status result = engine->run(host);
         *status = engine->status();
         if (final_path) *final_path = c.folder + "/final.h5";
@@ -187,7 +177,6 @@ protected:
             EngineConfig c = config(text, n, rank);
             c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
             GC_TRY(Engine::open(c, Log(), &engines[rank]));
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
             simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
         if (meddle) meddle(engines);
@@ -706,7 +695,6 @@ TEST_F(EngineTest, AStallEndsTheJobWithinItsDeadline) {
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank host;
     host.swallow = 5;
-    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
     Status result = engine->run(host);
     EXPECT_EQ(result.code, Code::deadline);
     EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos)
@@ -719,7 +707,6 @@ TEST_F(EngineTest, CancelBeforeAndWhileItRuns) {
     std::unique_ptr<Engine> engine;
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank host;
-    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
     std::thread other([&] {
         while (engine->status().step < 3) std::this_thread::yield();
         engine->cancel("cancelled on request at node-a");
@@ -732,7 +719,6 @@ TEST_F(EngineTest, CancelBeforeAndWhileItRuns) {
 
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     OneRank again;
-    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { again.protocols[channel] = protocol; });
     engine->cancel("too early");
     EXPECT_STREQ(engine->run(again).what, "too early");
 }
@@ -969,7 +955,6 @@ TEST_F(EngineTest, AllRanksEndWithOneLine) {
         c.lanes = 0, c.loader_threaded = false;
         engines.emplace_back();
         ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
-        engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) { simulator->attach(rank, channel, protocol); });
         simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
     }
     EXPECT_EQ(simulator->run().code, Code::conflict);

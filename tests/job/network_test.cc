@@ -7,6 +7,7 @@
 #include "tests/allocations.h"
 #include "tests/job/noise.h"
 #include "tests/link/fixture.h"
+#include "tests/wrapped_host.h"
 
 namespace gradcast {
 namespace {
@@ -45,32 +46,38 @@ protected:
         std::vector<JobMistake> mistakes;
         std::string text = fmt::format(
             "[job]\nsteps = {}\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\n[net]\n[[net.layers]]\nkind = "
-            "\"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
+            "\"inner_product\"\noutputs = {}\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
             "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n"
             "[transport]\nprotect = \"{}\"\n",
-            steps, exchange, protect);
+            steps, hidden_, exchange, protect);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &job, &mistakes)) << mistakes[0].text;
         std::vector<std::string> addresses;
         for (Rank rank = 0; rank < ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
         for (Rank rank = 0; rank < ranks; ++rank) {
             EngineConfig config;
-            config.job = job, config.self = rank, config.lanes = 2, config.folder = fmt::format("{}/job-{}", folder_, rank);
-            for (Rank each = 0; each < ranks; ++each) config.view.members.push_back({test_identity(each).name, {}, 1});
+            config.job = job, config.self = NodeId{rank}, config.lanes = 2, config.change_every = change_every_,
+            config.folder = fmt::format("{}/job-{}", folder_, rank);
+            config.datagram_bytes = datagrams_ ? 1432 : 0;
+            for (Rank each = 0; each < ranks; ++each) config.roster.push_back({test_identity(each).name, {}, 1});
             Status status = Engine::open(config, Log(), &engines[rank]);
-            if (status.ok()) status = nodes[rank].open(test_config(kind, job.protect, rank, addresses));
+            LinkConfig link = test_config(kind, job.protect, rank, addresses);
+            if (datagrams_) link.datagrams = {.interface = "lo", .group = "239.192.77.1:4788", .segment_bytes = config.datagram_bytes};
+            if (status.ok()) status = nodes[rank].open(link);
             EXPECT_TRUE(status.ok()) << status.what;
             if (!status.ok()) return {};
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
-                if (spoiler && rank == 1 && channel == static_cast<uint16_t>(Channel::gradient))
-                    spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
-                nodes[rank].driver->attach(channel, protocol);
-            });
         }
         std::vector<std::thread> trainers;
         Status results[ranks];
         for (Rank rank = 0; rank < ranks; ++rank) {
             nodes[rank].start();
-            trainers.emplace_back([&, rank] { results[rank] = engines[rank]->run(nodes[rank].driver->host()); });
+            trainers.emplace_back([&, rank] {
+                WrappedHost host(nodes[rank].driver->host(), [&](uint16_t channel, Protocol* protocol) -> Protocol* {
+                    if (!spoiler || rank != 1 || channel != static_cast<uint16_t>(Channel::gradient)) return protocol;
+                    spoiler->inner = static_cast<Exchange*>(protocol);
+                    return spoiler;
+                });
+                results[rank] = engines[rank]->run(host);
+            });
         }
         if (meanwhile) meanwhile(*engines[0]);
         for (std::thread& trainer : trainers) trainer.join();
@@ -78,16 +85,54 @@ protected:
         for (Rank rank = 0; rank < ranks; ++rank) {
             EXPECT_TRUE(results[rank].ok()) << results[rank].what;
             EXPECT_EQ(engines[rank]->status().digest, engines[0]->status().digest);
+            const JobStatus status = engines[rank]->status();
+            EXPECT_EQ(status.view, change_every_ ? 1 + (steps - 1) / change_every_ : status.view);
+            if (rank == 0) last_ = status;
         }
         return engines[0]->status().digest;
     }
 
     std::string folder_;
+    uint32_t change_every_ = 0;
+    bool datagrams_ = false;
+    uint32_t hidden_ = 16;   // units of the first layer
+    JobStatus last_;         // of rank 0, after train()
 };
 
 TEST_F(NetworkJob, TheExchangeThatAutoChoosesChangesNoBit) {
     const std::string wanted = train("ring", "auth", LinkKind::uring_tcp, 12);
     for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) EXPECT_EQ(train("auto", "auth", kind, 12), wanted);
+}
+
+// Memory that is used after its view was closed is found here, under ASan and TSan.
+TEST_F(NetworkJob, AChangeOfViewChangesNoBit) {
+    const std::string wanted = train("ring", "auth", LinkKind::uring_tcp, 20);
+    change_every_ = 3;
+    for (const char* exchange : {"ring", "unicast", "ps", "multicast", "coded", "coded-rs", "auto"})
+        for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) {
+            SCOPED_TRACE(fmt::format("{} over {}", exchange, static_cast<int>(kind)));
+            EXPECT_EQ(train(exchange, "auth", kind, 20), wanted);
+        }
+    datagrams_ = true;
+    for (const char* exchange : {"multicast", "coded-rs"})
+        for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) {
+            SCOPED_TRACE(fmt::format("{} over datagrams, {}", exchange, static_cast<int>(kind)));
+            EXPECT_EQ(train(exchange, "encrypt", kind, 20), wanted);
+        }
+}
+
+TEST_F(NetworkJob, AChangeOfViewTakesNoMoreThanTwoSteps) {
+    if (!allocations_counted) GTEST_SKIP() << "a sanitizer makes everything slow";
+    hidden_ = 8192, change_every_ = 3;
+    for (bool datagrams : {false, true}) {
+        datagrams_ = datagrams;
+        uint64_t change_us = UINT64_MAX, step_us = 0;
+        for (int i = 0; i < 5 && change_us > 2 * step_us; ++i) {   // other programs run beside this one
+            train("coded-rs", "auth", LinkKind::uring_tcp, 20);
+            change_us = last_.change_us, step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
+        }
+        EXPECT_LE(change_us, 2 * step_us) << (datagrams ? "datagrams" : "streams");
+    }
 }
 
 TEST_F(NetworkJob, OneFlippedBitChangesTheDigest) {

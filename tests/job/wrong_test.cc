@@ -8,6 +8,7 @@
 #include "runtime/job/engine.h"
 #include "tests/job/noise.h"
 #include "tests/link/fixture.h"
+#include "tests/wrapped_host.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {
@@ -61,8 +62,8 @@ protected:
             "[algorithm]\nexchange = \"{}\"\nm = {}\ns = {}\n",
             rate_, way.exchange, way.m, way.s);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
-        for (Rank rank = 0; rank < ranks; ++rank) config.view.members.push_back({test_identity(rank).name, {}, 1});
-        config.self = self, config.folder = fmt::format("{}/job-{}", folder_, self);
+        for (Rank rank = 0; rank < ranks; ++rank) config.roster.push_back({test_identity(rank).name, {}, 1});
+        config.self = NodeId{self}, config.folder = fmt::format("{}/job-{}", folder_, self);
         return config;
     }
 
@@ -78,12 +79,14 @@ protected:
             Status status = Engine::open(c, Log(), &engines[rank]);
             EXPECT_TRUE(status.ok()) << status.what;
             if (!status.ok()) return {};
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
-                if (rank == wrong && channel == static_cast<uint16_t>(Channel::gradient))
-                    spoiler.inner = static_cast<Exchange*>(protocol), protocol = &spoiler;
-                simulator->attach(rank, channel, protocol);
+            simulator->trainer(rank, [&spoiler, &engine = *engines[rank], spoils = rank == wrong](Host& host) {
+                WrappedHost wrapped(host, [&](uint16_t channel, Protocol* protocol) -> Protocol* {
+                    if (!spoils || channel != static_cast<uint16_t>(Channel::gradient)) return protocol;
+                    spoiler.inner = static_cast<Exchange*>(protocol);
+                    return &spoiler;
+                });
+                return engine.run(wrapped);
             });
-            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
         (void)simulator->run();
         EXPECT_EQ(spoiler.spoiled, wrong < ranks);

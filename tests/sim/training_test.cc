@@ -13,6 +13,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/job/engine.h"
 #include "tests/sim/seeds.h"
+#include "tests/wrapped_host.h"
 #include "transport/link/sim.h"
 #include "transport/wire/packet.h"
 
@@ -112,13 +113,8 @@ struct Starved : Protocol {
 };
 
 /// The trainer is not woken before a sum is queued for it.
-struct SleepyHost final : Host {
-    explicit SleepyHost(Host& host) : inner(host) {}
-    uint64_t now_us() override { return inner.now_us(); }
-    void post(uint16_t channel, const Event& event) override { inner.post(channel, event); }
-    void spend(uint64_t us) override { inner.spend(us); }
-    void open_view(uint32_t number, std::span<const Attachment> attachments) override { inner.open_view(number, attachments); }
-    Status close_view(uint64_t until_us) override { return inner.close_view(until_us); }
+struct SleepyHost final : WrappedHost {
+    using WrappedHost::WrappedHost;
     Status wait(std::vector<Completion>* out, uint64_t until_us) override {
         do {
             GC_TRY(inner.wait(out, until_us));
@@ -126,7 +122,6 @@ struct SleepyHost final : Host {
         } while (!awake);
         return {};
     }
-    Host& inner;
     bool awake = false;
 };
 
@@ -142,7 +137,9 @@ struct Cluster {
     double lags = 0;                   // rank 0: Laggard::stall
     bool sleepy = false;               // the last rank has a SleepyHost
     std::map<Rank, StepId> starving;   // Starved::from, of ranks with datagrams
+    uint32_t change_every = 0;
     std::function<void(Simulator&)> before;
+    std::function<void(Rank, bool closed)> between;   // as a rank closes a view, and when it has
 
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
@@ -161,28 +158,41 @@ struct Cluster {
         Log log;
         log_level(Level::error);
         sim = Simulator::create(config);
-        View view;
-        view.members.resize(config.ranks);
-        for (Rank r = 0; r < config.ranks; ++r) view.members[r].name = fmt::format("node{}", r);
+        std::vector<Member> roster(config.ranks);
+        for (Rank r = 0; r < config.ranks; ++r) roster[r].name = fmt::format("node{}", r);
         std::string folder = shard().substr(0, shard().rfind('/')) + "/job";
         for (Rank r = 0; r < config.ranks; ++r) {
             EngineConfig engine;
-            engine.job = job, engine.view = view, engine.self = r;
+            engine.job = job, engine.roster = roster, engine.self = NodeId{r};
             engine.folder = fmt::format("{}{}", folder, r);
             engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
-            engine.datagram_bytes = datagrams ? 1432 : 0;
+            engine.datagram_bytes = datagrams ? 1432 : 0, engine.change_every = change_every;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
-            engines[r]->attach([&](uint16_t channel, Protocol* protocol, bool by_datagrams) {
-                if (spoiler && r == spoiled && channel == gradient) spoiler->inner = static_cast<Exchange*>(protocol), protocol = spoiler;
-                if (lags > 0 && r == 0 && channel == gradient)
-                    laggard = std::make_unique<Laggard>(protocol, *sim, lags), protocol = laggard.get();
-                if (starving.contains(r) && channel == gradient)
-                    protocol = starved.emplace_back(std::make_unique<Starved>(protocol, starving[r])).get();
-                by_datagrams ? sim->attach_datagrams(r, channel, protocol) : sim->attach(r, channel, protocol);
-            });
             sim->trainer(r, [this, r](Host& host) {
-                SleepyHost late(host);
-                return engines[r]->run(sleepy && r + 1 == config.ranks ? late : host);
+                const auto wrap = [this, r](uint16_t channel, Protocol* protocol) -> Protocol* {
+                    if (channel != gradient) return protocol;
+                    if (spoiler && r == spoiled) {
+                        spoiler->inner = static_cast<Exchange*>(protocol);
+                        return spoiler;
+                    }
+                    if (starving.contains(r)) return starved.emplace_back(std::make_unique<Starved>(protocol, starving[r])).get();
+                    if (lags == 0 || r != 0) return protocol;
+                    laggard = std::make_unique<Laggard>(protocol, *sim, lags);
+                    return laggard.get();
+                };
+                struct Between final : WrappedHost {
+                    using WrappedHost::WrappedHost;
+                    Status close_view(uint64_t until_us) override {
+                        if (between) between(false);
+                        const Status status = inner.close_view(until_us);
+                        if (between) between(true);
+                        return status;
+                    }
+                    std::function<void(bool)> between;
+                } wrapped(host, wrap);
+                if (between) wrapped.between = [this, r](bool closed) { between(r, closed); };
+                SleepyHost late(host, wrap);
+                return engines[r]->run(sleepy && r + 1 == config.ranks ? static_cast<Host&>(late) : wrapped);
             });
         }
         if (before) before(*sim);
@@ -420,6 +430,93 @@ TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
                 ASSERT_NE(delivered, trace.end());
                 EXPECT_LT(delivered->at_us, slowest_us);
             }
+        }
+    }
+}
+
+// ---- changes of view ---------------------------------------------------------------------------------------------------------------
+
+constexpr uint32_t changing_steps = 10, changing_every = 3;   // views 1 to 4
+
+const std::string& reference_of_changes() {
+    static const std::string digest = [] {
+        Cluster alone;
+        alone.config.ranks = 1, alone.job_steps = changing_steps;
+        Status status = alone.run();
+        EXPECT_TRUE(status.ok()) << status.what;
+        return alone.digest();
+    }();
+    return digest;
+}
+
+struct Changing : Cluster {
+    Changing(const char* kind, uint32_t ranks, uint64_t seed) {
+        exchange = kind, job_steps = changing_steps, change_every = changing_every;
+        config.ranks = ranks, config.seed = seed, config.jitter_us = 300, config.compute_async = seed % 2 == 0;
+        datagrams = seed % 2;
+        config.break_per_packet = seed % 4 < 2 ? 0.01 : 0, config.loss = datagrams ? 0.05 : 0;
+        spend_us = seed % 5 * 100;
+        before = [seed, ranks](Simulator& simulator) { simulator.slow(static_cast<Rank>(splitmix64(seed) % ranks), 5); };
+    }
+};
+
+TEST(SlowViews, AChangeOfViewChangesNoBit) {
+    for_seeds(4, [](uint64_t seed) {
+        for (const ExchangeKind& kind : exchange_kinds()) {
+            for (uint32_t ranks : {1u, 2u, 3u, 4u, 8u}) {
+                if (!fits(kind, ranks)) continue;
+                SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", kind.name, ranks, seed));
+                Changing cluster(kind.name, ranks, seed);
+                Status status = cluster.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                EXPECT_EQ(cluster.digest(), reference_of_changes());
+                for (const auto& engine : cluster.engines) EXPECT_EQ(engine->status().view, 4u);
+            }
+        }
+    });
+}
+
+TEST(SlowViews, ARankThatDiesIsMissedByTheViewsAfterIt) {
+    for (const char* exchange : {"coded", "coded-rs"}) {
+        uint64_t ends_us = 0;
+        {
+            Changing cluster(exchange, 4, 1);
+            cluster.options = "m = 2\ns = 1\n";
+            ASSERT_TRUE(cluster.run().ok());
+            ends_us = cluster.sim->now_us();
+        }
+        for_seeds(20, [&](uint64_t seed) {
+            const Rank dead = static_cast<Rank>(splitmix64(seed) % 4);
+            const uint64_t at_us = splitmix64(seed + 1000) % ends_us;
+            SCOPED_TRACE(fmt::format("{} seed {} rank {} killed at {} us", exchange, seed, dead, at_us));
+            Changing cluster(exchange, 4, seed);
+            cluster.options = "m = 2\ns = 1\n", cluster.config.lost_after_us = deadline_us / 2;
+            cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
+            Status status = cluster.run();
+            if (at_us < 5'000 && !status.ok()) return;   // before the job had begun, where nobody can be missed
+            ASSERT_TRUE(status.ok()) << status.what;
+            for (Rank r = 0; r < 4; ++r) {
+                if (r == dead) continue;
+                const JobStatus its = cluster.engines[r]->status();
+                EXPECT_EQ(its.digest, reference_of_changes()) << r;
+                EXPECT_LE(its.losses.size(), 1u) << r;
+            }
+        });
+    }
+}
+
+// Where no view is open, a cancel is kept for the next.
+TEST(SlowViews, ACancelBetweenTwoViewsEndsTheJob) {
+    for (bool closed : {false, true}) {
+        Changing cluster("ring", 3, 2);
+        cluster.between = [&cluster, closed](Rank r, bool is_closed) {
+            if (r == 1 && is_closed == closed) cluster.engines[1]->cancel("cancelled between two views");
+        };
+        EXPECT_EQ(cluster.run().code, Code::cancelled);
+        for (const auto& engine : cluster.engines) {
+            EXPECT_EQ(engine->status().state, JobState::cancelled);
+            EXPECT_EQ(engine->status().error, "cancelled between two views");
+            EXPECT_EQ(engine->status().step, changing_every);
         }
     }
 }

@@ -127,6 +127,13 @@ void CudaDevice::share(Buffer host) {
     else (void)cudaGetLastError();   // or the next launch would report it
 }
 
+void CudaDevice::unshare(Buffer host) {
+    const auto at = std::find_if(shared_.begin(), shared_.end(), [&](const Buffer& each) { return each.host == host.host; });
+    if (at == shared_.end()) return;
+    if (use(*gpus_[0]).ok()) cudaHostUnregister(at->host);
+    shared_.erase(at);
+}
+
 Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
     const auto* at = static_cast<const std::byte*>(from);
     const bool shared = std::any_of(shared_.begin(), shared_.end(),

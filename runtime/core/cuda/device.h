@@ -46,6 +46,7 @@ public:
     uint32_t lane_count() const override { return static_cast<uint32_t>(lanes_.size()); }
     Status seal() override;
     void share(Buffer host) override;
+    void unshare(Buffer host) override;
     std::string budget() const override;
 
     /// A copy from the host in that stream of the current GPU; the call waits for the stream if the memory is not page-locked.

@@ -1,0 +1,155 @@
+#include "runtime/job/session.h"
+
+#include <algorithm>
+
+#include "transport/exchange/cost.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+
+}   // namespace
+
+Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, const Log& log)
+    : config_(config), job_(job), parts_(parts), log_(log) {
+    view_.number = config.view;
+    for (const NodeId node : config.nodes) {
+        if (node == job.self) self_ = view_.n();
+        view_.members.push_back(job.roster[static_cast<uint32_t>(node)]);
+    }
+    GC_ASSERT(self_ < view_.n() && config.nodes[self_] == job.self);
+}
+
+Session::~Session() {
+    if (shared_.bytes > 0) parts_.compute.device->unshare(shared_);
+}
+
+Status Session::plan() {
+    const View& view = view_;
+    ExchangeConfig config = config_.exchange.config;
+    config.self = self_;
+    config.first_step = config_.first_step;
+    exchange_ = config_.exchange.kind->create(config);
+    own_blocks_ = exchange_->place(view, parts_.block_sizes).blocks_of(self_);
+    others_ = ranks_but(self_, view.n());
+    GC_TRY(exchange_->install(view, arena_));
+    if (config_.exchange.datagrams)
+        bulk_ =
+            bulk_create({.self = self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
+                        *exchange_, arena_, &bulk_counters_);
+    mail_protocol_ = mail_protocol(self_, view.n(), segment_bytes_stream);
+    if (parts_.evaluator) evaluation_.plan(*parts_.evaluator, self_, view.n(), losses_tolerated(), arena_);
+    if (losses_tolerated() > 0) {
+        arena_.plan("state of the step before", parts_.compute.net->parameters().size_bytes(), &kept_parameters_);
+        arena_.plan("state of the step before", parts_.compute.codec->exponents().size_bytes(), &kept_exponents_);
+    }
+    return {};
+}
+
+Status Session::ready() {
+    GC_TRY(arena_.seal());
+    if (parts_.compute.device) {
+        shared_ = arena_.whole();
+        parts_.compute.device->share(shared_);
+    }
+    return {};
+}
+
+void Session::open(Context& context, const std::vector<NodeId>& lost) {
+    context_ = &context;
+    std::vector<bool> lost_ranks(view_.n());
+    for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
+    job_protocol_ = job_protocol({.view = view_,
+                                  .self = self_,
+                                  .deadline_us = parts_.deadline_us,
+                                  .kernel_set = parts_.kernel_set,
+                                  .data_digest = parts_.data_digest,
+                                  .start_digest = parts_.start_digest,
+                                  .progress = &parts_.progress,
+                                  .losses_tolerated = losses_tolerated(),
+                                  .first = config_.first,
+                                  .lost = lost_ranks},
+                                 log_);
+    dispatch_ = std::make_unique<Dispatch>(context.host, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
+    mailbox_ = std::make_unique<Mailbox>(context.host, *dispatch_, parts_.progress, parts_.deadline_us);
+    synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
+                                                     SynchronousConfig{.self = self_,
+                                                                       .view = view_,
+                                                                       .own_blocks = own_blocks_,
+                                                                       .first_step = config_.first_step,
+                                                                       .kept_parameters = kept_parameters_,
+                                                                       .kept_exponents = kept_exponents_});
+    context.mail = mailbox_.get();
+    context.synchronous = synchronous_.get();
+    const Attachment attachments[] = {
+        {on(Channel::job), job_protocol_.get(), false},
+        {on(Channel::gradient), bulk_ ? bulk_.get() : exchange_.get(), bulk_ != nullptr},
+        {on(Channel::mail), mail_protocol_.get(), false},
+    };
+    open_ = true;
+    context.host.open_view(view_.number, attachments);
+}
+
+Status Session::barrier(JobCommand command, uint64_t tag, Buffer buffer) {
+    Event event = command_event(command);
+    event.tag = tag, event.buffer = buffer;
+    context_->host.post(on(Channel::job), event);
+    return dispatch_->wait_job(event.command);
+}
+
+Status Session::begin() { return barrier(JobCommand::begin, context_->state); }
+
+Status Session::end() {
+    GC_TRY(barrier(JobCommand::pause, context_->state));
+    dispatch_->cut_expelled();   // they have heard why, and all know it
+    open_ = false;
+    return context_->host.close_view(context_->host.now_us() + parts_.deadline_us);
+}
+
+Status Session::finish(std::string& digest) {
+    return barrier(JobCommand::end, 0, {reinterpret_cast<std::byte*>(digest.data()), nullptr, digest.size(), 0});
+}
+
+Status Session::abort(Status found) {
+    if (!open_) return found;
+    Host& host = context_->host;
+    post(host, JobCommand::abort, found);
+    // Whatever else fails meanwhile is a consequence.
+    const uint64_t until_us = host.now_us() + 20 * parts_.deadline_us;
+    for (Status waited; dispatch_->ended().ok() && waited.code != Code::cancelled && host.now_us() < until_us;)
+        waited = dispatch_->wait_job(static_cast<uint64_t>(JobCommand::abort));
+    return dispatch_->ended().ok() ? found : dispatch_->ended();
+}
+
+void Session::post(Host& host, JobCommand command, const Status& why) {
+    Event event = command_event(command);
+    event.status = why;
+    host.post(on(Channel::job), event);
+}
+
+uint64_t Session::bytes_bound() const {
+    ExchangeConfig config = config_.exchange.config;
+    config.self = self_;
+    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, view_.n(), {}).words_sent);
+}
+
+std::vector<NodeId> Session::lost() const {
+    std::vector<NodeId> nodes;
+    for (Rank rank = 0; rank < view_.n(); ++rank)
+        if (dispatch_->lost(rank)) nodes.push_back(config_.nodes[rank]);
+    return nodes;
+}
+
+bool Session::lowest() const {
+    Rank rank = 0;
+    while (rank < self_ && dispatch_->lost(rank)) ++rank;
+    return rank == self_;
+}
+
+const Member* Session::deaf() const {
+    const uint32_t deaf = bulk_counters_.deaf.load(std::memory_order_relaxed);
+    return deaf > 0 ? &view_.members[deaf - 1] : nullptr;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,106 @@
+// What belongs to one view at one rank: the exchange with its bulk and its placement of blocks, mail, the job protocol, the trainer's side
+// of them, and memory of its own.  Data, net, optimiser, codec, loader, lanes and reports outlive it (JobParts, Report).
+//
+//     plan -> ready -> open -> begin -> (steps) -> end -> destroyed
+//
+// A session that was not ended is destroyed after the driver, which has its memory until then.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algos/synchronous.h"
+#include "runtime/job/distributed_evaluation.h"
+#include "runtime/job/job_protocol.h"
+#include "runtime/job/parts.h"
+#include "runtime/job/report.h"
+#include "transport/bulk/bulk.h"
+#include "transport/exchange/auto.h"
+
+namespace gradcast {
+
+struct SessionConfig {
+    uint32_t view = 1;           // its number
+    std::vector<NodeId> nodes;   // by rank
+    Alternative exchange;
+    StepId first_step = 0;
+    bool first = true;   // of the job: when it begins nobody may be missing
+};
+
+class Session {
+public:
+    Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, const Log& log);
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    ~Session();
+
+    /// Installs the exchange and plans the memory.
+    Status plan();
+    /// Takes it.  `parts` are ready.
+    Status ready();
+
+    // Trainer thread, with `context` of the job, which outlives the session.
+    /// Opens the view: from here on the other ranks may send.
+    /// `lost`: those of its nodes that were given up before.
+    void open(Context& context, const std::vector<NodeId>& lost);
+    /// A barrier: blocks until all ranks are here, with the same state.
+    Status begin();
+    /// Another barrier: blocks until all ranks have applied the last step, so that nobody needs this one any more.  Then closes the view.
+    /// An error leaves it open.
+    Status end();
+    /// What this rank has found goes to all, and all end with one status, which is the return value.
+    Status abort(Status found);
+    /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
+    Status finish(std::string& digest);
+
+    /// abort or leave, which others are told: any thread while it is open.
+    static void post(Host& host, JobCommand command, const Status& why);
+
+    const SessionConfig& config() const { return config_; }
+    Rank self() const { return self_; }
+    const View& view() const { return view_; }
+    RankSet others() const { return {0, others_.data()}; }
+    const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
+    uint32_t targets() const { return exchange_->targets(); }
+    uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }
+    uint64_t bytes_bound() const;   // what this rank must send a step, by the exchange's formula
+    /// A member to which multicast from here has stopped to come; null: none.
+    const Member* deaf() const;
+    const Arena& arena() const { return arena_; }
+
+    // While it is open.
+    const Dispatch& dispatch() const { return *dispatch_; }
+    std::vector<NodeId> lost() const;
+    bool lowest() const;   // of those that are not lost, this is the first
+    const SynchronousStep& synchronous() const { return *synchronous_; }
+    Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
+    uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
+
+private:
+    Status barrier(JobCommand command, uint64_t tag, Buffer buffer = {});
+
+    const SessionConfig config_;
+    const EngineConfig& job_;
+    View view_;
+    Rank self_ = 0;
+    JobParts& parts_;
+    const Log log_;
+    Arena arena_;
+    BulkCounters bulk_counters_;
+    std::unique_ptr<Exchange> exchange_;
+    std::unique_ptr<Protocol> bulk_;   // around the exchange, where that goes by datagrams
+    std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
+    std::vector<uint32_t> own_blocks_;
+    std::vector<uint64_t> others_;   // bits of ranks: all but this one
+    DistributedEvaluation evaluation_;
+    Buffer kept_parameters_, kept_exponents_;   // where ranks can be missed (Arbiter)
+    Buffer shared_;                             // with the device
+
+    Context* context_ = nullptr;
+    std::unique_ptr<Dispatch> dispatch_;
+    std::unique_ptr<Mailbox> mailbox_;
+    std::unique_ptr<SynchronousStep> synchronous_;
+    bool open_ = false;
+};
+
+}   // namespace gradcast
