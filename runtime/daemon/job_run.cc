@@ -65,8 +65,8 @@ void JobRun::leave(const std::string& why) { end(why, true); }
 void JobRun::end(const std::string& why, bool leaves) {
     std::lock_guard lock(mutex_);
     if (cancelled_.empty()) cancelled_ = why;
-    leaves_ |= leaves;
     stop_.store(true, std::memory_order_relaxed);
+    leaves_ |= leaves;
     if (phase_ == Phase::running && bench_) bench_->cancel();
     if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
     // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
@@ -269,7 +269,7 @@ std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, 
         detail.summary.id = name, detail.folder = path;
         JobStatus& status = detail.summary.status;
         if (status.state == JobState::preparing || status.state == JobState::running) {
-            status.state = JobState::failed, status.error = "daemon restarted", status.code = Code::node_io;
+            status.state = JobState::failed, status.error = "daemon restarted", status.code = Code::node_io,
             status.model = model_kept(path);
             if (Status written = job_record_write(detail); !written.ok()) log.warn("{}", written.what);
         }

@@ -39,9 +39,8 @@ public:
     /// Takes it.  `parts` are ready.
     Status ready();
 
-    // Trainer thread, with `context` of the job, which outlives the session.
-    /// Opens the view: from here on the other ranks may send.
-    /// `lost`: those of its nodes that were given up before.
+    // Trainer thread, while Engine::run() runs, whose `context` is the job's.
+    /// Opens the view: from here on the other ranks may send.  `lost`: those of its nodes that were given up before.
     void open(Context& context, const std::vector<NodeId>& lost);
     /// A barrier: blocks until all ranks are here, with the same state.
     Status begin();

@@ -25,6 +25,7 @@
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/safetensors.h"
+#include "tests/wrapped_host.h"
 #include "transport/code/kernels.h"
 #include "transport/link/sim.h"
 
@@ -267,7 +268,6 @@ TEST_F(EngineTest, ADiskThatFillsUpWhileTrainingLosesNoModel) {
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     disk.fill();
     OneRank host;
-    engine->attach([&](uint16_t channel, Protocol* protocol, bool) { host.protocols[channel] = protocol; });
     Status result = engine->run(host);
     ASSERT_TRUE(result.ok()) << result.what;
     status = engine->status();
@@ -310,12 +310,14 @@ TEST_F(EngineTest, ADeathAtTheLastBarrierLosesNoModel) {
             c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
             folders.push_back(c.folder);
             ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
-            engines[rank]->attach([&](uint16_t channel, Protocol* protocol, bool) {
-                if (rank == victim && channel == static_cast<uint16_t>(Channel::job))
-                    dies = std::make_unique<DiesAtTheEnd>(protocol, *simulator, rank), protocol = dies.get();
-                simulator->attach(rank, channel, protocol);
+            simulator->trainer(rank, [&, rank](Host& host) {
+                WrappedHost wrapped(host, [&, rank](uint16_t channel, Protocol* protocol) -> Protocol* {
+                    if (rank != victim || channel != static_cast<uint16_t>(Channel::job)) return protocol;
+                    dies = std::make_unique<DiesAtTheEnd>(protocol, *simulator, rank);
+                    return dies.get();
+                });
+                return engines[rank]->run(wrapped);
             });
-            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
         EXPECT_FALSE(simulator->run().ok());
         for (Rank rank = 0; rank < n; ++rank) {

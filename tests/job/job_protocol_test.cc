@@ -23,8 +23,10 @@ struct Script {   // what one rank does
     bool begins = true;
     uint32_t fails_at = ~0u;   // this step, with
     Status failure = {};
-    uint32_t waits_from = ~0u;   // from this step on it says that it waits for others
-    uint32_t leaves_at = ~0u;    // this step
+    uint32_t waits_from = ~0u;        // from this step on it says that it waits for others
+    uint32_t leaves_at = ~0u;         // this step
+    std::optional<uint64_t> pauses;   // it does not end the job but the view, with this state
+    bool cancels = false;             // then
 };
 
 struct World {
@@ -41,8 +43,9 @@ struct World {
             view.members.push_back({ranks[rank].name});
         }
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
-            protocols.push_back(job_protocol(
-                {view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start, &progress[rank], tolerated}, Log()));
+            protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start,
+                                              &progress[rank], tolerated, !later, lost},
+                                             Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
             simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
@@ -89,7 +92,9 @@ struct World {
             progress.advance();
         }
         progress.waiting.store(true, std::memory_order_relaxed);
-        command(host, JobCommand::end, 0, &self.digest);
+        if (self.pauses) command(host, JobCommand::pause, *self.pauses);
+        else command(host, JobCommand::end, 0, &self.digest);
+        if (self.cancels) command(host, JobCommand::abort, 0, nullptr, fail(Code::cancelled, "cancelled too late"));
         return await(host);
     }
     /// All living ranks ended with this code and one and the same line.
@@ -107,11 +112,50 @@ struct World {
 
     const bool datagrams;
     uint32_t tolerated = 0;   // losses
+    bool later = false;       // the job has had another view before
+    std::vector<bool> lost;   // before this one
     std::vector<Script> ranks;
     std::vector<Progress> progress;
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Protocol>> protocols;
 };
+
+TEST(JobProtocol, AViewEndsWhereAllHaveTheSameState) {
+    World world(3);
+    for (Script& each : world.ranks) each.pauses = 17;
+    world.ranks[1].cancels = true;   // others may have left by then
+    world.run();
+    world.one_line(Code::ok);
+    for (bool pauses : {true, false}) {
+        World torn(3);
+        for (Script& each : torn.ranks) each.pauses = 17;
+        if (pauses) torn.ranks[2].pauses = 18;
+        else torn.ranks[2].pauses.reset();   // the job is over for it
+        torn.run();
+        EXPECT_NE(torn.one_line(Code::conflict).find("ends with digest"), std::string::npos);
+    }
+}
+
+TEST(JobProtocol, ALaterViewBeginsWithoutTheRanksThatAreLost) {
+    World known(4);   // before
+    known.tolerated = 1, known.later = true, known.lost = {false, false, true, false};
+    known.simulator->kill(2, 0);
+    known.run();
+    known.one_line(Code::ok, {2});
+    for (bool dead : {true, false}) {   // or it never begins
+        World meanwhile(4);
+        meanwhile.tolerated = 1, meanwhile.later = true, meanwhile.ranks[3].begins = false;
+        if (dead) meanwhile.simulator->kill(3, 10'000);
+        else meanwhile.simulator->partition({3}, 10'000, 100 * deadline_us);
+        meanwhile.run();
+        meanwhile.one_line(Code::ok, {3});
+    }
+    World first(4);
+    first.tolerated = 1, first.ranks[3].begins = false;
+    first.simulator->kill(3, 10'000);
+    first.run();
+    EXPECT_NE(first.one_line(Code::peer_lost, {3}).find("rank 3 (node-d) lost"), std::string::npos);
+}
 
 TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
     for (Rank dead : {0u, 2u, 4u}) {
