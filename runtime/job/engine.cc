@@ -27,7 +27,8 @@ public:
         const AlgorithmKind* algorithm;
         GC_TRY(algorithm_find(job_.algorithm, &algorithm));
         algorithm_ = algorithm->create();
-        SessionConfig first{.exchange = choice_.first()};
+        SessionConfig first;
+        first.exchange = choice_.first();
         for (uint32_t node = 0; node < config_.roster.size(); ++node) first.nodes.push_back(NodeId{node});
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());

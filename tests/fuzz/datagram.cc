@@ -42,6 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!receiver) {
         receiver = new DatagramReceiver(shape);
         receiver->attach(0x30);
+        receiver->attach(datagram_channel_probe);
     }
     receiver->forget(1), receiver->key(1, Key{});
     Sink sink;

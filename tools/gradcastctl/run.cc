@@ -81,12 +81,18 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     Client client = cluster.client(0);
     JobDetail job;
     Status dead;
-    Reply reply = client.submit(submission, &job, [&](const std::string&) { return (dead = cluster.check()).ok(); });
+    std::string id;
+    Reply reply = client.submit(submission, &job, [&](const std::string& given) {
+        id = given;
+        return (dead = cluster.check()).ok();
+    });
     if (reply.exit != exit_done) {
-        if (Status status = dead.ok() ? cluster.check() : dead; !status.ok()) return give_up(status);
-        return complain(reply.exit, "{}", reply.error);
+        if (dead.ok()) dead = cluster.check();
+        if (dead.code == Code::cancelled || (!dead.ok() && id.empty())) return give_up(dead);
+        // Its daemon may have ended when it had taken the job, which others go on with.
+        if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) return complain(reply.exit, "{}", reply.error);
     }
-    const std::string id = reply.json.value("id", "");
+    id = reply.json.value("id", id);
     if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
     // Where nobody answers any more, a job that had done its last step has left its model in the folder of a daemon.
     auto lost = [&](const Status& status) {
