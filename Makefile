@@ -23,7 +23,7 @@ PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
-# -ffp-contract=off: a fused multiply-add would make results depend on the compiler's mood.
+# -ffp-contract=off: a fused multiply-add would make results depend on the compiler.
 FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(shell pkg-config --cflags $(PC_ALL)) $(MODE) $(CXXFLAGS)
 LIBS      = $(shell pkg-config --libs $(PC_ALL)) -ldnnl -lgomp -ldl -pthread
 STRICT   := -fno-exceptions -fno-rtti
@@ -72,7 +72,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint tidy format asan tsan fuzz bench install clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -83,11 +83,12 @@ help:
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
-	@echo 'make nightly    reliable multicast over GC_SEEDS=10000 random networks, exchanges over a tenth of that'
+	@echo 'make nightly    reliable multicast over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
-	@echo 'make lint       clang-format and clang-tidy, include directions     make format   rewrite the sources'
-	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan     make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
+	@echo 'make lint       clang-format and include directions                 make tidy     the same with clang-tidy'
+	@echo 'make format     rewrite the sources                                 make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
+	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan'
 	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
 
@@ -229,7 +230,8 @@ demo: deps
 test: deps
 	@$(MAKE) --no-print-directory test-built
 
-.PHONY: test-built tests
+.PHONY: test-built tests suites
+suites: $(TESTS) $(CUDA_TESTS)
 tests: all $(TESTS) $(CUDA_TESTS) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
 test-built: tests
 	@tests/run $(BUILD)
@@ -249,6 +251,8 @@ nightly: deps
 	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange
 	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
+	@$(MAKE) --no-print-directory tidy
+	@$(MAKE) --no-print-directory tsan
 
 bench: deps
 	@$(MAKE) --no-print-directory all $(BUILD)/bench/micro/micro
@@ -258,10 +262,10 @@ bench: deps
 # Fast suites only: no daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
 # oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
 asan:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' tests
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' suites
 	@tests/run $(BUILD)/asan --fast
 tsan:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-O1 -g1' tests
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-O1 -g1' suites
 	@TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
 
 FUZZ_SECONDS ?= 60
@@ -278,6 +282,8 @@ $(addprefix $(BUILD)/,$(FUZZERS)): $(BUILD)/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 lint: deps-dev
 	@tools/lint $(BUILD) $(SOURCES)
+tidy: deps-dev
+	@TIDY=1 tools/lint $(BUILD) $(SOURCES)
 format:
 	clang-format -i $(SOURCES)
 
