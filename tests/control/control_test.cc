@@ -342,11 +342,13 @@ TEST_F(Control, AnAnswerThatNobodyReadsIsDropped) {
     for (int i = 0; i < 60; ++i) deaf.push_back(half("GET /v1/jobs/first/log HTTP/1.1\r\n\r\n"));   // 240 MiB, if all were kept
     for (int i = 0; i < 20; ++i) get("/v1/version");
     std::string status;
-    auto resident_mib = [&] {
+    [[maybe_unused]] auto resident_mib = [&] {
         EXPECT_TRUE(file_read("/proc/self/status", &status).ok());
         return std::stoul(status.substr(status.find("VmRSS:") + 6)) / 1024;
     };
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)   // which keep freed memory
     EXPECT_LT(resident_mib(), 200u);
+#endif
     auto reply = client().Get("/v1/jobs/first/log");   // who reads gets it
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->body.size(), 4u << 20);
