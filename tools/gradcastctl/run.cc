@@ -92,7 +92,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         // Its daemon may have ended when it had taken the job, which others go on with.
         if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) return complain(reply.exit, "{}", reply.error);
     }
-    id = reply.json.value("id", id);
+    if (reply.exit == exit_done) id = reply.json.value("id", id);
     if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
     // Where nobody answers any more, a job that had done its last step has left its model in the folder of a daemon.
     auto lost = [&](const Status& status) {
