@@ -231,7 +231,7 @@ test: deps
 	@$(MAKE) --no-print-directory test-built
 
 .PHONY: test-built tests suites
-suites: $(TESTS) $(CUDA_TESTS)
+suites: $(TESTS) $(CUDA_TESTS) $(BUILD)/gradcastctl $(BUILD)/gradcastd
 tests: all $(TESTS) $(CUDA_TESTS) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
 test-built: tests
 	@tests/run $(BUILD)
@@ -259,7 +259,7 @@ bench: deps
 	$(BUILD)/bench/micro/micro
 	$(BUILD)/gradcast-bench allreduce
 
-# Fast suites only: no daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
+# Fast suites only: no jobs on daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
 # oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
 asan:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' suites
