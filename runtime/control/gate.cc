@@ -125,8 +125,10 @@ private:
             ::poll(polls.data(), polls.size(), static_cast<int>(wait_us / 1000));
             now_us_ = clock_us();
             if (polls[0].revents && !finished()) return;
-            for (size_t i = 0; i < ids.size(); ++i)
-                if (polls[i + 2].revents && !advance(ids[i], connections_.at(ids[i]))) connections_.erase(ids[i]);
+            for (size_t i = 0; i < ids.size(); ++i) {
+                const auto at = connections_.find(ids[i]);   // finished() may have closed it
+                if (polls[i + 2].revents && at != connections_.end() && !advance(at->first, at->second)) connections_.erase(at);
+            }
             if (polls[1].revents) accept();
             for (auto at = connections_.begin(); at != connections_.end();)
                 at = at->second.waits() && now_us_ - at->second.waits_us > config_.client_us ? connections_.erase(at) : std::next(at);

@@ -17,9 +17,9 @@
 namespace gradcast {
 
 struct Answer {
-    std::string bytes;            // of HTTP, head and body
-    std::string watch;            // not empty: the stream goes on with the events of this job
-    std::shared_ptr<void> seat;   // of a watcher; dropped with the connection
+    std::string bytes = {};            // of HTTP, head and body
+    std::string watch = {};            // not empty: the stream goes on with the events of this job
+    std::shared_ptr<void> seat = {};   // of a watcher; dropped with the connection
 };
 
 /// Both are called by workers, several at one time, and throw nothing.
@@ -34,9 +34,9 @@ struct GateConfig {
     uint64_t head_bytes_max = 16 << 10, body_bytes_max = 0;
     uint64_t buffers_bytes_max = 64 << 20;
     uint64_t client_us = 5'000'000;
-    uint64_t watch_us = 100'000;    // between two looks at a watched job
-    uint64_t idle_us = 1'000'000;   // an event without content after so long without a change
-    std::string head_too_large;     // the answer to it
+    uint64_t watch_us = 100'000;       // between two looks at a watched job
+    uint64_t idle_us = 1'000'000;      // an event without content after so long without a change
+    std::string head_too_large = {};   // the answer to it
 };
 
 class Gate {
