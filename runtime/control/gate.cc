@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <strings.h>
 #include <sys/eventfd.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 namespace gradcast {
 namespace {
 
+constexpr uint64_t piece_bytes = 256 << 10;   // that are written at once
 constexpr uint64_t drain_bytes_max = 64 << 20;
 constexpr uint64_t round_us = 1'000'000;   // how often deadlines are looked at
 constexpr uint64_t crowded_us = 100'000;   // no new connections for so long when there is no descriptor for one
@@ -35,6 +37,10 @@ struct Connection {
     Fd fd;
     State state = State::reading;
     std::string in, out;
+    Fd file;   // its next bytes follow `out`
+    off_t file_offset = 0;
+    uint64_t file_bytes = 0;
+    uint64_t serving_bytes = 0;    // of the request that a worker has
     size_t head = 0, wanted = 0;   // bytes of the head and of the whole request; 0: not known
     bool drain = false;            // the client sends more than is read
     uint64_t waits_us = 0;         // since when for the client; of a watcher: last time that all was written
@@ -42,7 +48,8 @@ struct Connection {
     std::string watch, last;       // last: the event that was sent last
     uint64_t event_us = 0;         // when
     std::shared_ptr<void> seat;
-    bool waits() const { return state != State::serving && (state != State::watching || !out.empty()); }
+    bool unsent() const { return !out.empty() || file_bytes > 0; }
+    bool waits() const { return state != State::serving && (state != State::watching || unsent()); }
 };
 
 struct Event {
@@ -88,13 +95,16 @@ private:
     void work() {
         std::unique_lock lock(mutex_);
         for (;;) {
-            there_is_work_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+            there_is_work_.wait(lock, [this] { return stop_ || (!tasks_.empty() && busy_ + answers_.size() < config_.workers); });
             if (stop_) return;
+            ++busy_;
             std::function<void()> task = std::move(tasks_.front());
             tasks_.pop_front();
             lock.unlock();
             task();
+            task = {};   // with the request
             lock.lock();
+            --busy_;
         }
     }
     void give(std::function<void()> task) {
@@ -117,7 +127,7 @@ private:
             for (const auto& [id, each] : connections_) {
                 watched |= each.state == State::watching;
                 if (each.state == State::serving) continue;   // a client that goes away would be reported again and again
-                const bool write = !each.out.empty(), read = each.state != State::writing;
+                const bool write = each.unsent(), read = each.state != State::writing;
                 polls.push_back({each.fd.get(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
                 ids.push_back(id);
             }
@@ -132,8 +142,7 @@ private:
             if (polls[1].revents) accept();
             for (auto at = connections_.begin(); at != connections_.end();)
                 at = at->second.waits() && now_us_ - at->second.waits_us > config_.client_us ? connections_.erase(at) : std::next(at);
-            while (buffered() > config_.buffers_bytes_max && drop_longest()) {
-            }
+            bound_buffers();
             if (!looking_ && now_us_ >= look_us_) look();
         }
     }
@@ -162,9 +171,18 @@ private:
         return true;
     }
 
+    void bound_buffers() {
+        while (buffered() > config_.buffers_bytes_max && drop_longest()) {
+        }
+    }
     uint64_t buffered() const {
         uint64_t bytes = 0;
-        for (const auto& [id, each] : connections_) bytes += each.in.capacity() + each.out.capacity();
+        for (const auto& [id, each] : connections_) bytes += each.in.capacity() + each.out.capacity() + each.serving_bytes;
+        return bytes;
+    }
+    uint64_t serving() const {
+        uint64_t bytes = 0;
+        for (const auto& [id, each] : connections_) bytes += each.serving_bytes;
         return bytes;
     }
 
@@ -197,7 +215,9 @@ private:
             }
             if (each.in.size() < each.wanted) continue;
             each.in.resize(each.wanted);
+            if (serving() + each.in.size() > config_.buffers_bytes_max) return false;
             each.state = State::serving;
+            each.serving_bytes = each.in.size();
             give([this, id, request = std::move(each.in)] {
                 Answer answer = handler_.serve(request);
                 std::lock_guard lock(mutex_);
@@ -217,12 +237,19 @@ private:
 
     bool write(Connection& each) {
         while (!each.out.empty()) {
-            const ssize_t put = ::send(each.fd.get(), each.out.data(), std::min<size_t>(each.out.size(), 256 << 10), MSG_NOSIGNAL);
+            const ssize_t put = ::send(each.fd.get(), each.out.data(), std::min(each.out.size(), piece_bytes), MSG_NOSIGNAL);
             if (put < 0) return errno == EAGAIN || errno == EINTR;
             each.out.erase(0, static_cast<size_t>(put));
             each.waits_us = now_us_;
         }
         each.out = {};
+        while (each.file_bytes > 0) {
+            const ssize_t put = ::sendfile(each.fd.get(), each.file.get(), &each.file_offset, std::min(each.file_bytes, piece_bytes));
+            if (put < 0) return errno == EAGAIN || errno == EINTR;
+            if (put == 0) return false;   // the file has become shorter
+            each.file_bytes -= static_cast<uint64_t>(put);
+            each.waits_us = now_us_;
+        }
         if (each.state == State::watching) return true;
         if (!each.drain) return false;
         ::shutdown(each.fd.get(), SHUT_WR);
@@ -254,13 +281,21 @@ private:
         {
             std::lock_guard lock(mutex_);
             if (stop_) return false;
-            answers.swap(answers_), events.swap(events_);
+            answers.swap(answers_);
+            events.swap(events_);
         }
+        there_is_work_.notify_all();
         for (auto& [id, answer] : answers) {
             Connection& each = connections_.at(id);   // nothing closes one that is being served
-            each.watch = std::move(answer.watch), each.seat = std::move(answer.seat);
+            each.serving_bytes = 0;
+            each.watch = std::move(answer.watch);
+            each.seat = std::move(answer.seat);
+            each.file = std::move(answer.file);
+            each.file_offset = static_cast<off_t>(answer.file_offset);
+            each.file_bytes = answer.file_bytes;
             if (!each.watch.empty()) look_us_ = 0;
             if (!begin_answer(each, std::move(answer.bytes))) connections_.erase(id);
+            bound_buffers();
         }
         if (events) {
             looking_ = false;
@@ -315,6 +350,7 @@ private:
     std::mutex mutex_;
     std::condition_variable there_is_work_;
     std::deque<std::function<void()>> tasks_;
+    uint32_t busy_ = 0;   // workers
     std::vector<std::pair<uint64_t, Answer>> answers_;
     std::optional<Events> events_;
     bool stop_ = false;

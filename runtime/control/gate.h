@@ -6,7 +6,9 @@
 //     draining  the answer is written, and what the client still sends is dropped, because a closed socket would lose the answer
 //
 // Bounds: a request must be here within client_us, and a reader must read something in every client_us.  At connections_max, or when all
-// buffers together exceed buffers_bytes_max, the connection that has waited longest for its client is closed.
+// buffers together exceed buffers_bytes_max, the connection that has waited longest for its client is closed; a request that would make
+// those of the workers exceed it is dropped.  No more answers are made at a time, or wait for the gate to take them, than there are
+// workers.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,7 +19,9 @@
 namespace gradcast {
 
 struct Answer {
-    std::string bytes = {};            // of HTTP, head and body
+    std::string bytes = {};   // of HTTP, head and body
+    Fd file = {};             // of which these bytes follow; they are read only as the client takes them
+    uint64_t file_offset = 0, file_bytes = 0;
     std::string watch = {};            // not empty: the stream goes on with the events of this job
     std::shared_ptr<void> seat = {};   // of a watcher; dropped with the connection
 };

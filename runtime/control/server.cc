@@ -2,7 +2,6 @@
 // workers, httplib parses them and finds the route.
 //
 // Nothing here knows jobs: it asks the Backend and turns what it says into JSON.  Every error is {"error": text, "code": name}.
-#include <fcntl.h>
 #include <httplib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -184,15 +183,15 @@ private:
     Answer serve(const std::string& request) {
         Answer answer;
         try {
-            watching = &answer;
+            answering = &answer;
             Exchange exchange(request);
             bool closed = false;
             http_.process_request(exchange, true, closed, {});
-            if (answer.watch.empty()) answer.bytes = std::move(exchange.answer);
+            if (answer.bytes.empty()) answer.bytes = std::move(exchange.answer);
         } catch (const std::exception& error) {   // httplib catches what handlers throw, not what it throws itself
             log_.error("control: a request failed: {}", error.what());
         }
-        watching = nullptr;
+        answering = nullptr;
         return answer;
     }
 
@@ -272,21 +271,17 @@ private:
                 return answer_error(res, 400, Code::invalid, fmt::format("offset must be a number of bytes, not '{}'", text));
             offset = std::stoull(text);
         }
-        std::string path = detail.folder + "/" + name;
-        Fd fd(detail.folder.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-        if (!fd && !detail.folder.empty() && errno != ENOENT)
-            return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot open {}", path).what);
-        std::string text;   // of a job that has not written the file yet: empty
-        struct stat info;
-        if (fd && ::fstat(fd.get(), &info) == 0 && static_cast<uint64_t>(info.st_size) > offset) {
-            text.resize(std::min(piece_bytes_max, static_cast<uint64_t>(info.st_size) - offset));
-            ssize_t got = ::pread(fd.get(), text.data(), text.size(), static_cast<off_t>(offset));
-            if (got < 0) return answer_error(res, 500, Code::node_io, fail_sys(errno, "cannot read {}", path).what);
-            text.resize(static_cast<size_t>(got));
-        }
-        res.status = 200;
-        res.set_header("Gradcast-Next", std::to_string(offset + text.size()));
-        res.set_content(text, type);
+        const std::string path = detail.folder + "/" + name;
+        Answer file;   // of a job that has not written it yet: empty
+        uint64_t size = 0;
+        const Status opened = detail.folder.empty() ? Status{} : file_open(path, &file.file, &size);
+        if (!opened.ok() && opened.sys != ENOENT) return answer_error(res, 500, Code::node_io, opened.what);
+        file.file_offset = offset;
+        file.file_bytes = std::min(piece_bytes_max, size - std::min(size, offset));
+        file.bytes =
+            fmt::format("HTTP/1.1 200 OK\r\nContent-Type: {}\r\nGradcast-Next: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", type,
+                        offset + file.file_bytes, file.file_bytes);
+        *answering = std::move(file);
     }
 
     /// Server-sent events: `status` with the job's detail whenever it changes, at most ten a second, until the job has ended.
@@ -300,7 +295,9 @@ private:
                 fmt::format(
                     "{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
                     config_.watchers_max));
-        *watching = {watch_head, detail.summary.id, std::move(seat)};
+        answering->bytes = watch_head;
+        answering->watch = detail.summary.id;
+        answering->seat = std::move(seat);
     }
 
     std::string look(const std::string& id, bool* last) {
@@ -322,7 +319,7 @@ private:
         return fmt::format("event: {}\ndata: {}\n\n", event, json_text(json));
     }
 
-    inline static thread_local Answer* watching = nullptr;   // of the request that this worker serves: what a watch is answered with
+    inline static thread_local Answer* answering = nullptr;   // of the request that this worker serves: filled where httplib's is not sent
     Backend& backend_;
     const ControlConfig config_;
     Log log_;

@@ -6,9 +6,12 @@
 #include <sys/un.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <mutex>
 #include <vector>
+
+#include "tests/control/resident.h"
 
 namespace gradcast {
 namespace {
@@ -44,6 +47,23 @@ struct GateTest : testing::Test {
     }
 };
 
+TEST_F(GateTest, AnswersThatNobodyReadsAreBounded) {
+    constexpr uint64_t answer_bytes = 4 << 20, buffers_bytes = 16 << 20;
+    open({.buffers_bytes_max = buffers_bytes},
+         {.serve = [](const std::string&) { return Answer{.bytes = std::string(answer_bytes, 'x')}; }, .look = {}});
+    ::mallopt(M_MMAP_THRESHOLD, 256 << 10);   // as gradcastd: what is large is returned when it is freed
+    if (!resident_peak_reset()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written";
+    const uint64_t before = resident_bytes();
+    std::vector<Fd> deaf;
+    for (int i = 0; i < 200; ++i) deaf.push_back(ask("GET / HTTP/1.1\r\n\r\n"));
+    for (const Fd& fd : deaf) EXPECT_TRUE(wait_for(fd, POLLIN));
+    // Of four workers the gate takes up to four answers at once, while four more are made.
+    constexpr uint64_t in_transit = 8 * answer_bytes, spare = 8 << 20;
+    if (memory_is_judged) {
+        EXPECT_LT(resident_peak_bytes(), before + buffers_bytes + in_transit + spare);
+    }
+}
+
 TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
     std::mutex mutex;
     std::vector<Fd> clients;
@@ -68,6 +88,33 @@ TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
         const Fd last = ask("GET / HTTP/1.1\r\n\r\n");
         while (looks < before + 2) ASSERT_TRUE(wait_for(last, POLLIN));
     }
+}
+
+TEST_F(GateTest, RequestsThatWaitForAWorkerAreBounded) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool go_on = false;
+    std::atomic<int> served{0};
+    open({.body_bytes_max = 1 << 20, .buffers_bytes_max = 8 << 20}, {.serve =
+                                                                         [&](const std::string&) {
+                                                                             std::unique_lock lock(mutex);
+                                                                             changed.wait(lock, [&] { return go_on; });
+                                                                             ++served;
+                                                                             return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n"};
+                                                                         },
+                                                                     .look = {}});
+    const std::string request = "POST / HTTP/1.1\r\nContent-Length: 1048576\r\n\r\n" + std::string(1 << 20, 'x');
+    std::vector<Fd> clients;
+    for (int i = 0; i < 20; ++i) clients.push_back(ask(request));
+    int closed = 0;
+    for (const Fd& fd : clients) closed += wait_for(fd, POLLRDHUP, 100);
+    {
+        std::lock_guard lock(mutex);
+        go_on = true;
+    }
+    changed.notify_all();
+    for (const Fd& fd : clients) EXPECT_TRUE(wait_for(fd, POLLRDHUP));
+    EXPECT_EQ(served, 7);   // of 1 MiB and a head each, 8 MiB do not hold 8
 }
 
 }   // namespace
