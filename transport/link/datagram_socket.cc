@@ -87,15 +87,15 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     bool out;
     if (ipv6) {
         out = set(own, IPPROTO_IPV6, IPV6_MULTICAST_IF, s.interface_index);
-        set(own, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
         set(own, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     } else {
         ip_mreqn leave{{}, reinterpret_cast<sockaddr_in*>(&s.own_address.storage)->sin_addr, s.interface_index};
         out = ::setsockopt(own, IPPROTO_IP, IP_MULTICAST_IF, &leave, sizeof leave) == 0;
-        set(own, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
         set(own, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
     }
     if (!out) return fail_sys(errno, "cannot send to multicast groups by interface {}", s.interface);
+    datagram_loop(s, true);
+    s.place = network_place();
     // Asking for a segment of 0 changes nothing and tells whether the kernel knows of it.
     s.segments = set(own, SOL_UDP, UDP_SEGMENT, 0);
     s.joins = set(own, SOL_UDP, UDP_GRO, 1) && set(group, SOL_UDP, UDP_GRO, 1);
@@ -106,6 +106,11 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
         log.warn("datagram sockets get a receive buffer of {} KiB instead of {} KiB, so bursts may be lost: sysctl -w net.core.rmem_max={}",
                  got / 1024, wanted / 1024, wanted);
     return {};
+}
+
+void datagram_loop(const DatagramSockets& sockets, bool on) {
+    if (sockets.ipv6()) set(sockets.own.get(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, on);
+    else set(sockets.own.get(), IPPROTO_IP, IP_MULTICAST_LOOP, on);
 }
 
 std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port) {

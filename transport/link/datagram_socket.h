@@ -12,11 +12,14 @@ struct DatagramSockets {
     std::string interface;                      // its name
     int interface_index = 0;
     uint32_t mtu = 0;
+    uint32_t place = 0;                     // network_place()
     bool segments = false, joins = false;   // UDP_SEGMENT and UDP_GRO are there
     bool ipv6() const { return group_address.storage.ss_family == AF_INET6; }
 };
 /// Error: Code::invalid, naming the interface, address or group that is wrong and what there is instead; Code::node_io.
 /// A receive buffer below what is wanted is one warning.
 Status datagram_sockets_open(const DatagramConfig& config, const Log& log, DatagramSockets* sockets);
+/// Multicasts are also delivered within the sender's own network namespace, as they are at first.  On lo they always are.
+void datagram_loop(const DatagramSockets& sockets, bool on);
 
 }   // namespace gradcast

@@ -38,6 +38,12 @@ bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
         return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr == reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
     return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr, &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, 16) == 0;
 }
+bool same_address(const SocketAddress& a, const sockaddr_storage& b) {
+    const auto port = [](const sockaddr_storage& s) {   // at the same place in both families
+        return reinterpret_cast<const sockaddr_in&>(s).sin_port;
+    };
+    return same_host(a.storage, b) && port(a.storage) == port(b);
+}
 }   // namespace
 
 Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner)
@@ -311,10 +317,16 @@ void Datagrams::close() {
 void Datagrams::receive(uint64_t now) {
     now_us_ = now;
     uint64_t bytes = 0, packets = 0;
-    for (const Heard& heard : proactor_->heard()) bytes += heard.bytes.size();
+    auto own = [this](const Heard& heard) { return same_address(sockets_.own_address, *heard.from); };
+    for (const Heard& heard : proactor_->heard())
+        if (!own(heard)) bytes += heard.bytes.size();
     if (bytes) add(counters_.bytes_received, bytes);   // before what arrived with them is told to anybody who reads the counters then
     std::array<uint64_t, static_cast<size_t>(DatagramFault::kinds)> faults{};
     for (const Heard& heard : proactor_->heard()) {
+        if (own(heard)) {
+            faults[static_cast<size_t>(DatagramFault::own)] += (heard.bytes.size() + heard.segment_bytes - 1) / heard.segment_bytes;
+            continue;
+        }
         for (std::span<std::byte> rest = heard.bytes; !rest.empty() || heard.bytes.empty();) {
             const std::span one = rest.first(std::min<size_t>(rest.size(), heard.segment_bytes));
             rest = rest.subspan(one.size());
@@ -327,7 +339,7 @@ void Datagrams::receive(uint64_t now) {
         }
     }
     for (size_t fault = 0; fault < faults.size(); ++fault) {
-        packets += faults[fault];
+        if (fault != static_cast<size_t>(DatagramFault::own)) packets += faults[fault];
         if (fault && faults[fault]) add(counters_.datagrams_dropped[fault], faults[fault]);
     }
     if (packets) add(counters_.packets_received, packets);

@@ -63,6 +63,7 @@ private:
         SocketAddress address;
         bool up = false, lost = false, addressed = false;
         bool ready = false;   // it has our key
+        bool beside = true;   // in our network namespace, as far as we know
         uint64_t up_us = 0;
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
         // Of its trains.
@@ -126,6 +127,7 @@ private:
     void release(Burst& burst);
     void failed(const Shot& shot, int error, uint64_t now);
     void suspect(const sockaddr_storage& from, uint64_t now);
+    void tend_loop();
     void report();
 
     void tend(uint64_t now);

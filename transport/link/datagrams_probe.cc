@@ -27,6 +27,7 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     body.ipv6 = sockets_.ipv6();
     body.port.set(ntohs(body.ipv6 ? v6->sin6_port : v4->sin_port));
     body.segment_bytes.set(config_.datagrams.segment_bytes);
+    body.place.set(sockets_.place);
     if (body.ipv6) std::memcpy(payload.address.data(), &v6->sin6_addr, 16);
     else std::memcpy(payload.address.data(), &v4->sin_addr, 4);
     Send send;
@@ -42,6 +43,14 @@ void Datagrams::lost(Rank rank) {
     mates_[rank].lost = true;
     receiver_.forget(rank);
     if (view_receiver_) view_receiver_->forget(rank);
+    tend_loop();
+}
+
+/// Nobody hears what is given back to this network namespace where no other rank lives in it.
+void Datagrams::tend_loop() {
+    bool beside = false;
+    for (Rank rank = 0; rank < mates_.size(); ++rank) beside |= concerns(rank) && mates_[rank].beside;
+    datagram_loop(sockets_, beside);
 }
 
 void Datagrams::told(const Packet& packet) {
@@ -90,6 +99,8 @@ void Datagrams::told(const Packet& packet) {
         v4->sin_port = htons(body.port.get());
     }
     mate.addressed = true;
+    mate.beside = body.place.get() == 0 || sockets_.place == 0 || body.place.get() == sockets_.place;
+    tend_loop();
     if (receiver_.key(packet.sender, payload.key)) mate.round = 0;
     KeyBody taken{};
     taken.kind = key_kind_taken;

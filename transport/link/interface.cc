@@ -5,12 +5,15 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -109,6 +112,15 @@ uint32_t interface_mtu(const std::string& name) {
     ifreq request{};
     name.copy(request.ifr_name, IFNAMSIZ - 1);
     return ::ioctl(fd.get(), SIOCGIFMTU, &request) == 0 ? static_cast<uint32_t>(request.ifr_mtu) : 0;
+}
+
+uint32_t network_place() {
+    struct stat space;
+    std::string boot;
+    if (::stat("/proc/thread-self/ns/net", &space) != 0 || !file_read("/proc/sys/kernel/random/boot_id", &boot).ok()) return 0;
+    uint64_t digest = splitmix64(splitmix64(space.st_dev) ^ space.st_ino);
+    for (const char c : boot) digest = splitmix64(digest ^ static_cast<uint8_t>(c));
+    return static_cast<uint32_t>(digest) | 1;   // never 0
 }
 
 Status rate_parse(const std::string& text, uint64_t* bits_per_s) {

@@ -22,4 +22,7 @@ uint32_t interface_mtu(const std::string& name);
 /// "100mbit", "2.5gbit": a speed in bit/s, as `tc` says it.
 Status rate_parse(const std::string& text, uint64_t* bits_per_s);
 
+/// The same for all threads of a network namespace of a running kernel, another one in any other; 0 if that cannot be told.
+uint32_t network_place();
+
 }   // namespace gradcast

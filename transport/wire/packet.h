@@ -92,8 +92,9 @@ static_assert(sizeof(AckBody) == 16);
 struct KeyBody {
     uint8_t kind, ipv6;   // kind: 1 here they are, 2 we have yours
     Le16 port;
-    Le32 segment_bytes;    // of the sender's datagrams
-    Le32 view, reserved;   // view: whose key it is; 0: of the link's own datagrams and of channels that belong to no view
+    Le32 segment_bytes;   // of the sender's datagrams
+    Le32 view;            // whose key it is; 0: of the link's own datagrams and of channels that belong to no view
+    Le32 place;           // network_place() of the sender
 };
 static_assert(sizeof(KeyBody) == 16);
 struct KeyPayload {
