@@ -9,11 +9,11 @@
 namespace gradcast {
 namespace {
 
-/// Row y becomes row y + down, its pixel x the old x + right; what was not there is 0.
+/// new[y][x] = old[y + down][x + right], 0 outside the plane.
 void shift(uint8_t* plane, int64_t H, int64_t W, int64_t down, int64_t right) {
     const auto kept = static_cast<size_t>(W - std::abs(right));
     for (int64_t i = 0; i < H; ++i) {
-        // From the end that is moved from, so that no row is overwritten before it has been read.
+        // In the direction in which no row is overwritten before it is read.
         int64_t y = down < 0 ? H - 1 - i : i, from = y + down;
         uint8_t* row = plane + y * W;
         if (from < 0 || from >= H) {

@@ -1,4 +1,4 @@
-// Random changes of the samples that are learned from.  Keyed by (seed, epoch, sample): who reads a sample, and when, changes nothing.
+// Random crop and flip of training samples, keyed by (seed, epoch, sample): the result does not depend on who reads a sample, or when.
 #pragma once
 #include <cstdint>
 
@@ -7,12 +7,12 @@
 namespace gradcast {
 
 struct Augment {
-    uint32_t crop = 0;   // a random part of the size of the sample is cut from it with this many zeros on each side; below H and W
-    bool flip = false;   // half of them are mirrored, left to right
+    uint32_t crop = 0;   // pad each side with `crop` zeros, then cut a random H x W window; below H and W
+    bool flip = false;   // mirror left to right with probability 1/2
     uint64_t seed = 0;
     bool any() const { return crop > 0 || flip; }
 };
-/// image [C, H, W], changed in place.  `sample`: its index in the data set.
+/// image [C, H, W], changed in place.  `sample`: its index in the data set.  Any thread; O(C H W).
 void augment(const Augment& how, const DataInfo& info, uint64_t epoch, uint64_t sample, uint8_t* image);
 
 }   // namespace gradcast

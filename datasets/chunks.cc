@@ -54,8 +54,10 @@ Status Inflater::read(const Shard& shard, int fd, uint64_t chunk, uint8_t* out) 
     if (!stored.deflated) return {};
     const uint64_t bytes = shard.chunk_bytes();
     isal_inflate_init(state_.get());
-    state_->next_in = stored_.data(), state_->avail_in = stored.bytes;
-    state_->next_out = out, state_->avail_out = static_cast<uint32_t>(bytes);
+    state_->next_in = stored_.data();
+    state_->avail_in = stored.bytes;
+    state_->next_out = out;
+    state_->avail_out = static_cast<uint32_t>(bytes);
     state_->crc_flag = ISAL_ZLIB;
     if (int result = isal_inflate_stateless(state_.get()); result != ISAL_DECOMP_OK)
         return chunk_error(shard, chunk, inflate_reason(result));
@@ -85,7 +87,7 @@ Status ChunkCache::open(const std::vector<Shard>& shards, uint64_t bytes_max) {
         for (const Shard& shard : shards) stripes_[i]->inflater.reserve(shard);
         bytes_ += stripes_[i]->held.size() * slot_bytes_;
     }
-    // Pages are taken as they are filled.
+    // MAP_NORESERVE: the kernel gives pages as slots are filled.
     void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return fail_sys(errno, "no memory for {} MiB of inflated samples of {}", bytes_ >> 20, shards[0].path);
     memory_ = static_cast<uint8_t*>(memory);
@@ -105,12 +107,17 @@ Status ChunkCache::read(const Shard& shard, uint32_t shard_index, int fd, uint64
         if (slot == nowhere) {
             const uint32_t into = stripe.next;
             stripe.next = (into + 1) % static_cast<uint32_t>(stripe.held.size());
-            if (uint32_t& old = stripe.held[into]; old != nowhere) slot_[old] = nowhere, old = nowhere;
+            if (uint32_t& old = stripe.held[into]; old != nowhere) {
+                slot_[old] = nowhere;
+                old = nowhere;
+            }
             GC_TRY(stripe.inflater.read(shard, fd, chunk, stripe.slots + into * slot_bytes_));
-            stripe.held[into] = static_cast<uint32_t>(number), slot = into;
+            stripe.held[into] = static_cast<uint32_t>(number);
+            slot = into;
         }
         std::memcpy(out, stripe.slots + slot * slot_bytes_ + within * sample_bytes, piece);
-        out += piece, sample += piece / sample_bytes;
+        out += piece;
+        sample += piece / sample_bytes;
     }
     return {};
 }

@@ -10,14 +10,14 @@ std::mutex& hdf5_mutex() {
 }   // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
-    // A file that could not be closed, the disk being full, would be flushed once more at exit, which crashes.
+    // HDF5's exit handler crashes when it flushes a file that could not be closed (full disk).
     static const herr_t no_exit_handler = H5dont_atexit();
     (void)no_exit_handler;
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
 Hid hdf5_open(int fd, unsigned flags) {
-    const std::string path = "/proc/self/fd/" + std::to_string(fd);   // the library opens by path only
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);   // HDF5 opens by path only
     return Hid(H5Fopen(path.c_str(), flags, H5P_DEFAULT));
 }
 

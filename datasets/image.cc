@@ -1,4 +1,4 @@
-// libpng's simplified interface and TurboJPEG: both keep their longjmp to themselves.
+// libpng's simplified interface and TurboJPEG: neither lets a longjmp cross the caller.
 #include "datasets/image.h"
 
 #include <png.h>
@@ -30,7 +30,6 @@ Status corrupt(const ImageFile& image, const char* reason) {
 }
 const unsigned char* bytes_of(const ImageFile& image) { return reinterpret_cast<const unsigned char*>(image.bytes.data()); }
 
-/// The header, for image_open, which has no more to tell than whether it is good.
 Status png_header(const ImageFile& image, Png* png) {
     if (!png_image_begin_read_from_memory(&png->image, image.bytes.data(), image.bytes.size())) return corrupt(image, png->image.message);
     return {};
@@ -45,19 +44,21 @@ Status image_open(const std::string& path, ImageFile* image) {
         Png png;
         GC_TRY(png_header(*image, &png));
         image->C = png.image.format & PNG_FORMAT_FLAG_COLOR ? 3 : 1;
-        image->H = png.image.height, image->W = png.image.width;
+        image->H = png.image.height;
+        image->W = png.image.width;
         return {};
     }
     if (!image->bytes.starts_with("\xff\xd8\xff")) return fail(Code::data, "{}: neither PNG nor JPEG: take it away", path);
     image->jpeg = true;
     Jpeg jpeg(tjInitDecompress());
-    int width = 0, height = 0, sampling = 0, space = 0;   // it returns 0 where there are but tables, too
+    int width = 0, height = 0, sampling = 0, space = 0;   // 0 and success for a file of tables alone
     if (!jpeg || tjDecompressHeader3(jpeg.get(), bytes_of(*image), image->bytes.size(), &width, &height, &sampling, &space) != 0)
         return corrupt(*image, tjGetErrorStr2(jpeg.get()));
     if (space == TJCS_CMYK || space == TJCS_YCCK) return fail(Code::data, "{}: a JPEG in CMYK: convert it to RGB", path);
     image->C = space == TJCS_GRAY ? 1 : 3;
     if (width < 1 || height < 1) return corrupt(*image, "it ends before its picture");
-    image->H = static_cast<uint32_t>(height), image->W = static_cast<uint32_t>(width);
+    image->H = static_cast<uint32_t>(height);
+    image->W = static_cast<uint32_t>(width);
     return {};
 }
 
@@ -66,7 +67,7 @@ Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels) {
     std::vector<uint8_t> mixed(C * plane);   // [H, W, C]
     if (image.jpeg) {
         Jpeg jpeg(tjInitDecompress());
-        // The accurate transform gives the same bits on every machine.  Damage is a warning of the library; here it is an error.
+        // TJFLAG_ACCURATEDCT gives the same bits on every machine.  A warning of the library (damage) counts as an error.
         if (!jpeg || tjDecompress2(jpeg.get(), bytes_of(image), image.bytes.size(), mixed.data(), static_cast<int>(image.W), 0,
                                    static_cast<int>(image.H), C == 1 ? TJPF_GRAY : TJPF_RGB, TJFLAG_ACCURATEDCT) != 0)
             return corrupt(image, tjGetErrorStr2(jpeg.get()));
@@ -84,7 +85,9 @@ Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels) {
 
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels) {
     Png png;
-    png.image.width = W, png.image.height = H, png.image.format = PNG_FORMAT_RGB;
+    png.image.width = W;
+    png.image.height = H;
+    png.image.format = PNG_FORMAT_RGB;
     png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png.image);
     std::string bytes(size, '\0');
     if (!png_image_write_to_memory(&png.image, bytes.data(), &size, 0, pixels, 0, nullptr))

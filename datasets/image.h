@@ -13,12 +13,12 @@ struct ImageFile {
     uint32_t C = 0, H = 0, W = 0;   // C: 1 grey, 3 RGB
     bool jpeg = false;
 };
-/// What it is, its first bytes tell.
+/// Reads the file and its header.  The format follows from the first bytes, not from the name.
 Status image_open(const std::string& path, ImageFile* image);
-/// pixels [C, H, W] with C 1, where the file is grey, or 3.  What is transparent is laid over black.
+/// pixels [C, H, W]: C 1 or 3 (grey values are repeated).  Transparent pixels are blended with black.
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels);
 
-/// pixels [H, W, 3].  Written beside the target and renamed.
+/// pixels [H, W, 3].  Writes beside the target, then renames.
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels);
 
 }   // namespace gradcast

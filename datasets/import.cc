@@ -1,4 +1,4 @@
-// Importers: from the files a data set is published in to shards.  To add one: a row in `kinds` and, for a new file format, a function that
+// Importers: from the published files of a data set to shards.  To add one: a row in `kinds` and, for a new file format, a function that
 // fills the two Sets.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 // ---- IDX -----------------------------------------------------------------------------------------------------------------------
 
-/// Magic 0 0 8 (uint8) and the number of dimensions, each of these as a big-endian uint32, then the bytes.
+/// Format: bytes 0 0 8 (uint8) and the number of dimensions, each dimension as a big-endian uint32, the elements.
 struct Idx {
     std::string path;
     std::vector<uint32_t> dims;
@@ -43,7 +43,7 @@ Status idx_read(SourceFolder& folder, const std::string& name, size_t rank, Idx*
             return fail(Code::data, "{}: dimension {} is {}", read.path, i, read.dims[i]);
         total *= read.dims[i];   // at most 2^64 - 2^32
     }
-    // Grows with what really comes: the header may promise anything.
+    // Memory grows with the bytes that arrive: the header is not trusted.
     constexpr uint64_t piece = 16 << 20;
     const std::string promise = fmt::format("the {} bytes that its header promises", total);
     while (read.bytes.size() < total) {
@@ -61,7 +61,7 @@ Status label_error(const std::string& path, uint64_t sample, uint32_t label, uin
     return fail(Code::data, "{}: label {} of sample {} is not below the {} classes", path, label, sample, classes);
 }
 
-/// classes 0: any label is good.
+/// classes 0: any label is valid.
 Status idx_set(SourceFolder& folder, const std::string& prefix, uint32_t classes, Set* set) {
     Idx images, labels;
     GC_TRY(idx_read(folder, prefix + "-labels-idx1-ubyte", 1, &labels));
@@ -70,7 +70,9 @@ Status idx_set(SourceFolder& folder, const std::string& prefix, uint32_t classes
         return fail(Code::data, "{} has {} labels for the {} images of {}", labels.path, labels.dims[0], images.dims[0], images.path);
     for (uint64_t i = 0; classes > 0 && i < labels.bytes.size(); ++i)
         if (labels.bytes[i] >= classes) return label_error(labels.path, i, labels.bytes[i], classes);
-    set->count = images.dims[0], set->H = images.dims[1], set->W = images.dims[2];
+    set->count = images.dims[0];
+    set->H = images.dims[1];
+    set->W = images.dims[2];
     set->images = std::move(images.bytes);
     set->labels.assign(labels.bytes.begin(), labels.bytes.end());
     return {};
@@ -88,12 +90,13 @@ Status idx_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* t
 
 // ---- CIFAR, the binary version -------------------------------------------------------------------------------------------------
 
-/// Records of label bytes, of which the last counts, and 3 planes of 32 x 32.  Appends them to the set.
+/// A record: label bytes (the last one is used), then 3 planes of 32 x 32.  Appends all records to the set.
 Status cifar_file(SourceFolder& folder, const std::string& name, uint32_t label_bytes, uint32_t classes, uint64_t count, Set* set) {
     constexpr uint32_t C = 3, side = 32, pixels = C * side * side;
     Source source;
     GC_TRY(folder.find(name, ": --from is the archive of the binary version, or the folder that it unpacks to", &source));
-    set->C = C, set->H = set->W = side;
+    set->C = C;
+    set->H = set->W = side;
     uint64_t first = set->count;
     set->count += count;
     set->images.resize(set->count * pixels);
@@ -118,7 +121,7 @@ Status cifar10_sets(const ImportConfig& config, uint32_t classes, Set* train, Se
     return cifar_file(folder, names[5], 1, classes, 10000, test);
 }
 
-// A coarse label comes first; it is not kept.
+// Each record has a coarse and a fine label; the fine one is kept.
 Status cifar100_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
     SourceFolder folder;
     GC_TRY(folder.open(config.from, "cifar-100-binary.tar", {"train.bin", "test.bin"}));
@@ -130,13 +133,13 @@ Status cifar100_sets(const ImportConfig& config, uint32_t classes, Set* train, S
 
 struct Kind {
     const char* name;
-    uint32_t classes;   // 0: as many as the labels show
+    uint32_t classes;   // 0: 1 + the largest label
     const char* source;
     ReadSets read;
     const char* class_names = "";
-    const char* from = nullptr;   // where Debian's package puts it
+    const char* from = nullptr;   // where Debian's package installs it
     const char* package = nullptr;
-    float target_scale = 0, mean = 0, std = 0;   // of a regression; std 0: as the training half shows
+    float target_scale = 0, mean = 0, std = 0;   // of a regression; std 0: computed from the training set
 };
 constexpr Kind kinds[] = {
     {"fashion-mnist", 10, "Fashion-MNIST, Xiao, Rasul, Vollgraf 2017", idx_sets,
@@ -162,15 +165,17 @@ constexpr Kind kinds[] = {
      .std = ridge_std},
 };
 
-/// Per channel, over all pixels, scaled to 0..1; from exact integer sums.  images [count, C, pixels].
+/// Per channel, of pixels scaled to 0..1, from exact integer sums.  images [count, C, pixels].
 void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pixels, DataInfo* info) {
     for (uint32_t c = 0; c < C; ++c) {
         uint64_t sum = 0, squares = 0;
         for (uint64_t n = 0; n < count; ++n)
-            for (const uint8_t *x = images + (n * C + c) * pixels, *end = x + pixels; x != end; ++x)
-                sum += *x, squares += uint32_t{*x} * *x;
+            for (const uint8_t *x = images + (n * C + c) * pixels, *end = x + pixels; x != end; ++x) {
+                sum += *x;
+                squares += uint32_t{*x} * *x;
+            }
         double total = static_cast<double>(count * pixels);
-        // count * squares - sum^2 in whole numbers: as a difference of two means it would lose the digits that matter.
+        // count * squares - sum^2 in integers: a difference of two means would cancel.
         auto spread = static_cast<unsigned __int128>(count * pixels) * squares - static_cast<unsigned __int128>(sum) * sum;
         info->mean.push_back(static_cast<float>(static_cast<double>(sum) / total / 255));
         info->std.push_back(
@@ -211,7 +216,7 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     };
     GC_TRY(absent());
 
-    // Everything is read and checked before the first byte is written.
+    // Read and check everything before the first byte is written.
     Set train, test;
     GC_TRY(kind->read(read, kind->classes, &train, &test));
     DataInfo info{.C = train.C,
@@ -226,25 +231,26 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
-    if (kind->std > 0) info.mean.assign(info.C, kind->mean), info.std.assign(info.C, kind->std);
-    else mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
+    if (kind->std > 0) {
+        info.mean.assign(info.C, kind->mean);
+        info.std.assign(info.C, kind->std);
+    } else mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
 
     GC_TRY(make_directories(config.out));
-    // Two imports into one folder would write the same .part and take it away from each other.  Where a file system has no such locks, they
-    // do without.
+    // Two imports into one folder would write the same .part files.  A file system without locks is used without one.
     Fd folder(::open(config.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", config.out);
-    GC_TRY(absent());   // it may have ended just now
+    GC_TRY(absent());   // again, under the lock
     info.count = train.count;
     GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data(), config.compress));
     if (test.count == 0) {
-        ::unlink(paths[1].c_str());   // of another data set, with --force
+        ::unlink(paths[1].c_str());   // the old test set, with --force
         paths.pop_back();
     } else {
         info.count = test.count;
         if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data(), config.compress); !status.ok()) {
-            ::unlink(paths[0].c_str());   // half a data set is none
+            ::unlink(paths[0].c_str());   // never leave half a data set
             return status;
         }
     }

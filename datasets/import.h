@@ -1,4 +1,4 @@
-// What the importers share.
+// The interface of the importers.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,16 +14,16 @@ struct Set {
     uint32_t C = 1, H = 0, W = 0;
     std::vector<uint8_t> images;
     std::vector<int32_t> labels;
-    std::string class_names = {};   // separated by commas, where the files tell
+    std::string class_names = {};   // separated by commas; empty: not known
 };
 
-/// Fills train, and test where there is one.  classes 0: as many as the labels show.
+/// Fills train and, if there is a test set, test.  classes 0: 1 + the largest label.
 using ReadSets = Status (*)(const ImportConfig& config, uint32_t classes, Set* train, Set* test);
 
 Status image_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test);   // from/[train|test]/CLASS/*
 
-/// Made, not read: x in R^500 and noise standard normal, y = <x, 1> + noise.  A shard holds whole numbers: an element is (pixel - 128) /
-/// 32, which mean and std bring about, the target (label - 32768) / 256; y is of the x that is stored.
+/// Synthetic ridge regression: x in R^500 and noise standard normal, y = <x, 1> + noise, y computed from the stored x.  A shard holds
+/// integers: an element is (pixel - 128) / 32 (by mean and std), the target (label - 32768) / 256.
 Status ridge_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test);
 constexpr uint32_t ridge_levels = 65536;
 constexpr uint64_t ridge_samples_max = 10'000'000;   // 5 GB

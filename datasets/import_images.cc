@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t classes_max = 65536;
 
-/// What lies in a folder, sorted by bytes; names that begin with a dot are passed over.
+/// The names in a folder, sorted bytewise, without those that begin with a dot.
 Status folder_list(const std::string& path, std::vector<std::string>* names) {
     struct Close {
         void operator()(DIR* folder) const { ::closedir(folder); }
@@ -28,7 +28,7 @@ Status folder_list(const std::string& path, std::vector<std::string>* names) {
     return {};
 }
 
-/// Its S_IFMT bits; 0: there is nothing.
+/// The S_IFMT bits of a path; 0 if nothing is there.
 mode_t type_of(const std::string& path) {
     struct stat info;
     return ::stat(path.c_str(), &info) == 0 ? info.st_mode & S_IFMT : 0;
@@ -85,9 +85,9 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
     GC_TRY(images_find(folder, classes, &found[0]));
     if (halves && is_folder(from + "/test")) GC_TRY(images_find(from + "/test", classes, &found[1]));
     for (const std::string& name : classes) train->class_names += (train->class_names.empty() ? "" : ",") + name;
-    if (train->class_names.size() > class_names_max) train->class_names.clear();   // numbers will have to do
+    if (train->class_names.size() > class_names_max) train->class_names.clear();   // too long for an attribute: classes go by number
 
-    // All headers first: sizes that differ are found before anything is decoded, and one colour image makes all of them RGB.
+    // All headers first: a wrong size is found before anything is decoded, and one RGB image makes all RGB.
     const std::string& first = found[0].paths[0];
     ImageFile image;
     uint32_t C = 1, H = 0, W = 0;
@@ -95,13 +95,16 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
         for (const std::string& path : half.paths) {
             const mode_t type = type_of(path);
             if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
-            if (type != 0 && type != S_IFREG)   // a pipe may never end
+            if (type != 0 && type != S_IFREG)   // never read a pipe or a device
                 return fail(Code::data, "{}: not a file: take it away", path);
             GC_TRY(image_open(path, &image));
             if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
                 return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image.W,
                             image.H, shard_sample_bytes_max >> 20);
-            if (H == 0) H = image.H, W = image.W;
+            if (H == 0) {
+                H = image.H;
+                W = image.W;
+            }
             if (image.H != H || image.W != W)
                 return fail(Code::data,
                             "{}: {} x {} pixels, but {} has {} x {}: all must be alike (as by mogrify -resize {}x{}! in a copy)", path,
@@ -115,7 +118,10 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
                     from, count, C, H, W, memory >> 20);
     for (Set* set : {train, test}) {
         Found& half = found[set == test];
-        set->count = half.paths.size(), set->C = C, set->H = H, set->W = W;
+        set->count = half.paths.size();
+        set->C = C;
+        set->H = H;
+        set->W = W;
         set->images.resize(set->count * sample);
         set->labels = std::move(half.labels);
         for (uint64_t i = 0; i < set->count; ++i) {

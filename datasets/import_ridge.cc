@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t features = 500;
 constexpr uint64_t test_count = 1000;
 
-/// Two standard normal numbers (Box, Muller).
+/// Two standard normal numbers (Box-Muller transform).
 std::pair<double, double> normals(uint32_t a, uint32_t b) {
     double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform(a)))), angle = 2 * M_PI * static_cast<double>(uniform(b));
     return {radius * std::cos(angle), radius * std::sin(angle)};
@@ -43,7 +43,8 @@ Status ridge_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
     uint64_t n = 0;
     for (Set* set : {train, test}) {
         set->count = set == train ? config.samples : test_count;
-        set->W = features, set->H = 1;
+        set->W = features;
+        set->H = 1;
         set->images.resize(set->count * features);
         set->labels.resize(set->count);
         for (uint64_t i = 0; i < set->count; ++i) sample_make(config.seed, n++, set->images.data() + i * features, &set->labels[i]);

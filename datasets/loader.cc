@@ -1,10 +1,10 @@
-// The plan is an endless sequence of blocks (every planned block of a step, then of the next).  Number k of it is read into slot k mod
-// `ahead`, which goes
+// The plan is an endless sequence of blocks: all planned blocks of a step, then those of the next.  Block k of the sequence is read into
+// slot k mod `ahead`, whose states are
 //
 //     free -> filling (one thread: io_uring or pread) -> ready -> taken (get) -> free (done)
 //
-// so memory is fixed and blocks come in order.  A new plan starts the sequence anew; a slot that is being filled then is `stale` and
-// becomes free when the last read into it has ended.  Without a thread get() reads into any free slot itself.
+// Memory is fixed and blocks become ready in order.  A new plan restarts the sequence; a slot in state filling becomes `stale` then, and
+// free when its last read has ended.  Without a thread get() reads into any free slot itself.
 #include <liburing.h>
 #include <pthread.h>
 
@@ -24,7 +24,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint32_t reads_max = 1024;   // in flight
-constexpr uint32_t drain_s_max = 5;    // at the end, for reads that do not come back
+constexpr uint32_t drain_s_max = 5;    // the destructor's wait for reads in flight
 constexpr uint32_t no_place = UINT32_MAX;
 
 class BlockLoader final : public Loader {
@@ -51,7 +51,7 @@ public:
     Status start() {
         GC_ASSERT(images_.host && !thread_.joinable());
         if (!config_.threaded) return {};
-        if (config_.uring && !data_.chunked()) ring_start();   // chunks have to be inflated here anyway
+        if (config_.uring && !data_.chunked()) ring_start();   // chunks are inflated on this thread, with pread
         thread_ = std::thread([this] {
             pthread_setname_np(pthread_self(), "gradcast-loader");
             ring_open_ ? fill_by_ring() : fill_by_pread();
@@ -62,7 +62,9 @@ public:
     void plan(StepId first, std::vector<uint32_t> blocks) override {
         GC_ASSERT(!blocks.empty());
         std::lock_guard lock(mutex_);
-        first_ = first, blocks_ = std::move(blocks), next_ = 0;
+        first_ = first;
+        blocks_ = std::move(blocks);
+        next_ = 0;
         place_.assign(*std::max_element(blocks_.begin(), blocks_.end()) + 1, no_place);
         for (uint32_t i = 0; i < blocks_.size(); ++i) place_[blocks_[i]] = i;
         for (Slot& slot : slots_) {
@@ -100,7 +102,9 @@ public:
             GC_TRY(slot->status);
             slot->state = State::taken;
         } else {
-            slot->state = State::taken, slot->sequence = sequence, slot->id = id;
+            slot->state = State::taken;
+            slot->sequence = sequence;
+            slot->id = id;
             lock.unlock();
             choose(*slot);
             if (Status status = data_.read(indices(*slot), image(*slot), label(*slot)); !status.ok()) {
@@ -131,8 +135,8 @@ private:
         State state = State::free;
         bool stale = false;
         uint32_t count = 0;      // samples
-        uint32_t prepared = 0;   // filling: samples whose reads are prepared
-        uint32_t reads = 0;      // filling: in flight
+        uint32_t prepared = 0;   // filling: samples with prepared reads
+        uint32_t reads = 0;      // filling: reads in flight
         uint64_t sequence = 0;
         BlockId id{};
         Status status;
@@ -141,7 +145,7 @@ private:
         Slot* slot;
         Run run;
         uint8_t* to;
-        uint64_t have;   // bytes that came
+        uint64_t have;   // bytes read so far
         Read* next;      // free list
     };
 
@@ -158,7 +162,7 @@ private:
         sampler_.block(slot.id, indices(slot));
     }
 
-    /// Once its images are there.
+    /// Augments the slot's images, once they are read.
     void change(Slot& slot) {
         if (!config_.augment.any()) return;
         for (uint32_t i = 0; i < slot.count; ++i)
@@ -167,11 +171,11 @@ private:
 
     // ---- the thread --------------------------------------------------------------------------------------------------------------
 
-    /// The next block of the plan, if its slot is free; `wait`: until it is.  Null: not now, or stop.
+    /// The slot for the next block of the plan; null if it is not free or the loader stops.  wait: blocks until it is free.
     Slot* take(bool wait) {
         std::unique_lock lock(mutex_);
         auto can = [&] { return stop_ || (!blocks_.empty() && slots_[next_ % slots_.size()].state == State::free); };
-        if (wait) room_.wait(lock, can);   // for work: plan(), done() and the destructor end it
+        if (wait) room_.wait(lock, can);   // woken by plan(), done() and the destructor
         if (stop_ || !can()) return nullptr;
         Slot& slot = slots_[next_ % slots_.size()];
         BlockId id{first_ + next_ / blocks_.size(), blocks_[next_ % blocks_.size()]};
@@ -197,7 +201,7 @@ private:
 
     void ring_start() {
         io_uring_params params{};
-        params.flags = IORING_SETUP_SUBMIT_ALL;   // one bad read must not keep the others of its block from being submitted
+        params.flags = IORING_SETUP_SUBMIT_ALL;   // submit the rest after a bad entry
         if (int error = io_uring_queue_init_params(reads_max, &ring_, &params); error < 0) {
             log_.warn("io_uring is refused here ({}): the data set is read with pread", std::strerror(-error));
             return;
@@ -214,7 +218,7 @@ private:
     }
 
     void fill_by_ring() {
-        Slot* slot = nullptr;   // whose reads are being prepared
+        Slot* slot = nullptr;   // its reads are being prepared
         for (uint32_t quiet_s = 0;;) {
             while (free_read_) {
                 if (!slot && !(slot = take(in_flight_ == 0))) break;
@@ -222,12 +226,14 @@ private:
                 Read& read = *std::exchange(free_read_, free_read_->next);
                 Run run = data_.run(indices(*slot).subspan(slot->prepared));
                 read = {slot, run, image(*slot) + slot->prepared * data_.sample_bytes(), 0, nullptr};
-                ++in_flight_, ++slot->reads, slot->prepared += run.count;
+                ++in_flight_;
+                ++slot->reads;
+                slot->prepared += run.count;
                 prepare(read);
                 if (slot->prepared == slot->count) slot = nullptr;
             }
             if (in_flight_ == 0) return;   // stop
-            // Page-cache reads complete within this call; for others it waits for the first.
+            // Reads from the page cache complete within this call; else it waits for the first completion.
             __kernel_timespec second{1, 0};
             io_uring_cqe* cqe;
             int result = io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &second, nullptr);
@@ -256,13 +262,14 @@ private:
 
     void complete(Read& read, int result) {
         if (result > 0) read.have += static_cast<uint64_t>(result);
-        if (result == -EINTR || result == -EAGAIN || (result > 0 && read.have < read.run.bytes)) return prepare(read);   // the rest of it
+        if (result == -EINTR || result == -EAGAIN || (result > 0 && read.have < read.run.bytes)) return prepare(read);   // read the rest
         Slot& slot = *read.slot;
         if (result <= 0 && slot.status.ok())
             slot.status =
                 shard_read_error(data_.shards()[read.run.shard], "images", read.run.sample + read.have / data_.sample_bytes(), -result);
         read.next = std::exchange(free_read_, &read);
-        --in_flight_, --slot.reads;
+        --in_flight_;
+        --slot.reads;
         if (slot.reads == 0 && slot.prepared == slot.count) finish(slot);
     }
 
@@ -283,19 +290,19 @@ private:
     const uint64_t block_max_;
     uint64_t image_stride_ = 0;
     Buffer images_, labels_;          // `ahead` blocks each
-    std::vector<uint64_t> indices_;   // the same
+    std::vector<uint64_t> indices_;   // for `ahead` blocks
 
-    std::mutex mutex_;   // guards what follows, up to the thread's own
+    std::mutex mutex_;   // guards the members below, down to thread_
     std::condition_variable ready_, room_;
     StepId first_ = 0;
-    std::vector<uint32_t> blocks_, place_;   // the plan, and each block's place in it
-    uint64_t next_ = 0;                      // of the sequence, to be read
-    std::vector<Slot> slots_;                // a filling one belongs to the thread, but for `stale`
+    std::vector<uint32_t> blocks_, place_;   // the plan, and by block its place in the plan
+    uint64_t next_ = 0;                      // next place of the sequence to read
+    std::vector<Slot> slots_;                // in state filling owned by the thread, except `stale`
     bool stop_ = false;
     Status broken_;
     std::atomic<uint64_t> waited_us_ = 0;
 
-    std::thread thread_;   // and its own:
+    std::thread thread_;   // owns the members below
     io_uring ring_{};
     bool ring_open_ = false, registered_ = false;
     std::vector<Read> reads_;

@@ -9,7 +9,7 @@
 namespace gradcast {
 namespace {
 
-/// `key` of a table, for messages: a table of a manifest has few.
+/// The error for an unknown key, with the keys that are known.
 Status unknown(const std::string& path, uint32_t line, std::string_view key, std::span<const std::string> known) {
     std::string best = nearest(key, known);
     return fail(Code::data, "{}: line {}: unknown key \"{}\"{}", path, line, one_line(key),
@@ -41,7 +41,8 @@ Status entry_read(const std::string& path, const std::string& folder, const toml
         return fail(Code::data, "{}: line {}: {}{}: samples can be said of one alone", path, line, count, one_line(pattern));
     }
     for (Manifest::Entry& entry : found) {
-        entry.samples = static_cast<uint64_t>(samples), entry.line = line;
+        entry.samples = static_cast<uint64_t>(samples);
+        entry.line = line;
         manifest->shards.push_back(std::move(entry));
     }
     return {};

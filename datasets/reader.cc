@@ -31,7 +31,7 @@ Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
     return {};
 }
 
-/// All that the samples of a shard depend on, once: the digests stand for the bytes.
+/// Everything that a shard's samples depend on; the digests stand for the bytes.
 std::string digest_text(const Shard& shard) {
     const DataInfo& info = shard.info;
     std::string text = fmt::format("{} {} {} {} {} {}", info.count, info.C, info.H, info.W, info.classes, shard.digest_samples);
@@ -77,14 +77,16 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         shard.path = path;
         struct stat file;
         if (::fstat(fd.get(), &file) < 0) return fail_sys(errno, "cannot open the shard {}", path);
-        const std::string text = digest_text(shard);   // some file systems give two files one number
+        const std::string text = digest_text(shard);   // with the inode number, which some file systems repeat
         const Manifest::Entry& one = *files.try_emplace({file.st_dev, file.st_ino, text}, &entry).first->second;
         if (&one != &entry)
             return line > 0 ? fail(Code::data, "{}: line {}: {} is there twice, in line {} as well", name, line, path, one.line)
                             : fail(Code::data, "{} is there twice, as {}: name each shard once", path, one.shown());
         const DataInfo &ours = result->info_, &its = shard.info;
-        if (result->shards_.empty()) result->info_ = its, result->info_.count = 0;
-        else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)
+        if (result->shards_.empty()) {
+            result->info_ = its;
+            result->info_.count = 0;
+        } else if (its.C != ours.C || its.H != ours.H || its.W != ours.W || its.classes != ours.classes)
             return fail(Code::data,
                         "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
                         its.C, its.H, its.W, its.classes, first, ours.C, ours.H, ours.W, ours.classes);
@@ -124,9 +126,13 @@ Status data_verify(const DataSet& data, const std::atomic<bool>* stop) {
 
 void DataSet::keep(uint32_t classes) {
     for (uint64_t i = 0; i < labels_.size(); ++i)
-        if (labels_[i] < classes) labels_[kept_.size()] = labels_[i], kept_.push_back(i);
+        if (labels_[i] < classes) {
+            labels_[kept_.size()] = labels_[i];
+            kept_.push_back(i);
+        }
     labels_.resize(kept_.size());
-    info_.count = kept_.size(), info_.classes = classes;
+    info_.count = kept_.size();
+    info_.classes = classes;
 }
 
 Run DataSet::run(std::span<const uint64_t> indices) const {
@@ -141,7 +147,7 @@ Run DataSet::run(std::span<const uint64_t> indices) const {
     return {shard, count, sample, shards_[shard].images_offset + sample * bytes, count * bytes};
 }
 
-/// Reads it all, through short reads and signals.
+/// Repeats after short reads and signals.
 Status DataSet::run_read(const Run& run, uint8_t* to) const {
     const Shard& shard = shards_[run.shard];
     if (shard.chunk_samples > 0) return chunks_.read(shard, run.shard, fd(run.shard), run.sample, run.count, to);

@@ -8,14 +8,15 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t fill_bytes = 16 << 20;   // read and copied at a time
+constexpr uint64_t fill_bytes = 16 << 20;   // bytes that are read and copied at a time
 
 class ResidentLoader final : public Loader {
 public:
     ResidentLoader(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages& resident)
         : data_(data), sampler_(sampler), resident_(resident), slots_(ahead) {
         for (Slot& slot : slots_) {
-            slot.indices.resize(sampler.block_size_max()), slot.labels.resize(sampler.block_size_max());
+            slot.indices.resize(sampler.block_size_max());
+            slot.labels.resize(sampler.block_size_max());
             slot.places.resize(sampler.block_size_max());
         }
     }
@@ -32,7 +33,8 @@ public:
             auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) { return !each.taken; });
             GC_ASSERT(free != slots_.end());
             slot = &*free;
-            slot->taken = true, slot->id = id;
+            slot->taken = true;
+            slot->id = id;
         }
         const uint32_t count = sampler_.block_size(id.block);
         const std::span<uint64_t> indices(slot->indices.data(), count);

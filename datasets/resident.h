@@ -1,4 +1,4 @@
-// A data set whose images a device holds (runtime/core/device.h): nothing is read while a job trains.
+// A data set whose images are in a device's memory (runtime/core/device.h): training reads no file.
 #pragma once
 #include <memory>
 
@@ -7,10 +7,10 @@
 
 namespace gradcast {
 
-/// Reads all images and puts them on the device, whose memory has been taken.  Error: of a read, or of the device.
+/// Reads all images and copies them to the device, after Device::seal().  Errors: of a read or of the device.
 Status resident_fill(const DataSet& data, ResidentImages& resident);
-/// Hands out blocks as loader_plan()'s does, with Samples::places in place of images.  At most `ahead` at a time.  The data set and
-/// `resident` must outlive it; it needs no loader_start().
+/// Like loader_plan()'s loader, but fills Samples::places, not images.  At most `ahead` blocks at a time.  `data` and `resident` must
+/// outlive it; needs no loader_start().
 std::unique_ptr<Loader> loader_resident(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages& resident);
 
 }   // namespace gradcast

@@ -1,8 +1,7 @@
-// The permutation is a Feistel network over the grid a x b, a = ceil(sqrt(N)), b = ceil(N / a): row and column are moved in turn, each by a
-// keyed hash of the other.  The few places outside 0..N-1 go through it again ("cycle walking").  (Black, Rogaway, "Ciphers with arbitrary
-// finite domains", CT-RSA 2002.) A grid instead of the usual halves of a word's bits, because it is hardly larger than N and mixes well
-// when N is tiny.  Keys are Philox numbers of (seed, epoch).  Which samples a block has is part of what makes runs bit-identical: a test
-// pins the values, a change here changes every result.
+// The permutation is a Feistel network over a grid a x b, a = ceil(sqrt(N)), b = ceil(N / a): it shifts row and column in turn, each by a
+// keyed hash of the other.  Results outside 0 .. N-1 go through it again (cycle walking; Black, Rogaway, "Ciphers with arbitrary finite
+// domains", CT-RSA 2002).  The grid is at most sqrt(N) larger than N, where halves of a word's bits may be 4 N.  Keys are Philox numbers of
+// (seed, epoch).  Every trained model depends on these values; a test pins them.
 #include "datasets/sampler.h"
 
 #include <array>
@@ -15,9 +14,9 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t rounds = 12;   // 8 do for hundreds of samples, 12 for five
+constexpr uint32_t rounds = 12;   // 8 mix hundreds of samples well, tiny sets need 12
 
-/// (x + a number below `side` made of `hash`) mod side
+/// (x + h) mod side, h < side derived from `hash`
 uint64_t moved(uint64_t x, uint64_t hash, uint64_t side) {
     x += (hash >> 32) * side >> 32;
     return x >= side ? x - side : x;
@@ -33,7 +32,8 @@ struct Permutation {
         columns = (samples + rows - 1) / rows;
         for (uint32_t i = 0; i < rounds; i += 2) {
             Philox random = random4(Purpose::shuffle, seed, epoch, i / 2);
-            keys[i] = uint64_t{random[0]} << 32 | random[1], keys[i + 1] = uint64_t{random[2]} << 32 | random[3];
+            keys[i] = uint64_t{random[0]} << 32 | random[1];
+            keys[i + 1] = uint64_t{random[2]} << 32 | random[3];
         }
     }
     uint64_t operator()(uint64_t position) const {
@@ -67,7 +67,10 @@ void Sampler::block(BlockId id, std::span<uint64_t> indices) const {
     uint64_t epoch = position(id) / samples_, in_epoch = position(id) % samples_;
     Permutation permutation(samples_, seed_, epoch);
     for (uint64_t& index : indices) {
-        if (in_epoch == samples_) permutation = Permutation(samples_, seed_, ++epoch), in_epoch = 0;
+        if (in_epoch == samples_) {
+            permutation = Permutation(samples_, seed_, ++epoch);
+            in_epoch = 0;
+        }
         index = permutation(in_epoch++);
     }
 }

@@ -1,4 +1,4 @@
-// Which samples are in a block: a keyed permutation of the epoch that needs no stored index, so any rank can compute any block.
+// The samples of a block: a keyed permutation of the epoch, without a stored index, so any rank can compute any block.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace gradcast {
 
-/// Mini-batches cut the concatenated epoch permutations, none is short: position s * b + i of that sequence is in epoch position / N.
-/// Block T of B holds positions floor(Tb/B) .. floor((T+1)b/B)-1 of its mini-batch (spec/coded-sgd.md section 1).
+/// The permutations of all epochs, one after the other, are cut into mini-batches of b: sample i of step s has position p = s b + i in
+/// epoch floor(p / N).  Block T of B holds samples floor(Tb/B) .. floor((T+1)b/B) - 1 of the mini-batch (spec/coded-sgd.md section 1).
 class Sampler {
 public:
     Sampler(uint64_t samples, uint64_t seed, uint32_t batch, uint32_t blocks);
@@ -17,9 +17,9 @@ public:
     /// Indices into the data set.  indices.size() == block_size(id.block).  O(1) a sample, thread-safe.
     void block(BlockId id, std::span<uint64_t> indices) const;
     uint64_t epoch_of(StepId step) const { return step * batch_ / samples_; }
-    /// Of sample i of the block.
+    /// The epoch of sample i of the block.
     uint64_t epoch_of(BlockId id, uint32_t i) const { return (position(id) + i) / samples_; }
-    /// Steps until `epochs` epochs have been seen: ceil(epochs * N / b).
+    /// Steps that cover `epochs` epochs: ceil(epochs * N / b).
     uint64_t steps(uint64_t epochs) const { return (epochs * samples_ + batch_ - 1) / batch_; }
 
 private:

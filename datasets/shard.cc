@@ -1,10 +1,10 @@
-// In a shard everything hangs on the root group:
+// A shard's objects are in the root group:
 //   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk");
-//                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or as they are
+//                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or plain
 //   labels   uint8 or uint16 [N]           attribute sha256: the same
 //   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
-//            class_names where they are known, target_scale of a regression
-// Bytes come from outside: every attribute's type and size is checked before it is read, every size before memory is taken for it.
+//            optional: class_names, target_scale (regression)
+// The bytes are not trusted: the type and size of an attribute is checked before it is read, a size before memory is taken for it.
 #include "datasets/shard.h"
 
 #include <fcntl.h>
@@ -29,19 +29,19 @@ namespace {
 
 constexpr char format_name[] = "gradcast shard";
 constexpr uint32_t format_version = 1;
-constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest, and more where
-constexpr uint64_t digests_max = 512;        // there would be too many: HDF5 keeps an attribute of at most 64 KiB in the object's header
+constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest; more if a shard
+constexpr uint64_t digests_max = 512;        // would have more digests: an HDF5 attribute holds at most 64 KiB
 constexpr uint64_t digest_digits = 64;
 constexpr uint64_t source_bytes_max = 4096;
-// Chunks: large enough for deflate to find what repeats, small enough to be inflated for one sample; few, because HDF5 1.10 looks for each
-// from the first one on (2048: 0.2 s, 8192: 4 s).
+// Stored chunks: large enough to compress well, small enough to inflate for one sample.  Their number is bounded because HDF5 1.10 needs
+// O(chunks^2) time to list them.
 constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
 
 Status broken(const std::string& path, const char* attribute, std::string_view what) {
     return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; write it with `gradcastctl import`", path, attribute, what);
 }
 
-/// An attribute of the wanted class with exactly `count` elements.
+/// Opens an attribute of type class `kind` with exactly `count` elements.
 Status attribute_open(hid_t object, const std::string& path, const char* name, H5T_class_t kind, uint64_t count, Hid* attribute,
                       Hid* type) {
     Hid found(H5Aopen(object, name, H5P_DEFAULT));
@@ -52,7 +52,8 @@ Status attribute_open(hid_t object, const std::string& path, const char* name, H
         return broken(path, name, "has the wrong type");
     if (hssize_t has = H5Sget_simple_extent_npoints(space.get()); has < 0 || static_cast<uint64_t>(has) != count)
         return broken(path, name, fmt::format("has {} elements instead of {}", has, count));
-    *attribute = std::move(found), *type = std::move(found_type);
+    *attribute = std::move(found);
+    *type = std::move(found_type);
     return {};
 }
 
@@ -72,7 +73,7 @@ Status attribute_number(hid_t object, const std::string& path, const char* name,
     return {};
 }
 
-/// `count` strings of fixed length, at most bytes_max each, put one after the other; *bytes is the length of one.
+/// Reads `count` strings of one fixed length, at most bytes_max, concatenated; *bytes is the length of one.
 Status attribute_text(hid_t object, const std::string& path, const char* name, uint64_t count, uint64_t bytes_max, std::string* text,
                       uint64_t* bytes) {
     Hid attribute, type;
@@ -81,7 +82,8 @@ Status attribute_text(hid_t object, const std::string& path, const char* name, u
     if (size == 0 || size > bytes_max) return broken(path, name, fmt::format("has strings of {} bytes, more than {}", size, bytes_max));
     std::string read(size * count, '\0');
     if (H5Aread(attribute.get(), type.get(), read.data()) < 0) return broken(path, name, "cannot be read: " + hdf5_reason());
-    *text = std::move(read), *bytes = size;
+    *text = std::move(read);
+    *bytes = size;
     return {};
 }
 
@@ -104,7 +106,7 @@ Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std
     return {};
 }
 
-/// Where the chunks of the images are.
+/// Lists the stored chunks of the images.
 Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* dims, uint64_t file_bytes, Shard* shard) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set images {}", shard->path, what); };
     hsize_t sides[4];
@@ -127,16 +129,17 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* d
     hsize_t has = 0;
     if (H5Dget_num_chunks(data_set, space, &has) < 0) return wrong("cannot be read: " + hdf5_reason());
     if (has != count) return wrong(fmt::format("has {} of its {} chunks: it was not written to its end", has, count));
-    shard->chunk_samples = sides[0], shard->chunks.assign(count, {});
+    shard->chunk_samples = sides[0];
+    shard->chunks.assign(count, {});
     for (hsize_t i = 0; i < count; ++i) {
         hsize_t first[4], size = 0;
-        unsigned unfiltered = 0;   // bit 0: deflate would have made it larger
+        unsigned unfiltered = 0;   // bit 0: this chunk is stored plain
         haddr_t address = HADDR_UNDEF;
         if (H5Dget_chunk_info(data_set, space, i, first, &unfiltered, &address, &size) < 0)
             return wrong("cannot be read: " + hdf5_reason());
         const uint64_t chunk = first[0] / sides[0];
         const bool deflated = filters == 1 && (unfiltered & 1) == 0;
-        // Deflate adds at most 5 bytes to each 16 KiB, so what is beyond it by far is not from there.
+        // Deflate adds at most 5 bytes to each 16 KiB; a much larger chunk is damage.
         if (chunk >= count || size == 0 || (deflated ? size > bytes + bytes / 8 + 1024 : size != bytes))
             return wrong(fmt::format("is damaged: stored chunk {} has {} bytes for {} of samples; import it again", chunk, size, bytes));
         if (address > file_bytes || size > file_bytes - address)
@@ -151,12 +154,12 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* d
     return {};
 }
 
-/// A data set of ours: its dimensions, its bytes an element (1, or up to `element_bytes_max`), and where its first byte is, or, where a
-/// shard is given and the data set is in chunks, where these are.
+/// Opens a data set: its dimensions, bytes an element (1, up to `element_bytes_max`), and the offset of its first byte, or, if a shard is
+/// given and the data set is chunked, the chunks.
 Status data_set_open(hid_t file, const std::string& path, const char* name, int rank, uint64_t element_bytes_max, uint64_t file_bytes,
                      Shard* shard, Hid* data_set, hsize_t* dims, uint32_t* element_bytes, uint64_t* offset) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, name, what); };
-    // A hard link only: a soft or an external one could lead to another file, whose offsets mean nothing in this one.
+    // Hard links only: a soft or external link may lead to another file.
     H5L_info_t link;
     if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
     Hid found(H5Dopen2(file, name, H5P_DEFAULT));
@@ -173,7 +176,8 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
     H5D_layout_t layout = H5Pget_layout(creation.get());
     if (layout == H5D_CHUNKED && shard) {
         GC_TRY(chunks_read(found.get(), space.get(), creation.get(), dims, file_bytes, shard));
-        *data_set = std::move(found), *offset = 0;
+        *data_set = std::move(found);
+        *offset = 0;
         return {};
     }
     if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
@@ -186,7 +190,8 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
             return wrong(
                 fmt::format("is truncated: it begins at byte {} and goes beyond the end of the file ({} bytes)", address, file_bytes));
     }
-    *data_set = std::move(found), *offset = address;
+    *data_set = std::move(found);
+    *offset = address;
     return {};
 }
 
@@ -216,9 +221,13 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
         return fail(Code::data, "{}: data set images has samples of {} x {} x {}, above {} MiB each", path, dims[1], dims[2], dims[3],
                     shard_sample_bytes_max >> 20);
     DataInfo& info = shard->info;
-    info.count = dims[0], info.classes = static_cast<uint32_t>(classes);
-    info.C = static_cast<uint32_t>(dims[1]), info.H = static_cast<uint32_t>(dims[2]), info.W = static_cast<uint32_t>(dims[3]);
-    info.mean.resize(info.C), info.std.resize(info.C);
+    info.count = dims[0];
+    info.classes = static_cast<uint32_t>(classes);
+    info.C = static_cast<uint32_t>(dims[1]);
+    info.H = static_cast<uint32_t>(dims[2]);
+    info.W = static_cast<uint32_t>(dims[3]);
+    info.mean.resize(info.C);
+    info.std.resize(info.C);
     GC_TRY(attribute_numbers(file, path, "mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.mean)));
     GC_TRY(attribute_numbers(file, path, "std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.std)));
     for (float mean : info.mean)
@@ -226,7 +235,7 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     for (float std : info.std)
         if (!std::isfinite(std) || std <= 0) return broken(path, "std", "is not above 0");
 
-    // These two may be missing.
+    // Both are optional.
     if (H5Aexists(file, "class_names") > 0) GC_TRY(attribute_string(file, path, "class_names", &info.class_names, class_names_max));
     if (H5Aexists(file, "target_scale") > 0) {
         GC_TRY(attribute_numbers(file, path, "target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&info.target_scale, 1)));
@@ -241,7 +250,7 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     return {};
 }
 
-/// Ids that could not be made are refused by the calls that take them, so only the last of a chain is checked.
+/// HDF5 calls refuse an invalid id, so only the last call of a chain is checked.
 bool attribute_write(hid_t object, const char* name, hid_t type, std::vector<hsize_t> dims, const void* values) {
     Hid space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     Hid attribute(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
@@ -254,11 +263,11 @@ bool attribute_write(hid_t object, const char* name, const std::string& text) {
            attribute_write(object, name, type.get(), {}, padded.data());
 }
 
-/// `digest_bytes_each` of it under a digest; compress > 0: deflated, `stored_samples` in a chunk.
+/// One digest for each `digest_bytes_each` bytes; compress > 0: deflated, `stored_samples` in a chunk.
 bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
                     uint64_t digest_bytes_each, uint32_t compress = 0, uint64_t stored_samples = 0) {
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
-    // No times: the same data give the same file, byte for byte.
+    // No time stamps: equal data give equal bytes.
     if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
     if (compress > 0) {
         std::vector<hsize_t> sides = dims;
@@ -287,9 +296,9 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
     uint32_t version = format_version;
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
-    H5Pset_alignment(access.get(), 1, 4096);   // so that a data set can be read with O_DIRECT
+    H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
     H5Pset_meta_block_size(access.get(),
-                           128 * 1024);   // all that describes the data before the data: a shard cut short can say what it lost
+                           128 * 1024);   // metadata before the data: truncated() needs it
     Hid file(H5Fcreate(part.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
     hid_t root = file.get();
     bool good = file && attribute_write(root, "format", format_name) && attribute_write(root, "version", H5T_NATIVE_UINT32, {}, &version) &&
@@ -305,12 +314,12 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
                                digest_samples * label_bytes) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
-    // Not hdf5_reason(): whatever is closed on the way here has wiped it.
+    // Not hdf5_reason(): the calls that closed ids have replaced it.
     if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
     return {};
 }
 
-/// The next bytes of a data set, from byte `at` of it on and at most `most`, as a reader of it likes to give them.
+/// A reader returns bytes of a data set from byte `at` on: at least 1, at most `most`.
 using Bytes = std::span<const std::byte>;
 
 struct ContiguousReader {
@@ -345,7 +354,7 @@ struct ChunkReader {
     }
 };
 
-/// Compares the digests of one data set; `each` sees its bytes in order.
+/// Compares the digests of one data set; passes its bytes to `each`, in order.
 template <typename Read, typename Each>
 Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
               const std::atomic<bool>* stop, Each each) {
@@ -388,8 +397,8 @@ namespace {
 
 constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
 
-/// What is missing from a shard that HDF5 refuses as too short.  Its beginning, which tells where everything is, is read from a copy that
-/// is as long as anybody likes.  `reason` is what is left to say where even that is gone.
+/// The error for a shard that HDF5 refuses as too short: names what is missing.  Reads the metadata from a sparse copy of full length;
+/// `reason` is the message if the metadata is damaged too.
 Status truncated(const std::string& path, int from, uint64_t file_bytes, const std::string& reason) {
     Status plain = fail(Code::data, "{}: truncated: {} bytes are left ({})", path, file_bytes, reason);
     char copy_path[] = "/tmp/gradcast-shard-XXXXXX";   // HDF5 opens by path only, and a memory file has none
@@ -459,7 +468,7 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
     };
     GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd})
                                    : images(ContiguousReader{shard, fd, "images", shard.images_offset, sample_bytes}));
-    // The labels of a chunk are looked at before its digest: one out of range is told as such, whoever wrote it.
+    // Labels are checked before their digest: a label out of range has its own message.
     uint32_t low = 0;
     return verify(shard, "labels", shard.label_bytes, shard.label_digests,
                   ContiguousReader{shard, fd, "labels", shard.labels_offset, shard.label_bytes}, stop, [&](uint64_t at, Bytes bytes) {
@@ -469,7 +478,7 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
                                   return shard_label_error(shard, at + i, label);
                           return Status();
                       }
-                      // A read may end in the middle of a label: the low byte was seen at an even place, the high byte comes at an odd one.
+                      // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
                       for (size_t i = 0; i < bytes.size(); ++i) {
                           uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
                           if ((at + i) % 2 == 0) low = byte;

@@ -1,6 +1,6 @@
 // Shards: HDF5 files with `images` uint8 [N,C,H,W], contiguous or in deflated chunks, `labels` uint8 or uint16 [N] and attributes (format,
-// classes, mean, std, source, digests, class_names where they are known), readable by any HDF5 tool. The HDF5 library opens them and tells
-// where the bytes are; the bytes are read by datasets/reader.h.
+// classes, mean, std, source, digests, optionally class_names).  The HDF5 library opens them and reports the file offsets;
+// datasets/reader.h reads the bytes.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gradcast {
 
-constexpr uint64_t class_names_max = 32768;   // bytes; HDF5 keeps an attribute of at most 64 KiB
+constexpr uint64_t class_names_max = 32768;   // bytes; an HDF5 attribute holds at most 64 KiB
 constexpr uint64_t shard_side_max = 65536;    // C, H, W, classes
 constexpr uint64_t shard_sample_bytes_max = 256 << 20;
 
@@ -24,20 +24,20 @@ struct DataInfo {
     float target_scale = 0;         // above 0: a regression, whose target is (label - classes / 2) * target_scale
 };
 
-/// A chunk of samples as it lies in the file.
+/// A chunk of samples in the file.
 struct StoredChunk {
     uint64_t offset = 0;
-    uint32_t bytes = 0;      // in the file; 0: there is none
+    uint32_t bytes = 0;      // in the file; 0: the chunk is missing
     bool deflated = false;   // a zlib stream
 };
 
-/// A shard as it lies on disk.
+/// A shard on disk.
 struct Shard {
-    std::string path;   // for messages: what stands for it, where its name is not to be told
+    std::string path;   // for messages; a placeholder where the path is confidential
     DataInfo info;
     uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
-    uint64_t chunk_samples = 0;                      // above 0: the images are in chunks of so many samples, and images_offset is 0
-    std::vector<StoredChunk> chunks = {};            // inflated, each has chunk_bytes(), the last one as well
+    uint64_t chunk_samples = 0;                      // above 0: images are in chunks of this many samples, and images_offset is 0
+    std::vector<StoredChunk> chunks = {};            // each inflates to chunk_bytes(), the last one too
     uint32_t label_bytes = 1;
     uint64_t digest_samples = 0;                             // samples a digest covers ("chunk" in messages)
     std::vector<std::string> image_digests, label_digests;   // SHA-256, hex
@@ -46,22 +46,22 @@ struct Shard {
 };
 /// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
 Status shard_open(const std::string& path, Shard* shard, Fd* fd = nullptr);
-/// Reads everything and compares digests and label range; the error names file, data set and chunk.  A stop makes it end with
-/// Code::cancelled.
+/// Reads all bytes, compares digests, checks labels: O(bytes).  Errors name file, data set and chunk; Code::cancelled when *stop is
+/// set.
 Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop = nullptr);
 
-/// For readers of a shard's bytes.  sys 0: the file ended too early.  Both name file, data set and chunk.
+/// Errors for readers of a shard's bytes; both name file, data set and chunk.  sys 0: the file ended too early.
 Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
 
-/// Writes <path>.part and renames it; the same data give the same file, byte for byte.  images [count, C, H, W], labels [count].
-/// compress 1 .. 9: in chunks, deflated at this level; the digests are the same as of the contiguous shard.
+/// Writes <path>.part and renames it; equal data give equal bytes.  images [count, C, H, W], labels [count].  compress 1 .. 9: images in
+/// chunks, deflated at this level; the digests are those of the contiguous shard.
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress = 0);
 
 struct ImportConfig {
     std::string kind;   // one of import_kinds()
     std::string from, out;
-    bool force = false;                  // replace what is there
+    bool force = false;                  // replace existing shards
     uint32_t compress = 0;               // deflate level, 1 .. 9; 0: contiguous
     uint64_t samples = 6000, seed = 1;   // of ridge
 };
@@ -69,7 +69,7 @@ struct ImportResult {
     std::vector<std::string> paths;
     uint64_t train = 0, test = 0;
 };
-/// Writes out/train.h5 and, where there is something to test on, out/test.h5.
+/// Writes out/train.h5 and, if the source has a test set, out/test.h5.
 Status data_import(const ImportConfig& config, ImportResult* result);
 const std::vector<std::string>& import_kinds();
 

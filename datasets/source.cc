@@ -12,16 +12,16 @@ namespace gradcast {
 namespace {
 
 constexpr size_t input_bytes = 256 << 10;
-constexpr uint64_t xz_memory_max = uint64_t{1} << 30;   // of its decoder; xz -9 takes 65 MiB
+constexpr uint64_t xz_memory_max = uint64_t{1} << 30;   // of the decoder; xz -9 needs 65 MiB
 constexpr uint64_t member_bytes_max = uint64_t{1} << 30;
 constexpr char xz_magic[] =
     "\xfd"
-    "7zXZ";   // and its zero byte
+    "7zXZ";   // and a zero byte
 constexpr const char* endings[] = {"", ".gz", ".xz"};
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
-// ---- tar (POSIX ustar; what GNU and pax put before a member is skipped, as base names are short) ------------------------------------
+// ---- tar (POSIX ustar; GNU and pax extension headers are skipped: base names are short) ---------------------------------------------
 
 constexpr size_t tar_block = 512;
 struct TarHeader {
@@ -36,7 +36,7 @@ bool octal(const char* text, size_t digits, uint64_t* value) {
     return at == digits || text[at] == ' ' || text[at] == '\0';
 }
 
-/// Members whose base name is one of `names`.  Reads the archive to its end, so that its checksum counts.
+/// Reads the members whose base name is in `names`.  Reads to the end, so that the checksum is verified.
 Status tar_read(const std::string& path, const std::vector<std::string>& names, std::map<std::string, std::vector<uint8_t>>* members) {
     Source source;
     GC_TRY(source.open(path));
@@ -66,7 +66,7 @@ Status tar_read(const std::string& path, const std::vector<std::string>& names, 
         if (file && wanted) (*members)[base] = std::move(member);
     }
     while (source.get(passed.data(), tar_block)) {
-    }   // zeros up to the end of a record
+    }   // zeros to the end of the record
     return source.end("its end");
 }
 
@@ -85,7 +85,7 @@ Status Source::open(const std::string& path) {
         input_.resize(input_bytes);
         return {};
     }
-    gz_.reset(gzdopen(fd.get(), "rb"));   // reads a file that is not gz as it is
+    gz_.reset(gzdopen(fd.get(), "rb"));   // passes a file that is not gz through
     if (!gz_) return fail_sys(errno ? errno : ENOMEM, "cannot open {}", path);
     (void)fd.release();
     gzbuffer(gz_.get(), input_bytes);
@@ -93,7 +93,8 @@ Status Source::open(const std::string& path) {
 }
 
 size_t Source::read_xz(uint8_t* to, size_t bytes) {
-    lzma_.next_out = to, lzma_.avail_out = bytes;
+    lzma_.next_out = to;
+    lzma_.avail_out = bytes;
     bool ended = false;
     while (lzma_.avail_out > 0 && lzma_state_ == LZMA_OK && sys_ == 0) {
         if (lzma_.avail_in == 0 && !ended) {
@@ -101,7 +102,8 @@ size_t Source::read_xz(uint8_t* to, size_t bytes) {
             if (got < 0 && errno == EINTR) continue;
             if (got < 0) sys_ = errno;
             ended = got == 0;
-            lzma_.next_in = input_.data(), lzma_.avail_in = got > 0 ? static_cast<size_t>(got) : 0;
+            lzma_.next_in = input_.data();
+            lzma_.avail_in = got > 0 ? static_cast<size_t>(got) : 0;
         }
         if (sys_ == 0) lzma_state_ = lzma_code(&lzma_, ended ? LZMA_FINISH : LZMA_RUN);
     }

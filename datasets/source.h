@@ -1,4 +1,4 @@
-// The files that a data set is published in: plain, gz or xz, alone or in a tar archive.  Checksums of the compressed kinds are compared.
+// The published files of a data set: plain, gz or xz, single or in a tar archive.  The checksums of gz and xz are verified.
 #pragma once
 #include <lzma.h>
 #include <zlib.h>
@@ -15,20 +15,23 @@
 
 namespace gradcast {
 
-/// A file read from its beginning to its end.  What is inside is told by its first bytes, not by its name.
+/// A file that is read once, from beginning to end.  The format follows from the first bytes, not from the name.
 class Source {
 public:
     Source() = default;
     Source(Source&&) = delete;
     ~Source();
     Status open(const std::string& path);
-    /// A member of an archive.
-    void hold(std::string path, std::vector<uint8_t> bytes) { path_ = std::move(path), memory_ = std::move(bytes); }
+    /// Uses the bytes of an archive's member.
+    void hold(std::string path, std::vector<uint8_t> bytes) {
+        path_ = std::move(path);
+        memory_ = std::move(bytes);
+    }
     const std::string& path() const { return path_; }
     bool get(uint8_t* to, size_t bytes) { return read(to, bytes) == bytes; }
-    /// The reason why get() brought less: the stream's own, or that it just ends.
+    /// The error after get() returned false: the stream's own, or that the file ends within `within`.
     Status ended(std::string_view within) const;
-    /// Nothing may follow.  At the end of a compressed stream its checksum has been compared.
+    /// Checks that no byte follows and that the checksum of a compressed stream is right.
     Status end(std::string_view after);
 
 private:
@@ -40,7 +43,7 @@ private:
     std::string path_;
     std::vector<uint8_t> memory_;
     size_t at_ = 0;                           // in memory_
-    std::unique_ptr<gzFile_s, GzClose> gz_;   // plain ones too
+    std::unique_ptr<gzFile_s, GzClose> gz_;   // also reads plain files
     Fd xz_;
     lzma_stream lzma_ = LZMA_STREAM_INIT;
     lzma_ret lzma_state_ = LZMA_OK;
@@ -48,12 +51,12 @@ private:
     int sys_ = 0;                  // errno of a read
 };
 
-/// A folder of such files, or a tar archive (itself plain, gz or xz) that has them in any of its folders.
+/// A folder of such files, or a tar archive (plain, gz or xz) that holds them in any folder.
 class SourceFolder {
 public:
-    /// `archive`: the name of a tar that is taken from the folder where names[0] is not in it; null: none.
+    /// `archive`: the tar file to use if names[0] is not in the folder; null: none.
     Status open(const std::string& from, const char* archive, const std::vector<std::string>& names);
-    /// `name`, or with .gz or .xz after it.  `hint` ends the message if there is none.  An archive's member can be opened once.
+    /// Opens `name`, name.gz or name.xz.  `hint` ends the message if none exists.  A member of an archive can be opened once.
     Status find(const std::string& name, std::string_view hint, Source* source);
 
 private:

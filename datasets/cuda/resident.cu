@@ -1,5 +1,5 @@
-// The bytes of augment() (datasets/augment.cc), each computed from where it comes from: row y of the changed image is row y + down of the
-// old one, its pixel x the old x + right, zeros beyond the edges; then it is mirrored.
+// augment() (datasets/augment.cc) as a gather, byte for byte: new[y][x] = old[y + down][x' + right] with x' = W-1-x if mirrored, else x;
+// 0 outside the plane.
 #include "datasets/cuda/resident.h"
 
 #include <vector>
@@ -17,9 +17,9 @@ struct How {
     uint64_t seed;
 };
 
-// A thread block for each sample.
+// One thread block a sample.
 __global__ void take_images(uint8_t* to, const uint8_t* all, const SamplePlace* places, const How how) {
-    __shared__ SamplePlace place;   // the host's memory, read once
+    __shared__ SamplePlace place;   // places is host memory: read it once
     if (threadIdx.x == 0) place = places[blockIdx.x];
     __syncthreads();
     const uint32_t bytes = how.C * how.H * how.W;
@@ -31,7 +31,7 @@ __global__ void take_images(uint8_t* to, const uint8_t* all, const SamplePlace* 
     const uint8_t* from = all + place.index * bytes;
     uint8_t* out = to + uint64_t{blockIdx.x} * bytes;
     for (uint32_t i = threadIdx.x; i < bytes; i += threads) {
-        const uint32_t column = i % how.W, row = i / how.W % how.H, first = i - column - row * how.W;   // of the channel
+        const uint32_t column = i % how.W, row = i / how.W % how.H, first = i - column - row * how.W;   // first: of the channel
         const int32_t x = static_cast<int32_t>(mirrored ? how.W - 1 - column : column) + right, y = static_cast<int32_t>(row) + down;
         const bool inside = x >= 0 && y >= 0 && x < static_cast<int32_t>(how.W) && y < static_cast<int32_t>(how.H);
         out[i] = inside ? from[first + static_cast<uint32_t>(y) * how.W + static_cast<uint32_t>(x)] : 0;
@@ -54,7 +54,7 @@ public:
             GC_TRY(device_.use(*device_.gpus()[g]));
             GC_CUDA(cudaMemcpy(static_cast<uint8_t*>(copies_[g].device) + first * sample_bytes(), images, count * sample_bytes(),
                                cudaMemcpyHostToDevice));
-            GC_CUDA(cudaStreamSynchronize(nullptr));   // of memory that is not page-locked the copy may be under way yet
+            GC_CUDA(cudaStreamSynchronize(nullptr));   // a copy from pageable memory may still be in flight
         }
         return {};
     }
@@ -82,7 +82,7 @@ Status resident_plan(const DataInfo& info, const Augment& augment, Device& devic
         size_t free = 0, total = 0;
         GC_TRY(gpus.use(*gpu));
         GC_CUDA(cudaMemGetInfo(&free, &total));
-        if (gpu->arena.device_bytes() + bytes > free - free / 8) return {};   // libraries take some, too
+        if (gpu->arena.device_bytes() + bytes > free - free / 8) return {};   // an eighth for the libraries
     }
     *resident = std::make_unique<CudaImages>(info, augment, gpus);
     gpus.resident = resident->get();

@@ -1,4 +1,4 @@
-// A data set's images in the memory of GPUs, where they fit: a block's samples are cut, mirrored and put side by side there.
+// A data set's images in GPU memory, if they fit: a kernel gathers and augments the samples of a block.
 #pragma once
 #include <memory>
 
@@ -7,8 +7,8 @@
 
 namespace gradcast::cuda {
 
-/// Plans memory for a copy on each GPU of the device, which must outlive it.  *resident stays null where it
-/// does not fit beside what has been planned before.
+/// Plans memory for a copy on each GPU of the device, which must outlive it.  *resident stays null if it does not fit beside what is
+/// already planned.
 Status resident_plan(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident);
 
 }   // namespace gradcast::cuda
