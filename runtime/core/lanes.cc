@@ -24,7 +24,8 @@ void Lanes::wait(std::unique_lock<std::mutex>& lock, const std::atomic<uint32_t>
 Lanes::~Lanes() {
     {
         std::lock_guard lock(mutex_);
-        stop_ = true, ++begun_;
+        stop_ = true;
+        ++begun_;
     }
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -42,7 +43,10 @@ void Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
 void Lanes::run(uint32_t items, const std::function<void(uint32_t, uint32_t)>& task) {
     std::unique_lock lock(mutex_);
     GC_ASSERT(!task_);
-    task_ = &task, next_ = 0, items_ = items, begun_ += items > 1;
+    task_ = &task;
+    next_ = 0;
+    items_ = items;
+    begun_ += items > 1;
     if (items > 1) wake_.notify_all();
     while (next_ < items_) work(lock, 0);
     wait(lock, ended_, done_, [this] { return running_ == 0; });
@@ -56,7 +60,10 @@ void Lanes::work(std::unique_lock<std::mutex>& lock, uint32_t lane) {
     lock.unlock();
     (*task)(lane, item);
     lock.lock();
-    if (--running_ == 0 && next_ == items_) ++ended_, done_.notify_all();
+    if (--running_ == 0 && next_ == items_) {
+        ++ended_;
+        done_.notify_all();
+    }
 }
 
 void Lanes::loop(uint32_t lane) {

@@ -55,8 +55,10 @@ void group_room(const std::string& root, const std::string& at, std::string path
         uint64_t current = 0, inactive = 0, active = 0;
         if (number_in(folder + names.current, &current)) {
             std::string stat;
-            if (file_read(folder + "/memory.stat", &stat).ok())
-                (void)number_after(stat, names.inactive, &inactive), (void)number_after(stat, names.active, &active);
+            if (file_read(folder + "/memory.stat", &stat).ok()) {
+                (void)number_after(stat, names.inactive, &inactive);
+                (void)number_after(stat, names.active, &active);
+            }
             const uint64_t files = std::min(current, inactive + active), used = current - files;
             for (const char* each : names.limits)
                 if (uint64_t limit = 0; number_in(folder + each, &limit) && (limit > used ? limit - used : 0) < room->bytes)

@@ -21,7 +21,10 @@ std::string nearest(std::string_view word, std::span<const std::string> names) {
                 row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
             }
         }
-        if (row.back() < least) least = row.back(), best = name;
+        if (row.back() < least) {
+            least = row.back();
+            best = name;
+        }
     }
     return best;
 }

@@ -25,7 +25,10 @@ void Profile::add(uint32_t thread, const char* phase, std::string_view what, uin
     const uint32_t place = count_.fetch_add(1, std::memory_order_relaxed);   // a lane's events are in order, the rest is sorted
     if (place >= events_max) return;
     Event& event = events_[place];
-    event.thread = thread, event.phase = phase, event.begin_ns = begin_ns, event.end_ns = end_ns;
+    event.thread = thread;
+    event.phase = phase;
+    event.begin_ns = begin_ns;
+    event.end_ns = end_ns;
     std::copy_n(what.data(), std::min(what.size(), event.what.size() - 1), event.what.data());
     event.ready.store(true, std::memory_order_release);   // json() reads what was written above
 }

@@ -52,7 +52,10 @@ public:
             again_[found->second] = true;
             return slots_ + found->second * bytes_;
         }
-        while (again_[next_]) again_[next_] = false, next_ = (next_ + 1) % count_;
+        while (again_[next_]) {
+            again_[next_] = false;
+            next_ = (next_ + 1) % count_;
+        }
         const size_t slot = std::exchange(next_, (next_ + 1) % count_);
         char* kept = slots_ + slot * bytes_;
         if (auto old = by_text_.find(std::string_view(kept)); old != by_text_.end() && old->second == slot) by_text_.erase(old);

@@ -36,7 +36,10 @@ const char* too_deep(std::string_view text, uint32_t* line) {
             case '"':
             case '\'': at = string_end(text, at, line); continue;
             case '#': at = std::min(text.find('\n', at), text.size()); continue;
-            case '\n': ++*line, dots = 0; break;
+            case '\n':
+                ++*line;
+                dots = 0;
+                break;
             case '[':
             case '{':
                 dots = 0;

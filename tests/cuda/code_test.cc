@@ -28,14 +28,21 @@ std::vector<float> inputs(const Scale& scale, bool finite) {
             for (float each : {f, std::nextafter(f, 1e38f), std::nextafter(f, -1e38f)}) x.push_back(each);
         }
     using limits = std::numeric_limits<float>;
-    for (float f : {0.0f, limits::denorm_min(), limits::min(), limits::max(), 1e-40f}) x.push_back(f), x.push_back(-f);
+    for (float f : {0.0f, limits::denorm_min(), limits::min(), limits::max(), 1e-40f}) {
+        x.push_back(f);
+        x.push_back(-f);
+    }
     for (uint32_t i = 0; i < 2000; ++i) {
         const float any = std::bit_cast<float>(bits32(i));
         if (std::isfinite(any)) x.push_back(any);
         x.push_back(static_cast<float>((uniform(bits32(i, 1)) * 4 - 2) * scale.limit * unit));
         x.push_back(static_cast<float>((static_cast<double>(bits32(i, 2) % 2000) - 1000) * 0.5 * unit));   // ties
     }
-    if (!finite) x[x.size() / 2] = limits::quiet_NaN(), x[x.size() / 3] = limits::infinity(), x[5] = -limits::infinity();
+    if (!finite) {
+        x[x.size() / 2] = limits::quiet_NaN();
+        x[x.size() / 3] = limits::infinity();
+        x[5] = -limits::infinity();
+    }
     return x;
 }
 
@@ -49,13 +56,20 @@ void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<floa
         DeviceVector<T> to(base);
         DeviceVector<Found> found(std::vector<Found>(1, {0, 0, 0}));
         QuantiseTask task{};
-        task.gradient = from.get(), task.seed = 77, task.groups = 1;
+        task.gradient = from.get();
+        task.seed = 77;
+        task.groups = 1;
         task.now = {to.get(), found.get(), 5, 3, word, accumulate};
         task.group[0] = {0, 0, x.size(), first, scale.divisor, scale.factor, scale.limit, 0};
         // As it is, or with what changes from block to block on the device.
         const DeviceVector<QuantiseNow> now(std::vector<QuantiseNow>{task.now});
         const DeviceVector<double> factors(std::vector<double>{scale.factor});
-        if (accumulate) task.now_at = now.get(), task.factors = factors.get(), task.group[0].factor = NAN, task.now = {.word = word};
+        if (accumulate) {
+            task.now_at = now.get();
+            task.factors = factors.get();
+            task.group[0].factor = NAN;
+            task.now = {.word = word};
+        }
         EXPECT_TRUE(ok(quantise(task, nullptr)));
         EXPECT_EQ(to.read(), want) << "limit " << scale.limit << " factor " << scale.factor << " accumulate " << accumulate;
         const Found got = found.read()[0];
@@ -113,9 +127,12 @@ void sum_like_the_cpu(Word word, Add add, Digest digest) {
             }
             DeviceVector<T> to(count);
             SumTask task{};
-            task.to = sources == 3 ? from[1]->get() : to.get(), task.sources = sources, task.word = word;
+            task.to = sources == 3 ? from[1]->get() : to.get();
+            task.sources = sources;
+            task.word = word;
             for (uint32_t s = 0; s < sources; ++s) task.from[s] = from[s]->get();
-            task.audit = count != 255, task.digest = 7;
+            task.audit = count != 255;
+            task.digest = 7;
             const DeviceVector<SumTask> there(std::vector<SumTask>{task});
             EXPECT_TRUE(ok(sum(there.get(), count, 12345, nullptr)));
             EXPECT_EQ(sources == 3 ? from[1]->read() : to.read(), want);
@@ -134,7 +151,12 @@ template <typename T>
 std::vector<T> words_of(uint64_t count, uint32_t what) {
     std::vector<T> words(count);
     for (uint64_t i = 0; i < count; ++i) words[i] = static_cast<T>(bits32(i, what));
-    if (count > 4) words[0] = std::numeric_limits<T>::min(), words[1] = std::numeric_limits<T>::max(), words[2] = 0, words[3] = -1;
+    if (count > 4) {
+        words[0] = std::numeric_limits<T>::min();
+        words[1] = std::numeric_limits<T>::max();
+        words[2] = 0;
+        words[3] = -1;
+    }
     return words;
 }
 
@@ -152,14 +174,18 @@ void combine_like_the_cpu(uint32_t prime) {
                 on_device.push_back(std::make_unique<DeviceVector<T>>(words.back()));
                 in.push_back({reinterpret_cast<std::byte*>(words.back().data()), nullptr, count * sizeof(T), 0});
                 weights.push_back(i == 0 ? prime - 1 : i == 1 ? 0 : bits32(i, 9) % prime);
-                task.in[i] = on_device.back()->get(), task.weight[i] = weights.back();
+                task.in[i] = on_device.back()->get();
+                task.weight[i] = weights.back();
             }
             std::vector<T> want(count);
             Buffer out{reinterpret_cast<std::byte*>(want.data()), nullptr, count * sizeof(T), 0};
             const Combine combination{prime, 1, ins, weights.data(), in.data(), &out, true, false};
             ASSERT_EQ(word_kernels(isa_best()).combine(combination, count), ins);
             DeviceVector<T> to(count);
-            task.out = to.get(), task.sources = ins, task.prime = prime, task.count = count;
+            task.out = to.get();
+            task.sources = ins;
+            task.prime = prime;
+            task.count = count;
             auto run = [&] {
                 const DeviceVector<CombineTask> there(std::vector<CombineTask>{task});
                 return combine(there.get(), 4000, nullptr);   // which is freed after all work
@@ -170,8 +196,10 @@ void combine_like_the_cpu(uint32_t prime) {
             if (ins == 1) continue;
             task.sources = 1;
             EXPECT_TRUE(ok(run()));
-            std::copy_n(task.in + 1, ins - 1, task.in), std::copy_n(task.weight + 1, ins - 1, task.weight);
-            task.sources = ins - 1, task.accumulate = true;
+            std::copy_n(task.in + 1, ins - 1, task.in);
+            std::copy_n(task.weight + 1, ins - 1, task.weight);
+            task.sources = ins - 1;
+            task.accumulate = true;
             EXPECT_TRUE(ok(run()));
             EXPECT_EQ(to.read(), want) << prime << " " << ins;
         }
@@ -195,7 +223,8 @@ Layout layout_of_many() {
     const uint64_t second = layout.elements;
     for (uint32_t g = 0; g < 60; ++g) group(1 + 37 * (g % 5), false);
     const uint64_t third = layout.elements;
-    group(20, true), group(11, true);
+    group(20, true);
+    group(11, true);
     layout.buckets = {{third, layout.elements - third, 61, 2}, {second, third - second, 1, 60}, {0, second, 0, 1}};
     return layout;
 }
@@ -215,7 +244,10 @@ struct Target {
     Target(const Codec& codec, const Layout& layout, uint32_t bucket, Word word, bool audit)
         : memory(codec.words().buckets[bucket].count * word_bytes(word), std::byte{0x77}),
           maxima(layout.buckets[bucket].group_count, 99.0f) {
-        record.maxima = maxima, record.clipped = 12345, record.diverged = 6789, record.digest = 1;
+        record.maxima = maxima;
+        record.clipped = 12345;
+        record.diverged = 6789;
+        record.digest = 1;
         plan = {word, {memory.data(), nullptr, memory.size(), 0}, &record, audit};
     }
 };
@@ -258,7 +290,11 @@ void train(uint32_t gpus, bool diverging) {
             for (uint32_t b = 0; b < blocks; ++b) {
                 if (step == 2 && b % 2 == 1) continue;                                             // one target without blocks
                 std::vector<float> x = gradient_of(layout, {step, b}, step == 1 ? 30.0f : 0.7f);   // much is clipped then
-                if (diverging && step == 3 && b >= 4) x[3] = NAN, x[9100] = -INFINITY, x[layout.elements - 2] = NAN;
+                if (diverging && step == 3 && b >= 4) {
+                    x[3] = NAN;
+                    x[9100] = -INFINITY;
+                    x[layout.elements - 2] = NAN;
+                }
                 const uint32_t lane = (b * 5 + static_cast<uint32_t>(step)) % lanes;
                 for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
                     const Bucket& range = layout.buckets[bucket];
@@ -278,8 +314,10 @@ void train(uint32_t gpus, bool diverging) {
                 EXPECT_TRUE(ok(gpu->finish(step, bucket, got[i]->plan)));
                 expect_alike(*got[i], *want[i], fmt::format("step {} bucket {} target {}", step, bucket, i % targets).c_str());
                 Sum sum;
-                sum.bucket = bucket, sum.maxima = want[i]->maxima;
-                cpu->commit(sum), gpu->commit(sum);
+                sum.bucket = bucket;
+                sum.maxima = want[i]->maxima;
+                cpu->commit(sum);
+                gpu->commit(sum);
             }
             EXPECT_TRUE(std::equal(cpu->exponents().begin(), cpu->exponents().end(), gpu->exponents().begin()));
         }
@@ -363,7 +401,8 @@ TEST_F(DeviceCodec, EncodesWhereTheWordsAre) {
             std::vector<float> x = gradient_of(layout, {0, t}, 1.0f);
             const DeviceVector<float> x_there(x);
             want.plan.words.host = memory[t].data();
-            got.plan.words.device = there[t], want.record.blocks = got.record.blocks = 0;
+            got.plan.words.device = there[t];
+            want.record.blocks = got.record.blocks = 0;
             EXPECT_TRUE(
                 ok(cpu->add(0, {0, t}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[2].count * 4, 0}, want.plan)));
             EXPECT_TRUE(ok(gpu->add(0, {0, t}, 2, {nullptr, x_there.get(), layout.buckets[2].count * 4, 0}, got.plan)));
@@ -383,9 +422,13 @@ TEST_F(DeviceCodec, EncodesWhereTheWordsAre) {
             b{prime, 1, 4, weights, got_in.data(), &out_got, true, false};
         b.device = gpu->device();
         Compute compute;
-        compute.kernel = Kernel::combine, compute.count = half, compute.ticket = 1;
-        compute.combine = &a, compute_now(compute);
-        compute.combine = &b, compute_now(compute);
+        compute.kernel = Kernel::combine;
+        compute.count = half;
+        compute.ticket = 1;
+        compute.combine = &a;
+        compute_now(compute);
+        compute.combine = &b;
+        compute_now(compute);
         EXPECT_EQ(got_out, want_out);
     }
 }

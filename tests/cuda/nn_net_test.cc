@@ -114,7 +114,9 @@ TEST(CudaNet, SeveralGpusTrainAsOne) {
                 std::vector<float> sum(rig->net->layout().elements);
                 for (uint32_t block = 0; block < 2; ++block) {   // lane 1 is on the other GPU
                     Samples part = data.samples;
-                    part.count = 3, part.images += block * 3 * 390, part.labels += block * 3;
+                    part.count = 3;
+                    part.images += block * 3 * 390;
+                    part.labels += block * 3;
                     const Gather gather = rig->block(part, block, step);
                     for (size_t i = 0; i < sum.size(); ++i) sum[i] += gather.gradient[i];
                 }
@@ -229,7 +231,8 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
             std::span<uint64_t> free = all;
             std::mt19937_64 random(5);
             for (StepId step = 0; step < 3; ++step) {
-                cpu.optimiser->step(step), gpu.optimiser->step(step);
+                cpu.optimiser->step(step);
+                gpu.optimiser->step(step);
                 const Layout& layout = cpu.net->layout();
                 const std::span<uint64_t> words = free.first(layout.elements);
                 free = free.subspan(layout.elements);
@@ -310,7 +313,8 @@ TEST(CudaNet, KernelsAreNamed) {
                                                          {Precision::tf32, true, "cuda-tf32, "},
                                                          {Precision::f32, false, "cuda-f32-any, "}}) {
         NetConfig config = sizes({2});
-        config.precision = precision, config.deterministic = deterministic;
+        config.precision = precision;
+        config.deterministic = deterministic;
         CudaRig rig(spec, config);
         EXPECT_TRUE(std::string(rig.net->kernels()).starts_with(name)) << rig.net->kernels();
         EXPECT_NE(std::string(rig.net->kernels()).find("cuDNN"), std::string::npos);

@@ -44,7 +44,8 @@ protected:
             (void)cudnnBackendDestroyDescriptor(made);
             GTEST_SKIP() << "this cuDNN wants GPUs described otherwise";
         }
-        described = made, refused = 0;
+        described = made;
+        refused = 0;
     }
     void TearDown() override {
         if (described) (void)cudnnBackendDestroyDescriptor(std::exchange(described, nullptr));

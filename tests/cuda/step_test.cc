@@ -26,9 +26,11 @@ struct Words {
         const uint64_t buckets = layout.buckets.size(), bytes = codec.words().elements * word_bytes(word);
         memory.resize((targets + 1) * bytes + page);
         auto* at = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + page - 1) / page * page);
-        whole = {at, nullptr, (targets + 1) * bytes, 0}, sums = whole.part(targets * bytes, bytes);
+        whole = {at, nullptr, (targets + 1) * bytes, 0};
+        sums = whole.part(targets * bytes, bytes);
         for (uint32_t t = 0; t < targets; ++t) {
-            maxima[t].resize(layout.groups.size()), records[t].resize(buckets);
+            maxima[t].resize(layout.groups.size());
+            records[t].resize(buckets);
             for (size_t b = 0; b < buckets; ++b) {
                 const Bucket &bucket = layout.buckets[b], &range = codec.words().buckets[b];
                 records[t][b].maxima = std::span(maxima[t]).subspan(bucket.group, bucket.group_count);
@@ -45,7 +47,9 @@ struct Words {
     Sum sum(const Codec& codec, StepId step, uint32_t bucket) {
         const Bucket& range = codec.words().buckets[bucket];
         Sum all;
-        all.step = step, all.bucket = bucket, all.word = word;
+        all.step = step;
+        all.bucket = bucket;
+        all.word = word;
         all.words = sums.part(range.offset * word_bytes(word), range.count * word_bytes(word));
         std::memset(all.words.host, 0, all.words.bytes);
         const size_t buckets = plans.size() / records.size();
@@ -133,10 +137,14 @@ public:
     /// The block's samples among the step's, where the images are or where the device has them.
     Samples part(const Samples& all, uint32_t block) const {
         Samples samples = all;
-        samples.count = block_samples, samples.labels += block * block_samples;
+        samples.count = block_samples;
+        samples.labels += block * block_samples;
         samples.images += uint64_t{block} * block_samples * all.C * all.H * all.W;
-        if (resident_)
-            samples.images = nullptr, samples.places = places_.data() + block * block_samples, samples.resident = resident_.get();
+        if (resident_) {
+            samples.images = nullptr;
+            samples.places = places_.data() + block * block_samples;
+            samples.resident = resident_.get();
+        }
         return samples;
     }
 
@@ -227,7 +235,10 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     for (Codec* each : {codec.get(), graphs.codec.get(), launches.codec.get()}) each->probe(ones.data());
     Trace trace;   // the last step is traced, and so launched piece by piece
     for (StepId step = 0; step < 4; ++step) {
-        if (step == 3) graphs.net->trace(&trace), launches.net->trace(&trace);
+        if (step == 3) {
+            graphs.net->trace(&trace);
+            launches.net->trace(&trace);
+        }
         const Data data(spec, batch, static_cast<uint32_t>(step) + 1);
         for (auto& target : words.records)
             for (Record& record : target) record.blocks = 0;
@@ -238,7 +249,8 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
         };
         for (uint32_t block = 0; block < block_count; ++block) {
             Samples samples = data.samples;
-            samples.count = block_samples, samples.labels += block * block_samples;
+            samples.count = block_samples;
+            samples.labels += block * block_samples;
             samples.images += uint64_t{block} * block_samples * spec.C * spec.H * spec.W;
             Gather gather(layout);
             ASSERT_TRUE(gradients.net->block(0, {step, block}, samples, gather).ok());

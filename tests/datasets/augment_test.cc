@@ -41,8 +41,11 @@ TEST(Augment, EveryCropAndFlipComesAndIsWhatItSays) {
         for (int down = -crop; down <= crop; ++down)
             for (int right = -crop; right <= crop; ++right)
                 for (bool mirrored : {false, true})
-                    if (image == expected(sample, down, right, mirrored))
-                        seen.insert({down, right, mirrored}), mirrored_count += mirrored, ++matches;
+                    if (image == expected(sample, down, right, mirrored)) {
+                        seen.insert({down, right, mirrored});
+                        mirrored_count += mirrored;
+                        ++matches;
+                    }
         ASSERT_EQ(matches, 1) << sample;
     }
     EXPECT_EQ(seen.size(), 50u);

@@ -14,7 +14,10 @@ namespace {
 
 void png(const std::string& path, uint32_t H, uint32_t W, uint32_t format, const std::vector<uint8_t>& pixels) {
     png_image image{};
-    image.version = PNG_IMAGE_VERSION, image.width = W, image.height = H, image.format = format;
+    image.version = PNG_IMAGE_VERSION;
+    image.width = W;
+    image.height = H;
+    image.format = format;
     ASSERT_TRUE(png_image_write_to_file(&image, path.c_str(), 0, pixels.data(), 0, nullptr)) << image.message;
 }
 void jpeg(const std::string& path, uint32_t H, uint32_t W, int format, const std::vector<uint8_t>& pixels) {
@@ -122,7 +125,10 @@ TEST_F(ImportImages, GreyStaysGreyUntilOneIsColour) {
 
 TEST_F(ImportImages, TransparentIsBlack) {
     std::vector<uint8_t> clear(H * W * 4);
-    for (uint32_t i = 0; i < H * W; ++i) clear[i * 4] = 200, clear[i * 4 + 3] = i % 2 ? 255 : 0;
+    for (uint32_t i = 0; i < H * W; ++i) {
+        clear[i * 4] = 200;
+        clear[i * 4 + 3] = i % 2 ? 255 : 0;
+    }
     png(in("train/ant/x.png"), H, W, PNG_FORMAT_RGBA, clear);
     ImageFile image;
     ASSERT_TRUE(image_open(in("train/ant/x.png"), &image).ok());
@@ -251,10 +257,13 @@ TEST(ImportRidge, IsTheRegressionItSays) {
         double dot = 0;
         for (uint64_t i = 0; i < 500; ++i) {
             double x = (pixels[n * 500 + i] / 255.0 - info.mean[0]) / info.std[0];
-            dot += x, sum += x, squares += x * x;
+            dot += x;
+            sum += x;
+            squares += x * x;
         }
         double error = (labels[n] - 32768) * static_cast<double>(info.target_scale) - dot;
-        noise += error, noise_squares += error * error;
+        noise += error;
+        noise_squares += error * error;
     }
     EXPECT_NEAR(sum / 1e6, 0, 5e-3);
     EXPECT_NEAR(squares / 1e6, 1, 0.01);

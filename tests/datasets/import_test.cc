@@ -40,7 +40,10 @@ std::string tar_bytes(const std::vector<std::pair<std::string, std::string>>& fi
     auto entry = [&](const std::string& name, char type, const std::string& bytes) {
         std::string header(512, '\0');
         auto put = [&](size_t at, const std::string& text) { header.replace(at, text.size(), text); };
-        put(0, name), put(100, "0000644"), put(124, fmt::format("{:011o}", bytes.size())), put(148, "        ");
+        put(0, name);
+        put(100, "0000644");
+        put(124, fmt::format("{:011o}", bytes.size()));
+        put(148, "        ");
         header[156] = type;
         put(257, std::string("ustar\0"
                              "00",
@@ -123,7 +126,10 @@ TEST_F(ImportIdx, PlainAndGz) {
             // Both halves carry the mean and std of the training half.
             double sum = 0, squares = 0;
             for (uint64_t n = 0; n < 120; ++n)
-                for (uint64_t i = 0; i < H * W; ++i) sum += pixel_of(n, i) / 255.0, squares += std::pow(pixel_of(n, i) / 255.0, 2);
+                for (uint64_t i = 0; i < H * W; ++i) {
+                    sum += pixel_of(n, i) / 255.0;
+                    squares += std::pow(pixel_of(n, i) / 255.0, 2);
+                }
             double mean = sum / (120 * H * W);
             EXPECT_NEAR(data->info().mean[0], mean, 1e-7);
             EXPECT_NEAR(data->info().std[0], std::sqrt(squares / (120 * H * W) - mean * mean), 1e-7);

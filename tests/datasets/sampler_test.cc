@@ -53,8 +53,10 @@ TEST(Sampler, BatchesAndBlocksCutOneSequence) {
         ASSERT_TRUE(std::equal(cut.begin(), cut.end(), whole.begin())) << batch << " " << blocks;
         Sampler sampler(samples, seed, batch, blocks);
         uint32_t sum = 0, most = 0;
-        for (uint32_t block = 0; block < blocks; ++block)
-            sum += sampler.block_size(block), most = std::max(most, sampler.block_size(block));
+        for (uint32_t block = 0; block < blocks; ++block) {
+            sum += sampler.block_size(block);
+            most = std::max(most, sampler.block_size(block));
+        }
         EXPECT_EQ(sum, batch);
         EXPECT_EQ(most, sampler.block_size_max());
     }

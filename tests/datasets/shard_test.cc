@@ -535,7 +535,11 @@ TEST(DataSet, DigestTellsDataApart) {
         ASSERT_TRUE(data_open(folder.file("a.h5"), &data).ok());
         digests.insert(data->digest());
     };
-    add(info, 0), add(info, 1), add(other, 0), add(info_of(20, 1, 6, 6, 11), 0), add(info_of(20, 1, 4, 9, 10), 0);
+    add(info, 0);
+    add(info, 1);
+    add(other, 0);
+    add(info_of(20, 1, 6, 6, 11), 0);
+    add(info_of(20, 1, 4, 9, 10), 0);
     EXPECT_EQ(digests.size(), 5u);
 }
 

@@ -55,7 +55,8 @@ void expect_near(const char* name, const NetSpec& spec, uint32_t count, double s
     std::normal_distribution<float> normal;
     for (float& w : exact.net->parameters()) w += 0.02f * normal(random);   // biases are 0 at first
     std::copy(exact.net->parameters().begin(), exact.net->parameters().end(), rig.net->parameters().begin());
-    exact.net->refresh(), rig.net->refresh();
+    exact.net->refresh();
+    rig.net->refresh();
     Gather wanted = exact.block(data.samples), found = rig.block(data.samples);
     std::string layer;
     const double apart = distance(rig.net->layout(), wanted.gradient, found.gradient, &layer);
@@ -158,7 +159,8 @@ TEST(Bf16, ReluKernelsAreThoseOfFloat) {
         std::vector<uint16_t> y = all, dx(all.size(), 0x4040);
         std::vector<float> wide(all.size()), gradient(all.size(), 3.0f);
         for (size_t i = 0; i < all.size(); ++i) wide[i] = number(all[i]);
-        kernels.relu_bf16(y.data(), y.size()), kernels.relu(wide.data(), wide.size());
+        kernels.relu_bf16(y.data(), y.size());
+        kernels.relu(wide.data(), wide.size());
         kernels.relu_backward_bf16(dx.data(), all.data(), all.size());
         for (size_t i = 0; i < all.size(); ++i) {
             ASSERT_EQ(std::bit_cast<uint32_t>(number(y[i])), std::bit_cast<uint32_t>(wide[i])) << i;

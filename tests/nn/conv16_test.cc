@@ -18,10 +18,17 @@ struct Exact {
 Exact exact(const Conv16Shape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
             const std::vector<float>& dy) {
     Exact e;
-    e.y.resize(dy.size()), e.dx.resize(x.size()), e.dw.resize(w.size()), e.db.resize(s.K);
-    e.y_size = e.y, e.dx_size = e.dx, e.dw_size = e.dw, e.db_size = e.db;
+    e.y.resize(dy.size());
+    e.dx.resize(x.size());
+    e.dw.resize(w.size());
+    e.db.resize(s.K);
+    e.y_size = e.y;
+    e.dx_size = e.dx;
+    e.dw_size = e.dw;
+    e.db_size = e.db;
     auto add = [](std::vector<double>& sum, std::vector<double>& size, uint64_t at, double a, double b) {
-        sum[at] += a * b, size[at] += std::fabs(a * b);
+        sum[at] += a * b;
+        size[at] += std::fabs(a * b);
     };
     uint64_t yi = 0;
     for (uint32_t g = 0; g < s.groups; ++g)
@@ -29,13 +36,15 @@ Exact exact(const Conv16Shape& s, const std::vector<float>& x, const std::vector
             for (uint32_t p = 0; p < s.P(); ++p)
                 for (uint32_t q = 0; q < s.Q(); ++q)
                     for (uint32_t n = 0; n < 16; ++n, ++yi) {
-                        add(e.y, e.y_size, yi, bias[k], 1), add(e.db, e.db_size, k, dy[yi], 1);
+                        add(e.y, e.y_size, yi, bias[k], 1);
+                        add(e.db, e.db_size, k, dy[yi], 1);
                         for (uint32_t c = 0; c < s.C; ++c)
                             for (uint32_t r = 0; r < s.R; ++r)
                                 for (uint32_t t = 0; t < s.S; ++t) {
                                     const uint64_t xi = (((uint64_t{g} * s.C + c) * s.H + p + r) * s.W + q + t) * 16 + n;
                                     const uint64_t wi = ((uint64_t{k} * s.C + c) * s.R + r) * s.S + t;
-                                    add(e.y, e.y_size, yi, w[wi], x[xi]), add(e.dw, e.dw_size, wi, dy[yi], x[xi]);
+                                    add(e.y, e.y_size, yi, w[wi], x[xi]);
+                                    add(e.dw, e.dw_size, wi, dy[yi], x[xi]);
                                     add(e.dx, e.dx_size, xi, dy[yi], w[wi]);
                                 }
                     }
@@ -61,7 +70,8 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
             std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(kernels.weights_scratch(s), nan);
-            kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward), kernels.pack(turned.data(), w.data(), s, WeightOrder::data);
+            kernels.pack(ahead.data(), w.data(), s, WeightOrder::forward);
+            kernels.pack(turned.data(), w.data(), s, WeightOrder::data);
             kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), s);
             kernels.backward_data(dx.data(), dy.data(), nullptr, turned.data(), rows.data(), s);
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), sums.data(), s);
@@ -102,7 +112,10 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
                 uint64_t best = 0, winner = 0;
                 for (uint64_t place = 0; place < 4; ++place) {
                     const uint64_t at = ((row * 2 + place / 2) * s.Q() + q * 2 + place % 2) * 16 + n;
-                    if (place == 0 || whole[at] > whole[best] || std::isnan(whole[at])) best = at, winner = place;
+                    if (place == 0 || whole[at] > whole[best] || std::isnan(whole[at])) {
+                        best = at;
+                        winner = place;
+                    }
                 }
                 ASSERT_EQ(winners[i], winner) << i;
                 if (std::isnan(whole[best])) ASSERT_TRUE(std::isnan(y[i])) << i;

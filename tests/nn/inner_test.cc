@@ -59,7 +59,8 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                     double sum = 0, size = 1;
                     for (uint32_t c = 0; c < C; ++c) {
                         const double product = static_cast<double>(w[k * C + c]) * static_cast<double>(x[n * C + c]);
-                        sum += product, size += std::fabs(product);
+                        sum += product;
+                        size += std::fabs(product);
                     }
                     expect(bare[n * K + k], sum, size, "y without bias");
                     expect(y[n * K + k], sum + static_cast<double>(bias[k]), size, "y");
@@ -69,20 +70,25 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
                     double sum = 0, size = 0;
                     for (uint32_t k = 0; k < K; ++k) {
                         const double product = static_cast<double>(w[k * C + c]) * static_cast<double>(dy[n * K + k]);
-                        sum += product, size += std::fabs(product);
+                        sum += product;
+                        size += std::fabs(product);
                     }
                     expect(dx[n * C + c], sum, size, "dx");
                 }
             }
             for (uint32_t k = 0; k < K; ++k) {
                 double bias_sum = 0, bias_size = 0;
-                for (uint32_t n = 0; n < N; ++n) bias_sum += static_cast<double>(dy[n * K + k]), bias_size += std::fabs(dy[n * K + k]);
+                for (uint32_t n = 0; n < N; ++n) {
+                    bias_sum += static_cast<double>(dy[n * K + k]);
+                    bias_size += std::fabs(dy[n * K + k]);
+                }
                 expect(db[k], bias_sum, bias_size, "db");
                 for (uint32_t c = 0; c < C; ++c) {
                     double sum = 0, size = 0;
                     for (uint32_t n = 0; n < N; ++n) {
                         const double product = static_cast<double>(dy[n * K + k]) * static_cast<double>(x[n * C + c]);
-                        sum += product, size += std::fabs(product);
+                        sum += product;
+                        size += std::fabs(product);
                     }
                     expect(dw[k * C + c], sum, size, "dw");
                 }
@@ -102,7 +108,9 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     for (int i : {0, 1}) {
         const InnerKernels& k = kernels[i];
         std::vector<float> memory(k.memory), packed(k.packed(shape));
-        y[i].resize(N * K), dx[i].resize(N * C), dw[i].resize(K * C);
+        y[i].resize(N * K);
+        dx[i].resize(N * C);
+        dw[i].resize(K * C);
         k.forward_packed(y[i].data(), x.data(), w.data(), nullptr, memory.data(), shape);
         k.backward_data(dx[i].data(), dy.data(), w.data(), memory.data(), shape);
         k.pack(packed.data(), x.data(), shape);

@@ -186,7 +186,8 @@ TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {
         for (size_t i = 0; i < layout.buckets.size(); ++i) {
             const Bucket& bucket = layout.buckets[i];
             EXPECT_EQ(bucket.offset + bucket.count, offset);   // from the end
-            offset = bucket.offset, group -= bucket.group_count;
+            offset = bucket.offset;
+            group -= bucket.group_count;
             EXPECT_EQ(bucket.group, group);
             EXPECT_EQ(bucket.offset, layout.groups[group].offset);
             if (i + 1 < layout.buckets.size()) {   // closed as soon as it is large enough
@@ -225,7 +226,9 @@ TEST(Weights, AreHeNormalAndDependOnSeedLayerAndElementAlone) {
         double std = std::sqrt(2.0 / static_cast<double>(layer.weights / layer.biases));
         for (uint64_t i = 0; i < layer.weights; ++i) {
             double x = w[layer.offset + i] / std;
-            sum += x, squares += x * x, fourth += x * x * x * x;
+            sum += x;
+            squares += x * x;
+            fourth += x * x * x * x;
             if (i) lagged += x * w[layer.offset + i - 1] / std;
         }
         // Moments of the standard normal, 5 standard deviations of their estimates wide.

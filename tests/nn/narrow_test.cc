@@ -43,19 +43,24 @@ TEST(Narrow, AgreesWithDoublePrecision) {
             EXPECT_TRUE(std::isnan(dw.back()) && std::isnan(db.back()) && std::isnan(bare.back()) && std::isnan(scratch[floats]));
             for (uint32_t k = 0; k < K; ++k) {
                 double sum = 0, size = 0;
-                for (uint32_t p = 0; p < pixels; ++p) sum += wide(dy[p * K + k]), size += std::fabs(wide(dy[p * K + k]));
+                for (uint32_t p = 0; p < pixels; ++p) {
+                    sum += wide(dy[p * K + k]);
+                    size += std::fabs(wide(dy[p * K + k]));
+                }
                 ASSERT_NEAR(db[k], sum, 2e-6 * size) << "db " << k;
                 for (uint32_t c = 0; c < C; ++c) {
                     sum = size = 0;
                     for (uint32_t p = 0; p < pixels; ++p) {
                         const double product = static_cast<double>(wide(dy[p * K + k])) * static_cast<double>(wide(x[p * C + c]));
-                        sum += product, size += std::fabs(product);
+                        sum += product;
+                        size += std::fabs(product);
                     }
                     ASSERT_NEAR(dw[k * C + c], sum, 2e-6 * size) << "dw " << k << " " << c;
                     ASSERT_EQ(dw[k * C + c], bare[k * C + c]);
                 }
             }
-            dw.pop_back(), db.pop_back();
+            dw.pop_back();
+            db.pop_back();
             dw.insert(dw.end(), db.begin(), db.end());
             found[kernels == &amx::narrow_kernels] = dw;
         }

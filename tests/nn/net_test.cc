@@ -187,7 +187,10 @@ TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
     const Layout& layout = rig.net->layout();
     Data data(spec, 7);
     Samples first = data.samples, second = data.samples;
-    first.count = 4, second.count = 3, second.images += 4 * 126, second.labels += 4;
+    first.count = 4;
+    second.count = 3;
+    second.images += 4 * 126;
+    second.labels += 4;
     std::vector<float> sum = rig.block(first).gradient, more = rig.block(second).gradient;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
     rig.step(0, sum, 7);
@@ -195,7 +198,8 @@ TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
         double mean = 0, square = 0;
         for (uint32_t i = 0; i < 7 * 42; ++i) {
             double x = (data.images[i / 42 * 126 + c * 42 + i % 42] / 255.0 - 0.4) / 0.3;
-            mean += x / (7 * 42), square += x * x / (7 * 42);
+            mean += x / (7 * 42);
+            square += x * x / (7 * 42);
         }
         EXPECT_NEAR(rig.net->parameters()[layout.groups.back().offset + c], 0.1 * mean, 1e-6);
         EXPECT_NEAR(rig.net->parameters()[layout.groups.back().offset + 3 + c], 0.9 + 0.1 * square, 1e-6);
@@ -222,9 +226,13 @@ TEST(Net, GradientsOfSamplesAddUpWhateverTheSizesOfBlocks) {
                 const Gather gather = rig.block(block);
                 total += gather.total;
                 for (size_t i = 0; i < sum.size(); ++i) sum[i] += gather.gradient[i];
-                block.images += count * spec.C * spec.H * spec.W, block.labels += count;
+                block.images += count * spec.C * spec.H * spec.W;
+                block.labels += count;
             }
-            if (wanted.empty()) wanted = sum, wanted_loss = total;
+            if (wanted.empty()) {
+                wanted = sum;
+                wanted_loss = total;
+            }
             EXPECT_NEAR(total, wanted_loss, 1e-5 * wanted_loss);
             std::string layer;
             EXPECT_LE(distance(rig.net->layout(), wanted, sum, &layer), 2e-6) << layer << " in blocks of " << company[0] << " and others";
@@ -248,7 +256,8 @@ TEST(Net, SizesAndSamplesAreChecked) {
     config.samples_max = 6;   // no block_sizes: 6 and 5
     Rig rig(spec, config);
     Data six(spec, 6), five(spec, 5), four(spec, 4), seven(spec, 7);
-    rig.block(six.samples), rig.block(five.samples);
+    rig.block(six.samples);
+    rig.block(five.samples);
     Gather gather(rig.net->layout());
     EXPECT_STREQ(rig.net->block(0, {0, 0}, four.samples, gather).what, "a block of 4 samples, but the net was planned for blocks of 5, 6");
     uint32_t right;
@@ -258,7 +267,9 @@ TEST(Net, SizesAndSamplesAreChecked) {
     double whole = rig.loss(six.samples), parts = 0;
     for (uint32_t n = 0; n < 6; ++n) {
         Samples one = six.samples;
-        one.images += n * 28 * 28, one.labels += n, one.count = 1;
+        one.images += n * 28 * 28;
+        one.labels += n;
+        one.count = 1;
         parts += rig.loss(one);
     }
     EXPECT_NEAR(whole, parts, 1e-5);

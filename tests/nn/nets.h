@@ -23,11 +23,13 @@ double distance(const Layout& layout, const std::vector<T>& a, const std::vector
     for (const Group& group : layout.groups) {
         double apart = 0, size = 0;
         for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
-            apart += std::pow(static_cast<double>(a[i]) - b[i], 2), size += std::pow(static_cast<double>(a[i]), 2);
+            apart += std::pow(static_cast<double>(a[i]) - b[i], 2);
+            size += std::pow(static_cast<double>(a[i]), 2);
         }
         const double share = apart == 0 ? 0 : std::sqrt(apart / size);
         if (share <= worst) continue;
-        worst = share, *where = group.layer;
+        worst = share;
+        *where = group.layer;
         if (std::isnan(worst)) break;
     }
     return worst;
@@ -69,7 +71,10 @@ inline void expect_slopes(AnyRig& rig, const Difference& p) {
         for (int trial = 0; trial < 6 && !group.layer.ends_with("statistics"); ++trial) {
             std::vector<float> direction(group.count);
             double norm = 0, slope = 0, size = 0;
-            for (float& d : direction) d = normal(random), norm += static_cast<double>(d) * d;
+            for (float& d : direction) {
+                d = normal(random);
+                norm += static_cast<double>(d) * d;
+            }
             const float h = 0x1p-8f;
             double loss[2];
             for (int side : {0, 1}) {
@@ -82,7 +87,8 @@ inline void expect_slopes(AnyRig& rig, const Difference& p) {
             std::copy(start.begin(), start.end(), rig.net->parameters().begin());
             for (uint64_t i = 0; i < group.count; ++i) {
                 double g = at.gradient[group.offset + i];
-                slope += g * direction[i] / std::sqrt(norm), size += g * g;
+                slope += g * direction[i] / std::sqrt(norm);
+                size += g * g;
             }
             EXPECT_NEAR((loss[1] - loss[0]) / (2 * static_cast<double>(h)), slope, 1e-3 + std::sqrt(size) * (p.kinks ? 2e-2 : 2e-3))
                 << "layer " << group.layer << ", |gradient| " << std::sqrt(size);

@@ -85,7 +85,9 @@ TEST(Schedule, StepCosineAndWarmUp) {
     EXPECT_EQ(learning_rate(config, 2), 0.375);
     EXPECT_EQ(learning_rate(config, 3), 0.5);
     EXPECT_EQ(learning_rate(config, 4), 0.5);
-    config.schedule = "step", config.decay_every = 10, config.decay = 0.5;
+    config.schedule = "step";
+    config.decay_every = 10;
+    config.decay = 0.5;
     EXPECT_EQ(learning_rate(config, 9), 0.5);
     EXPECT_EQ(learning_rate(config, 10), 0.25);
     EXPECT_EQ(learning_rate(config, 39), 0.0625);
@@ -181,10 +183,17 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
     std::vector<int32_t> narrow(count);
     std::vector<int64_t> wide(count);
     for (uint64_t i = 0; i < count; ++i) {
-        x[i] = normal(random), y[i] = normal(random), pixels[i] = static_cast<uint8_t>(random());
-        narrow[i] = static_cast<int32_t>(random()), wide[i] = static_cast<int64_t>(random());
+        x[i] = normal(random);
+        y[i] = normal(random);
+        pixels[i] = static_cast<uint8_t>(random());
+        narrow[i] = static_cast<int32_t>(random());
+        wide[i] = static_cast<int64_t>(random());
     }
-    x[1] = -0.0f, x[2] = NAN, x[3] = INFINITY, x[4] = -INFINITY, x[5] = 1e-42f;
+    x[1] = -0.0f;
+    x[2] = NAN;
+    x[3] = INFINITY;
+    x[4] = -INFINITY;
+    x[5] = 1e-42f;
     auto run = [&](Isa isa) {
         const FloatKernels& k = float_kernels(isa);
         std::vector<std::vector<float>> results;
@@ -255,8 +264,10 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
 TEST(Kernels, PoolingTakesTheFirstMaximumAndNanFirst) {
     const PoolShape shape{1, 2, 4, 1, 2, 2, 2, 0, 8};
     std::vector<float> x(64, 1.0f), y(16), dx(64, NAN), dy(16, 3.0f);
-    x[8 + 1] = 2, x[4 * 8 + 1] = 2;   // channel 1 of the first window: places 1 and 2 are equal
-    x[2] = -5, x[8 + 2] = NAN;        // channel 2: NaN at place 1
+    x[8 + 1] = 2;   // channel 1 of the first window: places 1 and 2 are equal
+    x[4 * 8 + 1] = 2;
+    x[2] = -5;   // channel 2: NaN at place 1
+    x[8 + 2] = NAN;
     std::vector<uint8_t> winners(16, 255);
     const FloatKernels& kernels = float_kernels(isa_best());
     kernels.max_pool(y.data(), winners.data(), x.data(), shape);

@@ -29,7 +29,10 @@ inline void expect_near(const Layout& layout, std::span<const float> have, const
         for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
             ASSERT_FALSE(std::isnan(have[i]));
             largest = std::max(largest, std::abs(want[i]));
-            if (float d = std::abs(have[i] - want[i]); d > off) off = d, where = i - group.offset;
+            if (float d = std::abs(have[i] - want[i]); d > off) {
+                off = d;
+                where = i - group.offset;
+            }
         }
         EXPECT_LE(off, share * largest) << "layer " << group.layer << ", element " << where;
     }

@@ -54,7 +54,8 @@ inline LayerSpec dropout(double rate) { return {.kind = "dropout", .rate = rate}
 inline LayerSpec add(const char* from) { return {.kind = "add", .from = from}; }
 inline LayerSpec squared_loss() { return {.kind = "squared_loss"}; }
 inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "") {
-    layer.name = name, layer.from = from;
+    layer.name = name;
+    layer.from = from;
     return layer;
 }
 inline LayerSpec relu() { return {.kind = "relu"}; }
@@ -63,7 +64,8 @@ inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 /// Each kind of layer, odd shapes, two shortcuts, one of them through a layer.
 inline NetSpec everything() {
     LayerSpec bare = conv(20, 3, 1, 1), late = max_pool(3, 2);
-    bare.bias = false, late.ceil = true;
+    bare.bias = false;
+    late.ceil = true;
     return {.C = 3,
             .H = 10,
             .W = 13,
@@ -121,7 +123,8 @@ struct Gather : GradientSink {
     uint32_t in_pieces = 0;   // buckets that came so
     void loss(uint32_t, BlockId, double sum) override {
         EXPECT_TRUE(next == 0 && !heard);
-        total = sum, heard = true;
+        total = sum;
+        heard = true;
     }
     bool pieces(uint32_t, std::span<const Block>, uint32_t bucket, const GradientPiece& piece, Status*) override {
         if (!by_pieces) return false;
@@ -178,7 +181,8 @@ inline std::vector<BucketSum> sums_of(const Layout& layout, void* words, Word wo
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         BucketSum& made = sums.emplace_back();
-        made.sum.bucket = b, made.sum.word = word;
+        made.sum.bucket = b;
+        made.sum.word = word;
         made.sum.words = all.part(bucket.offset * word_bytes(word), bucket.count * word_bytes(word));
         made.units = units.subspan(bucket.group, bucket.group_count);
     }

@@ -38,7 +38,8 @@ Exact exact(const WideShape& s, const std::vector<float>& x, const std::vector<f
             for (uint32_t p = 0; p < s.P(); ++p)
                 for (uint32_t q = 0; q < s.Q(); ++q) {
                     const uint64_t yi = place(n, k, p, q, s.K, s.P(), s.Q());
-                    e.y[yi] += bias[k], e.db[k] += dy[yi];
+                    e.y[yi] += bias[k];
+                    e.db[k] += dy[yi];
                     for (uint32_t r = 0; r < s.kernel; ++r)
                         for (uint32_t t = 0; t < s.kernel; ++t) {
                             const uint32_t h = p + r - s.pad, column = q + t - s.pad;   // below 0 is far above
@@ -47,7 +48,9 @@ Exact exact(const WideShape& s, const std::vector<float>& x, const std::vector<f
                                 const uint64_t xi = place(n, c, h, column, s.C, s.H, s.W);
                                 const uint64_t wi = ((uint64_t{k} * s.C + c) * s.kernel + r) * s.kernel + t;
                                 const double weight = w[wi], value = x[xi], gradient = dy[yi];
-                                e.y[yi] += weight * value, e.dw[wi] += gradient * value, e.dx[xi] += gradient * weight;
+                                e.y[yi] += weight * value;
+                                e.dw[wi] += gradient * value;
+                                e.dx[xi] += gradient * weight;
                             }
                         }
                 }
@@ -83,7 +86,8 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
             std::vector<float> ahead(kernels.packed(s), nan), turned(kernels.packed(s.turned()), nan);
             std::vector<float> scratch(kernels.forward_scratch(s), nan), scratch_turned(kernels.forward_scratch(s.turned()), nan),
                 scratch_weights(kernels.weights_scratch(s), nan);
-            kernels.pack(ahead.data(), w.data(), s, false), kernels.pack(turned.data(), w.data(), s, true);
+            kernels.pack(ahead.data(), w.data(), s, false);
+            kernels.pack(turned.data(), w.data(), s, true);
             kernels.forward(y.data(), x.data(), ahead.data(), bias.data(), scratch.data(), s);
             kernels.forward(dx.data(), dy.data(), turned.data(), nullptr, scratch_turned.data(), s.turned());
             kernels.backward_weights(dw.data(), db.data(), dy.data(), x.data(), scratch_weights.data(), s);

@@ -34,7 +34,10 @@ Status CudaDevice::open(const DeviceConfig& config) {
     if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
         return fail(Code::unsupported, "{}", count == 0 && error == cudaSuccess ? "CUDA finds none" : cudaGetErrorString(error));
     std::vector<uint32_t> numbers = config.numbers;
-    if (numbers.empty()) numbers.resize(static_cast<size_t>(count)), std::iota(numbers.begin(), numbers.end(), 0u);
+    if (numbers.empty()) {
+        numbers.resize(static_cast<size_t>(count));
+        std::iota(numbers.begin(), numbers.end(), 0u);
+    }
     if (numbers.size() > config.lanes_max) numbers.resize(config.lanes_max);
     std::string names;
     for (uint32_t number : numbers) {

@@ -94,7 +94,9 @@ void fiber_run(Fiber* fiber) {
 }
 
 void block_run(const std::function<void()>& body, bool backwards) {
-    block.body = &body, block.next = block.ended = 0, block.backwards = backwards;
+    block.body = &body;
+    block.next = block.ended = 0;
+    block.backwards = backwards;
     while (block.next < block.threads) fiber_run(fiber_take());
     while (!block.waiting.empty()) {
         if (block.ended > 0)
@@ -113,7 +115,10 @@ void block_run(const std::function<void()>& body, bool backwards) {
 }   // namespace
 
 void cuda_host::kernel_run(const char* name, dim3 grid, dim3 threads, const std::function<void()>& body) {
-    gridDim = grid, blockDim = threads, block.name = name, block.threads = threads.x * threads.y * threads.z;
+    gridDim = grid;
+    blockDim = threads;
+    block.name = name;
+    block.threads = threads.x * threads.y * threads.z;
     static uint64_t launches = 0;
     const bool backwards = ++launches % 2 == 0;
     const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;

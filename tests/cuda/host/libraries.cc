@@ -79,7 +79,8 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes) {
-    handle->workspace = workspace, handle->bytes = bytes;
+    handle->workspace = workspace;
+    handle->bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) { return handle->math = mode, CUBLAS_STATUS_SUCCESS; }
@@ -330,7 +331,10 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
 
 }   // namespace
 
-void cuda_host_engines(bool fallback, int64_t tile) { falls_back = fallback, knob = tile; }
+void cuda_host_engines(bool fallback, int64_t tile) {
+    falls_back = fallback;
+    knob = tile;
+}
 uint64_t cuda_host_plans() { return plans_made; }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
@@ -410,7 +414,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
         if (at >= wanted) return;
         Contents& to = *contents(static_cast<cudnnBackendDescriptor_t*>(values)[at]);
         to.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] = from.parts.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-        to.engine = engine, to.final = true;
+        to.engine = engine;
+        to.final = true;
     };
     switch (name) {
         case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
@@ -419,9 +424,15 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
             for (int64_t i = 0; i < std::min(*count, wanted); ++i) fill(i, fallback ? good : static_cast<int>(i));
             return CUDNN_STATUS_SUCCESS;
         }
-        case CUDNN_ATTR_ENGINECFG_ENGINE: fill(0, from.engine), *count = 1; return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_ENGINECFG_ENGINE:
+            fill(0, from.engine);
+            *count = 1;
+            return CUDNN_STATUS_SUCCESS;
         case CUDNN_ATTR_ENGINE_GLOBAL_INDEX: return one(int64_t{from.engine});
-        case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: fill(0, from.engine), *count = 1; return CUDNN_STATUS_SUCCESS;
+        case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
+            fill(0, from.engine);
+            *count = 1;
+            return CUDNN_STATUS_SUCCESS;
         case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: return one(CUDNN_KNOB_TYPE_TILE_SIZE);
         case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: return one(knob);
         case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:

@@ -100,7 +100,10 @@ struct Runtime {
     Runtime() {
         if (const char* text = std::getenv("GC_CUDA_HOST_DEVICES")) devices = std::clamp(std::atoi(text), 0, devices_max);
         if (const char* text = std::getenv("GC_CUDA_HOST_MEMORY")) limit = std::strtoull(text, nullptr, 10);
-        for (int d = 0; d < devices_max; ++d) defaults[d].device = d, peers[d][d] = true;
+        for (int d = 0; d < devices_max; ++d) {
+            defaults[d].device = d;
+            peers[d][d] = true;
+        }
     }
 };
 Runtime& rt() {
@@ -373,7 +376,8 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSu
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     std::lock_guard lock(rt().queues);
-    *total = rt().limit, *free = rt().limit - rt().used[in_context()];
+    *total = rt().limit;
+    *free = rt().limit - rt().used[in_context()];
     return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int of, int peer) { return *can = of != peer, cudaSuccess; }
@@ -397,7 +401,8 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     if (bytes > rt().limit - rt().used[device]) return result(cudaErrorMemoryAllocation);
     if (rt().memory.empty()) {
         struct sigaction action {};
-        action.sa_sigaction = fault, action.sa_flags = SA_SIGINFO;
+        action.sa_sigaction = fault;
+        action.sa_flags = SA_SIGINFO;
         sigaction(SIGSEGV, &action, nullptr);
     }
     const size_t mapped = (bytes + guard + page - 1) / page * page;
@@ -408,7 +413,8 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     std::memset(static_cast<char*>(base) + bytes, 0xA5, mapped - bytes);
     mprotect(base, mapped, rt().open[device] ? PROT_READ | PROT_WRITE : PROT_NONE);
     rt().memory[static_cast<char*>(base)] = {bytes, mapped, device};
-    rt().used[device] += bytes, ++rt().allocations;
+    rt().used[device] += bytes;
+    ++rt().allocations;
     *at = base;
     return cudaSuccess;
 }
@@ -436,7 +442,8 @@ cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned) {
     *at = std::aligned_alloc(page, (std::max<size_t>(bytes, 1) + page - 1) / page * page);
     std::memset(*at, 0xFF, bytes);
     std::lock_guard lock(rt().queues);
-    rt().pinned[static_cast<char*>(*at)] = rt().pinned_by_us[static_cast<char*>(*at)] = bytes, ++rt().allocations;
+    rt().pinned[static_cast<char*>(*at)] = rt().pinned_by_us[static_cast<char*>(*at)] = bytes;
+    ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* at) {
@@ -454,7 +461,8 @@ cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
     if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
     std::lock_guard lock(rt().queues);
     if (holder(rt().pinned, at, 1)) return result(cudaErrorHostMemoryAlreadyRegistered);
-    rt().pinned[static_cast<char*>(at)] = bytes, ++rt().allocations;
+    rt().pinned[static_cast<char*>(at)] = bytes;
+    ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* at) {
@@ -503,8 +511,10 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     if (!rt().peers[on->device][to_device == on->device ? from_device : to_device]) ++rt().synchronisations;   // by way of the host
     auto body = [=] {
         std::vector<char> between(bytes);
-        reach(from_device), std::memcpy(between.data(), from, bytes);
-        reach(to_device), std::memcpy(to, between.data(), bytes);
+        reach(from_device);
+        std::memcpy(between.data(), from, bytes);
+        reach(to_device);
+        std::memcpy(to, between.data(), bytes);
     };
     return result(issue(on, {"cudaMemcpyPeerAsync", on->device, false, body, {}, {}}));
 }
@@ -522,8 +532,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     std::lock_guard lock(rt().queues);
     if (in_context() >= rt().devices) return result(cudaErrorNoDevice);
     rt().streams.push_back(std::make_unique<CUstream_st>());
-    *stream = rt().streams.back().get(), ++rt().allocations;
-    (*stream)->device = device, (*stream)->blocking = !(flags & cudaStreamNonBlocking);
+    *stream = rt().streams.back().get();
+    ++rt().allocations;
+    (*stream)->device = device;
+    (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -577,7 +589,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     *event = new CUevent_st;
-    (*event)->device = in_context(), (*event)->timing = !(flags & cudaEventDisableTiming), ++rt().allocations;
+    (*event)->device = in_context();
+    (*event)->timing = !(flags & cudaEventDisableTiming);
+    ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -590,14 +604,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (event->device != on->device) return result(cudaErrorInvalidResourceHandle);
     if (on->capture) {
         std::lock_guard lock(rt().queues);
-        event->capture = on->capture, event->nodes = on->nodes, event->recorded = true;
+        event->capture = on->capture;
+        event->nodes = on->nodes;
+        event->recorded = true;
         return cudaSuccess;
     }
     event->ms = std::make_shared<double>(-1);
     if (cudaError_t error = issue(on, {"cudaEventRecord", on->device, true, [ms = event->ms] { *ms = now_ms(); }, {}, {}}))
         return result(error);
     std::lock_guard lock(rt().queues);
-    event->capture = nullptr, event->position = {on, on->issued}, event->recorded = true;
+    event->capture = nullptr;
+    event->position = {on, on->issued};
+    event->recorded = true;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
@@ -633,8 +651,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     std::lock_guard lock(rt().queues);
     if (!stream || stream->capture) return result(cudaErrorStreamCaptureUnsupported);
     auto* graph = new CUgraph_st;
-    graph->mode = mode, graph->by = std::this_thread::get_id(), graph->origin = stream;
-    stream->capture = graph, stream->nodes.clear();
+    graph->mode = mode;
+    graph->by = std::this_thread::get_id();
+    graph->origin = stream;
+    stream->capture = graph;
+    stream->nodes.clear();
     rt().captures.push_back(graph);
     return cudaSuccess;
 }
@@ -660,15 +681,20 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     }
     std::erase(rt().captures, captured.get());
     for (auto& each : rt().streams)
-        if (each->capture == captured.get()) each->capture = nullptr, each->nodes.clear();
+        if (each->capture == captured.get()) {
+            each->capture = nullptr;
+            each->nodes.clear();
+        }
     if (captured->invalid) return result(cudaErrorStreamCaptureInvalidated);
     if (std::find(joined.begin(), joined.end(), false) != joined.end()) return result(cudaErrorStreamCaptureUnjoined);
-    *graph = captured.release(), ++rt().allocations;
+    *graph = captured.release();
+    ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
     if (!graph) return result(cudaErrorInvalidValue);
-    *exec = new CUgraphExec_st{std::make_shared<CUgraph_st>(*graph)}, ++rt().allocations;
+    *exec = new CUgraphExec_st{std::make_shared<CUgraph_st>(*graph)};
+    ++rt().allocations;
     return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
@@ -684,7 +710,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     ++rt().graphs;
     std::lock_guard lock(rt().queues);
     if (!std::exchange(exec->uploaded, true)) ++rt().allocations;
-    for (cudaEvent_t each : exec->graph->events) each->position = {on, on->issued}, each->recorded = true, each->capture = nullptr;
+    for (cudaEvent_t each : exec->graph->events) {
+        each->position = {on, on->issued};
+        each->recorded = true;
+        each->capture = nullptr;
+    }
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
