@@ -1,5 +1,5 @@
-// The parameters' update of a step: sums to float, optimisers, digests.  The bits are those of nn/kernels.isa.cc and
-// runtime/core/digest.cc (nvcc -fmad=false).
+// The update of the parameters: sums to float, optimisers, digests.  Same bits as nn/kernels.isa.cc and runtime/core/digest.cc (nvcc
+// -fmad=false).
 #include <algorithm>
 
 #include "nn/cuda/element.h"
@@ -55,7 +55,7 @@ Status apply(cudaStream_t stream, const Update& update, const Words& words, uint
     return GC_LAUNCH(apply_kernel<Update>, blocks_of(count, threads), threads, stream, update, words, count);
 }
 
-// Sums of integers have the same bits in any order.
+// Integer sums: the order of threads does not matter.
 __global__ void digest_kernel(DigestNow* now, const uint32_t* words, uint64_t count) {
     __shared__ uint64_t sums[threads];
     uint64_t sum = 0;

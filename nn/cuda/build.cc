@@ -32,8 +32,8 @@ Activation Build::flows(bool learns) {
     const uint64_t size = rows(layer->out) * layer->out.C * value_bytes();
     Activation made{.value = kept(size), .gradient = {}, .learns = learns};
     if (!training || !learns) return made;
-    // A ReLU behind it passes the gradient on in place.  If the one reader is not the next layer, the gradient is kept while the layers
-    // between use even and odd.
+    // A ReLU passes the gradient on in place.  If the reader is not the next layer, the gradient is `kept`: layers between use even and
+    // odd.
     uint32_t last = number;
     if (before(Kind::relu)) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;

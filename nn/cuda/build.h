@@ -1,6 +1,6 @@
-// How a net on GPUs is put together, as on the CPU (nn/cpu/build.h): for each size of block every layer appends operations to lists, with
-// all memory at fixed places.  Each lane's lists are captured as one CUDA graph, so an operation only enqueues: it neither allocates nor
-// waits, and values that change from block to block are read on the device.
+// How a net on GPUs is built, as on the CPU (nn/cpu/build.h): for each block size every layer appends operations to lists; all memory is at
+// fixed places.  A lane's lists are captured as one CUDA graph, so an operation only enqueues: it does not allocate or wait, and it reads
+// values that change from block to block on the device.
 #pragma once
 #include <array>
 #include <functional>
@@ -14,10 +14,9 @@
 
 namespace gradcast::cuda {
 
-/// Memory by life time.  Of a lane: `kept` from the forward to the backward pass; `even` and `odd` hold the gradients of activations, each
-/// of which is read only while its neighbour is written; `scratch` within one operation, `beside` within one that runs
-/// beside others; `gradient` in canonical order.  Of all lanes of a
-/// GPU: `parameters` in canonical order, and `copies` of weights as kernels want them.
+/// Memory by lifetime.  Per lane: `kept` lives from the forward to the backward pass; `even` and `odd` hold gradients of activations (one
+/// is read while the other is written); `scratch` lives within one operation, `beside` within one of Operations::weights; `gradient` is in
+/// canonical order.  Per GPU: `parameters` in canonical order, and `copies` of weights in the kernels' order.
 enum class Place : uint8_t { kept, even, odd, scratch, beside, gradient, parameters, copies };
 constexpr uint32_t place_count = 8;
 
@@ -26,15 +25,15 @@ struct Tensor {
     uint64_t offset = 0;   // bytes
 };
 
-/// One lane at work.
+/// What an operation gets: a lane's stream, handles and memory.
 struct Frame {
     uint32_t lane = 0;
     cudaStream_t stream = nullptr;
     cudnnHandle_t cudnn = nullptr;
     cublasHandle_t cublas = nullptr;
     std::array<std::byte*, place_count> base{};
-    bool bf16 = false;       // of activations
-    bool training = false;   // a block, not an evaluation
+    bool bf16 = false;       // activations are bf16
+    bool training = false;   // false: an evaluation
     // The block's input, on the device.
     const BlockHeader* header = nullptr;
     const float *scale = nullptr, *shift = nullptr;
@@ -54,20 +53,21 @@ struct Frame {
 };
 using Operation = std::function<Status(const Frame&)>;
 
-/// What a layer does for blocks of one size.
+/// A layer's operations for one block size.
 struct Operations {
     std::vector<Operation> forward;
-    std::vector<Operation> before;    // backward: what `weights` and `data` depend on, and dbias
-    std::vector<Operation> weights;   // backward: dweight of large layers; runs beside `data`, on scratch of its own
-    std::vector<Operation> data;      // backward: dinput
+    std::vector<Operation> before;   // backward: inputs of `weights` and `data`, and dbias
+    std::vector<Operation>
+        weights;                   // backward: dweight of large layers; in a second stream, beside `data`, with scratch memory of its own
+    std::vector<Operation> data;   // backward: dinput
 };
 
-/// What flows between two layers, [samples, H, W, C]: a value and, where somebody before it learns, its gradient.
+/// An activation between two layers, [samples, H, W, C], and its gradient if a layer before it has parameters (`learns`).
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool rectified = false;            // the ReLU that takes it has been computed with it
-    const Layer* unbiased = nullptr;   // the convolution whose bias the max pooling that takes it adds
+    bool rectified = false;            // the value includes the ReLU layer behind it
+    const Layer* unbiased = nullptr;   // this convolution's bias is added by the max pooling behind it
 };
 
 class Build {
@@ -79,40 +79,40 @@ public:
     CudaDevice& device;
     const bool bf16;
 
-    // Of the size under construction
+    // The block size that is being built
     uint32_t samples = 0;
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: what add adds
     void begin(uint32_t size, bool backward);
 
-    // Of the layer under construction
+    // The layer that is being built
     const Layer* layer = nullptr;
     uint32_t number = 0;   // in the list of layers
     Operations* operations = nullptr;
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
-    /// The only layer that takes this one's output is of that kind, and the next in the list.
+    /// True if only one layer reads this one's output, and it is the next one and of that kind.
     bool before(Kind kind) const;
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
     Tensor kept(uint64_t bytes);
-    /// For one operation: `size` bytes of memory that all operations share.
+    /// `size` bytes for one operation; all operations share this memory.
     Tensor scratch(uint64_t size) { return allocate(Place::scratch, size, 0); }
-    /// For one of Operations::weights: `size` bytes from `offset` on of memory that all of them share.
+    /// `size` bytes at `offset` for one of Operations::weights; all of those share this memory.
     Tensor beside(uint64_t size, uint64_t offset = 0) { return allocate(Place::beside, size, offset); }
-    /// Of the layer: weight, and the bias behind it.
+    /// The layer's weight, and the bias that follows it.
     Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place, const Layer* of = nullptr) const;
-    /// A copy of the layer's weights as its kernels want them, of `size` bytes, made by make(frame, copy); all sizes of blocks share it.
+    /// A copy of the layer's weights in its kernels' order, `size` bytes, written by make(frame, copy); all block sizes share it.
     Tensor copy(uint64_t size, std::function<Status(const Frame&, const Tensor&)> make);
-    /// In place on y.gradient: the backward pass of the ReLU that was computed with the layer, and the bias's gradient.
+    /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
-    std::array<uint64_t, place_count> bytes{};   // the most that any size needs
-    uint64_t engines = 0;                        // digest of the engines and knobs that cuDNN plans with
-    /// By layer: its copy, and what makes it anew when the parameters have changed.
+    std::array<uint64_t, place_count> bytes{};   // the largest need of any block size
+    uint64_t engines = 0;                        // digest of cuDNN's engines and knobs
+    /// By layer: its copy of the weights, and the operation that rewrites it after an update.
     struct Copy {
         Tensor tensor;
         Operation refresh;
@@ -125,11 +125,11 @@ private:
     bool odd_ = false;
 };
 
-/// What products of that precision may be made of: float without TF32 or emulation, bf16 with sums in float.
+/// cuBLAS settings: float without TF32 or emulation, bf16 with sums in float.
 cublasComputeType_t compute_type(Precision precision);
 cublasMath_t math_mode(Precision precision);
 
-/// Layers: append to b.operations, replace b.activation.
+/// Layers: each appends to b.operations and replaces b.activation.
 Status conv(Build& b);
 Status inner_product(Build& b);
 Status max_pool(Build& b);

@@ -1,5 +1,5 @@
 // Convolution (cross-correlation) with bias:  y[n,p,q,k] = b[k] + sum over r,s,c of w[k,r,s,c] x[n, p stride + r - pad, q stride + s - pad,
-// c], by cuDNN.  Bias and a ReLU behind it are one pass over y; a max pooling behind it adds the bias to the maxima instead.
+// c], by cuDNN.  Bias and a following ReLU are one pass over y; a following max pooling adds the bias to the maxima instead.
 #include <string>
 
 #include "nn/cuda/plan.h"
@@ -7,12 +7,12 @@
 namespace gradcast::cuda {
 namespace {
 
-/// Shared by the operations of one layer and size.
+/// Shared by the operations of one layer and block size.
 struct Plans {
     ConvPlan forward, weights, data;
 };
 
-/// With the layer in front of errors.
+/// Puts the layer's name before an error.
 Status named(const std::string& layer, const Status& status) {
     return status.ok() ? status : fail(status.code, "layer {}: {}", layer, status.what);
 }
@@ -27,7 +27,7 @@ Status build(Build& b) {
     const uint32_t K = l.out.C, C = l.in.C, RS = l.spec.kernel * l.spec.kernel;
     const auto plans = std::make_shared<Plans>();
 
-    // Canonical weights [K,C,R,S] and their gradient are in cuDNN's order only where R = S = 1 or C = 1, and aligned to 16 bytes.
+    // Canonical weights [K,C,R,S] and their gradient are in cuDNN's order only if R = S = 1 or C = 1; cuDNN needs them aligned to 16 bytes.
     const bool as_they_are = (RS == 1 || C == 1) && l.offset % 4 == 0;
     const Tensor canonical = b.weight(Place::parameters);
     Tensor w = canonical;
@@ -61,7 +61,7 @@ Status build(Build& b) {
         return made;
     };
     const Tensor dw = as_they_are ? gradient : beside(l.weights * sizeof(float));
-    // cuDNN writes float from factors in float alone; tensor cores multiply bf16 in float without loss.
+    // cuDNN writes a float gradient from float factors only; widening bf16 is exact.
     const uint64_t x_count = b.rows(l.in) * C, y_count = rows * K;
     const bool widen = b.bf16;
     const Tensor x_float = widen ? beside(x_count * sizeof(float)) : x.value, dy = widen ? beside(y_count * sizeof(float)) : y.gradient;

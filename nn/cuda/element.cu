@@ -1,4 +1,4 @@
-// Kernels without sums: each thread computes one element, or four neighbours.
+// Kernels without sums: each thread computes one element, or four adjacent ones.
 #include <algorithm>
 
 #include "nn/cuda/element.h"
@@ -15,7 +15,7 @@ __global__ void normalise_kernel(T* y, const uint8_t* images, const float* scale
     if (i >= uint64_t{s.N} * H * W * s.C) return;
     const auto c = static_cast<uint32_t>(i % s.C);
     uint64_t rest = i / s.C;
-    const uint32_t w = static_cast<uint32_t>(rest % W) - s.pad;   // wraps below 0, and is then not below W
+    const uint32_t w = static_cast<uint32_t>(rest % W) - s.pad;   // wraps below 0 and is then >= W
     rest /= W;
     const uint32_t h = static_cast<uint32_t>(rest % H) - s.pad, n = static_cast<uint32_t>(rest / H);
     float value = 0;
@@ -39,7 +39,7 @@ __global__ void bias_relu_kernel(T* y, const float* bias, uint64_t packs, uint32
     *at = values;
 }
 
-/// y = f(a, b), both of them perhaps y.
+/// y = f(a, b); a and b may be y.
 struct Rectify {
     __device__ float operator()(float a, float) const { return rectified(a); }
 };
@@ -64,7 +64,7 @@ __global__ void each_kernel(F f, Y* y, const A* a, const A* b, uint64_t packs) {
 
 template <typename F>
 Status each(cudaStream_t stream, F f, Values y, Values a, Values b, uint64_t count) {
-    // Parameters may begin anywhere.
+    // Parameters are not aligned to a pack.
     const uintptr_t places = reinterpret_cast<uintptr_t>(y.at) | reinterpret_cast<uintptr_t>(a.at) | reinterpret_cast<uintptr_t>(b.at);
     return typed(a.bf16, places % 16 ? 1 : count, [&](auto type, auto width) {
         using A = decltype(type);
@@ -77,7 +77,7 @@ Status each(cudaStream_t stream, F f, Values y, Values a, Values b, uint64_t cou
 
 constexpr uint32_t tile = 32, tile_rows = 8;
 
-/// Through a tile, so that both sides are reached along their rows.  Block (32, 8); grid: tiles of C, tiles of B, A.
+/// Transposes through a shared tile: reads and writes are along rows.  Block (32, 8); grid: tiles of C, tiles of B, A.
 template <typename To, typename From>
 __global__ void transpose_kernel(To* to, const From* from, uint32_t B, uint32_t C) {
     __shared__ float values[tile][tile + 1];
@@ -91,7 +91,7 @@ __global__ void transpose_kernel(To* to, const From* from, uint32_t B, uint32_t 
         if (b < B && c0 + j < C) store(to + base + uint64_t{c0 + j} * B + b, values[threadIdx.x][j]);
 }
 
-// A thread does 8 channels of a pixel: those of one draw.
+// A thread computes 8 channels of a pixel: one Philox draw.
 template <typename T>
 __global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
                                uint32_t C, uint32_t drop, float scale) {
@@ -101,7 +101,7 @@ __global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const Blo
     const auto eight = static_cast<uint32_t>(i % eights);
     const uint64_t pixel_of_all = i / eights;
     const auto pixel = static_cast<uint32_t>(pixel_of_all % pixels), n = static_cast<uint32_t>(pixel_of_all / pixels);
-    // As if 16 channels of a pixel lay together (nn/cpu/dropout.cc).
+    // The draw's number in the CPU's layout, 16 channels of a pixel together (nn/cpu/dropout.cc).
     const uint32_t number = (eight / 2 * pixels + pixel) * 2 + eight % 2;
     const Draw draw = draw4(Purpose::dropout, *seed, uint64_t{header->block} << 32 | n, number);
     for (uint32_t j = 0; j < 8; ++j) {

@@ -12,18 +12,18 @@ struct Bf16 {
 __device__ __forceinline__ float load(float x) { return x; }
 __device__ __forceinline__ float load(Bf16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
 __device__ __forceinline__ void store(float* to, float x) { *to = x; }
-/// To the nearest, to even between two; NaN stays one.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 __device__ __forceinline__ void store(Bf16* to, float x) {
     const uint32_t bits = __float_as_uint(x);
     to->bits = static_cast<uint16_t>(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Neighbours that are read and written at once.
+/// Adjacent elements that one access reads or writes.
 template <typename T, int width>
 struct alignas(sizeof(T) * width) Pack {
     T v[width];
 };
-/// The memory must be aligned to a pack: activations are, parameters and their gradients are not.
+/// `at` must be aligned to a pack: activations are, parameters and their gradients are not.
 template <int width, typename T>
 __device__ __forceinline__ Pack<T, width>* as_packs(T* at) {
 #ifdef GC_CUDA_HOST
@@ -45,12 +45,12 @@ template <typename T>
 T* as(const Values& values) {
     return static_cast<T*>(values.at);
 }
-/// Calls with a T, float or Bf16.
+/// Calls launch(T{}), T float or Bf16.
 template <typename Launch>
 Status typed(bool bf16, Launch launch) {
     return bf16 ? launch(Bf16{}) : launch(float{});
 }
-/// And with a Width: how many neighbours to take at once in rows of C elements.
+/// Calls launch(T{}, Width<w>{}): w adjacent elements fit in rows of C elements.
 template <int width>
 struct Width {
     static constexpr int value = width;

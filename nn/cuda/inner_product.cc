@@ -1,7 +1,7 @@
 // Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c], by cuBLAS.
 //
-// c counts as in [C,H,W], so an input of several pixels and channels is transposed to that order first.  cuBLAS's A [m,k] with leading
-// dimension m is [k,m] in rows.
+// c indexes [C,H,W], so an input with several pixels and channels is transposed first.  cuBLAS is column-major: its A [m,k] with leading
+// dimension m is a row-major [k,m].
 #include "nn/cuda/build.h"
 
 namespace gradcast::cuda {

@@ -1,6 +1,6 @@
-// Own kernels.  Activations are [samples, H, W, C] in float or bf16; statistics, parameters and their gradients are float.  All run on the
-// given stream, allocate nothing and return the error of the launch.  Pointers are of the device.  The shape alone decides the order of
-// sums.
+// Own kernels.  Activations are [samples, H, W, C] in float or bf16; statistics, parameters and their gradients are float.  All enqueue on
+// the given stream, do not allocate or wait, and return the error of the launch.  Pointers are device memory.  The order of a sum depends
+// on the shape alone.
 #pragma once
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
@@ -14,10 +14,10 @@ struct Values {
     bool bf16 = false;
 };
 
-/// A block's input on the device begins with it; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples]
-/// and uint8_t images [samples, C, H, W] follow.
+/// The head of a block's input on the device; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples] and
+/// uint8_t images [samples, C, H, W] follow.
 struct BlockHeader {
-    uint32_t count = 0;   // of samples; programs for more fill up with zeros
+    uint32_t count = 0;   // samples; the rest of the program's size is zeros
     uint32_t block = 0;
 };
 
@@ -37,11 +37,11 @@ Status relu(cudaStream_t stream, Values y, Values x, uint64_t count);
 Status relu_backward(cudaStream_t stream, Values dx, Values dy, Values y, uint64_t count);
 /// y = a + b; y may be one of them.
 Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
-Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // converts, too
+Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // also converts between float and bf16
 /// to [A, C, B] = from [A, B, C].
 Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C);
 
-/// Doubles that the sums below need: `sums` of each channel.
+/// Doubles of scratch memory that the sums below need, for `sums` sums a channel.
 uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums);
 /// dbias [C] = sums of dy over rows.  With y: dy = y > 0 ? dy : 0 in place, before.
 Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C);
@@ -50,13 +50,13 @@ struct NormShape {
     uint64_t rows;
     uint32_t C, samples;
 };
-/// By channel, kept from the forward to the backward pass: mean, 1 / sqrt(variance + epsilon), and the backward pass's factors.
+/// By channel, kept for the backward pass: mean, 1 / sqrt(variance + epsilon), and the factors of norm_backward().
 struct NormValues {
     float *mean, *inverse, *of_gradient, *of_value, *constant;   // each [C]
 };
 /// found [2, C]: sums over samples of mean and second moment, for the running statistics.
 Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, double* scratch, const NormShape& shape);
-/// The same from running statistics [2, C].
+/// Fills `values` from running statistics [2, C].
 Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C);
 /// y = relu(weight (x - mean) inverse + bias).
 Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* weight, const float* bias,
@@ -69,15 +69,15 @@ Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values
 struct WindowShape {
     uint32_t N, C, H, W, P, Q, kernel, stride, pad;
 };
-/// y = the greatest of each window + bias, rectified if asked for; winners [N,P,Q,C] = its place in the window, the first of equals, NaN
-/// before all.  Padding never wins.
+/// y = max of each window + bias, through a ReLU if `rectify`; winners [N,P,Q,C] = the place of the max in the window (the first of equals;
+/// a NaN wins).  Padding never wins.
 Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& shape, bool rectify);
 Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& shape);
 /// The mean of each window's pixels inside the image.
 Status average_pool(cudaStream_t stream, Values y, Values x, const WindowShape& shape);
 Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const WindowShape& shape);
 
-/// y = 0 or x scale; the same elements as nn/cpu/dropout.cc drops.  drop: of 65536.
+/// y = 0 or x * scale; drops the same elements as nn/cpu/dropout.cc.  drop: probability in units of 1/65536.
 Status dropout(cudaStream_t stream, Values y, Values x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
                uint32_t C, uint32_t drop);
 
@@ -85,27 +85,27 @@ struct LossResult {
     double loss;
     uint64_t right;
 };
-/// Over header->count samples: *result, and of each its best class and, if dx.at is not null, its gradient.
+/// Over header->count samples: writes *result, by sample its best class, and, if dx.at is not null, its gradient.
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
                              uint32_t samples, double* losses, int32_t* best, LossResult* result);
 /// scale above 0: a regression.
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
                     uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result);
 
-/// Values that change from step to step, on the device.
+/// Values that change from step to step, in device memory.
 struct ApplyNow {
     const void* words;   // of the bucket
     Word word;
     float lr;   // of SGD
     AdamStep adam;
 };
-/// Of a group: gradient = (float)((double)word * *unit), then one of these.
+/// A group's gradient is (float)((double)word * *unit).
 struct Words {
     const ApplyNow* now;
     uint64_t first;       // in the bucket
     const double* unit;   // on the device
 };
-/// Of nn/kernels.h: nesterov where asked for; v may be null where momentum is 0.
+/// As in nn/kernels.h; v may be null if momentum is 0.
 Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float momentum, float weight_decay,
                  bool nesterov);
 Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count);

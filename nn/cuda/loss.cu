@@ -1,4 +1,4 @@
-// The losses, one thread a sample: sums over the block, not means.  A second kernel sums the samples' losses in a fixed order.
+// Losses, one thread a sample.  A second kernel sums (not averages) the samples' losses in a fixed order.
 #include "nn/cuda/element.h"
 
 namespace gradcast::cuda {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint32_t reducers = 256;
 
-/// The place of the largest, the first of equals.
+/// Index of the largest, the first of equals.
 template <typename T>
 __device__ uint32_t best_of(const T* row, uint32_t classes) {
     uint32_t best = 0;
@@ -67,7 +67,7 @@ __global__ void loss_sum_kernel(LossResult* result, const double* losses, const 
     uint32_t right = 0;
     for (uint32_t n = threadIdx.x; n < header->count; n += reducers) {
         sum += losses[n];
-        right += classes > 1 && best[n] == labels[n] ? 1 : 0;   // one output: a regression
+        right += classes > 1 && best[n] == labels[n] ? 1 : 0;   // one output is a regression: never right
     }
     sums[threadIdx.x] = sum;
     rights[threadIdx.x] = right;

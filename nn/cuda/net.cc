@@ -1,5 +1,5 @@
-// The net on GPUs.  A block is one CUDA graph: its samples to the device, forward, backward.  When a bucket's gradient is complete, the
-// codec quantises it in the same graph, or an event is recorded; both run beside the rest of the backward pass.
+// The net on GPUs.  A block is one CUDA graph: copy of the samples, forward pass, backward pass.  When a bucket's gradient is complete, the
+// codec quantises it in the same graph, or an event is recorded; both overlap with the rest of the backward pass.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,18 +15,18 @@ namespace {
 
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
-/// quantised: a block whose gradient goes to the device's codec; its images come from the device's data set, if there is one.
+/// quantised: a block whose gradient the device's codec quantises and whose images come from the device's data set, if there is one.
 enum class Work : uint8_t { evaluation, block, quantised };
 constexpr size_t work_count = 3;
 
-/// The net for blocks of one size.
+/// The net's operations for one block size.
 struct Program : ProgramSize {
     Tensor input;
     std::vector<Operations> layers;
     std::vector<std::array<GraphExec, work_count>> graphs;   // by lane
 };
 
-/// Offsets of the parts of a block's input, in page-locked memory and on the device.
+/// Offsets of the parts of a block's input; the same in page-locked memory and on the device.
 struct InputLayout {
     uint64_t scale, shift, seeds, labels, images, image_bytes;
     uint64_t bytes(uint32_t samples) const { return images + samples * image_bytes; }
@@ -49,51 +49,51 @@ public:
     uint64_t digest() override;
     void refresh() override { must(upload()); }
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
-    void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
+    void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // relaxed: orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
-    /// A lane's part besides CudaDevice::Lane.
+    /// A lane's memory and events; its streams and handles are in CudaDevice::Lane.
     struct Lane {
         Frame frame, beside;          // beside: for Operations::weights
-        Buffer memory[place_count];   // places that lanes share stay empty
-        Buffer input, staged;         // of the block: on the device, on the host
-        Buffer result, results;       // LossResult and best classes, likewise
+        Buffer memory[place_count];   // empty for places that lanes share
+        Buffer input, staged;         // the block's input: on the device, page-locked on the host
+        Buffer result, results;       // LossResult and best classes: on the device, on the host
         Buffer losses;
-        Buffer gradient;              // on the host, for sinks that want it there
-        Event lost, done, taken;      // the loss is complete; the block is done; its gradient has been read
-        Event heard;                  // `lost` outside of the graph, for the host to sleep on
-        Event forked, joined;         // `beside` may begin, has ended
-        Event complete, followed;     // a bucket; the codec's work on all of them
-        std::vector<Event> buckets;   // complete, by bucket
-        std::vector<Event> copied;    // to the host
+        Buffer gradient;              // on the host, for sinks that read it there
+        Event lost, done, taken;      // the loss is complete; the block is complete; its gradient has been read
+        Event heard;                  // like `lost`, recorded outside of the graph: the host waits for it
+        Event forked, joined;         // `beside` may begin; has ended
+        Event complete, followed;     // a bucket's gradient; the codec's work on all buckets
+        std::vector<Event> buckets;   // by bucket: its gradient is complete
+        std::vector<Event> copied;    // by bucket: it has been copied to the host
         bool used = false;
     };
     struct Gpu {
         Buffer parameters, copies;
         Frame frame;                        // for refreshing copies
-        std::vector<GraphExec> refreshes;   // by bucket; the first GPU's are part of CudaNet::updates_
+        std::vector<GraphExec> refreshes;   // by bucket; on the first GPU part of CudaNet::updates_
     };
     Status make(Build& build, Program& program);
     Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program, Work work);
-    /// All work of a block or an evaluation on the device, in the lane's stream.
+    /// Enqueues all device work of a block or an evaluation in the lane's stream.
     Status enqueue(const Program& program, uint32_t lane, Work work, NetTrace* trace = nullptr);
-    /// stage() and enqueue() by graph, behind all that the lane must wait for.
+    /// Waits (in the stream) for updates, then stage() and the launch of the graph of enqueue().
     Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, Work work);
     Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work);
     Status upload();
     static constexpr uint32_t all_buckets = ~0u;
     Status apply(const Sum& sum, std::span<const double> units);
-    /// A bucket's sum on the first GPU: the optimiser, and copies of weights.
+    /// Enqueues the update of a bucket on the first GPU: the optimiser and copies of weights.
     Status update(uint32_t bucket);
-    /// Makes the copies of weights in [offset, end) anew on a GPU, in its stream.
+    /// Enqueues rewriting the copies of weights in [offset, end) on a GPU.
     Status refresh(const Gpu& gpu, uint64_t offset, uint64_t end);
-    /// Sends the first GPU's parameters to the others and makes the copies of weights there (all_buckets: on the first GPU, too).  Blocks
-    /// wait for it.
+    /// Enqueues copying the first GPU's parameters to the others and rewriting the copies of weights there (all_buckets: on the first GPU,
+    /// too).  Blocks wait for it on the device.
     Status spread(uint32_t bucket);
-    /// The first GPU's stream waits for all blocks.
+    /// Makes the first GPU's stream wait for all blocks.
     Status settle();
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
 
@@ -103,30 +103,30 @@ private:
     Layout layout_;
     std::vector<Layer> layers_;
     std::vector<uint32_t> bucket_of_layer_;
-    bool statistics_ = false;   // bucket 0 is not learnt but holds running statistics
+    bool statistics_ = false;   // bucket 0 holds running statistics
     std::string kernels_name_;
     uint64_t engines_ = 0;
-    std::vector<Program> programs_;   // ascending sizes
+    std::vector<Program> programs_;   // by ascending block size
     std::vector<Build::Copy> copies_;
     std::vector<uint64_t> dropout_seeds_;   // by dropout layer
     InputLayout input_{};
     std::vector<Lane> lanes_;
     std::vector<Gpu> gpus_;
-    Buffer mirror_, words_;             // the parameters' copy on the host; a bucket's sum; on the first GPU
-    std::vector<uint64_t> update_at_;   // by bucket, in:
-    Buffer update_now_, update_here_;   // ApplyNow, double unit [group]; on the first GPU, on the host
+    Buffer mirror_, words_;             // the parameters on the host; a bucket's sum on the first GPU
+    std::vector<uint64_t> update_at_;   // by bucket, offset in both of:
+    Buffer update_now_, update_here_;   // ApplyNow, double unit [group]: on the first GPU, on the host
     std::vector<GraphExec> updates_;    // by bucket
-    std::vector<bool> updated_;         // by bucket, since the last block
+    std::vector<bool> updated_;         // by bucket: launched since the last block
     DeviceDigest digest_;
-    std::atomic<bool> blocks_since_{false};   // the last settle()
-    bool stale_ = false;                      // mirror_
+    std::atomic<bool> blocks_since_{false};   // blocks were started after the last settle()
+    bool stale_ = false;                      // mirror_ is older than the parameters
     CudaOptimiser* optimiser_ = nullptr;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
 };
 
 CudaNet::~CudaNet() {
-    // Memory is freed after this.
+    // Members free memory afterwards: wait until no stream uses it.
     for (auto& gpu : device_.gpus())
         if (cudaSetDevice(gpu->number) == cudaSuccess) (void)cudaDeviceSynchronize();
 }
@@ -137,7 +137,7 @@ Status CudaNet::make(Build& build, Program& program) {
     program.input = build.kept(build.rows(in) * in.C * build.value_bytes());
     program.layers.resize(layers_.size());
     std::vector<Activation> outputs;
-    std::vector<std::vector<Tensor>> parts(layers_.size());   // of the gradients of outputs that several layers take
+    std::vector<std::vector<Tensor>> parts(layers_.size());   // by layer: the gradients of an output with several readers
     auto take = [&](uint32_t from) {
         if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
         Activation given = outputs[from];
@@ -156,7 +156,7 @@ Status CudaNet::make(Build& build, Program& program) {
         GC_TRY(layer_build(build));
         outputs.push_back(build.activation);
     }
-    for (size_t i = 0; i < layers_.size(); ++i) {   // the sum, before the output's layer
+    for (size_t i = 0; i < layers_.size(); ++i) {   // sum the parts before the output's layer
         if (parts[i].empty()) continue;
         const uint64_t count = build.rows(layers_[i].out) * layers_[i].out.C;
         auto sum = [to = outputs[i].gradient, from = parts[i], count](const Frame& f) {
@@ -196,7 +196,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     const uint64_t channels = up(spec_.C * sizeof(float));
-    input_.scale = 256;   // behind the header
+    input_.scale = 256;   // after BlockHeader
     input_.shift = input_.scale + channels;
     input_.seeds = input_.shift + channels;
     input_.labels = input_.seeds + up(dropout_seeds_.size() * sizeof(uint64_t));
@@ -294,7 +294,8 @@ Status CudaNet::ready() {
         lane.beside.cudnn = with.beside.cudnn.get();
         lane.beside.cublas = with.beside.cublas.get();
         for (const cublasHandle_t cublas : {f.cublas, lane.beside.cublas}) GC_CUDA(cublasSetMathMode(cublas, math_mode(config_.precision)));
-        lane.buckets.resize(layout_.buckets.size()), lane.copied.resize(layout_.buckets.size());
+        lane.buckets.resize(layout_.buckets.size());
+        lane.copied.resize(layout_.buckets.size());
         for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
         for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
     }
@@ -305,7 +306,7 @@ Status CudaNet::ready() {
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[i].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[i].copies.device);
     }
-    // Kernels run once before they are captured: libraries load kernels on first use, which a capture forbids.
+    // Run everything once before the capture: libraries load kernels on first use, which a capture forbids.
     std::memset(update_here_.host, 0, update_here_.bytes);
     for (size_t i = 0; i < gpus_.size(); ++i) {
         GC_TRY(device_.use(*device_.gpus()[i]));
@@ -354,7 +355,7 @@ Status CudaNet::ready() {
     return {};
 }
 
-// Writes a block's input to where its graph reads it; images of the host are copied to the device at once.
+// Writes a block's input to page-locked memory, which its graph reads; enqueues the copy of images that are on the host.
 Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program, Work work) {
     Lane& lane = lanes_[number];
     std::byte* to = lane.staged.host;
@@ -394,8 +395,7 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetT
         trace->pass(number, layer, pass, begin_ns, trace->now_ns());
         return {};
     };
-    // Gradients of weights are computed in another stream, beside the gradient of that layer's input; their input must stay as it is until
-    // join().
+    // Gradients of weights run in another stream, beside the gradient of the layer's input; their input must not change before join().
     bool forked = false;
     auto join = [&]() -> Status {
         if (!std::exchange(forked, false)) return {};
@@ -447,7 +447,7 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetT
                             cudaMemcpyDeviceToHost, stream));
     GC_TRY(record(lane.lost, stream));
     if (!f.training) return {};
-    if (statistics_) GC_TRY(complete(0, stream));   // complete after the forward pass
+    if (statistics_) GC_TRY(complete(0, stream));   // running statistics come from the forward pass
     for (size_t i = layers_.size(); i-- > 0;) {
         const Operations& layer = program.layers[i];
         GC_TRY(walk(layer.before, i, Pass::backward_weights));
@@ -469,7 +469,7 @@ Status CudaNet::enqueue(const Program& program, uint32_t number, Work work, NetT
 Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, Work work) {
     Lane& lane = lanes_[number];
     const cudaStream_t stream = lane.frame.stream;
-    GC_TRY(stage(number, samples, id, program, work));   // the last block's loss was waited for, so its samples have been read
+    GC_TRY(stage(number, samples, id, program, work));   // safe: the last block's loss was waited for, so its samples have been read
     blocks_since_.store(true, std::memory_order_relaxed);
     GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
     if (trace_ && work != Work::evaluation) GC_TRY(enqueue(program, number, work, trace_));
@@ -544,7 +544,7 @@ Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* righ
 
 Status CudaNet::settle() {
     if (!blocks_since_.exchange(false, std::memory_order_relaxed)) return {};
-    updated_.assign(updated_.size(), false);   // blocks come after updates, and the last one's loss has been waited for
+    updated_.assign(updated_.size(), false);   // blocks wait for updates, and the last block's loss was waited for
     for (size_t i = 0; i < lanes_.size(); ++i) {
         GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].done.get(), 0));
         if (lanes_[i].used) GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].taken.get(), 0));
@@ -585,7 +585,7 @@ Status CudaNet::spread(uint32_t bucket) {
         GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, count * sizeof(float), first));
     }
     if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
-    for (size_t i = gpus.size(); i-- > 0;) {   // the first one last: its event is recorded again
+    for (size_t i = gpus.size(); i-- > 0;) {   // the first GPU last: its event is recorded anew
         GC_TRY(device_.use(*gpus[i]));
         const cudaStream_t stream = gpus[i]->stream.get();
         if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
@@ -603,7 +603,7 @@ Status CudaNet::upload() {
     GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
     GC_TRY(spread(all_buckets));
     stale_ = false;
-    GC_CUDA(cudaStreamSynchronize(stream));   // the caller may write to the mirror again
+    GC_CUDA(cudaStreamSynchronize(stream));   // then the caller may write to the mirror
     return {};
 }
 
@@ -642,7 +642,7 @@ Status CudaNet::apply(const Sum& sum, std::span<const double> units) {
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
-    if (updated_[sum.bucket]) {   // no block in between: the last graph may still have to read update_here_
+    if (updated_[sum.bucket]) {   // no block since: the last graph may not yet have read update_here_
         GC_CUDA(cudaStreamSynchronize(stream));
         updated_.assign(updated_.size(), false);
     }

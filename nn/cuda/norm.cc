@@ -1,4 +1,4 @@
-// Batch norm, as nn/cpu/batch_norm.cc says; the kernels are in sums.cu.  The ReLU behind it is computed with it, both ways.
+// Batch norm as in nn/cpu/batch_norm.cc; the kernels are in sums.cu.  A following ReLU is fused, forward and backward.
 #include "nn/cuda/build.h"
 
 namespace gradcast::cuda {

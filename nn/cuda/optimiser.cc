@@ -18,7 +18,7 @@ Status DeviceDigest::ready(const CudaDevice::Gpu& gpu, const Buffer& words) {
     };
     GC_CUDA(cudaSetDevice(gpu.number));
     *here_.as<DigestNow>() = {};
-    GC_TRY(all());   // a kernel runs once before it is captured
+    GC_TRY(all());   // once before the capture, as in CudaNet
     GC_CUDA(cudaStreamSynchronize(stream));
     return capture(stream, all, &graph_);
 }

@@ -6,13 +6,13 @@
 
 namespace gradcast::cuda {
 
-/// digest64 of words on a GPU: a graph.
+/// digest64 of words on a GPU, as a graph.
 class DeviceDigest {
 public:
     void plan(CudaDevice::Gpu& gpu);
-    /// After Device::seal(); the words stay where they are.
+    /// After Device::seal(); `words` must not move afterwards.
     Status ready(const CudaDevice::Gpu& gpu, const Buffer& words);
-    /// Enqueues it; sum() has it when the GPU's stream has been waited for.
+    /// Enqueues the digest; sum() is valid after a wait for the GPU's stream.
     Status start(uint64_t first);
     uint64_t sum() const { return here_.as<DigestNow>()->sum; }
 
@@ -22,7 +22,7 @@ private:
     GraphExec graph_;
 };
 
-/// Goes with the net that it was made for, on whose first GPU its state is.
+/// Belongs to one net; its state is on the net's first GPU.
 class CudaOptimiser final : public Optimiser {
 public:
     /// Plans the state; ready() follows Device::seal().
@@ -35,16 +35,20 @@ public:
         GC_ASSERT(!"parameters are on a GPU: see apply()");
         return 0;
     }
-    std::span<float> state() override;   // a copy on the host
+    std::span<float> state() override;   // waits; a copy on the host
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
     uint64_t digest(uint64_t first) override;
-    /// The same in two parts; the host waits for the first GPU's stream in between.
+    /// digest() in two parts; the caller waits for the first GPU's stream in between.
     Status digest_start(uint64_t first) { return state_.bytes ? digest_.start(first) : Status{}; }
     uint64_t digest_sum() const { return state_.bytes ? digest_.sum() : 0; }
-    /// Enqueues on the first GPU's stream; may be captured.  w [elements] are the parameters; words of elements offset .. offset + count.
+    /// Enqueues on the first GPU's stream; may be captured.  w [elements]: parameters; `words` are those of elements offset .. offset +
+    /// count.
     Status apply(float* w, uint64_t offset, const Words& words, uint64_t count);
-    /// Writes the values that change with step().
-    void now(ApplyNow* now) const { now->lr = lr_, now->adam = adam_; }
+    /// Writes the values that step() changes.
+    void now(ApplyNow* now) const {
+        now->lr = lr_;
+        now->adam = adam_;
+    }
 
 private:
     const OptimiserConfig config_;

@@ -11,9 +11,9 @@
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint64_t workspace_max = uint64_t{512} << 20;   // each lane has its own
-constexpr int64_t alignment = 16;                         // bytes, of all that a convolution reads and writes
-constexpr int64_t id_x = 'x', id_w = 'w', id_y = 'y';     // dx, dw and dy as well
+constexpr uint64_t workspace_max = uint64_t{512} << 20;   // per lane
+constexpr int64_t alignment = 16;                         // bytes, of all tensors of a convolution
+constexpr int64_t id_x = 'x', id_w = 'w', id_y = 'y';     // also for dx, dw and dy
 
 Status make(Descriptor* descriptor, cudnnBackendDescriptorType_t type) {
     cudnnBackendDescriptor_t made = nullptr;
@@ -35,7 +35,7 @@ Status get(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBackendA
     int64_t count = 0;
     return check(cudnnBackendGetAttribute(of.get(), name, type, 1, &count, value), "cudnnBackendGetAttribute");
 }
-/// All descriptors of that type that the attribute has.
+/// All descriptors in an attribute.
 Status get_all(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type, std::vector<Descriptor>* all) {
     int64_t count = 0;
     GC_CUDA(cudnnBackendGetAttribute(of.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr));
@@ -50,7 +50,7 @@ Status get_all(const Descriptor& of, cudnnBackendAttributeName_t name, cudnnBack
     return {};
 }
 
-/// A pass: the operation's names in cuDNN.
+/// cuDNN's names for a pass.
 struct PassKind {
     const char* name;
     cudnnBackendDescriptorType_t type;
@@ -71,7 +71,7 @@ constexpr PassKind kinds[] = {   // by ConvPass
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA}};
 const PassKind& kind_of(ConvPass pass) { return kinds[static_cast<size_t>(pass)]; }
 
-/// [N,C,H,W], of which C is innermost: activations, and weights [K,C,R,S].
+/// [N,C,H,W] in memory order N,H,W,C: activations, and weights [K,C,R,S].
 Status tensor(Descriptor* made, int64_t id, cudnnDataType_t type, int64_t N, int64_t C, int64_t H, int64_t W) {
     GC_TRY(make(made, CUDNN_BACKEND_TENSOR_DESCRIPTOR));
     GC_TRY(set(*made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, {id}));
@@ -116,13 +116,13 @@ Status graph(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* mad
 
 /// An engine and its knobs.
 struct Engine {
-    std::vector<int64_t> choice;   // its number, then each knob's type and value
+    std::vector<int64_t> choice;   // its index, then type and value of each knob
     const char* fault = nullptr;   // why it may not be used; null: it may
 };
 
 constexpr const char* not_deterministic = "not deterministic";
 
-/// What the job does not allow; null: nothing.
+/// Why the job does not allow an engine with this note; null: it does.
 const char* fault_of(const NetConfig& config, cudnnBackendNumericalNote_t note) {
     switch (note) {
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
@@ -155,7 +155,7 @@ Status engine_of(const NetConfig& config, const Descriptor& proposed, Engine* ma
     return {};
 }
 
-/// Who was skipped, by reason.
+/// Skipped engines, by reason.
 struct Skipped {
     std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
     void add(std::string who, std::string_view why) {
@@ -181,7 +181,7 @@ Status plan_of(const Descriptor& proposed, cudnnHandle_t cudnn, Descriptor* plan
     return {};
 }
 
-/// For the current GPU.
+/// Chooses for the current GPU.
 Status choose_here(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* chosen, uint64_t* workspace, Engine* with) {
     Descriptor operations;
     Skipped skipped;
@@ -229,7 +229,7 @@ Status ConvPlan::choose(Build& b, ConvPass pass) {
     plans_.resize(b.device.gpus().size());
     const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
     gpu_of_lane_.resize(lanes);
-    for (uint32_t lane = lanes; lane-- > 0;) {   // the first one's GPU remains the current one
+    for (uint32_t lane = lanes; lane-- > 0;) {   // down to 0, so that its GPU is current afterwards
         const CudaDevice::Lane& with = b.device.lanes()[lane];
         gpu_of_lane_[lane] = with.gpu;
         GC_TRY(b.device.use(b.device.gpu_of(lane)));

@@ -1,4 +1,4 @@
-// Convolutions as cuDNN plans them, through its graph interface with one operation in each graph: the older interface is deprecated.
+// Convolution plans of cuDNN, through its graph API with one operation a graph: the older API is deprecated.
 #pragma once
 #include <mutex>
 #include <vector>
@@ -7,25 +7,25 @@
 
 namespace gradcast::cuda {
 
-using Descriptor = std::unique_ptr<void, Closer<&cudnnBackendDestroyDescriptor>>;   // of cuDNN
+using Descriptor = std::unique_ptr<void, Closer<&cudnnBackendDestroyDescriptor>>;   // a cuDNN backend descriptor
 
 enum class ConvPass : uint8_t { forward, weights, data };
 
-/// One pass of one layer and size of block, planned once for each GPU: its lanes share the plan.
+/// One pass of one layer and block size, planned once a GPU; the GPU's lanes share the plan.
 class ConvPlan {
 public:
-    /// The first engine that cuDNN's heuristics propose and the job's precision and `deterministic` allow.  They look at the GPU and the
-    /// shape alone, so every process with the same libraries finds the same one.  Error: why each engine was skipped.
+    /// Takes the first engine of cuDNN's heuristics that the job's precision and `deterministic` allow.  The heuristics depend on GPU and
+    /// shape alone, so every process with the same libraries takes the same engine.  Error: why each engine was skipped.
     Status choose(Build& b, ConvPass pass);
     uint64_t workspace() const { return workspace_; }   // bytes
-    /// Enqueues it; x, w and y are dx, dw and dy in backward passes.  For gradients of weights all are float, else as activations are.
+    /// Enqueues the pass; x, w and y are dx, dw and dy in backward passes.  Gradients of weights: all float; else the activations' type.
     Status run(const Frame& f, void* x, void* w, void* y, void* workspace) const;
 
 private:
     std::vector<Descriptor> plans_;   // by GPU
     std::vector<uint32_t> gpu_of_lane_;
-    uint64_t workspace_ = 0;         // the most that a GPU's plan wants
-    mutable std::mutex executing_;   // no two threads may execute one plan at a time
+    uint64_t workspace_ = 0;         // the largest need of a GPU's plan
+    mutable std::mutex executing_;   // cuDNN: one thread at a time may execute a plan
 };
 
 }   // namespace gradcast::cuda

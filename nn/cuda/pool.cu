@@ -1,13 +1,13 @@
 // Max pooling:  y[n,p,q,c] = max over r,s of x[n, p stride + r - pad, q stride + s - pad, c].  Average pooling: the mean over the same
-// window, of what is inside; the global one is a window over the whole plane.
+// window without the padding; global pooling is one window over the plane.
 //
-// Backwards each pixel looks up the windows that it is in, in order, so nothing is added by two threads.
+// The backward pass is a gather: each pixel sums over its windows in order, so no two threads add to one element.
 #include "nn/cuda/element.h"
 
 namespace gradcast::cuda {
 namespace {
 
-/// Where a thread is in an array [N, height, width, C / w], of which it does `w` channels.
+/// A thread's place in an array [N, height, width, C / w]; it computes `w` channels.
 struct Spot {
     uint32_t n, h, w, c;
 };
@@ -25,7 +25,7 @@ __device__ __forceinline__ bool spot(uint32_t N, uint32_t height, uint32_t colum
     return true;
 }
 
-/// The windows along one side that hold place `at`: [begin, end).
+/// [begin, end): the windows along one side that contain pixel `at`.
 struct Range {
     uint32_t begin, end;
 };
@@ -34,10 +34,10 @@ __device__ __forceinline__ Range windows_of(uint32_t at, uint32_t count, const W
     const uint32_t begin = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1, last = padded / s.stride;
     return {begin, last < count ? last + 1 : count};
 }
-/// The places along one side that window `at` holds: [begin, end), inside.
+/// [begin, end): the pixels along one side in window `at`, without padding.
 __device__ __forceinline__ Range places_of(uint32_t at, uint32_t side, const WindowShape& s) {
     const uint32_t from = at * s.stride, begin = from < s.pad ? 0 : from - s.pad;
-    const uint32_t until = from + s.kernel - s.pad;   // its last place is inside, so this is above 0
+    const uint32_t until = from + s.kernel - s.pad;   // above 0: every window ends inside
     return {begin, until < side ? until : side};
 }
 __device__ __forceinline__ uint32_t inside(const Range& rows, const Range& columns) {

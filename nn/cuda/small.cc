@@ -7,7 +7,7 @@
 
 namespace gradcast::cuda {
 
-// y = max(x, 0), NaN stays NaN;  dx = dy where y > 0.  The layer before may have computed both.
+// y = max(x, 0), NaN stays NaN;  dx = dy where y > 0.  Nothing to do if it is fused with the layer before.
 Status relu(Build& b) {
     const Activation x = b.activation;
     if (x.rectified) {
@@ -23,10 +23,10 @@ Status relu(Build& b) {
     return {};
 }
 
-// y = x + other.  The gradient passes through to x where it is, and is copied to `other`.
+// y = x + other.  dx is dy, in place; other's gradient is a copy.
 Status add(Build& b) {
     Activation x = b.activation, other = b.other;
-    if (!x.learns) std::swap(x, other);   // then only `other` can be one that does not learn
+    if (!x.learns) std::swap(x, other);   // now x learns, if any of the two does
     const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
     const Activation y{.value = b.kept(count * b.value_bytes()), .gradient = x.gradient, .learns = x.learns};
     b.operations->forward.emplace_back(
@@ -38,13 +38,13 @@ Status add(Build& b) {
     return {};
 }
 
-// As nn/cpu/dropout.cc, and the same elements are dropped.  The seed of a layer and step comes from the host (Net).
+// Drops the same elements as nn/cpu/dropout.cc.  The host writes the seed of a layer and step (Net).
 Status dropout(Build& b) {
     const Layer& l = *b.layer;
     const auto drop = std::min(static_cast<uint32_t>(std::lround(l.spec.rate * 65536)), 65535u);
     const uint32_t samples = b.samples, pixels = l.in.H * l.in.W, C = l.in.C;
     const uint64_t count = b.rows(l.in) * C;
-    // The seeds lie in the order of these layers.
+    // Seeds are in the order of the dropout layers.
     const auto seed =
         std::count_if(b.layers.begin(), b.layers.begin() + b.number, [](const Layer& each) { return each.kind == Kind::dropout; });
     const Activation x = b.activation, y = b.activation = b.flows(x.learns);
@@ -64,7 +64,7 @@ static WindowShape window(const Build& b) {
     return {b.samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.spec.kernel, l.spec.stride, l.spec.pad};
 }
 
-// With the bias of the convolution before it and the ReLU behind it, where the bits are the same in that order.
+// Fuses the bias of the convolution before it and the ReLU behind it where that gives the same bits.
 Status max_pool(Build& b) {
     const Layer& l = *b.layer;
     if (l.spec.kernel > pool_kernel_max)
@@ -75,7 +75,7 @@ Status max_pool(Build& b) {
     Activation y = b.flows(x.learns);
     y.rectified = b.before(Kind::relu);
     const bool rectify = y.rectified;
-    const Tensor winners = b.kept(b.rows(l.out) * l.out.C);   // a byte each
+    const Tensor winners = b.kept(b.rows(l.out) * l.out.C);   // 1 byte each
     const Tensor bias = x.unbiased ? b.bias(Place::parameters, x.unbiased) : Tensor{};
     b.operations->forward.emplace_back([=, biased = x.unbiased != nullptr](const Frame& f) {
         return max_pool(f.stream, f.values(y.value), f.at<uint8_t>(winners), f.values(x.value), biased ? f.at(bias) : nullptr, shape,

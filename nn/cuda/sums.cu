@@ -1,8 +1,8 @@
-// Sums by channel: of a bias's gradient, and batch norm (Ioffe, Szegedy 2015) with the statistics of the block:
+// Sums by channel: a bias's gradient, and batch norm (Ioffe, Szegedy 2015) with the statistics of the block:
 //     y = weight (x - mean) / sqrt(variance + 1e-5) + bias,   mean and variance over samples and pixels of the block.
 //
-// Rows are cut in chunks; a block of threads sums one chunk of 32 channels in double, then another kernel sums the chunks.  Few rows are
-// one chunk.
+// Rows are cut into chunks: a thread block sums one chunk of 32 channels in double, then a second kernel sums the chunks.  Few rows are one
+// chunk and one kernel.
 #include <algorithm>
 
 #include "nn/cuda/element.h"
@@ -10,7 +10,7 @@
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint32_t wide = 32, high = 8;   // a block: channels, rows side by side
+constexpr uint32_t wide = 32, high = 8;   // threads of a block: channels, rows
 constexpr uint32_t chunks_max = 256, chunk_rows_min = 64;
 
 uint64_t chunk_rows(uint64_t rows) { return std::max<uint64_t>(chunk_rows_min, (rows + chunks_max - 1) / chunks_max); }
@@ -34,7 +34,7 @@ __global__ void columns_kernel(F f, double* partial, uint64_t rows, uint32_t C, 
     partial[(uint64_t{threadIdx.y} * gridDim.y + blockIdx.y) * C + c] = total;
 }
 
-/// f(channel, sums) gets the sums over all chunks.  Grid: channels / 32.
+/// Calls f(channel, sums) with the sums over all chunks.  Grid: channels / 32.
 template <typename F>
 __global__ void totals_kernel(F f, const double* partial, uint32_t count, uint32_t C) {
     __shared__ double part[F::sums][high][wide];
@@ -53,7 +53,7 @@ __global__ void totals_kernel(F f, const double* partial, uint32_t count, uint32
     f(c, totals);
 }
 
-/// Both at once, of few rows.  Grid: channels / 32.
+/// The two kernels in one, for few rows.  Grid: channels / 32.
 constexpr uint32_t once_high = 32, once_rows_max = 1024;
 template <typename Element, typename Total>
 __global__ void __launch_bounds__(wide* once_high) once_kernel(Element element, Total total, uint32_t rows, uint32_t C) {
@@ -102,7 +102,7 @@ struct BiasTotal {
 
 __device__ __forceinline__ float inverse_of(double variance) { return static_cast<float>(1 / sqrt(variance + 1e-5)); }
 
-/// In double, so that a variance far below the mean's square keeps its bits without a pass of its own.
+/// In double: a variance far below the squared mean stays accurate in one pass.
 template <typename T>
 struct MomentElement {
     static constexpr int sums = 2;
