@@ -1,4 +1,4 @@
-// Which kernels cuDNN and cuBLAS are asked for, and what is said where there is none.
+// The kernels that cuDNN and cuBLAS are asked for, and the errors if there is none.
 #include <algorithm>
 #include <bit>
 
@@ -29,7 +29,7 @@ TEST(CudaChoice, CublasKeepsToThePrecision) {
     }
 }
 
-// Where bf16 is multiplied, gradients of weights have more digits than bf16 has.
+// With bf16 factors, gradients of weights still have float's precision.
 TEST(CudaChoice, GradientsOfWeightsAreFloat) {
     GC_NEED_GPU();
     const NetSpec spec{.C = 3, .H = 8, .W = 8, .classes = 4, .layers = {conv(8, 3), relu(), conv(8, 1), relu(), fc(4), loss()}};
@@ -45,7 +45,7 @@ TEST(CudaChoice, GradientsOfWeightsAreFloat) {
 #ifdef GC_CUDA_HOST
 NetSpec one_conv() { return {.C = 3, .H = 8, .W = 8, .classes = 4, .layers = {named(conv(8, 3), "only"), relu(), fc(4), loss()}}; }
 
-struct Engines {   // what cuDNN offers, for one scope
+struct Engines {   // sets the engines of the stand-in for one scope
     explicit Engines(bool fallback, int64_t knob = 0) { cuda_host_engines(fallback, knob); }
     Engines(const Engines&) = delete;
     ~Engines() { cuda_host_engines(true, 0); }
@@ -66,7 +66,7 @@ TEST(CudaChoice, SaysWhyEachEngineWasSkipped) {
     EXPECT_TRUE(cuda::net_plan(one_conv(), with(Precision::tf32), device, &net).ok());
 }
 
-// Nodes compare kernel sets: the same net with other engines or knobs is another one.
+// Nodes compare kernel sets: other engines or knobs give another name.
 TEST(CudaChoice, EnginesAndKnobsAreTold) {
     auto engines = [](const NetSpec& spec, Precision precision, uint32_t samples, int64_t knob) {
         const Engines all(true, knob);
@@ -91,7 +91,7 @@ TEST(CudaChoice, LanesOfAGpuShareItsPlans) {
     EXPECT_EQ(plans(4, {0, 1}), 2 * one);
 }
 
-// The second GPU's plan wants more workspace here, and fills it with NaN.
+// The second GPU's plan needs more workspace, and fills it with NaN.
 TEST(CudaChoice, WorkspaceIsTheMostOfAllGpus) {
     const NetSpec spec = one_conv();
     CudaRig one(spec, with(Precision::f32)), two(spec, with(Precision::f32, 3, 2), {}, {0, 1});

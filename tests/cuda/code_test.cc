@@ -17,7 +17,7 @@ using DeviceCodec = OnDevice;
 
 uint32_t bits32(uint64_t i, uint32_t what = 0) { return random4(Purpose::test, 21, i / 4, what)[i % 4]; }
 
-// Around everything that matters: ties, both limits, denormals, both zeros, huge ones, any bit pattern.
+// Ties, both limits, denormals, both zeros, huge values, random bit patterns.
 std::vector<float> inputs(const Scale& scale, bool finite) {
     std::vector<float> x;
     const double unit = scale.divisor / scale.factor;
@@ -61,7 +61,7 @@ void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<floa
         task.groups = 1;
         task.now = {to.get(), found.get(), 5, 3, word, accumulate};
         task.group[0] = {0, 0, x.size(), first, scale.divisor, scale.factor, scale.limit, 0};
-        // As it is, or with what changes from block to block on the device.
+        // Parameters in the call, or read on the device.
         const DeviceVector<QuantiseNow> now(std::vector<QuantiseNow>{task.now});
         const DeviceVector<double> factors(std::vector<double>{scale.factor});
         if (accumulate) {
@@ -102,8 +102,7 @@ TEST_F(Words, RoundAtRandomAsOnTheCpu) {
     for (int32_t limit : {1, 511, 4095, 32760})
         for (double factor : {1.0, 0x1p-100, 0x1p20})
             for (bool finite : {true, false})
-                for (uint64_t first :
-                     {uint64_t{0}, uint64_t{1}, uint64_t{63}, uint64_t{(1ull << 34) - 9000}}) {   // a run need not begin a draw
+                for (uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{63}, uint64_t{(1ull << 34) - 9000}}) {   // also within a draw
                     const Scale scale{1.0, factor, limit};
                     const std::vector<float> x = inputs(scale, finite);
                     quantise_like_the_cpu<int16_t>(Word::i16, scale, x, first, [&](int16_t* to, bool accumulate) {
@@ -188,11 +187,11 @@ void combine_like_the_cpu(uint32_t prime) {
             task.count = count;
             auto run = [&] {
                 const DeviceVector<CombineTask> there(std::vector<CombineTask>{task});
-                return combine(there.get(), 4000, nullptr);   // which is freed after all work
+                return combine(there.get(), 4000, nullptr);   // memory is freed after all work
             };
             EXPECT_TRUE(ok(run()));
             EXPECT_EQ(to.read(), want) << prime << " " << ins;
-            // In two launches, the second of which adds to the first.
+            // Two launches, the second one accumulates.
             if (ins == 1) continue;
             task.sources = 1;
             EXPECT_TRUE(ok(run()));
@@ -212,7 +211,7 @@ TEST_F(Words, CombineInBothFieldsAsOnTheCpu) {
 
 // ---- the codec -------------------------------------------------------------------------------------------------------------------
 
-// Bucket 0: statistics of two batch norms; 1: more groups than one launch takes; 2: one large group.
+// Bucket 0: statistics of two batch norms; 1: more groups than fit in one launch; 2: one large group.
 Layout layout_of_many() {
     Layout layout;
     auto group = [&](uint64_t count, bool statistics) {
@@ -235,7 +234,7 @@ std::vector<float> gradient_of(const Layout& layout, BlockId id, float size) {
     return x;
 }
 
-/// One target of one bucket.
+/// The words and record of one target of one bucket.
 struct Target {
     std::vector<std::byte> memory;
     std::vector<float> maxima;
@@ -268,7 +267,7 @@ struct Case {
 constexpr Case cases[] = {
     {Quantiser::auto32, Word::i32}, {Quantiser::auto16, Word::i16}, {Quantiser::fixed, Word::i64}, {Quantiser::fixed, Word::i32}};
 
-// Several steps, whose maxima set the next scales; blocks on three lanes in some order; two targets; NaN and Inf in one step.
+// Several steps: maxima set the next scales; blocks on three lanes in varying order; two targets; NaN and Inf in one step.
 void train(uint32_t gpus, bool diverging) {
     constexpr uint32_t lanes = 3, blocks = 8, targets = 2;
     const Layout layout = layout_of_many();
@@ -288,8 +287,8 @@ void train(uint32_t gpus, bool diverging) {
                 for (uint32_t t = 0; t < targets; ++t)
                     for (auto* list : {&want, &got}) list->push_back(std::make_unique<Target>(*cpu, layout, bucket, each.word, true));
             for (uint32_t b = 0; b < blocks; ++b) {
-                if (step == 2 && b % 2 == 1) continue;                                             // one target without blocks
-                std::vector<float> x = gradient_of(layout, {step, b}, step == 1 ? 30.0f : 0.7f);   // much is clipped then
+                if (step == 2 && b % 2 == 1) continue;                                             // one target has no blocks
+                std::vector<float> x = gradient_of(layout, {step, b}, step == 1 ? 30.0f : 0.7f);   // step 1 clips many elements
                 if (diverging && step == 3 && b >= 4) {
                     x[3] = NAN;
                     x[9100] = -INFINITY;
@@ -349,7 +348,7 @@ TEST_F(DeviceCodec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
     }
 }
 
-// A step that nobody finishes leaves nothing behind, and add() neither waits nor takes memory.
+// An unfinished step leaves nothing behind; add() does not wait or allocate.
 TEST_F(DeviceCodec, AnAbandonedStepIsForgotten) {
     const Layout layout = layout_of_many();
     const auto device = open(1);
@@ -363,7 +362,7 @@ TEST_F(DeviceCodec, AnAbandonedStepIsForgotten) {
     const DeviceVector<float> x_there(x), huge_there(huge);
     Target want(*cpu, layout, 2, Word::i32, false), got(*cpu, layout, 2, Word::i32, false);
     EXPECT_TRUE(ok(gpu->add(0, {0, 0}, 2, {nullptr, huge_there.get(), range.count * 4, 0}, got.plan)));
-    got.record.blocks = 0;   // as the exchange does when the next step begins in the slot
+    got.record.blocks = 0;   // as the exchange does for the next step of the slot
 #ifdef GC_CUDA_HOST
     const CudaHostCounts before = cuda_host_counts();
 #endif
@@ -378,7 +377,7 @@ TEST_F(DeviceCodec, AnAbandonedStepIsForgotten) {
     expect_alike(got, want, "step 1");
 }
 
-// Words that stay on the device are encoded there: the code's residues are what comes to the host.
+// Words on the device are encoded there; only residues are copied to the host.
 TEST_F(DeviceCodec, EncodesWhereTheWordsAre) {
     const Layout layout = layout_of_many();
     for (const Case& each : {cases[0], cases[1]}) {

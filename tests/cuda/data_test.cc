@@ -1,4 +1,4 @@
-// Samples that come from the device's copy of a data set are those that the CPU reads and changes.
+// Samples from the device's copy of a data set equal those that the CPU reads and augments.
 #include <cstring>
 
 #include "datasets/cuda/resident.h"

@@ -1,4 +1,4 @@
-// A job's GPUs, whatever thread they are used from.
+// A job's GPUs, used from any thread.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -11,8 +11,8 @@ namespace gradcast {
 namespace {
 
 #ifdef GC_CUDA_HOST
-// Each thread's current GPU is 0 at first.  That one is not ours here, so nothing may be done with it: not on the trainer, where the memory
-// for sums is shared, not on the lanes' threads, nor where all of it ends.
+// A thread's current GPU is 0 at first, which is not one of the job's here: neither the trainer nor the lanes nor the destructor may use
+// it.
 TEST(CudaDevice, LeavesOtherGpusAlone) {
     const uint64_t before = cuda_host_calls(0);
     const NetSpec spec = everything();
@@ -29,7 +29,7 @@ TEST(CudaDevice, LeavesOtherGpusAlone) {
         (void)rig->net->digest();
     });
     on_a_thread([&] { rig.reset(); });
-    auto device = std::make_unique<cuda::CudaDevice>();   // one that no net goes before
+    auto device = std::make_unique<cuda::CudaDevice>();   // without a net
     const Layout layout{.elements = 10, .groups = {{0, 10, "fc", false}}, .buckets = {{0, 10, 0, 1}}};
     std::unique_ptr<Codec> codec;
     on_a_thread([&] {
@@ -42,7 +42,7 @@ TEST(CudaDevice, LeavesOtherGpusAlone) {
     on_a_thread([&] { codec.reset(); });
     on_a_thread([&] { device.reset(); });
     EXPECT_EQ(cuda_host_calls(0), before);
-    EXPECT_EQ(cudaHostUnregister(sums.data()), cudaErrorHostMemoryNotRegistered);   // it has been given back
+    EXPECT_EQ(cudaHostUnregister(sums.data()), cudaErrorHostMemoryNotRegistered);   // already unregistered
     (void)cudaGetLastError();
 }
 #endif

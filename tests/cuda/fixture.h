@@ -1,5 +1,5 @@
-// What tests of device code share.  The same sources are build/tests/cuda, against the CPU stand-in of tests/cuda/host, and
-// build/tests/cuda-device.
+// For tests of device code.  The same sources make build/tests/cuda, with the CPU stand-in of tests/cuda/host, and
+// build/tests/cuda-device, with CUDA.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -11,13 +11,13 @@
 
 namespace gradcast::cuda {
 
-/// Skips where there is no GPU.
+/// Skips if there is no GPU.
 struct OnDevice : testing::Test {
     void SetUp() override {
         int count = 0;
         if (cudaError_t error = cudaGetDeviceCount(&count)) GTEST_SKIP() << "no device: " << cudaGetErrorString(error);
     }
-    /// `gpus` of them, or the first one several times where there are not so many.
+    /// Opens `gpus` GPUs; where there are fewer, the first one several times.
     static std::unique_ptr<CudaDevice> open(uint32_t lanes, uint32_t gpus = 1) {
         int count = 0;
         EXPECT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
@@ -39,13 +39,13 @@ public:
     }
     explicit DeviceVector(const std::vector<T>& values) : DeviceVector(values.size()) {
         EXPECT_EQ(cudaMemcpy(at_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-        EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);   // the copy may be under way yet
+        EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);   // the copy may still be in flight
     }
     DeviceVector(const DeviceVector&) = delete;
     DeviceVector& operator=(const DeviceVector&) = delete;
     ~DeviceVector() { EXPECT_EQ(cudaFree(at_), cudaSuccess); }   // waits for all work
     T* get() const { return static_cast<T*>(at_); }
-    /// After all work.
+    /// Waits for all work.
     std::vector<T> read() const {
         std::vector<T> values(count_);
         EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -58,7 +58,7 @@ private:
     size_t count_;
 };
 
-/// For EXPECT_TRUE(ok(...)): says what was wrong.
+/// For EXPECT_TRUE(ok(...)): shows the error.
 inline testing::AssertionResult ok(const Status& status) {
     return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << status.what;
 }

@@ -1,4 +1,4 @@
-// The stand-in itself: what it is stricter about than a GPU must show.
+// The stand-in itself: its checks beyond a GPU's.
 #ifdef GC_CUDA_HOST
 #include "runtime/core/cuda.h"
 #include "tests/cuda/fixture.h"
@@ -7,7 +7,7 @@ namespace gradcast::cuda {
 namespace {
 
 __global__ void add_one(int* x) { x[blockIdx.x * blockDim.x + threadIdx.x] += 1; }
-__global__ void rotate(int* x, bool waits) {   // each thread's element goes to its neighbour
+__global__ void rotate(int* x, bool waits) {   // moves each element to the next thread's place
     __shared__ int all[64];
     all[threadIdx.x] = x[threadIdx.x];
     if (waits) __syncthreads();
@@ -21,7 +21,7 @@ __global__ void touch(int* x) { x[0] = 1; }
 struct StandIn : testing::Test {
     Stream a, b;
     Event event;
-    int *device = nullptr, *host = nullptr;   // 64 each
+    int *device = nullptr, *host = nullptr;   // [64] each
     void SetUp() override {
         EXPECT_TRUE(ok(make(&a)));
         EXPECT_TRUE(ok(make(&b)));
@@ -43,7 +43,7 @@ struct StandIn : testing::Test {
 TEST_F(StandIn, RunsWhenSomebodyWaits) {
     EXPECT_TRUE(ok(up()));
     EXPECT_TRUE(ok(GC_LAUNCH(add_one, 2, 32, a.get(), device)));
-    host[5] = 100;   // too early
+    host[5] = 100;   // the stream has not run yet
     EXPECT_TRUE(ok(down(a.get())));
     EXPECT_EQ(host[6], 6);
     ASSERT_EQ(cudaStreamSynchronize(a.get()), cudaSuccess);
@@ -110,12 +110,12 @@ TEST_F(StandIn, RefusesInACaptureWhatCudaRefuses) {
     ASSERT_EQ(cudaStreamBeginCapture(a.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
     EXPECT_EQ(cudaStreamEndCapture(a.get(), &graph), cudaErrorStreamCaptureInvalidated);
-    (void)cudaGetLastError();   // or the next launch is blamed for it
+    (void)cudaGetLastError();   // clears the error
     ASSERT_EQ(cudaStreamBeginCapture(a.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
     EXPECT_TRUE(ok(up()));
     ASSERT_EQ(cudaEventRecord(event.get(), a.get()), cudaSuccess);
     ASSERT_EQ(cudaStreamWaitEvent(b.get(), event.get(), 0), cudaSuccess);
-    EXPECT_TRUE(ok(GC_LAUNCH(add_one, 2, 32, b.get(), device)));   // and nobody waits for b
+    EXPECT_TRUE(ok(GC_LAUNCH(add_one, 2, 32, b.get(), device)));   // nobody waits for b
     EXPECT_EQ(cudaStreamEndCapture(a.get(), &graph), cudaErrorStreamCaptureUnjoined);
     (void)cudaGetLastError();
 }
@@ -123,7 +123,7 @@ TEST_F(StandIn, RefusesInACaptureWhatCudaRefuses) {
 TEST_F(StandIn, RefusesCopiesThatCudaWouldNotOverlap) {
     int pageable[64];
     EXPECT_EQ(cudaMemcpyAsync(pageable, device, sizeof pageable, cudaMemcpyDeviceToHost, a.get()), cudaErrorInvalidValue);
-    EXPECT_EQ(cudaMemcpyAsync(host, device, sizeof pageable, cudaMemcpyHostToDevice, a.get()), cudaErrorInvalidValue);   // the wrong way
+    EXPECT_EQ(cudaMemcpyAsync(host, device, sizeof pageable, cudaMemcpyHostToDevice, a.get()), cudaErrorInvalidValue);   // wrong direction
     (void)cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-// What make says of a CUDA and a cuDNN that it finds.
+// make's checks of CUDA's and cuDNN's versions.
 #ifdef GC_CUDA_HOST
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -18,7 +18,7 @@ TEST_P(CudaLayers, MatchFiniteDifferences) {
     expect_slopes(rig, GetParam());
 }
 
-/// Loss and gradient of a block by both, layer by layer, and an evaluation of fewer samples.
+/// Compares loss and gradient of a block with the CPU's, layer by layer, and an evaluation of fewer samples.
 void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, double most) {
     NetConfig config = sizes({samples});
     Rig cpu(spec, config);
@@ -59,16 +59,15 @@ TEST_P(CudaLayers, AreAsOnTheCpu) {
 
 TEST_P(CudaLayers, AreNearInTf32) {
     GC_NEED_GPU();
-    // Factors alone are off, by up to 2^-11 of themselves.
+    // TF32 rounds the factors alone, by up to 2^-11.
     expect_as_cpu(smooth(GetParam().spec), GetParam().samples, Precision::tf32, 1e-2);
 }
 
 TEST_P(CudaLayers, AreNearInBf16) {
     GC_NEED_GPU();
-    // Each value between two layers is off by up to 2^-9 of itself, most by half of that; through
-    // up to seven layers that makes 4%.
+    // bf16 rounds each value between two layers by up to 2^-9: about 4% through seven layers.
     expect_as_cpu(smooth(GetParam().spec), GetParam().samples, Precision::bf16, 5e-2);
-    // ReLU and max pooling that decide otherwise for values next to their kinks add far more, yet a wrong term is off by about 1.
+    // ReLU and max pooling that switch near their kinks add more; a wrong term has an error of about 1.
     expect_as_cpu(GetParam().spec, GetParam().samples, Precision::bf16, 0.35);
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaLayers, testing::ValuesIn(differences()), [](const auto& p) { return p.param.name; });

@@ -1,5 +1,4 @@
-// The net on GPUs as a whole: presets as on the CPU, bits that depend on the block alone whatever the lane or the GPU, memory, cancelling,
-// sums applied to the bit as on the CPU.
+// The whole net on GPUs: presets as on the CPU, bits that do not depend on lane or GPU, memory, cancelling, updates with the CPU's bits.
 #include <algorithm>
 #include <limits>
 #include <thread>
@@ -11,7 +10,7 @@ namespace gradcast {
 namespace {
 
 #ifdef GC_CUDA_HOST
-constexpr bool on_host = true;   // the stand-in, a thousand times slower
+constexpr bool on_host = true;   // the stand-in, far slower than a GPU
 #else
 constexpr bool on_host = false;
 #endif
@@ -19,12 +18,12 @@ constexpr bool on_host = false;
 struct PresetCase {
     const char* name;
     uint32_t C, side;
-    uint32_t samples;   // on a GPU; the stand-in gets 2
+    uint32_t samples;   // on a GPU; 2 on the stand-in
 };
 void PrintTo(const PresetCase& p, std::ostream* out) { *out << p.name; }
 class CudaPresets : public testing::TestWithParam<PresetCase> {};
 
-/// Distance of the whole gradient from the CPU's, in float.
+/// Relative distance of the whole gradient from the CPU's in float.
 double gradient_off(const PresetCase& p, const NetSpec& spec, Precision precision) {
     const uint32_t samples = on_host ? 2 : p.samples;
     NetConfig config = sizes({samples});
@@ -39,7 +38,7 @@ double gradient_off(const PresetCase& p, const NetSpec& spec, Precision precisio
 
 TEST_P(CudaPresets, AreAsOnTheCpu) {
     GC_NEED_GPU();
-    // Where a ReLU or a pooling decides otherwise by the last bit, a share of the gradient goes another way: large nets have some of those.
+    // In large nets some ReLUs and poolings switch by the last bit, which moves a part of the gradient.
     const NetSpec spec = preset(GetParam().name, GetParam().C, GetParam().side);
     EXPECT_LT(gradient_off(GetParam(), smooth(spec), Precision::f32), 1e-4);
     EXPECT_LT(gradient_off(GetParam(), spec, Precision::f32), 2e-2);
@@ -47,10 +46,10 @@ TEST_P(CudaPresets, AreAsOnTheCpu) {
 TEST_P(CudaPresets, AreNearInBf16) {
     GC_NEED_GPU();
     const NetSpec spec = preset(GetParam().name, GetParam().C, GetParam().side);
-    EXPECT_LT(gradient_off(GetParam(), smooth(spec), Precision::bf16), 2.5e-2);   // as said in nn_layers_test.cc
+    EXPECT_LT(gradient_off(GetParam(), smooth(spec), Precision::bf16), 2.5e-2);   // see nn_layers_test.cc
     EXPECT_LT(gradient_off(GetParam(), spec, Precision::bf16), 0.35);
 }
-/// The stand-in would take minutes for the large ones.
+/// The stand-in is too slow for large presets.
 std::vector<PresetCase> presets_here() {
     std::vector<PresetCase> all = {{"lenet5", 1, 28, 64}, {"mlp", 1, 28, 64}, {"lenet3", 1, 28, 64}};
     if (on_host) return all;
@@ -81,7 +80,7 @@ TEST(CudaNet, BlockBitsDependOnTheBlockAlone) {
         Data a(spec, 5, 1), b(spec, 4, 2);
         const std::vector<float> bits_a = alone.block(a.samples).gradient, bits_b = alone.block(b.samples).gradient;
         EXPECT_TRUE(same_bits(bits_a, alone.block(a.samples).gradient));
-        // Lanes side by side, on all GPUs in turn.
+        // Several lanes at once, on all GPUs in turn.
         config = sizes({4, 5, 9}, 3);
         config.precision = precision;
         CudaRig many(spec, config, {}, gpus(2));
@@ -129,7 +128,7 @@ TEST(CudaNet, SeveralGpusTrainAsOne) {
     }
 }
 
-// Nothing in a block may come from memory that the block did not write: all of it is NaN before.
+// A block reads no memory that it has not written: all memory is NaN before.
 TEST(CudaNet, PoisonedMemoryDoesNotShow) {
     GC_NEED_GPU();
     for (const Precision precision : {Precision::f32, Precision::bf16})
@@ -141,7 +140,7 @@ TEST(CudaNet, PoisonedMemoryDoesNotShow) {
             const Gather clean = rig.block(data.samples);
             const double loss = rig.loss(batch.samples);
             auto poison = [&] {
-                (void)rig.net->parameters();   // on the host, too
+                (void)rig.net->parameters();   // the host's copy, too
                 const Buffer whole = rig.device.gpus()[0]->arena.whole();
                 ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
                 ASSERT_EQ(cudaMemset(whole.device, 0xff, whole.bytes), cudaSuccess);
@@ -177,7 +176,7 @@ TEST(CudaNet, CancelAndErrorsEndABlock) {
     EXPECT_STREQ(rig.net->evaluate(0, five.samples, &right, &sum, nullptr).what, "a batch of 5 samples, but the net was planned for 4");
 }
 
-/// Takes gradients where they are, by way of the lane's codec stream.
+/// Copies gradients from device memory, in the lane's codec stream.
 struct DeviceSink final : GradientSink {
     DeviceSink(CudaRig& r, float* to) : rig(r), host(to) {}
     bool on_device() const override { return true; }
@@ -202,7 +201,7 @@ TEST(CudaNet, SinksMayTakeGradientsOnTheGpu) {
     ASSERT_EQ(cudaMallocHost(&pinned, 2 * elements * sizeof(float)), cudaSuccess);
     auto* host = static_cast<float*>(pinned);
     Data a(spec, 4, 1), b(spec, 3, 2);
-    // One right behind the other: the second must not overwrite what the first one's sink has not read.
+    // Two blocks in a row: the second must not overwrite a gradient that the first one's sink has not read.
     DeviceSink first(rig, host), second(rig, host + elements);
     ASSERT_TRUE(rig.net->block(0, {0, 0}, a.samples, first).ok());
     ASSERT_TRUE(rig.net->block(0, {0, 1}, b.samples, second).ok());
@@ -216,7 +215,7 @@ TEST(CudaNet, SinksMayTakeGradientsOnTheGpu) {
     cudaFreeHost(pinned);
 }
 
-// The same words give the same parameters and state, bit for bit, as nn/kernels.isa.cc makes of them.
+// The same words give the same parameters and state as nn/kernels.isa.cc, bit for bit.
 TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
     GC_NEED_GPU();
     const NetSpec spec{.C = 3, .H = 5, .W = 4, .classes = 3, .layers = {conv(7, 2), norm(), relu(), fc(3), loss()}};
@@ -225,7 +224,7 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
                                           OptimiserConfig{.kind = "adam", .lr = 0.01, .weight_decay = 0.01}})
         for (const Word word : {Word::i16, Word::i32, Word::i64}) {
             Rig cpu(spec, sizes({2}), config);
-            std::vector<uint64_t> all(3 * cpu.net->layout().elements);   // page-locked, so that no copy of words waits
+            std::vector<uint64_t> all(3 * cpu.net->layout().elements);   // page-locked: copies of words do not wait
             CudaRig gpu(spec, sizes({2}), config);
             gpu.device.share({reinterpret_cast<std::byte*>(all.data()), nullptr, all.size() * 8, 0});
             std::span<uint64_t> free = all;
@@ -296,11 +295,11 @@ TEST(CudaNet, SaysWhatWouldFit) {
     uint32_t fits = 0;
     ASSERT_EQ(std::sscanf(error.substr(error.find("; blocks of")).c_str(), "; blocks of %u would fit", &fits), 1) << error;
     EXPECT_GT(fits, 1000u);
-    if (on_host) {   // nobody else is there
+    if (on_host) {   // no other user of the GPU
         EXPECT_EQ(plan(fits, &error), Code::ok) << error;
-        EXPECT_GE(left, free / 16);   // what libraries take when a kernel is first used
+        EXPECT_GE(left, free / 16);   // for the libraries' kernels
         EXPECT_EQ(plan(fits + fits / 50 + 2, &error), Code::node_memory);
-    } else {   // others may take memory of a GPU and give it back between two looks at it
+    } else {   // other processes may change the free memory
         EXPECT_EQ(plan(2 * fits, &error), Code::node_memory);
     }
 }
@@ -322,7 +321,7 @@ TEST(CudaNet, KernelsAreNamed) {
 }
 
 #ifdef GC_CUDA_HOST
-// The stand-in refuses tensors of more than 2^31 elements, as most of cuDNN does; a GPU might run out of memory before.
+// The stand-in refuses tensors above 2^31 elements, as most engines of cuDNN do; a GPU may run out of memory before.
 TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
     const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {fc(64), named(conv(64, 1), "wide"), fc(10), loss()}};
     cuda::CudaDevice device;
@@ -333,7 +332,7 @@ TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
     EXPECT_STREQ(status.what, "layer wide: cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED");
 }
 
-// A device's fault ends up in whatever waits next, which may be a call without a result.
+// A device's fault shows in the next call that waits, which may have no result.
 TEST(CudaNetDeathTest, SaysWhatTheDeviceSaid) {
     GTEST_FLAG_SET(death_test_style, "fast");
     CudaRig rig(preset("mlp"), sizes({2}), {.momentum = 0.9});
@@ -352,7 +351,7 @@ TEST(CudaNet, TakesNoMemoryAndWaitsForTheExchangeAlone) {
     rig.block(data.samples);
     const CudaHostCounts block = cuda_host_counts();
     EXPECT_EQ(block.allocations, before.allocations);
-    EXPECT_EQ(block.synchronisations - before.synchronisations, 1 + buckets);   // the loss, and each bucket on its way to the host
+    EXPECT_EQ(block.synchronisations - before.synchronisations, 1 + buckets);   // the loss, and each bucket's copy to the host
     struct Nothing final : GradientSink {
         bool on_device() const override { return true; }
         Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return {}; }

@@ -6,7 +6,7 @@
 
 namespace gradcast {
 
-/// Where there is no GPU, tests skip.
+/// True if there is no GPU; *why is the reason to skip.
 inline bool no_gpu(std::string* why) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
@@ -18,7 +18,7 @@ inline bool no_gpu(std::string* why) {
     if (std::string why; no_gpu(&why)) GTEST_SKIP() << why
 
 struct CudaRig : AnyRig {
-    cuda::CudaDevice device;   // after what is in AnyRig, which must go first: see the destructor
+    cuda::CudaDevice device;   // must outlive the net in AnyRig: see the destructor
     explicit CudaRig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& sgd = {}, std::vector<uint32_t> gpus = {0}) {
         Status status = open(spec, config, sgd, std::move(gpus));
         EXPECT_TRUE(status.ok()) << status.what;

@@ -1,4 +1,4 @@
-// Nets train on a GPU: the same from run to run, and as on the CPU.
+// Training on a GPU: the same digests in every run, and the CPU's results.
 #include "tests/cuda/nn_rig.h"
 
 namespace gradcast {
@@ -6,7 +6,7 @@ namespace {
 
 NetSpec small_mlp() { return {.C = 1, .H = 6, .W = 5, .classes = 4, .layers = {fc(17), relu(), fc(9), relu(), fc(4), loss()}}; }
 
-/// Digests of the parameters after each of some steps.
+/// Digests of the parameters after each step.
 template <typename R>
 std::vector<uint64_t> train(R& rig, const NetSpec& spec, uint32_t steps, uint32_t count) {
     std::vector<uint64_t> digests;

@@ -1,5 +1,5 @@
-// Convolutions as cuDNN itself plans them, for a GPU that is not there: since 9.8 cuDNN plans for one that is described to it.  What a GPU
-// would be asked for (its current device, handles) is replaced as the program is linked: Makefile, CUDA_WRAPPED.
+// cuDNN's own plans of convolutions, without a GPU: from 9.8 on cuDNN plans for a GPU that a JSON text describes.  Calls that need a GPU
+// (current device, handles) are replaced by the linker: Makefile, CUDA_WRAPPED.
 #ifndef GC_CUDA_HOST
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 struct Described {
     const char *name, *properties;
 };
-// As cuDNN writes them down where the GPU is.
+// As cuDNN describes these GPUs.
 constexpr Described gpus[] = {{"A100", R"({"deviceVer":800,"driverVer":13000,"cudaDeviceId":0,"deviceName":"NVIDIA A100-SXM4-80GB",
         "maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":108,"warpSize":32,
         "maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":166912,"reservedSharedMemoryPerBlock":1024,
@@ -25,12 +25,12 @@ constexpr Described gpus[] = {{"A100", R"({"deviceVer":800,"driverVer":13000,"cu
         "maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,
         "supportCoopLaunch":1,"smClockRateKHz":1980000,"memClockRateKHz":2619000,"l2CacheSize":52428800,"totalGlobalMem":85000000000})"}};
 
-// Their names are not in cudnn.h before 9.8.
+// cudnn.h before 9.8 lacks these names.
 constexpr auto type_gpu = static_cast<cudnnBackendDescriptorType_t>(38);
 constexpr auto gpu_properties = static_cast<cudnnBackendAttributeName_t>(2702),
                heuristics_gpu = static_cast<cudnnBackendAttributeName_t>(204), plan_gpu = static_cast<cudnnBackendAttributeName_t>(407);
 
-cudnnBackendDescriptor_t described = nullptr;   // in place of the GPU
+cudnnBackendDescriptor_t described = nullptr;   // the description that replaces the GPU
 uint32_t refused = 0;
 
 class CudaPlans : public testing::TestWithParam<Described> {
@@ -68,7 +68,7 @@ TEST_P(CudaPlans, AreThereForEachConvolution) {
                 EXPECT_TRUE(status.ok()) << name << ", " << samples << " samples: " << status.what;
                 net.reset();
             }
-    EXPECT_EQ(refused, 0u);   // what the heuristics propose there is
+    EXPECT_EQ(refused, 0u);   // every engine of the heuristics can be planned
 }
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaPlans, testing::ValuesIn(gpus), [](const auto& p) { return p.param.name; });
 

@@ -1,4 +1,4 @@
-// Whole steps, from samples to the state's digest: by graphs alone, and with the bits that the CPU gives from the same gradients.
+// Whole steps, from samples to the state's digest: graphs alone, and the bits of the CPU for the same gradients.
 #include <atomic>
 #include <thread>
 
@@ -20,7 +20,7 @@ NetConfig many_buckets(uint32_t lanes) {
 
 uint32_t target_of(uint32_t block, uint32_t targets) { return block * targets / block_count; }
 
-/// The words of all targets, and their sum, as an exchange has them.
+/// The words of all targets and their sum, as in an exchange.
 struct Words {
     Words(const Codec& codec, const Layout& layout, Word of, uint32_t targets) : word(of), maxima(targets), records(targets) {
         const uint64_t buckets = layout.buckets.size(), bytes = codec.words().elements * word_bytes(word);
@@ -43,7 +43,7 @@ struct Words {
     void add(const Plan& to, const Buffer& sum) const {
         for (uint64_t i = 0; i < to.words.bytes / sizeof(T); ++i) sum.as<T>()[i] = static_cast<T>(sum.as<T>()[i] + to.words.as<T>()[i]);
     }
-    /// Of a bucket.
+    /// The sum of a bucket.
     Sum sum(const Codec& codec, StepId step, uint32_t bucket) {
         const Bucket& range = codec.words().buckets[bucket];
         Sum all;
@@ -79,7 +79,7 @@ struct StepCase {
     bool resident;
 };
 
-/// A rank of one: steps as algos/ssgd.cc makes them.
+/// The steps of algos/ssgd.cc for one rank.
 class Steps final : GradientSink {
 public:
     Steps(const StepCase& c, const NetSpec& spec) : case_(c) {
@@ -104,7 +104,7 @@ public:
     ~Steps() override { codec.reset(), optimiser.reset(), net.reset(), resident_.reset(); }
     Steps(const Steps&) = delete;
 
-    /// Returns the digest of the state.
+    /// One step; returns the digest of the state.
     uint64_t step(StepId step, const Samples& samples) {
         const uint32_t buckets = static_cast<uint32_t>(net->layout().buckets.size());
         EXPECT_TRUE(!resident_ || ok(resident_->put(0, samples.images, batch)));
@@ -134,7 +134,7 @@ public:
         return digest;
     }
 
-    /// The block's samples among the step's, where the images are or where the device has them.
+    /// The block's part of the step's samples, as images or as places in the device's data set.
     Samples part(const Samples& all, uint32_t block) const {
         Samples samples = all;
         samples.count = block_samples;
@@ -152,7 +152,7 @@ public:
         return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << status.what;
     }
 
-    std::unique_ptr<Words> words;   // the device locks its pages
+    std::unique_ptr<Words> words;   // page-locked by the device
 private:
     cuda::CudaDevice device_;
 
@@ -198,7 +198,7 @@ private:
     const StepCase case_;
     std::unique_ptr<ResidentImages> resident_;
     std::vector<SamplePlace> places_;
-    std::vector<std::atomic<uint32_t>> left_;   // blocks, by plan
+    std::vector<std::atomic<uint32_t>> left_;   // by plan: blocks to come
     std::vector<BucketSum> sums_;
     Lanes lanes_;   // this thread
 };
@@ -215,7 +215,7 @@ struct Trace final : NetTrace {
     std::atomic<uint64_t> passes{0};
 };
 
-// Each step has another learning rate, other corrections of Adam's, scales and seeds, and blocks fall to lanes by chance.
+// Learning rate, Adam's corrections, scales and seeds change in each step; lanes take blocks in any order.
 TEST_P(CudaSteps, AreAsOnTheCpu) {
     GC_NEED_GPU();
     int count = 0;
@@ -224,7 +224,7 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     const NetSpec spec = everything();
     Steps graphs(GetParam(), spec), launches(GetParam(), spec);
     launches.graphs = false;
-    // The same gradients, quantised, added up and applied on the CPU.
+    // The same gradients, quantised, summed and applied on the CPU.
     Rig cpu(spec, many_buckets(1), GetParam().optimiser);
     CudaRig gradients(spec, many_buckets(1));
     const Layout& layout = cpu.net->layout();
@@ -233,7 +233,7 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     ASSERT_GT(layout.buckets.size(), 4u);
     const std::vector<float> ones(layout.elements, 1.0f);
     for (Codec* each : {codec.get(), graphs.codec.get(), launches.codec.get()}) each->probe(ones.data());
-    Trace trace;   // the last step is traced, and so launched piece by piece
+    Trace trace;   // the last step is traced: launched operation by operation
     for (StepId step = 0; step < 4; ++step) {
         if (step == 3) {
             graphs.net->trace(&trace);
@@ -282,8 +282,8 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
         }
         if (step == 3) break;
 #ifdef GC_CUDA_HOST
-        // Of graphs: each block, each end of a bucket on each GPU, each update there, two digests.  Waited for: each block's loss, each end
-        // of a bucket, both digests at once.
+        // Graphs: one a block, one an end of a bucket and GPU, one an update and GPU, two digests.  Waits: one a block's loss, one an end
+        // of a bucket, one for both digests.
         const uint64_t ends = words.plans.size(), updates = layout.buckets.size(), gpus = GetParam().gpus;
         EXPECT_EQ(graphs.counts.kernels, 0u);
         EXPECT_GT(launches.counts.kernels, block_count * updates - 1);

@@ -17,7 +17,7 @@ std::vector<uint8_t> changed(const Augment& how, uint64_t epoch, uint64_t sample
     augment(how, info_of(1, C, H, W, 10), epoch, sample, image.data());
     return image;
 }
-/// The plain way: pad, cut, mirror.
+/// Reference: pad, cut, mirror.
 std::vector<uint8_t> expected(uint64_t sample, int down, int right, bool mirrored) {
     std::vector<uint8_t> image = image_of(sample), out(image.size());
     for (int c = 0; c < int{C}; ++c)
@@ -66,7 +66,7 @@ TEST(Augment, KeyedBySeedEpochAndSampleAlone) {
 
 TEST(Augment, WidestCropAndNone) {
     for (uint64_t sample = 0; sample < 50; ++sample) {
-        changed({.crop = H - 1, .flip = false, .seed = 1}, 0, sample);   // for the sanitizers
+        changed({.crop = H - 1, .flip = false, .seed = 1}, 0, sample);   // the largest crop: out-of-bounds access shows in the sanitizers
         EXPECT_EQ(changed({}, 0, sample), image_of(sample));
     }
     EXPECT_FALSE(Augment{}.any());

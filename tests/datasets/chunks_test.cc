@@ -1,4 +1,4 @@
-// Shards in deflated chunks: the same samples and digests as contiguous ones, whatever is held in memory; what is broken is named.
+// Shards in deflated chunks: the samples and digests of contiguous ones for any cache size; errors name the broken chunk.
 #include <zlib.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace gradcast {
 namespace {
 
-/// Of even samples all pixels are equal, so that they deflate; of odd ones they are not.
+/// All pixels of an even sample are equal (deflates well), those of an odd one differ.
 uint8_t value_of(uint64_t sample, uint64_t pixel) { return sample % 2 ? pixel_of(sample, pixel) : static_cast<uint8_t>(sample / 2); }
 
 class Chunks : public ::testing::Test {
@@ -48,12 +48,12 @@ protected:
             for (uint64_t i = 0; i < bytes; ++i)
                 ASSERT_EQ(images[n * bytes + i], value_of(indices[n], i)) << "sample " << indices[n] << " pixel " << i;
     }
-    /// `images` of bad.h5 anew, by HDF5 itself, with chunks and filters as `layout` says.
+    /// Rewrites `images` of bad.h5 with HDF5, with the chunks and filters of `layout`.
     void images(std::vector<hsize_t> dims, const std::function<void(hid_t)>& layout, const char* name = "images", bool write = true) {
         Hdf5Lock lock;
         Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         ASSERT_TRUE(file);
-        // Its digests go along.
+        // With its digests.
         Hid old(H5Dopen2(file.get(), name, H5P_DEFAULT)), digests(H5Aopen(old.get(), "sha256", H5P_DEFAULT));
         Hid text(H5Aget_type(digests.get())), many(H5Aget_space(digests.get()));
         std::string kept(H5Tget_size(text.get()) * static_cast<size_t>(H5Sget_simple_extent_npoints(many.get())), '\0');
@@ -82,7 +82,7 @@ protected:
 
 TEST_F(Chunks, TheSameDataAndDigests) {
     for (auto info : {info_of(1, 1, 1, 1, 1), info_of(301, 3, 8, 9, 10), info_of(3000, 1, 28, 28, 256), info_of(70, 3, 300, 200, 1000)})
-        for (bool noise : {false, true})   // deflate gives up on noise: such chunks are stored as they are
+        for (bool noise : {false, true})   // noise does not deflate: such chunks are stored plain
             for (uint32_t compress : {1u, 9u}) {
                 SCOPED_TRACE(fmt::format("{} {} {}", info.count, noise, compress));
                 ASSERT_TRUE(write(folder.file("plain.h5"), info, 0, noise).ok());
@@ -97,7 +97,7 @@ TEST_F(Chunks, TheSameDataAndDigests) {
                 status = data_verify(*small);
                 EXPECT_TRUE(status.ok()) << status.what;
                 std::vector<uint64_t> indices = shuffled(info.count);
-                std::sort(indices.begin(), indices.begin() + static_cast<int64_t>(indices.size() / 2));   // one half with runs
+                std::sort(indices.begin(), indices.begin() + static_cast<int64_t>(indices.size() / 2));   // one half has runs
                 std::vector<uint8_t> a, b;
                 ASSERT_TRUE(read(*plain, indices, &a).ok());
                 ASSERT_TRUE(read(*small, indices, &b).ok());
@@ -112,7 +112,7 @@ TEST_F(Chunks, TheSameDataAndDigests) {
     EXPECT_EQ(read_file(folder.file("again.h5")), read_file(folder.file("small.h5")));
 }
 
-// Whatever is kept, the samples are right; also where several threads throw out each other's chunks.
+// Samples are right for any cache size, also when threads evict each other's chunks.
 TEST_F(Chunks, AnyBoundOnMemory) {
     DataInfo info = info_of(3000, 1, 28, 28, 10);   // 36 chunks of 65 KB
     ASSERT_TRUE(write(folder.file("a.h5"), info, 6).ok());
@@ -154,7 +154,7 @@ TEST_F(Chunks, SomeShardsOfADataSet) {
     for (uint64_t i = 0; i < indices.size(); ++i) expect_sample(i, &images[i * 70], 70, labels[i], 10);
 }
 
-// As h5repack writes it: other chunks, among them one that is larger than the data set, and none of the alignment.
+// As h5repack writes it: other chunk sizes (one larger than the data set), no alignment.
 TEST_F(Chunks, OthersMayWriteThem) {
     for (hsize_t samples : {1, 7, 300})
         for (bool deflate : {true, false}) {
@@ -221,24 +221,24 @@ TEST_F(Chunks, ABrokenOneIsNamed) {
         std::vector<uint8_t> images;
         ASSERT_TRUE(data_open(path, &data).ok());
         expect_error(read(*data, {414, 415, 416}, &images), {"bad.h5", "stored chunk 5", reason});
-        expect_error(read(*data, {497}, &images), {"bad.h5", "stored chunk 5", reason});   // and is not kept
+        expect_error(read(*data, {497}, &images), {"bad.h5", "stored chunk 5", reason});   // not cached
         EXPECT_TRUE(read(*data, {414, 498}, &images).ok());
     };
     flip(path, stored.offset);
-    expect_named("checksum");   // of the header
+    expect_named("checksum");   // in the header
     write_file(path, whole);
     flip(path, stored.offset + stored.bytes - 1);
     expect_named("checksum");
     write_file(path, whole);
     std::string zeros = whole;
-    std::fill_n(zeros.begin() + static_cast<int64_t>(stored.offset + 2), stored.bytes - 2, '\0');   // a stored block of nothing
+    std::fill_n(zeros.begin() + static_cast<int64_t>(stored.offset + 2), stored.bytes - 2, '\0');   // an empty stored block
     write_file(path, zeros);
     expect_named("deflate stream");
     zeros[stored.offset] = zeros[stored.offset + 1] = '\0';
     write_file(path, zeros);
     expect_named("zlib stream");
     write_file(path, whole);
-    for (uint32_t at = 2; at < stored.bytes; at += 97) {   // anywhere
+    for (uint32_t at = 2; at < stored.bytes; at += 97) {   // any byte
         flip(path, stored.offset + at);
         expect_named("");
         write_file(path, whole);
@@ -249,7 +249,7 @@ TEST_F(Chunks, ABrokenOneIsNamed) {
     expect_error(open(), {"bad.h5", "truncated"});
 }
 
-// The stream is whole and its checksum right, but it is not as long as a chunk.
+// A valid stream with a right checksum, but not of a chunk's length.
 TEST_F(Chunks, StreamsOfAnotherLength) {
     for (uint64_t bytes : {uint64_t{10 * 216 - 1}, uint64_t{10 * 216 + 1}, uint64_t{100'000}}) {
         ASSERT_TRUE(write(path, info_of(300, 3, 8, 9, 10), 0).ok());

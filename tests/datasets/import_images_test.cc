@@ -84,7 +84,7 @@ TEST_F(ImportImages, LabelsAreSortedFolders) {
         for (uint32_t c = 0; c < 3; ++c)
             for (uint32_t i = 0; i < H * W; ++i)
                 ASSERT_EQ(images[(n * 3 + c) * H * W + i], pixel_of(numbers[n], i * 3 + c)) << n << " " << c << " " << i;
-    // A class that has nothing to test on is one all the same.
+    // A class without test images is still a class.
     ASSERT_TRUE(data_open(result.paths[1], &data).ok());
     EXPECT_EQ(data->info().classes, 2u);
 }
@@ -162,7 +162,7 @@ TEST_F(ImportImages, CorruptOnesAreNamed) {
         expect_refused({"from/train/bee/1.png"});
     }
     std::string bytes = whole;
-    bytes[whole.size() - 30] ^= 0x10;   // within its only IDAT
+    bytes[whole.size() - 30] ^= 0x10;   // in its only IDAT
     write_file(in("train/bee/1.png"), bytes);
     expect_refused({"from/train/bee/1.png: corrupt PNG"});
 
@@ -202,7 +202,7 @@ TEST_F(ImportImages, FoldersThatAreNotOfClasses) {
     expect_refused({"none/ant: a class without images"});
 }
 
-// A PNG of a few bytes may promise any size: it is not decoded, and no shard is written that could not be read.
+// A small PNG may declare any size: it is refused before decoding, and no unreadable shard is written.
 TEST_F(ImportImages, TooLargeForAShardIsRefusedAtOnce) {
     for (auto [height, width] : {std::pair{60'000u, 60'000u}, {70'000u, 1u}, {9'460u, 9'461u}}) {
         std::string bytes = read_file(in("train/ant/x.png"));

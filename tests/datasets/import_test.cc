@@ -34,7 +34,7 @@ std::string xz_bytes(const std::string& bytes) {
               LZMA_OK);
     return packed.substr(0, size);
 }
-/// A tar as POSIX has it: files in a folder of their own, behind an entry for it.
+/// A POSIX tar: an entry for a folder, then the files in it.
 std::string tar_bytes(const std::vector<std::pair<std::string, std::string>>& files) {
     std::string tar;
     auto entry = [&](const std::string& name, char type, const std::string& bytes) {
@@ -87,7 +87,7 @@ protected:
         ImportResult result;
         return data_import({.kind = kind, .from = from, .out = out, .force = force}, &result);
     }
-    /// Import fails with all of `parts` in its message and leaves nothing behind.
+    /// The import fails, all of `parts` are in the message, and no file is left.
     void expect_refused(std::initializer_list<std::string> parts, const char* kind = "mnist") {
         expect_error(import(false, kind), parts);
         if (std::filesystem::exists(out)) {
@@ -123,7 +123,7 @@ TEST_F(ImportIdx, PlainAndGz) {
             std::vector<int32_t> its(indices.size());
             ASSERT_TRUE(data->read(indices, pixels.data(), its.data()).ok());
             for (uint64_t i = 0; i < indices.size(); ++i) expect_sample(half * 120 + i, &pixels[i * H * W], H * W, its[i], 10);
-            // Both halves carry the mean and std of the training half.
+            // Both sets have the mean and std of the training set.
             double sum = 0, squares = 0;
             for (uint64_t n = 0; n < 120; ++n)
                 for (uint64_t i = 0; i < H * W; ++i) {
@@ -274,7 +274,7 @@ TEST_F(ImportIdx, LabelOutOfRange) {
     expect_refused({"t10k-labels-idx1-ubyte", "label 10 of sample 17", "10 classes"});
 }
 
-// The second file cannot be written: the first does not stay alone.
+// If the second file cannot be written, the first one is removed.
 TEST_F(ImportIdx, HalfADataSetIsNone) {
     std::filesystem::create_directories(out + "/test.h5.part");
     expect_error(import(), {"test.h5.part"});
@@ -284,7 +284,7 @@ TEST_F(ImportIdx, HalfADataSetIsNone) {
 
 // ---- CIFAR ---------------------------------------------------------------------------------------------------------------------
 
-/// Files of the size they must have, all zeros but for the first records.
+/// Files of full size, zero except for the first records.
 class ImportCifar : public ::testing::Test {
 protected:
     TestFolder folder;
@@ -293,7 +293,7 @@ protected:
     static std::string records(uint64_t first, uint32_t label_bytes, uint32_t classes) {
         std::string bytes;
         for (uint64_t n = first; n < first + made; ++n) {
-            if (label_bytes == 2) bytes += '\x63';   // coarse: not looked at
+            if (label_bytes == 2) bytes += '\x63';   // coarse label: not used
             bytes += static_cast<char>(label_of(n, classes));
             for (uint64_t i = 0; i < pixels; ++i) bytes += static_cast<char>(pixel_of(n, i));
         }
@@ -319,7 +319,7 @@ protected:
         expect_error(import(kind), parts);
         EXPECT_FALSE(std::filesystem::exists(out));
     }
-    /// Record `at` of the shard is sample `first` of the series, and so on.
+    /// `count` records of the shard from `at` on are the samples from `first` on.
     void expect_records(const std::string& name, uint64_t count, uint64_t at, uint64_t first, uint32_t classes) {
         std::unique_ptr<DataSet> data;
         Status status = data_open(out + "/" + name, &data);
@@ -348,7 +348,7 @@ TEST_F(ImportCifar, Cifar10) {
     EXPECT_NE(read_file(out + "/test.h5").find("airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"), std::string::npos);
 }
 
-// The fine label is the label; a compressed file is as good as a plain one.
+// The fine label is used; compressed files work like plain ones.
 TEST_F(ImportCifar, Cifar100AndGz) {
     std::string packed = gz_bytes(in("x"), read_file(in("test.bin")));
     std::filesystem::remove(in("test.bin"));
@@ -391,7 +391,7 @@ TEST_F(ImportCifar, TruncatedTooLongOrMissing) {
     expect_refused("cifar10", {"from/data_batch_1.bin: it is a pipe, not a file"});
 }
 
-// In any order, beside files that do not matter.
+// Members in any order, among other files.
 TEST_F(ImportCifar, Archives) {
     std::vector<std::pair<std::string, std::string>> files{{"readme.html", "<html>"}};
     for (const char* name :
@@ -405,7 +405,8 @@ TEST_F(ImportCifar, Archives) {
             from = folder.file("packed");
             std::filesystem::create_directory(from);
         }
-        write_file(i == 2 ? in("cifar-10-binary.tar.xz") : from, kinds[i]);   // given by name, which tells nothing, or found in the folder
+        write_file(i == 2 ? in("cifar-10-binary.tar.xz") : from,
+                   kinds[i]);   // by path (the suffix is wrong on purpose), or found in the folder
         Status status = import("cifar10");
         ASSERT_TRUE(status.ok()) << status.what;
         expect_records("train.h5", 50000, 30000, 400, 10);

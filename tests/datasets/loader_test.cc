@@ -10,9 +10,9 @@
 
 #include "tests/datasets/support.h"
 
-// Counts what the loader's steady state must not do.
+// Counts allocations: the loader makes none in its steady state.
 static std::atomic<uint64_t> allocations = 0;
-// Not inlined: g++ would take malloc and free for a mismatched pair.
+// Not inlined: g++ would warn of a mismatched malloc and free.
 [[gnu::noinline]] void* operator new(size_t bytes) {
     ++allocations;
     if (void* memory = std::malloc(bytes)) return memory;
@@ -70,7 +70,7 @@ TEST_P(LoaderTest, GivesEveryBlockOfThePlan) {
     Made made;
     make(made, sampler, GetParam().config);
     io_uring ring;
-    const bool refused = io_uring_queue_init(1, &ring, 0) < 0;   // by a container, perhaps
+    const bool refused = io_uring_queue_init(1, &ring, 0) < 0;   // e.g. in a container
     if (!refused) io_uring_queue_exit(&ring);
     EXPECT_STREQ(made.loader->name(), refused ? "pread" : GetParam().path);
     made.loader->plan(3, {1, 2, 5});
@@ -126,7 +126,7 @@ TEST_P(LoaderTest, ANewPlanStartsAnew) {
             Status status = made.loader->get(id, 10'000'000, &samples);
             ASSERT_TRUE(status.ok()) << status.what;
             expect_block(sampler, id, samples);
-            if (round % 3 || i % 2) made.loader->done(id);   // sometimes one is not given back
+            if (round % 3 || i % 2) made.loader->done(id);   // some are not given back
             else if (GetParam().config.ahead == 1) break;
         }
     }
@@ -149,7 +149,7 @@ TEST_P(LoaderTest, BlocksLargerThanTheRing) {
         }
 }
 
-// With the first classes alone, blocks are made of the samples that stay.
+// With DataOptions::classes, blocks hold only samples of the first classes.
 TEST_P(LoaderTest, FirstClasses) {
     ASSERT_TRUE(data_open(folder.file("s*.h5"), &data, {.classes = 4}).ok());
     std::vector<uint64_t> kept;
@@ -172,7 +172,7 @@ TEST_P(LoaderTest, FirstClasses) {
         }
 }
 
-// Across the end of an epoch; who is asked for a block, with how many in a mini-batch, and when, changes nothing.
+// Across the end of an epoch; the result does not depend on the number of blocks, their order or the loader.
 TEST_P(LoaderTest, AugmentsBySampleAndEpoch) {
     LoaderConfig config = GetParam().config;
     config.augment = {.crop = 2, .flip = true, .seed = 5};
@@ -218,7 +218,7 @@ TEST_P(LoaderTest, AllocatesNothing) {
     EXPECT_EQ(allocations - before, 0u);
 }
 
-// All slots are held, so the next block cannot come.
+// All slots are taken: the next block cannot be read.
 TEST_P(LoaderTest, KeepsItsDeadline) {
     Sampler sampler(data->info().count, 9, 50, 10);
     Made made;
@@ -238,7 +238,7 @@ TEST_P(LoaderTest, KeepsItsDeadline) {
 }
 
 TEST_P(LoaderTest, SaysWhereAReadFailed) {
-    Sampler sampler(data->info().count, 9, 303, 3);   // all samples are in every step
+    Sampler sampler(data->info().count, 9, 303, 3);   // every step has all samples
     for (bool truncated : {true, false}) {
         Made made;
         make(made, sampler, GetParam().config);

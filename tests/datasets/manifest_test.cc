@@ -38,7 +38,7 @@ TEST_F(ManifestTest, ShardsAreOneDataSetInItsOrder) {
     ASSERT_TRUE(status.ok()) << status.what;
     EXPECT_EQ(data->digest(), digest);
     EXPECT_TRUE(data_verify(*data).ok());
-    // It is that of the shards, also where a job takes their first classes alone, and that of a pattern that gives the same.
+    // The digest is that of the shards, with DataOptions::classes too, and that of a pattern with the same matches.
     EXPECT_TRUE(data_open(path, &data, {.classes = 3}).ok());
     std::unique_ptr<DataSet> same;
     ASSERT_TRUE(open("shards = [\"a1.h5\", \"a2.h5\"]").ok());

@@ -42,7 +42,7 @@ TEST(Sampler, EveryEpochIsAPermutation) {
         }
 }
 
-// The sequence is one; batches and blocks only cut it, across ends of epochs too, and none is short.
+// Batches and blocks cut one sequence, across ends of epochs, and none is short.
 TEST(Sampler, BatchesAndBlocksCutOneSequence) {
     uint64_t samples = 1009, seed = 5;
     auto whole = sequence(samples, seed, 1, 1, 8 * 1009);
@@ -77,7 +77,7 @@ TEST(Sampler, EpochsAndSeedsDiffer) {
     auto same = [&](const uint64_t* x, const uint64_t* y) {
         uint64_t equal = 0;
         for (uint64_t i = 0; i < samples; ++i) equal += x[i] == y[i];
-        return equal;   // of two independent permutations: Poisson with mean 1
+        return equal;   // for two independent permutations: Poisson with mean 1
     };
     for (int i = 0; i < 3; ++i) {
         EXPECT_LT(same(&a[i * samples], &b[i * samples]), 10u);
@@ -96,7 +96,7 @@ double deviation(const std::vector<uint64_t>& counts) {
     return (chi - (cells - 1)) / std::sqrt(2 * (cells - 1));
 }
 
-// Over many epochs each sample is at each place equally often, and each is followed by each other equally often.
+// Over many epochs each sample is at each place, and before each other sample, equally often.
 TEST(Sampler, PlacesAndNeighboursAreUniform) {
     for (uint64_t samples : {5, 8, 10, 16, 17, 33, 50}) {
         uint64_t epochs = 400 * samples;
@@ -107,14 +107,14 @@ TEST(Sampler, PlacesAndNeighboursAreUniform) {
                 ++places[i * samples + all[epoch * samples + i]];
                 if (i > 0) ++steps[(all[epoch * samples + i] + samples - all[epoch * samples + i - 1]) % samples - 1];
             }
-        // Rows and columns have fixed sums, so chi^2 has (N-1)^2 degrees of freedom, not N^2-1: below 0 by that, never above 5.
+        // Rows and columns have fixed sums: (N-1)^2 degrees of freedom, fewer than N^2-1, so the deviation is below 0.
         EXPECT_LT(deviation(places), 5) << samples;
         EXPECT_GT(deviation(places), -2 * std::sqrt(2.0) - 5) << samples;
         EXPECT_LT(std::abs(deviation(steps)), 5) << samples;
     }
 }
 
-// A mini-batch of a data set sorted by class: the classes are drawn as by chance.
+// A mini-batch of a data set sorted by class draws classes uniformly.
 TEST(Sampler, BatchesMixWhatLiesTogether) {
     uint64_t samples = 60000, batch = 60, bins = 10;
     double chi = 0;
@@ -129,11 +129,11 @@ TEST(Sampler, BatchesMixWhatLiesTogether) {
     EXPECT_LT(std::abs(chi - freedom) / std::sqrt(2 * freedom), 5) << chi / freedom;
 }
 
-// The values themselves are part of what makes two versions train the same model.
+// Pinned values: two versions must train the same model.
 TEST(Sampler, ValuesStayTheSame) {
     Sampler sampler(60000, 1, 128, 8);
     std::vector<uint64_t> indices(16);
-    sampler.block({468, 5}, indices);   // lies across the end of epoch 0
+    sampler.block({468, 5}, indices);   // crosses the end of epoch 0
     EXPECT_EQ(indices, (std::vector<uint64_t>{37603, 49073, 17008, 23132, 2762, 47363, 46434, 49326, 13816, 14455, 18321, 50948, 26368,
                                               38070, 4116, 11119}));
 }

@@ -43,7 +43,7 @@ TEST(Shard, ReadsWhatItWrote) {
         ASSERT_TRUE(data_open(path, &data).ok());
         std::vector<uint64_t> indices;
         for (uint64_t i = 0; i < info.count; i += 1 + i % 5 * (i % 3)) indices.push_back(info.count - 1 - i);
-        std::sort(indices.begin(), indices.begin() + static_cast<int64_t>(indices.size() / 2));   // one half with runs, one without
+        std::sort(indices.begin(), indices.begin() + static_cast<int64_t>(indices.size() / 2));   // one half has runs
         uint64_t bytes = data->sample_bytes();
         std::vector<uint8_t> images(indices.size() * bytes);
         std::vector<int32_t> labels(indices.size());
@@ -75,7 +75,7 @@ TEST(Shard, RefusesToWriteWrongLabels) {
     EXPECT_EQ(folder.names(), std::vector<std::string>{"taken"});
 }
 
-// Several threads at once: HDF5 itself could not.
+// Also from several threads at once, which HDF5 does not support.
 TEST(Shard, SaysWhyItCannotBeWritten) {
     TestFolder folder;
     rlimit before{};
@@ -89,7 +89,7 @@ TEST(Shard, SaysWhyItCannotBeWritten) {
     std::signal(SIGXFSZ, handler);
     expect_error(status, {"cannot write", "a.h5", "File too large"});
     EXPECT_TRUE(folder.names().empty());
-    EXPECT_TRUE(write_shard(folder.file("a.h5"), info_of(500, 1, 28, 28, 10)).ok());   // the library is as good as before, also at exit
+    EXPECT_TRUE(write_shard(folder.file("a.h5"), info_of(500, 1, 28, 28, 10)).ok());   // HDF5 works afterwards, also at exit
 }
 
 TEST(Shard, OpensFromManyThreads) {
@@ -108,9 +108,9 @@ TEST(Shard, OpensFromManyThreads) {
     for (auto& thread : threads) thread.join();
 }
 
-// ---- what is not a shard, or no longer -------------------------------------------------------------------------------------------
+// ---- broken shards ---------------------------------------------------------------------------------------------------------------
 
-/// A good shard of 2000 samples of 3 x 20 x 20 (three chunks: 873 samples each), to be spoilt.
+/// A shard of 2000 samples of 3 x 20 x 20 (three chunks of up to 873 samples) for the tests to damage.
 class BrokenShard : public ::testing::Test {
 protected:
     TestFolder folder;
@@ -141,7 +141,7 @@ protected:
         H5Tset_size(type.get(), bytes);
         attribute(object, name, type.get(), std::move(dims), value.data());
     }
-    /// In place of the data set of that name, with its digests kept where `keep`.
+    /// Replaces the data set of that name; keep: with its digests.
     void data_set(const char* name, hid_t type, std::vector<hsize_t> dims, const std::function<void(hid_t)>& layout = {},
                   bool write = true) {
         edit([&](hid_t file) {
@@ -181,7 +181,7 @@ TEST_F(BrokenShard, APipeIsNotWaitedFor) {
     expect_error(data_open(folder.file("b*.h5"), &data), {"bad.h5", "a pipe, not a file"});
 }
 
-// Who names files by a wildcard learns nothing of them, not even whether there are any.
+// Errors for a confidential wildcard do not show which files exist.
 TEST(Confidential, AWildcardTellsNothingOfTheFilesItFinds) {
     TestFolder folder;
     std::filesystem::create_directory(folder.file("sub"));
@@ -206,7 +206,7 @@ TEST(Confidential, AWildcardTellsNothingOfTheFilesItFinds) {
     EXPECT_EQ(absent, "PATTERN: no file matches, or one that does is not a gradcast shard: gradcastctl data inspect 'PATTERN' says more");
     for (const char* pattern : {"secret-n*", "secret-c*", "secret-p*", "*", "s*", "*-name*", "[g]ood-name?.h5*x"})
         EXPECT_EQ(error(pattern), absent) << pattern;
-    // As in a manifest.
+    // Also in a manifest.
     for (const char* entry : {"none*", "secret-n*", "secret-c*"}) {
         write_file(folder.file("all.toml"), fmt::format("shards = [\n\"{}\"]", entry));
         const std::string what = data_open(folder.file("all.toml"), &data, confidential).what;
@@ -216,7 +216,7 @@ TEST(Confidential, AWildcardTellsNothingOfTheFilesItFinds) {
                 "{0}: line 2: {1}: no file matches, or one that does is not a gradcast shard: gradcastctl data inspect '{1}' says more",
                 folder.file("all.toml"), folder.file(entry)));
     }
-    // What is named is named, and of shards it is told which of those that match.
+    // A path without wildcard is shown; a match of a wildcard is shown by its number.
     expect_error(data_open(folder.file("secret-cut.h5"), &data, confidential), {"secret-cut.h5", "truncated"});
     ASSERT_TRUE(data_open(folder.file("good-*.h5"), &data, confidential).ok());
     EXPECT_TRUE(data_verify(*data).ok());
@@ -264,15 +264,15 @@ TEST_F(BrokenShard, TruncatedAnywhere) {
     expect_error(open(), {"bad.h5", "labels", "chunk 0", "(sample 100)", "truncated"});
 }
 
-// Every byte of a small shard turned over, one by one: what is not refused has its samples still.  Not for the sanitizers ("Slow"):
-// HDF5 1.10 itself reads a little beyond its own memory where an attribute's size is damaged.
+// Flips every byte of a small shard, one by one: each is refused or leaves the samples intact.  Not under sanitizers ("Slow"): HDF5 1.10
+// reads past its own memory if an attribute's size is damaged.
 using SlowBrokenShard = BrokenShard;
 TEST_F(SlowBrokenShard, DamagedAnywhere) {
     ASSERT_TRUE(write_shard(path, info_of(40, 1, 10, 10, 10)).ok());
     std::string whole = read_file(path);
     uint64_t refused = 0;
     for (size_t at = 0; at < whole.size(); ++at) {
-        if (whole[at] == 0 && at % 16 != 0) continue;   // most of it is padding
+        if (whole[at] == 0 && at % 16 != 0) continue;   // zeros are mostly padding
         flip(path, at);
         std::unique_ptr<DataSet> data;
         Status status = data_open(path, &data);
@@ -309,12 +309,12 @@ TEST_F(BrokenShard, FlippedLabelNamesTheChunk) {
 }
 
 TEST_F(BrokenShard, LabelOutOfRangeNamesTheSample) {
-    flip(path, good.labels_offset + 900);   // 0x10 is more than any of 10 classes
+    flip(path, good.labels_offset + 900);   // makes the label at least 16
     auto label = fmt::format("label {}", label_of(900, 10) ^ 0x10);
     expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 1", "sample 900", label, "10 classes"});
     std::unique_ptr<DataSet> data;
     expect_error(data_open(path, &data), {"bad.h5", "labels", "chunk 1", "sample 900", label, "10 classes"});
-    // The same with two bytes a label.
+    // The same with 2-byte labels.
     ASSERT_TRUE(write_shard(path, info_of(100, 1, 2, 2, 300)).ok());
     ASSERT_TRUE(shard_open(path, &good).ok());
     flip(path, good.labels_offset + 2 * 50 + 1);
@@ -399,7 +399,7 @@ TEST_F(BrokenShard, WrongAttributes) {
     uint32_t two[2] = {10, 10};
     attribute("/", "classes", H5T_NATIVE_UINT32, {2}, two);
     expect_error(open(), {"bad.h5", "attribute classes", "2 elements instead of 1"});
-    number("classes", 5);   // fewer than the labels have
+    number("classes", 5);   // fewer than the labels use
     std::unique_ptr<DataSet> data;
     expect_error(data_open(path, &data), {"bad.h5", "labels", "5 classes"});
     restore("mean");
@@ -484,14 +484,14 @@ TEST(DataSet, ShardsMustBeAlike) {
     expect_error(data_open(folder.file("?.h5"), &data), {"b.h5", "a.h5", "mean"});
 }
 
-// The first classes alone: the samples of the others are not there, whatever the shards and however they are read.
+// DataOptions::classes hides the samples of other classes, for any shards and reads.
 TEST(DataSet, KeepsTheFirstClasses) {
     TestFolder folder;
     ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(40, 1, 6, 6, 10), 0).ok());
     ASSERT_TRUE(write_shard(folder.file("b.h5"), info_of(300, 1, 6, 6, 10), 40).ok());
     std::set<std::string> digests;
     for (uint32_t classes : {0u, 1u, 3u, 9u, 10u}) {
-        std::vector<uint64_t> wanted;   // of the series
+        std::vector<uint64_t> wanted;   // numbers in the series
         for (uint64_t i = 0; i < 340; ++i)
             if (classes == 0 || label_of(i, 10) < static_cast<int32_t>(classes)) wanted.push_back(i);
         std::unique_ptr<DataSet> data;
@@ -501,7 +501,7 @@ TEST(DataSet, KeepsTheFirstClasses) {
         ASSERT_EQ(data->info().count, wanted.size());
         EXPECT_TRUE(data_verify(*data).ok());
         digests.insert(data->digest());
-        for (bool back : {false, true}) {   // in order: in runs where kept samples are neighbours
+        for (bool back : {false, true}) {   // in order: runs of adjacent samples
             std::vector<uint64_t> indices(wanted.size());
             for (uint64_t i = 0; i < indices.size(); ++i) indices[i] = back ? indices.size() - 1 - i : i;
             std::vector<uint8_t> images(indices.size() * 36);
@@ -510,7 +510,7 @@ TEST(DataSet, KeepsTheFirstClasses) {
             for (uint64_t i = 0; i < indices.size(); ++i) expect_sample(wanted[indices[i]], &images[i * 36], 36, labels[i], 10);
         }
     }
-    EXPECT_EQ(digests.size(), 4u);   // all of them is all of them, said or not
+    EXPECT_EQ(digests.size(), 4u);   // naming all classes equals naming none
 }
 
 TEST(DataSet, ClassesThatAreNotThere) {

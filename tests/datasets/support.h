@@ -1,4 +1,4 @@
-// Small shards in a folder of the test's own, with contents that are a function of (sample, pixel).
+// Small shards in a folder of the test; contents are a function of (sample, pixel).
 #pragma once
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ inline void flip(const std::string& path, uint64_t at) {
     ASSERT_TRUE(file.good());
 }
 
-/// The status is an error whose text has all of `parts`, on one line.
+/// Expects an error whose message is one line and contains all of `parts`.
 inline void expect_error(const Status& status, std::initializer_list<std::string> parts) {
     ASSERT_FALSE(status.ok());
     for (const std::string& part : parts)

@@ -1,4 +1,4 @@
-// No allocation in a step of a net.
+// A step of a net does not allocate.
 #include "tests/allocations.h"
 #include "tests/nn/rig.h"
 
@@ -37,7 +37,7 @@ TEST(Allocation, NoneInAStep) {
             uint64_t digest = 0;
             return ok && rig.net->apply(rig.lanes, *rig.optimiser, sums, &digest).ok();
         };
-        // OpenMP keeps a setting for each thread, made at the thread's first block.
+        // The first block of a thread makes OpenMP's settings for it.
         ASSERT_TRUE(step(0));
         allocations_watch();
         bool ok = step(1);
@@ -50,7 +50,7 @@ TEST(Allocation, NoneInAStep) {
         if (allocations) backtrace_symbols_fd(allocation_first.data(), static_cast<int>(allocation_first.size()), 2);
     }
     allocations_watch();
-    std::vector<int> proof(1000);   // the test can fail
+    std::vector<int> proof(1000);   // proves that allocations are seen
     allocations_watched = false;
     EXPECT_EQ(allocations, 1u) << proof.size();
 }

@@ -1,4 +1,4 @@
-// Precision::bf16: gradients near float's, the same bits whatever computes beside them, and it learns.
+// Precision::bf16: gradients close to float's, bits that do not depend on lanes and block sizes, and training works.
 #include <fmt/format.h>
 
 #include <bit>
@@ -20,7 +20,7 @@ NetConfig bf16(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
     config.precision = Precision::bf16;
     return config;
 }
-/// Odd shapes: few and many channels, strides, padding, no bias, a branch, values that stay bf16 between layers and such that do not.
+/// Odd shapes: few and many channels, strides, padding, no bias, a branch, bf16 and float between layers.
 std::vector<std::pair<const char*, NetSpec>> nets() {
     LayerSpec bare = conv(20, 3, 1, 1);
     bare.bias = false;
@@ -47,13 +47,13 @@ std::vector<std::pair<const char*, NetSpec>> nets() {
         {"mlp", preset("mlp")}};
 }
 
-/// Gradients of both precisions, one block each.
+/// Compares the gradients of one block in both precisions.
 void expect_near(const char* name, const NetSpec& spec, uint32_t count, double share) {
     Rig exact(spec, sizes({count})), rig(spec, bf16({count}));
     Data data(spec, count);
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
-    for (float& w : exact.net->parameters()) w += 0.02f * normal(random);   // biases are 0 at first
+    for (float& w : exact.net->parameters()) w += 0.02f * normal(random);   // initial biases are 0
     std::copy(exact.net->parameters().begin(), exact.net->parameters().end(), rig.net->parameters().begin());
     exact.net->refresh();
     rig.net->refresh();
@@ -66,13 +66,13 @@ void expect_near(const char* name, const NetSpec& spec, uint32_t count, double s
     EXPECT_NEAR(exact.loss(data.samples), rig.loss(data.samples), 0.02 * std::abs(wanted.total)) << name;
 }
 
-// A product of two bf16 is off by up to 2^-8 of itself, and sums of many by less.  ReLU and max pooling that decide otherwise for values
-// next to their kinks add far more, yet a term that is wrong or missing is off by about 1.
+// A product of two bf16 has a relative error up to 2^-8, a sum of many a smaller one.  ReLU and max pooling that switch near their kinks
+// add more; a wrong or missing term has a relative error of about 1.
 void gradients_are_near() {
     for (const auto& [name, spec] : nets())
         for (uint32_t count : {1u, 7u, 16u}) {
             if (count == 1 && std::string(name) == "everything") continue;   // batch norm of one sample
-            if (count != 7 && spec.H >= 28) continue;                        // the large ones
+            if (count != 7 && spec.H >= 28) continue;                        // large nets: one count
             expect_near(name, smooth(spec), count, 0.05);
             expect_near(name, spec, count, 0.35);
         }
@@ -114,7 +114,7 @@ TEST(Bf16, NothingComesFromMemoryThatABlockDidNotWrite) {
         const std::vector<float> clean = rig.block(data.samples).gradient;
         const double loss = rig.loss(batch.samples);
         auto poison = [&] {
-            std::memset(rig.arena.whole().host, 0xff, rig.arena.whole().bytes);   // NaN, of bf16 too
+            std::memset(rig.arena.whole().host, 0xff, rig.arena.whole().bytes);   // NaN in float and bf16
             std::copy(parameters.begin(), parameters.end(), rig.net->parameters().begin());
             rig.net->refresh();
         };
@@ -169,7 +169,7 @@ TEST(Bf16, ReluKernelsAreThoseOfFloat) {
     }
 }
 
-// The level belongs to the process, so each is tried in one of its own.  AMX multiplies floats, too, in some nets.
+// The instruction set is fixed once a process, so each one runs in a child.  AMX multiplies floats in some nets, too.
 std::string float_bits(Isa isa) {
     uint64_t digest = 1469598103934665603u;
     for (const auto& [name, spec] : nets()) {
@@ -219,7 +219,7 @@ TEST(Bf16DeathTest, LevelsAreNamedAndFloatIsTheSameWhereAmxHasNoPart) {
     }
     EXPECT_EXIT(computes(Isa::avx512), clean, "");
     EXPECT_EXIT(computes(Isa::avx512_bf16), clean, "");
-    // Here ends what a child runs.
+    // The parent only, from here on.
     const std::string own = float_bits(isa_best());
     for (Isa isa : {Isa::avx512, Isa::avx512_bf16}) {
         std::string bits;

@@ -1,4 +1,4 @@
-// Convolutions over 16 samples side by side, in each build that this CPU runs, against sums in double precision.
+// Convolutions with 16 samples in a vector, in each build that this CPU runs, against sums in double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 struct Exact {
     std::vector<double> y, dx, dw, db;
-    std::vector<double> y_size, dx_size, dw_size, db_size;   // the same sums of magnitudes, to which rounding errors are in proportion
+    std::vector<double> y_size, dx_size, dw_size, db_size;   // sums of magnitudes: the scale of rounding errors
 };
 
 Exact exact(const Conv16Shape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
@@ -66,7 +66,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             const std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), w = numbers(s.K * s.C * s.taps(), 2),
                                      bias = numbers(s.K, 3), dy = numbers(uint64_t{s.groups} * s.K * s.P() * s.Q() * 16, 4);
             const Exact wanted = exact(s, x, w, bias, dy);
-            const float nan = std::nanf("");   // what is not written shows
+            const float nan = std::nanf("");   // shows elements that are not written
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
             std::vector<float> rows(uint64_t{s.K} * s.P() * (s.Q() + 2 * (s.S - 1)) * 16, nan), sums(kernels.weights_scratch(s), nan);
@@ -83,7 +83,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
     }
 }
 
-// With pooling and ReLU: what comes of them is what the convolution alone gives, pooled here.
+// Fused pooling and ReLU give the bits of the convolution alone, pooled by the test.
 TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
     const Conv16Shape shapes[] = {{2, 1, 12, 12, 6, 5, 5}, {1, 6, 14, 14, 16, 5, 5}, {1, 3, 10, 12, 7, 3, 3},
                                   {1, 2, 6, 6, 5, 1, 1},   {1, 4, 9, 10, 13, 2, 7},  {2, 2, 8, 10, 3, 7, 3},
@@ -96,7 +96,7 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
             std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), bias = numbers(s.K, 3);
             const std::vector<float> w = numbers(s.K * s.C * s.taps(), 2), dy = numbers(count / 4, 4);
             for (uint64_t i = 0; i < 16; ++i) x[(s.W + 1 + i) * 16 + i] = i == 3 ? std::nanf("") : 0;
-            const float nan = std::nanf("");   // what is not written shows
+            const float nan = std::nanf("");   // shows elements that are not written
             std::vector<float> whole(count, nan), y(count / 4, nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<int32_t> winners(count / 4, -1);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan),

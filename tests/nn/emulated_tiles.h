@@ -1,6 +1,5 @@
-// What nn/cpu/tile_registers.h does with AMX, by instructions that every CPU with AVX-512 has.  The same bits as Intel's manual says
-// (products of pairs are added up by themselves, fused, the first and the second of each apart), but for subnormal numbers, which AMX takes
-// for 0.
+// nn/cpu/tile_registers.h with AVX-512 in place of AMX.  The same bits, as Intel's manual defines them: two fused sums, of the first and of
+// the second products of all pairs.  Exception: AMX takes subnormal numbers as 0.
 #pragma once
 #include "nn/cpu/vector.h"
 
@@ -29,7 +28,7 @@ inline void tile_store(void* to, uint64_t stride) {
 template <int sum, int a, int b>
 inline void tile_multiply() {
     for (uint32_t r = 0; r < TileRegisters::rows; ++r) {
-        V first{}, second{};   // of pairs
+        V first{}, second{};   // sums of the first and second products
         for (uint32_t pair = 0; pair < 16; ++pair) {
             const V line = load(TileRegisters::at[b][pair]);
             typedef uint32_t U __attribute__((vector_size(64)));

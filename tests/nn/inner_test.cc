@@ -1,4 +1,4 @@
-// Inner products of our own, in each build that this CPU runs, against sums in double precision.
+// Own inner products, in each build that this CPU runs, against sums in double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ InnerKernels inner_kernels();
 }
 namespace {
 
-/// As behind a ReLU: 0 in every other place, -0 among them, and everywhere in one column of eight.
+/// Like a ReLU's output: every other element 0 (some -0), and every eighth column all 0.
 std::vector<float> rectified(uint32_t N, uint32_t K, uint32_t key) {
     std::vector<float> result = numbers(uint64_t{N} * K, key), other = numbers(uint64_t{N} * K, key + 1000);
     for (uint64_t i = 0; i < result.size(); ++i)
@@ -32,7 +32,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
             SCOPED_TRACE(std::string(name) + " N " + std::to_string(N) + " C " + std::to_string(C) + " K " + std::to_string(K));
             const std::vector<float> x = N % 4 < 2 ? numbers(uint64_t{N} * C, 1) : rectified(N, C, 1), w = numbers(uint64_t{K} * C, 2),
                                      bias = numbers(K, 3), dy = N % 2 ? numbers(uint64_t{N} * K, 4) : rectified(N, K, 4);
-            const float nan = std::nanf("");   // what is not written shows, and what is written beside it
+            const float nan = std::nanf("");   // shows elements not written, and writes past the end
             std::vector<float> y(dy.size() + 1, nan), bare = y, dx(x.size() + 1, nan), dw(w.size() + 1, nan), db(K + 1, nan);
             const InnerShape shape{N, C, K};
             std::vector<float> memory(kernels.memory, nan), packed(kernels.packed(shape), nan), y2 = y;
@@ -44,7 +44,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
             kernels.pack(packed.data(), x.data(), shape);
             kernels.backward_weights(dw.data(), C, dy.data(), packed.data(), shape, 0, K);
             kernels.backward_bias(db.data(), dy.data(), shape);
-            if (K > 2) {   // some rows are the same bits
+            if (K > 2) {   // a part of the rows has the same bits
                 std::vector<float> some((K - 2) * C + 1, nan);
                 kernels.backward_weights(some.data(), C, dy.data(), packed.data(), shape, 1, K - 1);
                 EXPECT_EQ(0, std::memcmp(some.data(), dw.data() + C, (K - 2) * C * sizeof(float)));
@@ -97,7 +97,7 @@ TEST(Inner, AgreesWithDoublePrecisionInEveryBuild) {
     }
 }
 
-// What AMX computes is what tests of emulated instructions see on other CPUs.
+// The emulated instructions have the bits of AMX.
 TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     if (isa_best() < Isa::amx) GTEST_SKIP() << "this CPU has no AMX";
     const InnerKernels kernels[] = {inner_kernels(Isa::amx), emulated::inner_kernels()};
@@ -121,11 +121,11 @@ TEST(Inner, InstructionsDoWhatTheirEmulationDoes) {
     EXPECT_EQ(dw[0], dw[1]);
 }
 
-// What a sample gives does not depend on the samples beside it.
+// A sample's bits do not depend on the samples of its block.
 TEST(Inner, ASampleIsTheSameInAnyCompany) {
     for (const auto& [name, kernels] : builds(inner_kernels, emulated::inner_kernels)) {
-        for (const auto& [C, K] : {std::pair{137u, 551u}, {549u, 551u}}) {   // one that is small enough to be read as it is
-            constexpr uint32_t N = 141;                                      // more than what is computed together in each of them
+        for (const auto& [C, K] : {std::pair{137u, 551u}, {549u, 551u}}) {   // the first one is read without packing
+            constexpr uint32_t N = 141;                                      // more than one tile in each build
             const std::vector<float> x = rectified(N, C, 1), w = numbers(K * C, 2), dy = rectified(N, K, 3);
             std::vector<float> y(N * K), y2 = y, dx(N * C), one_y(K), one_y2(K), one_dx(C), memory(kernels.memory);
             kernels.forward(y.data(), x.data(), w.data(), nullptr, {N, C, K});

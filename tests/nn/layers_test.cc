@@ -43,7 +43,7 @@ TEST(Presets, HaveTheirParameterCounts) {
     ASSERT_TRUE(preset_find("lenet3", 1, 28, 28, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 26u * 20 + (20u * 25 + 1) * 50 + 1251 * 10);
     ASSERT_TRUE(preset_find("lenet3-wide", 3, 32, 32, 10, &spec).ok());
-    EXPECT_EQ(parameters(spec), 75u * 64 + 1600 * 128 + 3201 * 10 + 4 * (64 + 128));   // of batch norm two are learnt, two statistics
+    EXPECT_EQ(parameters(spec), 75u * 64 + 1600 * 128 + 3201 * 10 + 4 * (64 + 128));   // batch norm: 2 C parameters, 2 C statistics
     ASSERT_TRUE(preset_find("lenet5-wide", 3, 32, 32, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 75u * 64 + 1600 * 128 + 3201 * 384 + 385 * 192 + 193 * 10 + 4 * (64 + 128));
     ASSERT_TRUE(preset_find("cnn-norm", 3, 32, 32, 10, &spec).ok());
@@ -185,7 +185,7 @@ TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {
         auto group = static_cast<uint32_t>(layout.groups.size());
         for (size_t i = 0; i < layout.buckets.size(); ++i) {
             const Bucket& bucket = layout.buckets[i];
-            EXPECT_EQ(bucket.offset + bucket.count, offset);   // from the end
+            EXPECT_EQ(bucket.offset + bucket.count, offset);   // buckets run from the end
             offset = bucket.offset;
             group -= bucket.group_count;
             EXPECT_EQ(bucket.group, group);
@@ -201,7 +201,7 @@ TEST(Layers, GroupsAndBucketsCoverEachElementOnce) {
     std::vector<Layer> layers;
     ASSERT_TRUE(layers_check(spec, &layers).ok());
     Layout layout = layers_layout(layers, 1);
-    ASSERT_EQ(layout.groups.size(), 5u);   // a layer each, weight and bias together
+    ASSERT_EQ(layout.groups.size(), 5u);   // one a layer: weight and bias
     EXPECT_EQ(layout.groups[0].layer, "conv1");
     EXPECT_EQ(layout.groups[1].count, 6u * 16 * 25 + 16);
     EXPECT_EQ(layout.groups[4].layer, "fc3");
@@ -231,14 +231,14 @@ TEST(Weights, AreHeNormalAndDependOnSeedLayerAndElementAlone) {
             fourth += x * x * x * x;
             if (i) lagged += x * w[layer.offset + i - 1] / std;
         }
-        // Moments of the standard normal, 5 standard deviations of their estimates wide.
+        // Moments of the standard normal, within 5 standard errors.
         EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n)) << layer.spec.name;
         EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n)) << layer.spec.name;
         EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96 / n)) << layer.spec.name;
         EXPECT_NEAR(lagged / n, 0, 5 / std::sqrt(n)) << layer.spec.name;
         for (uint64_t i = 0; i < layer.biases; ++i) EXPECT_EQ(w[layer.offset + layer.weights + i], 0.0f);
     }
-    // A layer of another size elsewhere moves no weight of this one; two layers of one shape differ.
+    // Weights do not depend on the size of other layers; two layers of one shape differ.
     NetSpec longer = spec;
     longer.layers[3].outputs = 301;
     ASSERT_TRUE(layers_check(longer, &layers).ok());
@@ -246,7 +246,7 @@ TEST(Weights, AreHeNormalAndDependOnSeedLayerAndElementAlone) {
     weights_initial(longer, layers_layout(layers, 1), 1, moved);
     EXPECT_TRUE(std::equal(w.begin(), w.begin() + static_cast<int64_t>(layers[3].offset + layers[3].weights - 300), moved.begin()));
     EXPECT_NE(w[layout.groups[2].offset], w[layout.groups[1].offset]);
-    // Two of the numbers as an independent program (Python) computes them: models of one seed must stay what they are.
+    // Computed by an independent Python program: the models of a seed must not change.
     EXPECT_EQ(w[0], 0.4803038003674691f);
     EXPECT_EQ(w[layout.groups[1].offset + 7], 0.0038406095823806394f);
 }

@@ -3,8 +3,8 @@
 # A file is a text header (net, layers, samples, steps, "end"), then little-endian arrays:
 #   images u8 [n,C,H,W], labels i32 [n], mean f32 [C], std f32 [C], parameters f32 [P],
 #   loss f64 (sum), gradient f32 [P] (sum), predicted i32 [n], parameters after the steps f32 [P],
-#   and of nets with batch norm the loss f64 (sum) of an evaluation, to which `predicted` belongs too.
-# Running statistics (mean, second moment by channel) are the end of P; their "gradient" is n times those of the samples.
+#   for nets with batch norm the loss f64 (sum) of an evaluation (`predicted` is then of the evaluation).
+# Running statistics (mean, second moment by channel) are at the end of P; their "gradient" is n times those of the samples.
 import os
 import sys
 
@@ -23,7 +23,7 @@ CASES = {
                                        ("inner_product", 20, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 12, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
     "mlp": ((1, 7, 9, 0, 10, 13), [("inner_product", 40, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 33, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 21, 0, 1, 0),
                                    ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
-    # After the five, options: ceil, bias, name, from.
+    # An optional sixth element has options: ceil, bias, name, from.
     "average_pool": ((2, 12, 14, 0, 6, 5), [("conv", 5, 3, 1, 1), ("average_pool", 0, 3, 2, 1, {"ceil": 1}), ("conv", 19, 2, 1, 0), ("relu", 0, 0, 1, 0),
                                             ("max_pool", 0, 3, 2, 0, {"ceil": 1}), ("conv", 6, 2, 1, 1), ("global_average_pool", 0, 0, 1, 0)]),
     "batch_norm": ((3, 9, 8, 1, 5, 9), [("conv", 7, 3, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 17, 2, 2, 0), ("batch_norm", 0, 0, 1, 0),
@@ -35,7 +35,7 @@ CASES = {
                                             ("relu", 0, 0, 1, 0), ("conv", 7, 3, 2, 1), ("relu", 0, 0, 1, 0), ("conv", 18, 1, 1, 0), ("add", 0, 0, 1, 0, {"from": "s"}),
                                             ("relu", 0, 0, 1, 0), ("inner_product", 4, 0, 1, 0)]),
 }
-LOSSES = {"residual": "squared_loss"}   # the others: softmax_cross_entropy
+LOSSES = {"residual": "squared_loss"}   # default: softmax_cross_entropy
 RATES = {"residual": 0.00390625}
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 5, 0.125, 0.875, 0.015625   # exact in float
 

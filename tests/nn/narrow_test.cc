@@ -1,4 +1,4 @@
-// Weights' gradients of 1x1 convolutions from bf16, on AMX and by emulated instructions, against sums in double precision.
+// Gradients of weights of 1x1 convolutions from bf16, on AMX and emulated, against sums in double precision.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -16,7 +16,7 @@ namespace {
 
 float wide(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
-/// Numbers cut to bf16, and what lies behind them.
+/// Numbers cut to bf16, followed by NaN.
 std::vector<uint16_t> halves(uint64_t count, uint32_t key) {
     std::vector<uint16_t> result(count + 32, 0x7fc0);   // NaN
     const std::vector<float> all = numbers(count, key);
@@ -35,7 +35,7 @@ TEST(Narrow, AgreesWithDoublePrecision) {
             if (kernels == &amx::narrow_kernels && isa_best() < Isa::amx) continue;
             std::vector<float> dw(K * C + 1, NAN), db(K + 1, NAN), bare = dw;
             const uint64_t floats = kernels->scratch({pixels, C, K});
-            std::vector<float> memory(floats + 17, NAN);   // aligned as the arena aligns
+            std::vector<float> memory(floats + 17, NAN);   // room to align like the arena
             float* scratch = memory.data();
             while (reinterpret_cast<uintptr_t>(scratch) % 64 != 0) ++scratch;
             kernels->backward_weights(dw.data(), db.data(), dy.data(), x.data(), scratch, {pixels, C, K});

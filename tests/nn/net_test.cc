@@ -1,4 +1,4 @@
-// The net as a whole: gradients against finite differences, bits that depend on nothing but the block, cancelling, sizes, wrong input.
+// The whole net: gradients against finite differences, bits that depend on the block alone, cancelling, block sizes, invalid input.
 #include <omp.h>
 
 #include <cstring>
@@ -35,7 +35,7 @@ TEST_P(Differences, MatchTheGradient) {
 }
 INSTANTIATE_TEST_SUITE_P(Layers, Differences, testing::ValuesIn(differences()), [](const auto& p) { return p.param.name; });
 
-// Nothing in a block may come from memory that the block did not write: all of it is NaN before.
+// A block reads no memory that it has not written: all memory is NaN before.
 TEST(Net, PoisonedMemoryDoesNotShow) {
     for (const Difference& odd :
          {Difference{"", preset("lenet5"), 5, true}, Difference{"", preset("mlp"), 5, true},
@@ -72,7 +72,7 @@ TEST(Net, BlockBitsDependOnTheBlockAlone) {
         std::vector<float> bits_a = alone.block(a.samples).gradient, bits_b = alone.block(b.samples).gradient;
         EXPECT_TRUE(same_bits(bits_a, alone.block(a.samples).gradient));
 
-        // Two lanes at once, many times, and a thread that would like more threads.
+        // Two lanes at once, many times; their threads ask OpenMP for 2 threads.
         Rig both(spec, sizes({12, 13, 40}, 2));
         bool same[2] = {true, true};
         std::thread threads[2];
@@ -83,14 +83,14 @@ TEST(Net, BlockBitsDependOnTheBlockAlone) {
                     bool first = (lane + step) % 2;
                     same[lane] = same[lane] && same_bits(first ? bits_a : bits_b, both.block(first ? a.samples : b.samples, lane).gradient);
                 }
-                EXPECT_EQ(omp_get_max_threads(), 2);   // the caller's setting is left as it was
+                EXPECT_EQ(omp_get_max_threads(), 2);   // the caller's setting is unchanged
             });
         for (std::thread& thread : threads) thread.join();
         EXPECT_TRUE(same[0] && same[1]) << name;
     }
 }
 
-// Whichever and however many blocks a lane computes together, of whatever sizes, in memory that is NaN before.
+// Any blocks, numbers and sizes computed together, in memory that is NaN before.
 TEST(Net, BlocksComputedTogetherHaveTheBitsOfEach) {
     const NetSpec plain = of(1, 9, 7, 0, 5, {fc(40), relu(), dropout(0.4), fc(700), relu(), fc(400), dropout(0.2), fc(5), loss()}),
                   strips = of(2, 12, 10, 1, 4, {conv(7, 3), relu(), conv(9, 3), max_pool(2, 2), relu(), fc(50), relu(), fc(4), loss()}),
@@ -133,19 +133,19 @@ TEST(Net, BlocksComputedTogetherHaveTheBitsOfEach) {
     }
 }
 
-// What dropout leaves of each input, seen through the gradient of an inner product behind it.
+// The mask is read from the gradient of an inner product behind the dropout.
 TEST(Net, DropoutDependsOnSeedStepBlockSampleAndElementAlone) {
     const double rate = 0.25;
     NetSpec spec = of(3, 5, 7, 0, 2, {dropout(rate), fc(2), loss()}), whole = of(3, 5, 7, 0, 2, {dropout(0), fc(2), loss()});
     const uint32_t pixels = 35, elements = 3 * pixels;
-    auto kept = [&](Rig& rig, Rig& other, const Samples& samples, BlockId id) {   // 1, 0 by element of the last sample
+    auto kept = [&](Rig& rig, Rig& other, const Samples& samples, BlockId id) {   // by element of the last sample
         std::vector<bool> bits;
         Gather gather(rig.net->layout()), full(other.net->layout());
         EXPECT_TRUE(rig.net->block(0, id, samples, gather).ok() && other.net->block(0, id, samples, full).ok());
         float factor = 0;
         for (uint32_t i = 0; i < elements; ++i) {
             bits.push_back(gather.gradient[i] != 0);
-            float share = gather.gradient[i] / full.gradient[i];   // the same for all that are kept: scale, and another loss
+            float share = gather.gradient[i] / full.gradient[i];   // equal for all kept elements: the scale times a factor of the loss
             if (bits[i] && factor == 0) factor = share;
             if (bits[i]) {
                 EXPECT_NEAR(share, factor, 1e-4f * std::abs(factor));
@@ -157,13 +157,13 @@ TEST(Net, DropoutDependsOnSeedStepBlockSampleAndElementAlone) {
     config.seed = 9;
     Rig rig(spec, config), other(whole, config), eight(spec, sizes({1}));
     Data data(spec, 1);
-    for (uint8_t& pixel : data.images) pixel = static_cast<uint8_t>(pixel | 128);   // none is 0 once normalised
+    for (uint8_t& pixel : data.images) pixel = static_cast<uint8_t>(pixel | 128);   // no normalised pixel is 0
     std::vector<bool> first = kept(rig, other, data.samples, {3, 5});
     EXPECT_EQ(first, kept(rig, other, data.samples, {3, 5}));
     EXPECT_NE(first, kept(rig, other, data.samples, {4, 5}));
     EXPECT_NE(first, kept(rig, other, data.samples, {3, 6}));
     EXPECT_NE(first, kept(eight, other, data.samples, {3, 5}));   // another seed
-    // The definition, independently: two draws make the seed, eight elements of 16 bits come from each draw.
+    // An independent computation: two draws make the seed, each draw gives eight elements of 16 bits.
     auto mixed = [](uint64_t seed, uint64_t with) {
         Philox bits = random4(Purpose::dropout, seed, with, ~0u);
         return uint64_t{bits[1]} << 32 | bits[0];
@@ -180,7 +180,7 @@ TEST(Net, DropoutDependsOnSeedStepBlockSampleAndElementAlone) {
     EXPECT_NEAR(rig.loss(data.samples), other.loss(data.samples), 1e-6);
 }
 
-// Blocks with statistics of their own, one sum: the running statistics move towards those of the whole mini-batch.
+// Each block has its own statistics; their exact sum moves the running ones towards those of the mini-batch.
 TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
     NetSpec spec = of(3, 6, 7, 0, 4, {norm(), fc(4), loss()});
     Rig rig(spec, sizes({3, 4}));
@@ -206,8 +206,8 @@ TEST(Net, RunningStatisticsAreThoseOfTheMiniBatch) {
     }
 }
 
-// Convolutions of few channels compute a few samples as strips of images beside each other: the samples are taken in another company, whose
-// sizes take other strips or none, and in strips that end beyond the image, with pooling and without.
+// Convolutions of few channels cut a small group of samples into strips of their images.  The same samples in blocks of other sizes use
+// other strips or none, some of them longer than the image, with and without pooling.
 TEST(Net, GradientsOfSamplesAddUpWhateverTheSizesOfBlocks) {
     for (const NetSpec& spec : {preset("lenet5"), of(3, 12, 9, 0, 4, {conv(7, 3), relu(), max_pool(2), conv(5, 2), relu(), fc(4), loss()}),
                                 of(2, 9, 8, 1, 4, {conv(3, 4), relu(), conv(4, 2), relu(), conv(5, 3), max_pool(2), fc(4), loss()}),
@@ -253,7 +253,7 @@ TEST(Net, ErrorsOfTheSinkEndTheBlock) {
 TEST(Net, SizesAndSamplesAreChecked) {
     NetSpec spec = preset("lenet5");
     NetConfig config;
-    config.samples_max = 6;   // no block_sizes: 6 and 5
+    config.samples_max = 6;   // without block_sizes: sizes 6 and 5
     Rig rig(spec, config);
     Data six(spec, 6), five(spec, 5), four(spec, 4), seven(spec, 7);
     rig.block(six.samples);
@@ -263,7 +263,7 @@ TEST(Net, SizesAndSamplesAreChecked) {
     uint32_t right;
     double sum;
     EXPECT_STREQ(rig.net->evaluate(0, seven.samples, &right, &sum, nullptr).what, "a batch of 7 samples, but the net was planned for 6");
-    // A part of a batch has the loss of its samples, whatever size computes it.
+    // The loss of a part of a batch does not depend on the program's size.
     double whole = rig.loss(six.samples), parts = 0;
     for (uint32_t n = 0; n < 6; ++n) {
         Samples one = six.samples;
@@ -289,8 +289,8 @@ TEST(Net, NanReachesLossAndGradient) {
     expect_nan_shows(rig);
 }
 
-// A large layer's gradient that is taken bit by bit has the bits of the whole one, with and without biases, and where it is taken by nobody
-// or several layers take the output.
+// The gradient of a large layer has the same bits in pieces and whole: with and without biases, with no reader of the pieces, with several
+// readers of the output.
 TEST(Net, GradientsInPiecesAreTheSame) {
     NetSpec mlp, without{.C = 3, .H = 20, .W = 20, .classes = 7}, shared = without;
     ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &mlp).ok());

@@ -1,4 +1,4 @@
-// Nets for the tests of every kind of layer, and the gradient's test, for whatever they compute on.
+// Nets that test every kind of layer, and the test of gradients, for CPU and GPU.
 #pragma once
 #include <cstring>
 
@@ -16,7 +16,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// The distance of b from a as a share of a, for the worst layer.  NaN, too, is worse than any number.
+/// max over layers of ||a - b|| / ||a||; NaN counts as the largest.
 template <typename T>
 double distance(const Layout& layout, const std::vector<T>& a, const std::vector<T>& b, std::string* where) {
     double worst = 0;
@@ -35,7 +35,7 @@ double distance(const Layout& layout, const std::vector<T>& a, const std::vector
     return worst;
 }
 
-/// The same net without kinks: nothing in place of ReLU, the mean in place of the greatest.
+/// The same net without kinks: no ReLU, average instead of max pooling.
 inline NetSpec smooth(NetSpec spec) {
     for (LayerSpec& layer : spec.layers)
         if (layer.kind == "relu") layer.kind = "dropout";
@@ -47,19 +47,18 @@ struct Difference {
     const char* name;
     NetSpec spec;
     uint32_t samples;
-    bool kinks, trains_otherwise = false;   // the latter: a block has other losses than an evaluation
+    bool kinks, trains_otherwise = false;   // trains_otherwise: the loss of a block is not that of an evaluation
 };
 inline void PrintTo(const Difference& d, std::ostream* out) { *out << d.name; }
 
-// Central differences of the loss along random directions, for each layer alone.  The loss is a sum over at most 9 samples, float32 all the
-// way: its rounding error of some 1e-6 divided by 2 h is below 3e-4 at h = 2^-8.  Where ReLU or pooling make kinks, the difference quotient
-// mixes two slopes for the few units within h of one, so its error is a share of the gradient: 2% is allowed there.  A wrong term is off by
-// far more.
+// Central differences of the loss along random directions, layer by layer.  The loss is a float32 sum over at most 9 samples: its rounding
+// error of about 1e-6, divided by 2 h, is below 3e-4 at h = 2^-8.  Near the kinks of ReLU and pooling the quotient mixes two slopes, so
+// nets with kinks may differ by 2% of the gradient; a wrong term differs by far more.
 inline void expect_slopes(AnyRig& rig, const Difference& p) {
     Data data(p.spec, p.samples);
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
-    // Biases are 0 at first, which would put ReLUs on blank patches exactly at their kink.
+    // Initial biases of 0 would put the ReLUs of blank patches at their kink.
     for (float& w : rig.net->parameters()) w += 0.05f * normal(random);
     rig.net->refresh();
     Gather at = rig.block(data.samples);
@@ -95,7 +94,7 @@ inline void expect_slopes(AnyRig& rig, const Difference& p) {
         }
 }
 
-/// Of lenet5 and others with several buckets and no dropout, in blocks of 4.
+/// For nets with several buckets and no dropout (lenet5), in blocks of 4.
 inline void expect_nan_shows(AnyRig& rig) {
     Data data(rig.net->spec(), 4);
     rig.net->parameters()[3] = NAN;

@@ -70,7 +70,7 @@ TEST(Optimiser, GivesPyTorchsNumbers) {
         for (StepId t = 0; t < 3; ++t) {
             std::vector<float> g = {0.5f - static_cast<float>(t), static_cast<float>(t), -0.25f};
             optimiser->step(t);
-            optimiser->update(2, std::span(w).subspan(2), std::span(g).subspan(2));   // in two pieces
+            optimiser->update(2, std::span(w).subspan(2), std::span(g).subspan(2));   // two pieces
             optimiser->update(0, std::span(w).first(2), std::span(g).first(2));
         }
         for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(w[i], c.want[i], 1e-6) << c.config.kind;
@@ -91,7 +91,7 @@ TEST(Schedule, StepCosineAndWarmUp) {
     EXPECT_EQ(learning_rate(config, 9), 0.5);
     EXPECT_EQ(learning_rate(config, 10), 0.25);
     EXPECT_EQ(learning_rate(config, 39), 0.0625);
-    // Numbers of torch.optim.lr_scheduler.CosineAnnealingLR; the same after a warm-up, and the last one for ever.
+    // Numbers of torch.optim.lr_scheduler.CosineAnnealingLR; the same after a warm-up; the last value stays.
     const double want[] = {0.5,
                            0.47833693985365416,
                            0.417638394156598,
@@ -105,13 +105,13 @@ TEST(Schedule, StepCosineAndWarmUp) {
         OptimiserConfig cosine{.lr = 0.5, .schedule = "cosine", .warm_up = warm_up, .lr_end = 0.0625, .steps = 7 + warm_up};
         for (StepId step = 0; step < 9; ++step) EXPECT_NEAR(learning_rate(cosine, step + warm_up), want[step], 1e-15);
     }
-    // As accurate as the C library's, everywhere.
+    // As accurate as the C library's cosine at every step.
     OptimiserConfig fine{.lr = 2, .schedule = "cosine", .steps = 997};
     for (StepId step = 0; step < 997; ++step)
         EXPECT_NEAR(learning_rate(fine, step), 1 + std::cos(M_PI * static_cast<double>(step) / 997), 1e-15);
 }
 
-// value = (float)((double)S * unit): rounded once, for words of both widths, by the unit of each group.
+// value = (float)((double)S * unit), rounded once, for both word sizes and each group's unit.
 TEST(Apply, TurnsSumsIntoFloatOnce) {
     NetSpec spec{.C = 1, .H = 2, .W = 2, .classes = 3, .layers = {fc(5), fc(3), loss()}};
     for (Word word : {Word::i16, Word::i32, Word::i64}) {
@@ -141,7 +141,7 @@ TEST(Apply, TurnsSumsIntoFloatOnce) {
     }
 }
 
-// Lanes share the work, and the bits are one thread's: layers of many pieces, copies of weights, statistics.
+// Several lanes give the bits of one: layers of many pieces, copies of weights, statistics.
 TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
     const NetSpec spec{
         .C = 3, .H = 12, .W = 12, .classes = 3, .layers = {conv(9, 3), norm(), relu(), conv(16, 3), fc(200), relu(), fc(3), loss()}};
@@ -159,7 +159,7 @@ TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
     }
 }
 
-// After apply() a block computes with the new parameters, as it does after refresh(): no copy is forgotten.
+// apply() refreshes every copy of the parameters, as refresh() does.
 TEST(Apply, RefreshesWhatKernelsKeep) {
     NetSpec spec;
     ASSERT_TRUE(preset_find("lenet5", 3, 32, 32, 10, &spec).ok());
@@ -173,7 +173,7 @@ TEST(Apply, RefreshesWhatKernelsKeep) {
     EXPECT_EQ(0, std::memcmp(a.gradient.data(), b.gradient.data(), a.gradient.size() * sizeof(float)));
 }
 
-// Every build of the element-wise kernels gives the same bits, odd counts and special values included.
+// Every build of the element-wise kernels gives the same bits, also for odd counts and special values.
 TEST(Kernels, AreEqualOnEveryInstructionSet) {
     const uint64_t count = 1003;
     std::mt19937_64 random(5);
@@ -225,7 +225,7 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
             k.channel_sums(squares.data(), y.data(), y.data() + 900, s);
             k.channel_products(products.data(), sums.data(), y.data(), y.data() + 50, y.data() + 900, s);
             for (const auto* of : {&sums, &squares, &products}) {
-                double check = 0;   // the order of this sum is the same everywhere
+                double check = 0;   // a fixed order
                 for (double each : *of) check += each;
                 results.push_back({static_cast<float>(check), static_cast<float>((*of)[3])});
             }
@@ -264,7 +264,7 @@ TEST(Kernels, AreEqualOnEveryInstructionSet) {
 TEST(Kernels, PoolingTakesTheFirstMaximumAndNanFirst) {
     const PoolShape shape{1, 2, 4, 1, 2, 2, 2, 0, 8};
     std::vector<float> x(64, 1.0f), y(16), dx(64, NAN), dy(16, 3.0f);
-    x[8 + 1] = 2;   // channel 1 of the first window: places 1 and 2 are equal
+    x[8 + 1] = 2;   // first window, channel 1: places 1 and 2 are equal
     x[4 * 8 + 1] = 2;
     x[2] = -5;   // channel 2: NaN at place 1
     x[8 + 2] = NAN;
@@ -287,7 +287,7 @@ TEST(Kernels, PoolingTakesTheFirstMaximumAndNanFirst) {
     EXPECT_EQ(sum, 48);
 }
 
-// The level belongs to the process, so each is tried in one of its own.
+// The instruction set is fixed once a process, so each one runs in a child.
 void isa_child(Isa isa) {
     NetSpec spec;
     Status status = nn_isa(isa);
@@ -296,7 +296,7 @@ void isa_child(Isa isa) {
         Rig rig(spec, sizes({4}));
         Data data(spec, 4);
         Gather gather = rig.block(data.samples);
-        status = nn_isa(isa);   // the same again is fine
+        status = nn_isa(isa);   // the same level again is allowed
         if (status.ok()) status = nn_isa(isa == Isa::portable ? Isa::avx2 : Isa::portable);
     }
     std::fputs(status.what, stderr);

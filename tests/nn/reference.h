@@ -1,7 +1,7 @@
-// Losses, gradients, classes and SGD steps against PyTorch's in double precision (make_reference.py), for whatever nets compute on.
+// Losses, gradients, classes and SGD steps against PyTorch's in double precision (make_reference.py), for CPU and GPU.
 //
-// Tolerance: float32 rounds to 6e-8; a gradient here is a sum of at most some hundred terms through at most seven layers, so its error
-// stays below a few 1e-6 of the layer's largest element.  2e-5 leaves room for every instruction set; a wrong sum is off by its whole size.
+// Tolerance: float32 rounds to 6e-8; a gradient is a sum of some hundred terms through at most seven layers, so its error is below a few
+// 1e-6 of the layer's largest element.  2e-5 holds for every instruction set; a wrong sum has an error of its own size.
 #pragma once
 #include <fstream>
 #include <sstream>
@@ -38,7 +38,7 @@ inline void expect_near(const Layout& layout, std::span<const float> have, const
     }
 }
 
-/// R: Rig, or what is made like it.
+/// R: Rig or CudaRig.
 template <typename R>
 void expect_reference(const char* name) {
     std::string folder = __FILE__;
@@ -88,7 +88,7 @@ void expect_reference(const char* name) {
     rig.net->refresh();
     Samples samples{images.data(), labels.data(), n, spec.C, spec.H, spec.W, mean.data(), std.data()};
     Gather first = rig.block(samples);
-    auto near = [n](double loss) { return std::max(2e-6 * n, 3e-7 * loss); };   // large ones: 2.3e-7 measured, of squared differences
+    auto near = [n](double loss) { return std::max(2e-6 * n, 3e-7 * loss); };   // relative for large losses (squared differences)
     EXPECT_NEAR(first.total, sum, near(sum));
     expect_near(layout, first.gradient, gradient, 2e-5f);
     std::vector<int32_t> classes(n, -1);

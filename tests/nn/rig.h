@@ -1,4 +1,4 @@
-// What the tests of this folder share: random samples, a sink that gathers the flat gradient, a net ready to run.
+// For the tests of this folder: random samples, a sink that gathers the flat gradient, a net ready to run.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,14 +14,14 @@
 
 namespace gradcast {
 
-/// In [-1, 1), the same at every call.
+/// Pseudo-random numbers in [-1, 1): a function of key and index.
 inline std::vector<float> numbers(uint64_t count, uint32_t key) {
     std::vector<float> result(count);
     for (uint64_t i = 0; i < count; ++i) result[i] = static_cast<float>(splitmix64(uint64_t{key} << 32 | i) >> 40) * 0x1p-23f - 1;
     return result;
 }
 
-/// The kernels of each build that this CPU runs, by name.
+/// Name and kernels of each build that this CPU runs.
 template <typename Of>
 auto builds(Of of) {
     std::vector<std::pair<const char*, std::decay_t<decltype(of(Isa::portable))>>> all;
@@ -29,7 +29,7 @@ auto builds(Of of) {
         if (isa <= isa_best()) all.emplace_back(isa_name(isa), of(isa));
     return all;
 }
-/// And those on AMX, where `tiles`: with emulated instructions on every CPU that has AVX-512.
+/// Also the build on AMX, if this CPU has it, and on emulated AMX, if it has AVX-512.
 template <typename Of, typename Emulated>
 auto builds(Of of, Emulated emulated, bool tiles = true) {
     auto all = builds(of);
@@ -61,7 +61,7 @@ inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "")
 inline LayerSpec relu() { return {.kind = "relu"}; }
 inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 
-/// Each kind of layer, odd shapes, two shortcuts, one of them through a layer.
+/// Every kind of layer, odd shapes, two shortcuts, one of them with a layer in it.
 inline NetSpec everything() {
     LayerSpec bare = conv(20, 3, 1, 1), late = max_pool(3, 2);
     bare.bias = false;
@@ -119,8 +119,8 @@ struct Gather : GradientSink {
     double total = NAN;
     uint32_t next = 0;
     bool heard = false;
-    bool by_pieces = false;   // take them
-    uint32_t in_pieces = 0;   // buckets that came so
+    bool by_pieces = false;   // take the pieces of large layers
+    uint32_t in_pieces = 0;   // buckets that came in pieces
     void loss(uint32_t, BlockId, double sum) override {
         EXPECT_TRUE(next == 0 && !heard);
         total = sum;
@@ -132,7 +132,7 @@ struct Gather : GradientSink {
         for (uint64_t at = 0; at < layout.buckets[bucket].count;) at += take(0, bucket, at, piece);
         return true;
     }
-    /// Returns how many elements.
+    /// Copies one piece; returns its number of elements.
     uint64_t take(uint32_t block, uint32_t bucket, uint64_t at, const GradientPiece& piece) {
         EXPECT_TRUE(heard);
         in_pieces += at == 0;
@@ -154,7 +154,7 @@ struct Gather : GradientSink {
     }
 };
 
-/// The same of blocks that are computed together, by number.
+/// A Gather for each of the blocks that are computed together.
 struct GatherEach : GradientSink {
     GatherEach(const Layout& layout, size_t blocks, bool by_pieces) : each(blocks, Gather(layout)), by_pieces_(by_pieces) {}
     std::vector<Gather> each;
@@ -189,11 +189,11 @@ inline std::vector<BucketSum> sums_of(const Layout& layout, void* words, Word wo
     return sums;
 }
 
-/// A net with its optimiser, whatever they compute on.
+/// A net with its optimiser, on CPU or GPU.
 struct AnyRig {
     std::unique_ptr<Net> net;
     std::unique_ptr<Optimiser> optimiser;
-    Lanes lanes;   // apply()'s: this thread, until they are opened
+    Lanes lanes;   // for apply(); not opened: this thread alone
     /// Loss and gradient of a block.
     Gather block(const Samples& samples, uint32_t lane = 0, StepId step = 0) {
         Gather gather(net->layout());
@@ -208,7 +208,7 @@ struct AnyRig {
         EXPECT_TRUE(net->evaluate(0, samples, &right, &sum, nullptr).ok());
         return sum;
     }
-    /// One step: the gradient's mean, as an exact sum in units of 2^-40, through apply().
+    /// One step: passes the mean gradient to apply() as an exact sum in units of 2^-40.
     void step(StepId step, const std::vector<float>& gradient, uint32_t batch) {
         const Layout& layout = net->layout();
         const std::vector<double> units(layout.groups.size(), 0x1p-40 / batch);

@@ -21,7 +21,7 @@ auto builds_of(uint32_t kernel) {
     return all;
 }
 
-/// Of [N, C/16, H, W, 16].
+/// Index in [N, C/16, H, W, 16].
 uint64_t place(uint32_t n, uint32_t c, uint32_t h, uint32_t w, uint32_t C, uint32_t H, uint32_t W) {
     return (((uint64_t{n} * (C / 16) + c / 16) * H + h) * W + w) * 16 + c % 16;
 }
@@ -42,7 +42,7 @@ Exact exact(const WideShape& s, const std::vector<float>& x, const std::vector<f
                     e.db[k] += dy[yi];
                     for (uint32_t r = 0; r < s.kernel; ++r)
                         for (uint32_t t = 0; t < s.kernel; ++t) {
-                            const uint32_t h = p + r - s.pad, column = q + t - s.pad;   // below 0 is far above
+                            const uint32_t h = p + r - s.pad, column = q + t - s.pad;   // wraps below 0
                             if (h >= s.H || column >= s.W) continue;
                             for (uint32_t c = 0; c < s.C; ++c) {
                                 const uint64_t xi = place(n, c, h, column, s.C, s.H, s.W);
@@ -57,7 +57,7 @@ Exact exact(const WideShape& s, const std::vector<float>& x, const std::vector<f
     return e;
 }
 
-/// Winograd's way loses digits of the largest values, not of each: the error is measured against their root mean square.
+/// Winograd's rounding errors are relative to the largest values: they are compared with the root mean square.
 void expect_near(const char* what, const std::vector<float>& got, const std::vector<double>& wanted, double limit) {
     double squares = 0, worst = 0;
     for (uint64_t i = 0; i < wanted.size(); ++i) {
@@ -81,7 +81,7 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
             const std::vector<float> x = numbers(uint64_t{s.N} * s.C * s.H * s.W, 1), bias = numbers(s.K, 3), dy = numbers(outputs, 4),
                                      w = numbers(uint64_t{s.K} * s.C * s.kernel * s.kernel, 2);
             const Exact wanted = exact(s, x, w, bias, dy);
-            const float nan = std::nanf("");   // what is not written shows
+            const float nan = std::nanf("");   // shows elements that are not written
             std::vector<float> y(outputs, nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s), nan), turned(kernels.packed(s.turned()), nan);
             std::vector<float> scratch(kernels.forward_scratch(s), nan), scratch_turned(kernels.forward_scratch(s.turned()), nan),
@@ -100,7 +100,7 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
     }
 }
 
-// A sample is computed alike among others and alone, and what is not a number stays none.
+// A sample has the same bits alone and among others; NaN stays NaN.
 TEST(Wide, SamplesDoNotMeet) {
     for (uint32_t kernel : {1u, 3u, 5u}) {
         for (const auto& [name, kernels] : builds_of(kernel)) {

@@ -1,5 +1,5 @@
-// cuBLAS on a CPU, for tests: see cuda_runtime.h.  Sums are taken in double, so that they are better than any cuBLAS's.  Float
-// that is not pedantic, by both its compute type and its handle, is rounded to TF32.
+// cuBLAS on a CPU, for tests: see cuda_runtime.h.  Sums are in double, more accurate than cuBLAS.  Float factors are rounded to TF32 unless
+// compute type and handle both ask for pedantic float.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,13 +26,13 @@ using cublasHandle_t = struct cublasContext*;
 cublasStatus_t cublasCreate(cublasHandle_t* handle);
 cublasStatus_t cublasDestroy(cublasHandle_t handle);
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
-cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes);   // is written to by every product
+cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes);   // every product writes to it
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode);
 cublasStatus_t cublasGetVersion(cublasHandle_t handle, int* version);
 const char* cublasGetStatusName(cublasStatus_t status);
 const char* cublasGetStatusString(cublasStatus_t status);
-/// C = alpha op(A) op(B) + beta C, column by column; alpha and beta are floats of the host.  Where beta is 0, C is not read.
+/// C = alpha op(A) op(B) + beta C, column-major; alpha and beta are floats on the host.  With beta = 0 C is not read.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op, int m, int n, int k, const void* alpha,
                             const void* A, cudaDataType A_type, int lda, const void* B, cudaDataType B_type, int ldb, const void* beta,
                             void* C, cudaDataType C_type, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algorithm);

@@ -1,13 +1,13 @@
-// CUDA on a CPU, for tests: the calls and the kernel language that gradcast uses, so that its device code can be compiled by g++ and run
-// where there is no GPU.  Not fast, and stricter than a GPU:
-//  * Nothing runs until somebody synchronises, and then a stream runs only what it must: itself and what it waits for by event.
-//  * Branches of a graph run in another order than they were issued in; blocks, and threads between two barriers, forwards and backwards in
-//  turn.
-//  * Device memory begins as NaN, ends in guard bytes, and cannot be touched by code of the host, nor by other devices.  A copy
-//  between devices without peer access counts as a wait.
-//  * A thread of a block that ends while others wait at __syncthreads() stops the process, and says so.
-//  * Handles of libraries end where they were made, or the process stops; calls that would give a device a context are counted.
-// The types and names are NVIDIA's; what they do is in tests/cuda/host/runtime.cc and kernels.cc.
+// CUDA on a CPU, for tests: the calls and the kernel language that gradcast uses, so that g++ compiles its device code and it runs without
+// a GPU.  Slow, and stricter than a GPU:
+//  * Nothing runs before a call that waits, and then only the stream that is waited for and the operations it depends on by events.
+//  * Branches of a graph run in varying order; blocks of a grid, and threads between two barriers, run forwards and backwards in turn.
+//  * Device memory is NaN at first, ends in guard bytes, and faults on access by the host or another device.  A copy between devices
+//  without
+//    peer access counts as a wait.
+//  * The process stops with a message if a thread ends while others of its block wait at __syncthreads().
+//  * The process stops if a library handle is destroyed on another device than its own.  Calls that create a context are counted.
+// Types and names are NVIDIA's; runtime.cc and kernels.cc in this folder implement them.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -55,7 +55,7 @@ inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
 inline long long __double_as_longlong(double x) { return __builtin_bit_cast(long long, x); }
 inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
-// Integers alone: they give the same result in any order.
+// Integers only: the order of threads does not matter.
 template <typename T, typename U>
 T atomicAdd(T* at, U value) {
     static_assert(static_cast<T>(0.5) == 0, "an atomicAdd of floats depends on the order");
@@ -129,14 +129,14 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-cudaError_t cudaGetDeviceCount(int* count);   // 2, or what GC_CUDA_HOST_DEVICES says
+cudaError_t cudaGetDeviceCount(int* count);   // GC_CUDA_HOST_DEVICES, by default 2
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total);   // of 1 GiB, or as many bytes as GC_CUDA_HOST_MEMORY says
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);   // total: GC_CUDA_HOST_MEMORY bytes, by default 1 GiB
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDeviceSynchronize();
@@ -162,7 +162,7 @@ template <typename T>
 cudaError_t cudaMallocHost(T** at, size_t bytes) {
     return cudaMallocHost(reinterpret_cast<void**>(at), bytes);
 }
-// An asynchronous copy wants host memory that is page-locked: other memory is refused, where CUDA would copy it at once.
+// An asynchronous copy refuses host memory that is not page-locked; CUDA would copy it synchronously.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
@@ -183,7 +183,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
-/// cudaEventRecordExternal: in a capture it is recorded whenever the graph is launched, and can be waited for outside.
+/// cudaEventRecordExternal: in a capture, each launch of the graph records the event, and others can wait for it.
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
@@ -198,25 +198,25 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-// ---- what the tests and the other stand-ins add ----------------------------------------------------------------------------------
+// ---- for the tests and the other stand-ins ---------------------------------------------------------------------------------------
 
-/// Runs `body` once for each thread of the grid, after what is in the stream.  `name` is for messages.
+/// Enqueues `body`, once for each thread of the grid.  `name` is for messages.
 cudaError_t cuda_host_grid(const char* name, dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> body);
-/// Launches a kernel: the arguments are copied now.
+/// Launches a kernel; copies the arguments at once.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cuda_host_launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
                              Arguments&&... arguments) {
     return cuda_host_grid(name, grid, block, stream, [kernel, all = std::tuple<Parameters...>(arguments...)] { std::apply(kernel, all); });
 }
-/// A library's call: `body` runs once, with the stream's device memory in reach.
+/// Enqueues a library's call: `body` runs once, with access to the stream's device memory.
 cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body);
-/// How often something was launched, copied or run so far, in streams and replayed graphs; allocations of memory, streams, events and
-/// graphs; calls that wait; kernels and libraries' calls launched outside of graphs; graphs launched.
+/// Counts so far: operations run, in streams and replayed graphs; allocations of memory, streams, events and graphs; calls that wait;
+/// kernels and library calls outside of graphs; graph launches.
 struct CudaHostCounts {
     uint64_t run, allocations, synchronisations, kernels, graphs;
 };
 CudaHostCounts cuda_host_counts();
-/// Whoever waits from now on is told of an illegal address.
+/// Calls that wait return an illegal address from now on.
 void cuda_host_break();
-/// How many calls so far would have given that device a context, had there been none: those that are about the current device.
+/// Calls so far that would create a context on that device: those that use the current device.
 uint64_t cuda_host_calls(int device);

@@ -1,7 +1,7 @@
-// cuDNN on a CPU, for tests: see cuda_runtime.h.  The graph interface for one convolution in a graph: tensors whose channels are innermost,
-// summed up in double.  Its heuristics offer an engine that is not deterministic first (it gives other bits in every second call), then
-// one for tensor cores (it rounds float to TF32), one that cannot be planned after all, and one that wants more memory than a GPU has; the
-// fallback is one that just works.  A workspace is filled, pointers must be aligned as their tensors say.
+// cuDNN on a CPU, for tests: see cuda_runtime.h.  The graph API for one convolution a graph, tensors with innermost channels, sums in
+// double. The heuristics offer, in this order, an engine that is not deterministic (other bits in every second call), one on tensor cores
+// (rounds float to TF32), one that cannot be planned, and one that needs more memory than a GPU has; the fallback is correct.  The
+// workspace is overwritten; pointers must have their tensors' alignment.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -68,7 +68,7 @@ enum cudnnBackendAttributeName_t {
     CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
     CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE = 600,
     CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
-    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,   // the three passes have theirs in one order
+    CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,   // the same order for all three passes
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
@@ -104,7 +104,7 @@ using cudnnBackendDescriptor_t = void*;
 
 size_t cudnnGetVersion();
 const char* cudnnGetErrorString(cudnnStatus_t status);
-inline void cudnnGetLastErrorString(char* message, size_t size) {   // there is nothing more to say
+inline void cudnnGetLastErrorString(char* message, size_t size) {   // no further text
     if (size > 0) *message = 0;
 }
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
@@ -116,12 +116,12 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void* values);
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
-/// *count: of all there are; at most `wanted` of them are given.
+/// *count: the number of elements; returns at most `wanted` of them.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values);
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t memory);
 
-/// For tests: whether the fallback offers an engine, and what every engine's one knob is.
+/// For tests: whether the fallback offers an engine, and the value of every engine's knob.
 void cuda_host_engines(bool fallback, int64_t knob);
 /// Plans made so far.
 uint64_t cuda_host_plans();

@@ -1,4 +1,4 @@
-// A kernel's blocks run one after the other, a block's threads as fibers that change at __syncthreads().
+// A kernel's blocks run one after the other; a block's threads are fibers that switch at __syncthreads().
 #include "tests/cuda/host/kernels.h"
 
 #include <sys/mman.h>
@@ -42,7 +42,7 @@ struct Fiber {
     void* sp = nullptr;
     unsigned thread = 0;
 };
-/// A block.  Threads that never wait run one after the other on one fiber; one that waits keeps its fiber, and the next takes another.
+/// A block.  Threads that do not wait share one fiber; a thread that waits keeps its fiber, and the next one gets another.
 struct Block {
     const std::function<void()>* body;
     const char* name;
@@ -76,7 +76,7 @@ Fiber* fiber_take() {
             static_cast<char*>(mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (stack == MAP_FAILED || mprotect(stack, page, PROT_NONE) != 0) stop("no memory for fibers");
         auto* top = reinterpret_cast<void**>(stack + stack_bytes);
-        *--top = nullptr;   // a return address, so that fiber_main finds the stack aligned as after a call
+        *--top = nullptr;   // a return address: aligns the stack as after a call
         *--top = reinterpret_cast<void*>(&fiber_main);
         top -= 6;
         block.fibers.push_back(std::make_unique<Fiber>());

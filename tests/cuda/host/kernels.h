@@ -1,4 +1,4 @@
-// What the parts of the stand-in's runtime share.
+// Shared by the parts of the stand-in's runtime.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,7 +7,7 @@
 
 namespace cuda_host {
 
-/// Ends the process: what it asked for is wrong on a GPU, too.
+/// Ends the process: the call is wrong on a GPU, too.
 [[noreturn]] void stop(const char* format, auto... args) {
     std::fprintf(stderr, "CUDA stand-in: ");
     std::fprintf(stderr, format, args...);
@@ -15,7 +15,7 @@ namespace cuda_host {
     std::abort();
 }
 
-/// `body` once for each thread of the grid.  One kernel at a time.
+/// Runs `body` once for each thread of the grid.  One kernel at a time.
 void kernel_run(const char* name, dim3 grid, dim3 threads, const std::function<void()>& body);
 
 }   // namespace cuda_host

@@ -1,4 +1,4 @@
-// The stand-ins for cuBLAS and cuDNN: matrix products and convolutions as their definitions say, element by element.
+// The stand-ins for cuBLAS and cuDNN: matrix products and convolutions by their definitions, element by element.
 #pragma GCC optimize("O3")
 #include <cublas_v2.h>
 #include <cudnn.h>
@@ -39,7 +39,7 @@ void write(void* to, bool narrow, size_t i, float value) {
     static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(std::isnan(value) ? bits >> 16 | 0x40 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// alpha sum + beta old, where old is read for another beta than 0 alone.
+// alpha sum + beta old; old is not read if beta is 0.
 void store(void* to, bool narrow, size_t i, float alpha, double sum, float beta) {
     double value = alpha * sum;
     if (beta != 0) value += double{beta} * read(static_cast<char*>(to) + i * (narrow ? 2 : 4), narrow, 1)[0];
@@ -62,7 +62,7 @@ float tf32(float value) { return __uint_as_float((__float_as_uint(value) + 0x100
 
 // ---- cuBLAS ----------------------------------------------------------------------------------------------------------------------
 
-// Handles belong to the device that was current when they were made; cudaFree(nullptr) gives it a context.
+// A handle belongs to the device that was current at its creation; cudaFree(nullptr) makes the context.
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
     cudaFree(nullptr);
     *handle = new cublasContext;
@@ -75,7 +75,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-    *handle = {stream, nullptr, 0, handle->device, handle->math};   // the workspace is the library's own again, as in cuBLAS
+    *handle = {stream, nullptr, 0, handle->device, handle->math};   // resets the workspace, as in cuBLAS
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes) {
@@ -156,13 +156,13 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) { return
 
 namespace {
 
-// What a descriptor has been told.
+// The attributes of a descriptor.
 struct Contents {
     cudnnBackendDescriptorType_t type;
     bool final = false;
     std::map<int, std::vector<char>> values;                       // by attribute
-    std::map<int, std::vector<std::shared_ptr<Contents>>> parts;   // which it keeps alive
-    int engine = 0;                                                // of engines and their configurations
+    std::map<int, std::vector<std::shared_ptr<Contents>>> parts;   // kept alive
+    int engine = 0;                                                // engines and configurations only
 
     template <typename T>
     std::vector<T> all(int name) const {
@@ -205,7 +205,7 @@ cudnnStatus_t tensor_check(const Contents& from) {
         !from.has(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) || *std::min_element(d.begin(), d.end()) < 1)
         return CUDNN_STATUS_BAD_PARAM;
     if (s != std::vector<int64_t>{d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}) return CUDNN_STATUS_NOT_SUPPORTED;
-    return double(d[0]) * d[1] * d[2] * d[3] <= 0x1p31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;   // as most engines want it
+    return double(d[0]) * d[1] * d[2] * d[3] <= 0x1p31 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;   // the limit of most engines
 }
 
 cudnnStatus_t convolution_check(const Contents& from) {
@@ -249,13 +249,13 @@ bool work_of(const Contents& from, Work* work) {
            y.h == (x.h + 2 * c.pad - w.h) / c.stride + 1 && y.w == (x.w + 2 * c.pad - w.w) / c.stride + 1;
 }
 
-// In the order in which they are offered; the last one by the fallback alone.
+// In the order of the heuristics; the last one by the fallback only.
 enum Engine { not_deterministic, tensor_cores, refused, huge, good };
 bool falls_back = true;
 int64_t knob = 0;
 uint64_t plans_made = 0;
 
-// Of a plan.
+// The engine configuration of a plan.
 const Contents& configuration(const Contents& plan) { return plan.part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG); }
 const Contents& graph_of(const Contents& config) { return config.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH); }
 Work work_planned(const Contents& plan) {
@@ -273,7 +273,7 @@ size_t workspace_of(const Contents& plan) {
     }
 }
 
-// Calls term(x element, w element, y element, how many channels C) for each place of the filter that hits the image.
+// Calls term(x element, w element, y element, C) for each place of the filter that is inside the image.
 void places(const TensorShape& x, const TensorShape& w, const Convolution& v, const TensorShape& y, auto term) {
     for (int64_t n = 0; n < y.n; ++n)
         for (int64_t p = 0; p < y.h; ++p)
@@ -302,7 +302,7 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
         const std::vector<float> a = take(X, x), filters = take(W, w);
         std::vector<float> b(w.count());
         sums.resize(y.count());
-        for (size_t k = 0; k < K; ++k)   // turned, so that the innermost loop goes over neighbours
+        for (size_t k = 0; k < K; ++k)   // transposed: the inner loop reads adjacent elements
             for (size_t i = 0; i < step; ++i) b[i * K + k] = filters[k * step + i];
         places(x, w, v, y, [&](size_t at_x, size_t at_w, size_t at_y) {
             for (size_t c = 0; c < C; ++c)
@@ -394,7 +394,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
         case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
             wants({CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_ATTR_VARIANT_PACK_WORKSPACE});
             break;
-        default: status = CUDNN_STATUS_BAD_PARAM;   // those that only GetAttribute fills
+        default: status = CUDNN_STATUS_BAD_PARAM;   // attributes that only GetAttribute fills
     }
     it.final = status == CUDNN_STATUS_SUCCESS;
     plans_made += it.final && it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;

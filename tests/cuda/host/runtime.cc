@@ -28,7 +28,7 @@ constexpr int devices_max = 8;
 using cuda_host::stop;
 
 struct Stream;
-struct Position {   // everything up to operation `count` of a stream
+struct Position {   // the first `count` operations of a stream
     CUstream_st* stream;
     uint64_t count;
 };
@@ -37,15 +37,15 @@ struct Operation {
     int device;
     bool host;   // runs as host code
     std::function<void()> body;
-    std::vector<Position> after;   // of other streams
-    std::vector<size_t> nodes;     // in a graph: those that it comes after
+    std::vector<Position> after;   // dependencies on other streams
+    std::vector<size_t> nodes;     // in a graph: dependencies
 };
 
 }   // namespace
 
 struct CUgraph_st {
     std::vector<Operation> nodes;
-    std::vector<cudaEvent_t> events;   // recorded when it is launched
+    std::vector<cudaEvent_t> events;   // recorded by each launch
     bool invalid = false;
     cudaStreamCaptureMode mode{};
     std::thread::id by;
@@ -53,14 +53,14 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::shared_ptr<const CUgraph_st> graph;
-    bool uploaded = false;   // the first launch would take memory for it
+    bool uploaded = false;   // else the first launch allocates
 };
 struct CUstream_st {
     int device = 0;
     bool blocking = true, destroyed = false;
     std::deque<Operation> queue;
     uint64_t issued = 0, done = 0;
-    std::vector<Position> after;   // of what is issued next
+    std::vector<Position> after;   // dependencies of the next operation
     CUgraph_st* capture = nullptr;
     std::vector<size_t> nodes;   // the same, in a capture
 };
@@ -69,7 +69,7 @@ struct CUevent_st {
     bool timing = true, recorded = false;
     Position position{};
     std::shared_ptr<double> ms = std::make_shared<double>(-1);
-    CUgraph_st* capture = nullptr;   // recorded in it
+    CUgraph_st* capture = nullptr;   // the capture that recorded it
     std::vector<size_t> nodes;
 };
 
@@ -80,12 +80,12 @@ struct Allocation {
     int device;
 };
 struct Runtime {
-    std::mutex queues;                // guards what follows, but for what runs
-    std::recursive_mutex execution;   // held by who runs operations
+    std::mutex queues;                // guards the members below, except running operations
+    std::recursive_mutex execution;   // held while operations run
     std::map<char*, Allocation> memory;
     std::map<char*, size_t> pinned;
     std::map<char*, size_t> pinned_by_us;
-    std::vector<std::unique_ptr<CUstream_st>> streams;   // those destroyed too: positions point to them
+    std::vector<std::unique_ptr<CUstream_st>> streams;   // also destroyed ones: positions point to them
     CUstream_st defaults[devices_max];
     std::vector<CUgraph_st*> captures;
     bool peers[devices_max][devices_max] = {};
@@ -95,7 +95,7 @@ struct Runtime {
     std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0};
     std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
     std::atomic<bool> broken{false};                 // see cuda_host_break()
-    bool helper = false;                             // a thread runs what nobody waits for
+    bool helper = false;                             // a thread runs operations that nobody waits for
 
     Runtime() {
         if (const char* text = std::getenv("GC_CUDA_HOST_DEVICES")) devices = std::clamp(std::atoi(text), 0, devices_max);
@@ -112,19 +112,19 @@ Runtime& rt() {
 }
 thread_local int device = 0;
 thread_local cudaError_t last = cudaSuccess;
-// Of the calling thread, for a call that would give it a context.
+// The calling thread's device, for a call that creates a context.
 int in_context() {
     ++rt().calls[device];
     return device;
 }
 cudaError_t result(cudaError_t error) {
-    if (error != cudaSuccess) last = error;   // cudaErrorNotReady, too
+    if (error != cudaSuccess) last = error;   // also cudaErrorNotReady
     return error;
 }
 
 // ---- memory ----------------------------------------------------------------------------------------------------------------------
 
-/// What holds [at, at + bytes) whole; null: nothing.
+/// The allocation that contains [at, at + bytes); null: none.
 template <typename Map>
 auto* holder(Map& map, const void* at, size_t bytes) {
     auto* from = static_cast<char*>(const_cast<void*>(at));
@@ -138,7 +138,7 @@ auto* holder(Map& map, const void* at, size_t bytes) {
     return from + bytes <= it->first + size ? &it->second : nullptr;
 }
 
-// Device memory in reach of a device (its own: kernels need not that of peers), the rest out of it; -1: none.
+// Makes a device's own memory accessible, all other device memory not; -1: none.
 void reach(int from) {
     for (int d = 0; d < devices_max; ++d) {
         const bool wanted = from == d;
@@ -168,7 +168,7 @@ void run(const Operation& operation) {
     ++rt().run;
 }
 
-// Runs a stream up to there, and first what each of its operations comes after.  Under `execution`.
+// Runs a stream's operations up to `count`, each after its dependencies.  The caller holds `execution`.
 void advance(CUstream_st* stream, uint64_t count) {
     while (stream->done < count) {
         std::unique_lock lock(rt().queues);
@@ -198,7 +198,7 @@ std::vector<CUstream_st*> streams_all(int of) {   // -1: of all devices
     return all;
 }
 
-// Something that must not happen while this thread captures; then the capture is void.
+// For calls that a capture forbids: true and the capture is invalid if this thread captures.
 bool forbidden() {
     std::lock_guard lock(rt().queues);
     bool found = false;
@@ -218,7 +218,7 @@ cudaError_t issue(CUstream_st* stream, Operation operation) {
         stream->capture->nodes.push_back(std::move(operation));
         return cudaSuccess;
     }
-    // The default stream and those that are not told otherwise wait for each other.
+    // The default stream and blocking streams wait for each other.
     CUstream_st* plain = &rt().defaults[stream->device];
     if (stream != plain && stream->blocking) stream->after.push_back({plain, plain->issued});
     if (stream == plain)
@@ -254,7 +254,7 @@ cudaError_t query(CUstream_st* stream, uint64_t count) {
     return stream->done >= count ? cudaSuccess : cudaErrorNotReady;
 }
 
-// Of a copy: is each side what `kind` says, and may it be copied while the host goes on?
+// Checks a copy: each side is what `kind` says; an asynchronous copy needs page-locked host memory.
 cudaError_t sides(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, bool async) {
     std::lock_guard lock(rt().queues);
     const bool to_device = holder(rt().memory, to, bytes), from_device = holder(rt().memory, from, bytes);
@@ -276,7 +276,7 @@ cudaError_t copy_now(const char* name, std::function<void()> body) {
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void graph_run(const CUgraph_st& graph) {
-    // Of branches that meet, one replay runs this first, the next one that: all orders come, the same in each run of the program.
+    // Replays alternate the order of branches: all orders come, the same in each run of the program.
     static std::atomic<uint64_t> replays{0};
     uint64_t chance = replays.fetch_add(1);
     std::vector<bool> done(graph.nodes.size());
@@ -291,7 +291,7 @@ void graph_run(const CUgraph_st& graph) {
         for (size_t before : meeting) visit(before);
         run(graph.nodes[i]);
     };
-    for (size_t i = graph.nodes.size(); i-- > 0;) visit(i);   // the last issued branch first
+    for (size_t i = graph.nodes.size(); i-- > 0;) visit(i);   // last branch first
 }
 
 }   // namespace
@@ -508,7 +508,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
         const Allocation *a = holder(rt().memory, to, bytes), *b = holder(rt().memory, from, bytes);
         if (!a || !b || a->device != to_device || b->device != from_device) return result(cudaErrorInvalidValue);
     }
-    if (!rt().peers[on->device][to_device == on->device ? from_device : to_device]) ++rt().synchronisations;   // by way of the host
+    if (!rt().peers[on->device][to_device == on->device ? from_device : to_device]) ++rt().synchronisations;   // through the host
     auto body = [=] {
         std::vector<char> between(bytes);
         reach(from_device);
@@ -704,7 +704,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     CUstream_st* on = stream_of(stream);
-    if (on->capture) return result(cudaErrorStreamCaptureUnsupported);   // child graphs: nobody needs them
+    if (on->capture) return result(cudaErrorStreamCaptureUnsupported);   // child graphs are not supported
     if (cudaError_t error = issue(on, {"cudaGraphLaunch", on->device, false, [graph = exec->graph] { graph_run(*graph); }, {}, {}}))
         return result(error);
     ++rt().graphs;
