@@ -200,7 +200,8 @@ uint64_t Station::network_cpu_us() const {
 }
 
 std::string Station::path() const {
-    return datagrams_ ? fmt::format("{} and {}: {}", driver_->name(), driver_->datagrams_name(), driver_->datagrams_text())
+    return datagrams_ ? fmt::format("{} and {}: {}", driver_->name(), driver_->datagrams_name(),
+                                    driver_->datagrams_found() ? datagrams_text(*driver_->datagrams_found()) : "")
                       : driver_->name();
 }
 

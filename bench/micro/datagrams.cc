@@ -113,8 +113,7 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
     }
     std::thread threads[2];
     for (Rank rank : {0u, 1u}) threads[rank] = std::thread([&, rank] { (void)drivers[rank]->run(); });
-    for (uint64_t until = clock_us() + wait_us; clock_us() < until && drivers[0]->datagrams_text().find("reaches") == std::string::npos;)
-        ::usleep(1000);
+    for (uint64_t until = clock_us() + wait_us; clock_us() < until && !drivers[0]->datagrams_found()->probed;) ::usleep(1000);
     Tally tally;
     for (auto _ : state) {
         const uint64_t before = pourers[1].received, start = clock_us();

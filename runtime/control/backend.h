@@ -23,13 +23,13 @@ struct JobSummary {
     std::string id, name;   // id: 32 hex digits
     JobStatus status;
     uint64_t submitted_unix = 0;
-    std::vector<std::string> nodes;   // by rank
+    std::vector<std::string> nodes;   // by NodeId
 };
 struct JobDetail {
     JobSummary summary;
-    Rank self = 0;
+    NodeId self{0};
     bool started = false;   // all members were ready
-    std::string folder;     // holds job.toml, log, steps.jsonl, final.h5 (rank 0); empty: there is none
+    std::string folder;     // holds job.toml, log, steps.jsonl, final.h5 (of the lowest rank that lives); empty: there is none
     std::string exchange, quantiser, algorithm, protect;
     uint32_t batch = 0, blocks = 0;
 };

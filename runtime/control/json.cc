@@ -17,25 +17,107 @@ void take(const Json& json, const char* key, T& value) {
     if (auto at = json.find(key); at != json.end() && !at->is_null()) at->get_to(value);
 }
 
+/// "Peer lost, twice": "peer_lost_twice".
+std::string key_of(const std::string& name) {
+    std::string key;
+    for (unsigned char c : name) {
+        if (std::isalnum(c)) key += static_cast<char>(std::tolower(c));
+        else if (!key.empty() && key.back() != '_') key += '_';
+    }
+    return key;
+}
+
 using Numbers = std::vector<std::pair<std::string, uint64_t>>;
+Json numbers_json(const Numbers& numbers) {
+    Json json = Json::object();
+    for (const auto& [name, number] : numbers) json[key_of(name)] = number;
+    return json;
+}
 void take_numbers(const Json& json, const char* key, Numbers& numbers) {
     if (auto at = json.find(key); at != json.end())
         for (const auto& [name, number] : at->items()) numbers.emplace_back(name, number.get<uint64_t>());
 }
 
-/// "peer lost": "peer_lost".
-std::string key_of(std::string name) {
-    std::replace_if(
-        name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
-    return name;
+template <typename T>
+Json object_or_null(const std::optional<T>& value) {
+    return value ? Json(*value) : Json(nullptr);
+}
+template <typename T>
+void take_optional(const Json& json, const char* key, std::optional<T>& value) {
+    if (auto at = json.find(key); at != json.end() && !at->is_null()) value = at->template get<T>();
 }
 
 }   // namespace
 
+void to_json(Json& json, const DatagramsFound& found) {
+    json = Json{{"probed", found.probed},
+                {"multicast", found.multicast},
+                {"group", found.group},
+                {"interface", found.interface},
+                {"datagram_bytes", found.bytes},
+                {"peers", found.peers},
+                {"peers_reached", found.reached},
+                {"rate_mbit_per_s", number_or_null(found.rate_mbit, found.rate_mbit > 0)},
+                {"gso", found.gso},
+                {"gro", found.gro},
+                {"without_multicast", found.without_multicast}};
+}
+
+void from_json(const Json& json, DatagramsFound& found) {
+    take(json, "probed", found.probed);
+    take(json, "multicast", found.multicast);
+    take(json, "group", found.group);
+    take(json, "interface", found.interface);
+    take(json, "datagram_bytes", found.bytes);
+    take(json, "peers", found.peers);
+    take(json, "peers_reached", found.reached);
+    take(json, "rate_mbit_per_s", found.rate_mbit);
+    take(json, "gso", found.gso);
+    take(json, "gro", found.gro);
+    take(json, "without_multicast", found.without_multicast);
+}
+
+void to_json(Json& json, const ExchangePrediction& prediction) {
+    json = Json{{"exchange", prediction.exchange}};
+    if (prediction.m > 0) {
+        json["m"] = prediction.m;
+        json["s"] = prediction.s;
+    }
+    if (prediction.r > 0) json["r"] = prediction.r;
+    if (prediction.servers > 0) json["servers"] = prediction.servers;
+    json["step_us"] = prediction.step_us;
+}
+
+void from_json(const Json& json, ExchangePrediction& prediction) {
+    take(json, "exchange", prediction.exchange);
+    take(json, "m", prediction.m);
+    take(json, "s", prediction.s);
+    take(json, "r", prediction.r);
+    take(json, "servers", prediction.servers);
+    take(json, "step_us", prediction.step_us);
+}
+
+void to_json(Json& json, const ExchangeReport& report) {
+    json = Json::object();
+    if (report.chosen < report.predictions.size()) json = report.predictions[report.chosen];
+    json.update(Json{{"chosen", report.chosen},
+                     {"predictions", report.predictions},
+                     {"block_us", report.block_us},
+                     {"wait_us", report.wait_us},
+                     {"latency_us", report.latency_us}});
+}
+
+void from_json(const Json& json, ExchangeReport& report) {
+    take(json, "chosen", report.chosen);
+    take(json, "predictions", report.predictions);
+    take(json, "block_us", report.block_us);
+    take(json, "wait_us", report.wait_us);
+    take(json, "latency_us", report.latency_us);
+}
+
 void to_json(Json& json, const JobStatus& status) {
-    Json timeouts = Json::object(), dropped = Json::object();
-    for (const auto& [name, us] : status.timeouts_us) timeouts[key_of(name)] = us;
-    for (const auto& [name, count] : status.dropped) dropped[key_of(name)] = count;
+    Json memory = Json::object();
+    for (const MemoryUse& each : status.memory) memory[key_of(each.place)] = numbers_json(each.bytes);
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
                 {"code", code_name(status.code)},
@@ -59,11 +141,13 @@ void to_json(Json& json, const JobStatus& status) {
                 {"exchange_wait_us", status.exchange_wait_us},
                 {"kernel_set", status.kernel_set},
                 {"path", status.path},
-                {"choice", status.choice},
-                {"datagrams", status.datagrams},
-                {"dropped", dropped},
-                {"timeouts_us", timeouts},
-                {"memory", status.memory},
+                {"choice", object_or_null(status.choice)},
+                {"datagrams", object_or_null(status.datagrams)},
+                {"dropped", numbers_json(status.dropped)},
+                {"timeouts_us", numbers_json(status.timeouts_us)},
+                {"view", status.view},
+                {"change_us", status.change_us},
+                {"memory_bytes", memory},
                 {"model", status.model}};
 }
 
@@ -97,9 +181,13 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "exchange_wait_us", status.exchange_wait_us);
     take(json, "kernel_set", status.kernel_set);
     take(json, "path", status.path);
-    take(json, "choice", status.choice);
-    take(json, "datagrams", status.datagrams);
-    take(json, "memory", status.memory);
+    take_optional(json, "choice", status.choice);
+    take_optional(json, "datagrams", status.datagrams);
+    take(json, "view", status.view);
+    take(json, "change_us", status.change_us);
+    if (auto memory = json.find("memory_bytes"); memory != json.end())
+        for (const auto& [place, bytes] : memory->items())
+            take_numbers(*memory, place.c_str(), status.memory.emplace_back(MemoryUse{place, {}}).bytes);
     take_numbers(json, "timeouts_us", status.timeouts_us);
     take_numbers(json, "dropped", status.dropped);
     take(json, "model", status.model);
@@ -123,7 +211,7 @@ void from_json(const Json& json, JobSummary& summary) {
 
 void to_json(Json& json, const JobDetail& detail) {
     to_json(json, detail.summary);
-    json.update(Json{{"self", detail.self},
+    json.update(Json{{"self", static_cast<uint32_t>(detail.self)},
                      {"started", detail.started},
                      {"algorithm", detail.algorithm},
                      {"exchange", detail.exchange},
@@ -136,7 +224,9 @@ void to_json(Json& json, const JobDetail& detail) {
 
 void from_json(const Json& json, JobDetail& detail) {
     from_json(json, detail.summary);
-    take(json, "self", detail.self);
+    uint32_t self = 0;
+    take(json, "self", self);
+    detail.self = NodeId{self};
     take(json, "started", detail.started);
     take(json, "folder", detail.folder);
     take(json, "algorithm", detail.algorithm);

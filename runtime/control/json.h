@@ -1,6 +1,6 @@
-// The JSON of the control plane: what the server sends and the client reads, in one place.  Keys are the members' names; what a double
-// cannot hold or a reader would misread is told otherwise: digests of 64 bits are hex strings, an accuracy or a loss that is not known is
-// null, time-outs are an object {"peer_lost": microseconds}.
+// The JSON of the control plane: what the server sends and the client reads, in one place.  Keys are snake_case with their unit; digests of
+// 64 bits are hex strings, because a double cannot hold them; what is not known is null.  Where a member has names of its own (time-outs,
+// purposes of memory), it is an object by them: {"peer_lost": microseconds}.
 //
 // from_json throws nlohmann::json::exception on a wrong type and leaves absent members at their defaults.
 #pragma once
@@ -12,6 +12,13 @@ namespace gradcast {
 
 using Json = nlohmann::ordered_json;
 
+void to_json(Json& json, const DatagramsFound& found);
+void from_json(const Json& json, DatagramsFound& found);
+void to_json(Json& json, const ExchangePrediction& prediction);
+void from_json(const Json& json, ExchangePrediction& prediction);
+/// The prediction that was chosen, all predictions and what was measured, flat.
+void to_json(Json& json, const ExchangeReport& report);
+void from_json(const Json& json, ExchangeReport& report);
 void to_json(Json& json, const JobStatus& status);
 void from_json(const Json& json, JobStatus& status);
 void to_json(Json& json, const JobSummary& summary);

@@ -77,17 +77,10 @@ Status Arena::too_little(const MemoryRoom& room) const {
                 static_cast<double>(room.bytes) / 0x1p20, room.where);
 }
 
-std::string Arena::budget() const {
-    std::vector<std::pair<const char*, uint64_t>> sums;
-    for (const Item& item : items_) {
-        auto same = sums.begin();
-        while (same != sums.end() && std::string_view(same->first) != item.purpose) ++same;
-        if (same == sums.end()) sums.emplace_back(item.purpose, item.bytes);
-        else same->second += item.bytes;
-    }
-    std::string text;
-    for (auto [purpose, bytes] : sums) text += fmt::format("{} {:.1f} MiB, ", purpose, static_cast<double>(bytes) / 0x1p20);
-    return text + fmt::format("{:.1f} MiB in all", static_cast<double>(bytes_) / 0x1p20);
+MemoryUse Arena::use(const std::string& place) const {
+    MemoryUse use{place, {}};
+    for (const Item& item : items_) use.add(item.purpose, item.bytes);
+    return use;
 }
 
 uint64_t machine_memory() { return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)); }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/memory_use.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
@@ -31,8 +32,9 @@ public:
     /// At most 16 processes that seal at once on a machine or in a control group never take more than it has: of those that do not fit
     /// together, some or all are refused.  What others take afterwards is not guarded against.
     Status seal();
-    /// "parameters 0.2 MiB, gradients 0.5 MiB, …: 3.1 MiB in all"
-    std::string budget() const;
+    MemoryUse use(const std::string& place) const;
+    /// "parameters 0.2 MiB, gradients 0.5 MiB, …, 3.1 MiB in all"
+    std::string budget() const { return memory_text({use({})}); }
     Buffer whole() const { return {base_, nullptr, bytes_, 0}; }   // to be registered with a ring or a device; before seal() only as large
 
 private:

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/memory_use.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
@@ -76,8 +77,8 @@ public:
     Status seal();
     uint64_t device_bytes() const { return device_bytes_; }
     Buffer whole() const { return {nullptr, device_, device_bytes_, 0}; }
-    /// "parameters 0.2 MiB, activations 3.1 MiB: 3.3 MiB of device memory, 1.0 MiB page-locked"
-    std::string budget() const;
+    /// Of the device's memory and, where there is any, of the host's.
+    std::vector<MemoryUse> memory(const std::string& place) const;
 
 private:
     struct Item {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/memory_use.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
@@ -26,8 +27,8 @@ struct Device {
     /// (RLIMIT_MEMLOCK), copies wait.  It must outlive the device, or be unshared while nothing computes.
     virtual void share(Buffer host) = 0;
     virtual void unshare(Buffer host) = 0;
-    /// By purpose, as Arena::budget().
-    virtual std::string budget() const = 0;
+    /// Of each GPU its own and the page-locked memory of the host.
+    virtual std::vector<MemoryUse> memory() const = 0;
 };
 
 /// A data set's images in the memory of GPUs.

@@ -129,9 +129,9 @@ void Daemon::steward() {
 void Daemon::act(const Notice& notice) {
     std::lock_guard lock(mutex_);
     if (notice.kind == Notice::Kind::open) {
-        log_.info("job {}: opened as rank {} of {} for node {}", job_id_text(notice.id), notice.self, notice.plan->members.size(),
+        log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->members.size(),
                   notice.plan->members[0].name);
-        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, notice.self);
+        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, NodeId{notice.self});
         if (!leaving_.empty()) run->cancel(leaving_);
         if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
             if (!submitted->second.cancelled.empty()) run->cancel(submitted->second.cancelled);

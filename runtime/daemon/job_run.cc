@@ -12,6 +12,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
+constexpr NodeId coordinator{0};            // where the job was submitted
 
 /// Of what is dropped, by DatagramFault; null: not told.
 constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
@@ -29,7 +30,7 @@ const char* protect_name(Protect protect) {
 
 }   // namespace
 
-JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, Rank self) : host_(host), plan_(std::move(plan)), self_(self) {
+JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId self) : host_(host), plan_(std::move(plan)), self_(self) {
     detail_.summary.id = job_id_text(plan_->id);
     detail_.summary.name = plan_->name;
     detail_.summary.submitted_unix = plan_->submitted_unix;
@@ -93,7 +94,8 @@ JobDetail JobRun::detail_locked() const {
     std::string error = detail.summary.status.error;
     const Code code = detail.summary.status.code;
     detail.summary.status = engine_->status();
-    detail.summary.status.path = driver_->name(), detail.summary.status.datagrams = driver_->datagrams_text();
+    detail.summary.status.path = driver_->name();
+    detail.summary.status.datagrams = driver_->datagrams_found();
     const LinkCounters& counters = driver_->counters();
     auto dropped = [&](const char* reason, const std::atomic<uint64_t>& count) {
         detail.summary.status.dropped.emplace_back(reason, count.load(std::memory_order_relaxed));
@@ -112,7 +114,7 @@ JobDetail JobRun::detail() const {
 }
 bool JobRun::listed() const {
     std::lock_guard lock(mutex_);
-    return !aborted_ || self_ == 0;
+    return !aborted_ || self_ == coordinator;
 }
 bool JobRun::over() const {
     std::lock_guard lock(mutex_);
@@ -126,7 +128,7 @@ void JobRun::record() const {
 Status JobRun::prepare() {
     if (!plan_->server.empty()) {
         std::unique_ptr<BenchRun> bench;
-        GC_TRY(BenchRun::open(host_.config, *plan_, self_, detail_.folder, &bench));
+        GC_TRY(BenchRun::open(host_.config, *plan_, static_cast<Rank>(self_), detail_.folder, &bench));
         std::lock_guard lock(mutex_);
         bench_ = std::move(bench);
         return {};
@@ -136,7 +138,7 @@ Status JobRun::prepare() {
     std::vector<JobMistake> mistakes;
     if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes)) return fail(Code::invalid, "{}", mistakes.front().text);
     config.roster = plan_->members;
-    config.self = NodeId{self_};
+    config.self = self_;
     config.folder = detail_.folder;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes, config.pace_bytes_per_s = host_.config.pace / 8;
@@ -149,7 +151,7 @@ Status JobRun::prepare() {
     link.kind = host_.config.link;
     link.job = plan_->id;
     link.self = host_.identity;
-    link.rank = self_;
+    link.rank = static_cast<Rank>(self_);   // of the first view
     for (const Member& member : plan_->members) {
         auto node = std::find_if(host_.config.members.begin(), host_.config.members.end(),
                                  [&](const NodeAddress& each) { return each.name == member.name; });
@@ -238,7 +240,7 @@ void JobRun::work() {
         std::error_code ignored;
         for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
             if (entry.path().filename() != "log") std::filesystem::remove_all(entry.path(), ignored);
-        if (self_ != 0) std::filesystem::remove_all(detail_.folder, ignored);
+        if (self_ != coordinator) std::filesystem::remove_all(detail_.folder, ignored);
         else if (make_directories(detail_.folder).ok()) record();
     }
     std::lock_guard lock(mutex_);

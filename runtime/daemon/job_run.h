@@ -32,8 +32,8 @@ struct JobHost {
 
 class JobRun {
 public:
-    JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, Rank self);   // starts the worker
-    ~JobRun();                                                                     // joins it: only when over()
+    JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId self);   // starts the worker
+    ~JobRun();                                                                       // joins it: only when over()
     JobRun(const JobRun&) = delete;
     JobRun& operator=(const JobRun&) = delete;
 
@@ -59,7 +59,7 @@ private:
 
     const JobHost& host_;
     const std::shared_ptr<const JobPlan> plan_;
-    const Rank self_;
+    const NodeId self_;
     mutable std::mutex mutex_;   // all below, but the worker alone uses engine_ and driver_ without it where it does not change them
     std::condition_variable changed_;
     Phase phase_ = Phase::preparing;

@@ -90,4 +90,11 @@ Status Computer::ready(Arena& arena) {
     return module->net_ready(*net);
 }
 
+std::vector<MemoryUse> Computer::memory(const Arena& arena) const {
+    std::vector<MemoryUse> all = {arena.use("job")};
+    if (!device) return all;
+    for (MemoryUse& each : device->memory()) all.push_back(std::move(each));
+    return all;
+}
+
 }   // namespace gradcast

@@ -41,7 +41,7 @@ struct Computer {
                 Arena& arena);
     /// After all planning: allocates the memory of the arena and of the GPUs.
     Status ready(Arena& arena);
-    std::string budget(const Arena& arena) const { return arena.budget() + (device ? "; " + device->budget() : ""); }
+    std::vector<MemoryUse> memory(const Arena& arena) const;
 };
 
 }   // namespace gradcast

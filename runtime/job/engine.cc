@@ -33,14 +33,15 @@ public:
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());
         if (DeviceWords* device = parts_.compute.codec->device()) device->expect(choice_.targets_most(session_->targets()));
-        const std::string memory = fmt::format("{}; of its view {}", parts_.compute.budget(parts_.arena), session_->arena().budget());
+        std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
+        memory.push_back(session_->arena().use("view"));
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
         GC_TRY(session_->ready());
         if (session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
-                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), job_.blocks, memory);
+                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), job_.blocks, memory_text(memory));
         return {};
     }
 
@@ -141,6 +142,7 @@ private:
         const uint64_t change_us = context.host.now_us() - begin_us;
         report_.update([&](JobStatus& status) {
             status.view = session_->view().number;
+            status.memory.back() = session_->arena().use("view");
             status.change_us = std::max(status.change_us, change_us);
         });
         return {};

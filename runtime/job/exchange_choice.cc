@@ -60,9 +60,9 @@ Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t
     GC_TRY(agree(context, session, &measured));
 
     *best = &alternatives_choose(alternatives_, measured, session.view().n());
-    const std::string text = alternatives_text(alternatives_, **best, measured);
-    if (session.self() == 0) report.log().info("auto: {}", text);
-    report.update([&](JobStatus& status) { status.choice = text; });
+    const ExchangeReport choice = alternatives_report(alternatives_, **best, measured);
+    if (session.self() == 0) report.log().info("auto: {}", exchange_report_text(choice));
+    report.update([&](JobStatus& status) { status.choice = choice; });
     return {};
 }
 

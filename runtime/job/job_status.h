@@ -1,11 +1,15 @@
 // Where a job stands at one rank, for the control plane.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/core/memory_use.h"
 #include "runtime/core/status.h"
+#include "transport/exchange/exchange_report.h"
+#include "transport/link/datagrams_found.h"
 
 namespace gradcast {
 
@@ -34,12 +38,12 @@ struct JobStatus {
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string kernel_set;                                      // digest of the probe block's gradient, hex
     std::string path;                                            // "uring_tcp" …
-    std::string choice;                                          // of `auto`, and what was predicted; "" before
-    std::string datagrams;                                       // how they go (Driver::datagrams_text()); "" without any
+    std::optional<ExchangeReport> choice;                        // of `auto`; nothing before it
+    std::optional<DatagramsFound> datagrams;                     // nothing without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
     uint32_t view = 1;                                           // its number
     uint64_t change_us = 0;                                      // the longest time between two steps for a change of view
-    std::string memory;                                          // Arena::budget()
+    std::vector<MemoryUse> memory;                               // of the job, its view and GPUs
     std::string model;                                           // path of final.h5; "" at ranks that have none
 };
 

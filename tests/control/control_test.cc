@@ -89,7 +89,27 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.accuracy = 0.25;
     status.step_digest = 0xFEDCBA9876543210;
     status.timeouts_us = {{"heartbeat", 750000}, {"recovery", 15000000}};
-    detail.self = 1;
+    detail.self = NodeId{1};
+    status.view = 2;
+    status.change_us = 1500;
+    status.memory = {{"job", {{"parameters", 1024}, {"what it has, else", 7}}}, {"gpu 0", {{"parameters", 2048}}}};
+    status.datagrams = DatagramsFound{.probed = true,
+                                      .multicast = false,
+                                      .group = "239.1.2.3:4701",
+                                      .interface = "eth0",
+                                      .bytes = 1432,
+                                      .reached = 2,
+                                      .peers = 3,
+                                      .rate_mbit = 940,
+                                      .gso = true,
+                                      .gro = false,
+                                      .without_multicast = {"c"}};
+    status.choice = ExchangeReport{.predictions = {{.exchange = "ring", .m = 0, .s = 0, .r = 0, .servers = 0, .step_us = 20},
+                                                   {.exchange = "coded-rs", .m = 2, .s = 0, .r = 0, .servers = 0, .step_us = 10.5}},
+                                   .chosen = 1,
+                                   .block_us = 3,
+                                   .wait_us = 4,
+                                   .latency_us = 5};
     detail.exchange = "ring";
     detail.blocks = 8;
     JobDetail back = Json::parse(json_text(Json(detail))).get<JobDetail>();
@@ -98,7 +118,19 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(back.summary.status.loss, 0.1);
     EXPECT_EQ(back.summary.status.timeouts_us, status.timeouts_us);
     EXPECT_EQ(back.summary.nodes, detail.summary.nodes);
-    EXPECT_EQ(back.self, 1u);
+    EXPECT_EQ(back.self, NodeId{1});
+    EXPECT_EQ(back.summary.status.datagrams, status.datagrams);
+    EXPECT_EQ(back.summary.status.choice, status.choice);
+    const Json json = Json(detail)["status"];
+    EXPECT_EQ(json["memory_bytes"], Json::parse(R"({"job": {"parameters": 1024, "what_it_has_else": 7}, "gpu_0": {"parameters": 2048}})"));
+    EXPECT_EQ(json["choice"]["exchange"], "coded-rs");
+    EXPECT_EQ(json["choice"]["m"], 2);
+    EXPECT_EQ(json["choice"]["predictions"][0]["step_us"], 20);
+    EXPECT_EQ(json["datagrams"]["rate_mbit_per_s"], 940);
+    EXPECT_EQ(json["view"], 2);
+    EXPECT_EQ(json["change_us"], 1500);
+    EXPECT_TRUE(Json(JobStatus())["choice"].is_null());
+    EXPECT_TRUE(Json(JobStatus())["datagrams"].is_null());
     status.error.clear();
     EXPECT_EQ(json_text(Json(Json(detail).get<JobDetail>())), json_text(Json(detail)));   // each member, not just those above
     status.accuracy = -1;

@@ -189,6 +189,9 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.warnings = {"2 ranks are too few", "and slow"};
     status.dropped = {{"forged", 3}, {"replayed", 0}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
+    status.view = 3;
+    status.change_us = 12'000;
+    status.memory = {{"job", {{"parameters", 1 << 20}, {"read ahead", 1 << 21}}}, {"view", {{"sums", 1 << 20}}}};
     backend.members = {{.name = "node-1",
                         .address = "127.0.0.1:1",
                         .uuid = "u",
@@ -217,12 +220,16 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word :
          {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
-          "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n"})
+          "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
+          "node-1, node-2; this one is node-1\n", "view            3; the longest change took 0.01 s\n",
+          "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     const Json json = ask("describe aaaa -o json").json();
     EXPECT_EQ(json["status"]["step"], 1);
     EXPECT_EQ(json["status"]["dropped"]["forged"], 3);
     EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
+    EXPECT_EQ(json["status"]["memory_bytes"]["job"]["read_ahead"], 1 << 21);
+    EXPECT_EQ(json["status"]["view"], 3);
     EXPECT_FALSE(json.contains("folder"));   // there is none
 
     outcome = ask("nodes");

@@ -147,8 +147,9 @@ class Lab(figures.Cluster):
             if job["exchange"] not in (ran, "auto"):
                 raise Failure("the exchange was %s" % ran)
             others = self.n - 1
-            if others and ran not in ("ring", "unicast") and not re.match("multicast .* reaches %d of %d" % (others, others), status.get("datagrams", "")):
-                raise Failure("not by multicast: %s" % status.get("datagrams"))
+            datagrams = status["datagrams"] or {}
+            if others and ran not in ("ring", "unicast") and not (datagrams.get("multicast") and datagrams["peers_reached"] == others):
+                raise Failure("not by multicast: %s" % datagrams)
         # The first warms caches up.
         each = [[sum(line[key] for key in ("compute_us", "wait_us", "apply_us")) / 1e3 for line in lines[1:]] for _, lines in said]
         return statistics.median(sum(each, [])), max(map(max, each))

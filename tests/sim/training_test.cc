@@ -546,9 +546,13 @@ struct Auto : Cluster {
     }
     /// What all ranks have chosen.
     std::string choice() const {
-        const std::string text = engines[0]->status().choice;
-        for (const auto& engine : engines) EXPECT_EQ(engine->status().choice, text);
-        return text.substr(0, text.find(','));
+        const std::optional<ExchangeReport> choice = engines[0]->status().choice;
+        for (const auto& engine : engines) EXPECT_EQ(engine->status().choice, choice);
+        return choice ? choice->predictions[choice->chosen].text() : "";
+    }
+    std::string why() const {
+        const std::optional<ExchangeReport> choice = engines[0]->status().choice;
+        return choice ? exchange_report_text(*choice) : "";
     }
 };
 
@@ -565,10 +569,9 @@ TEST(SlowAuto, ASlowLinkGetsACodeAndSlowBlocksAreComputedOnce) {
                 ASSERT_TRUE(status.ok()) << status.what;
                 EXPECT_EQ(each->digest(), reference_of_auto("auto32"));
             }
-            EXPECT_TRUE(slow.choice().starts_with("coded-rs m=") && slow.choice() > "coded-rs m=2") << slow.engines[0]->status().choice;
+            EXPECT_TRUE(slow.choice().starts_with("coded-rs m=") && slow.choice() > "coded-rs m=2") << slow.why();
             const std::string once = fast.choice();
-            EXPECT_TRUE(once == "ring" || once == "multicast" || once.starts_with("ps ") || once.ends_with(" m=1 s=0"))
-                << fast.engines[0]->status().choice;
+            EXPECT_TRUE(once == "ring" || once == "multicast" || once.starts_with("ps ") || once.ends_with(" m=1 s=0")) << fast.why();
             EXPECT_LT(slow.engines[0]->status().bytes_bound, fast.engines[0]->status().bytes_bound);
         }
     }
@@ -620,12 +623,12 @@ TEST(SlowAuto, ARankThatDiesIsMissedBeforeWhileAndAfterTheChoice) {
         cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
         Status status = cluster.run();
         ASSERT_TRUE(status.ok()) << status.what;
-        std::string choice;
+        std::optional<ExchangeReport> choice;
         for (Rank r = 0; r < 4; ++r) {
             if (r == dead) continue;
             const JobStatus its = cluster.engines[r]->status();
             EXPECT_EQ(its.digest, reference_of_auto("auto32")) << r;
-            if (choice.empty()) choice = its.choice;
+            if (!choice) choice = its.choice;
             EXPECT_EQ(its.choice, choice) << r;
         }
     });

@@ -48,7 +48,7 @@ Exit parse_nodes(const std::string& nodes, Submission* submission) {
 /// The daemon has ended or is not reached any more, and the job ran.
 int went_away(const Options& options, const JobDetail& job) {
     std::vector<std::string> others = job.summary.nodes;
-    if (job.self < others.size()) others.erase(others.begin() + job.self);
+    if (const auto self = static_cast<size_t>(job.self); self < others.size()) others.erase(others.begin() + static_cast<ptrdiff_t>(self));
     const std::string digits = job.summary.id.substr(0, 8),
                       what = fmt::format("the gradcastd at {} went away while job {} ran", options.socket, digits);
     if (others.empty()) return complain(exit_unreachable, "{}, which had no other node: it has ended", what);
@@ -70,11 +70,11 @@ int finish(const Options& options, const Client& client, const std::string& whic
     if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
     if (reply.exit != exit_done) return complain_of(reply);
     std::vector<NodeResult> nodes;
-    for (Rank rank = 0; rank < job.summary.nodes.size(); ++rank) {
-        nodes.push_back({job.summary.nodes[rank], {}});
-        if (rank == job.self) nodes.back().status = job.summary.status;
+    for (uint32_t i = 0; i < job.summary.nodes.size(); ++i) {
+        nodes.push_back({job.summary.nodes[i], {}});
+        if (NodeId{i} == job.self) nodes.back().status = job.summary.status;
     }
-    return print_result(options.json, job, nodes, job.self == 0 && job.summary.status.state == JobState::done ? job.folder : "");
+    return print_result(options.json, job, nodes, job.self == NodeId{0} && job.summary.status.state == JobState::done ? job.folder : "");
 }
 
 }   // namespace
@@ -142,13 +142,15 @@ int command_describe(const Options& options, const std::string& which) {
     for (const std::string& loss : status.losses) line("goes on", loss);
     for (const std::string& warning : status.warnings) line("warning", warning);
     line("submitted", text_time(job.summary.submitted_unix));
-    line("nodes", fmt::format("{}, this one is rank {}", fmt::join(job.summary.nodes, ", "), job.self));
+    const size_t self = static_cast<size_t>(job.self);
+    line("nodes", fmt::format("{}; this one is {}", fmt::join(job.summary.nodes, ", "),
+                              self < job.summary.nodes.size() ? job.summary.nodes[self] : "not known"));
     if (!job.exchange.empty())
         line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
                                       job.batch, job.blocks));
-    line("chosen", status.choice);
+    if (status.choice) line("chosen", exchange_report_text(*status.choice));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
-    line("datagrams", status.datagrams);
+    if (status.datagrams) line("datagrams", datagrams_text(*status.datagrams));
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
@@ -161,7 +163,11 @@ int command_describe(const Options& options, const std::string& which) {
     for (const auto& [reason, packets] : status.dropped)
         if (packets > 0) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", packets, words_of(reason));
     line("dropped", dropped);
-    line("memory", status.memory);
+    if (status.change_us > 0)
+        line("view",
+             fmt::format("{}; the longest change took {}", status.view, text_seconds(static_cast<double>(status.change_us) * 1e-6)));
+    else line("view", std::to_string(status.view));
+    line("memory", words_of(memory_text(status.memory)));
     line("kernel set", status.kernel_set);
     std::string timeouts;
     for (const auto& [name, us] : status.timeouts_us)

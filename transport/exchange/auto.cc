@@ -30,12 +30,22 @@ void Measured::merge(const Measured& other) {
     copies = std::max(copies, other.copies);
 }
 
-std::string Alternative::text() const {
-    const std::string_view name = kind->name;
-    if (name.starts_with("coded")) return fmt::format("{} m={} s={}", name, config.m, config.s);
-    if (name == "cssgd") return fmt::format("{} r={}", name, config.r);
-    if (name == "ps") return fmt::format("{} servers={}", name, config.servers);
-    return std::string(name);
+ExchangePrediction Alternative::prediction() const {
+    const std::string name = kind->name;
+    const bool coded = name.starts_with("coded");
+    return {.exchange = name,
+            .m = coded ? config.m : 0,
+            .s = coded ? config.s : 0,
+            .r = name == "cssgd" ? config.r : 0,
+            .servers = name == "ps" ? config.servers : 0,
+            .step_us = predicted_us};
+}
+
+std::string ExchangePrediction::text() const {
+    if (m > 0) return fmt::format("{} m={} s={}", exchange, m, s);
+    if (r > 0) return fmt::format("{} r={}", exchange, r);
+    if (servers > 0) return fmt::format("{} servers={}", exchange, servers);
+    return exchange;
 }
 
 Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uint32_t n, std::vector<std::string>* notes) {
@@ -114,14 +124,27 @@ const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, c
     return best->predicted_us < 0.9 * alternatives.front().predicted_us ? *best : alternatives.front();
 }
 
-std::string alternatives_text(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured) {
+ExchangeReport alternatives_report(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured) {
+    ExchangeReport report;
+    for (const Alternative& each : alternatives) report.predictions.push_back(each.prediction());
+    report.chosen = static_cast<size_t>(&chosen - alternatives.data());
+    report.block_us = measured.wave_us;
+    report.wait_us = measured.wait_us;
+    report.latency_us = measured.latency_us;
+    return report;
+}
+
+std::string exchange_report_text(const ExchangeReport& report) {
+    if (report.chosen >= report.predictions.size()) return {};
+    const ExchangePrediction& chosen = report.predictions[report.chosen];
     std::string others;
-    for (const Alternative& each : alternatives)
-        if (&each != &chosen) others += fmt::format("{}{} {:.3f}", others.empty() ? "" : ", ", each.text(), each.predicted_us * 1e-3);
+    for (const ExchangePrediction& each : report.predictions)
+        if (&each != &chosen) others += fmt::format("{}{} {:.3f}", others.empty() ? "" : ", ", each.text(), each.step_us * 1e-3);
+    auto ms = [](uint64_t us) { return static_cast<double>(us) * 1e-3; };
     return fmt::format(
         "{}, {:.3f} ms a step predicted ({}), where a block takes {:.3f} ms, {} waits {:.3f} ms for sums, a message {:.3f} ms",
-        chosen.text(), chosen.predicted_us * 1e-3, others, static_cast<double>(measured.wave_us) * 1e-3, alternatives.front().text(),
-        static_cast<double>(measured.wait_us) * 1e-3, static_cast<double>(measured.latency_us) * 1e-3);
+        chosen.text(), chosen.step_us * 1e-3, others, ms(report.block_us), report.predictions.front().text(), ms(report.wait_us),
+        ms(report.latency_us));
 }
 
 }   // namespace gradcast

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/exchange/cost.h"
+#include "transport/exchange/exchange_report.h"
 
 namespace gradcast {
 
@@ -25,7 +26,8 @@ struct Alternative {
     ExchangeConfig config;
     bool datagrams = false;   // goes by datagrams here
     double predicted_us = 0;
-    std::string text() const;   // "coded-rs m=2 s=0"
+    ExchangePrediction prediction() const;
+    std::string text() const { return prediction().text(); }   // "coded-rs m=2 s=0"
 };
 
 /// Whether `s` nodes may be lost where n train, as the job asks: that is never made smaller.  *notes: where m has to be smaller than asked
@@ -41,7 +43,7 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
 /// Fills in predicted_us, with the first one's step as measured.  The one with the least; but the first, if that promises less than a
 /// tenth: the first was measured with all its work, the others are predicted without theirs on words and packets (cost.h).
 const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n);
-/// "coded-rs m=2 s=0, 10.5 ms a step predicted (ring 20.1, …) from …", for people.
-std::string alternatives_text(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured);
+/// chosen: one of them.
+ExchangeReport alternatives_report(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured);
 
 }   // namespace gradcast

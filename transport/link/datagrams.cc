@@ -1,5 +1,6 @@
 #include "transport/link/datagrams.h"
 
+#include <fmt/format.h>
 #include <netinet/udp.h>
 
 #include <algorithm>
@@ -80,7 +81,11 @@ Status Datagrams::open(Proactor& proactor) {
     uint32_t stage = 2;
     for (uint32_t mtu : {1500u, 1400u, 1280u})
         if (uint32_t bytes = datagram_segment(mtu, sockets_.ipv6()); bytes < config_.datagrams.segment_bytes) sizes_[stage++] = bytes;
-    text_ = fmt::format("multicast {} on {}: not probed yet", config_.datagrams.group, sockets_.interface);
+    found_.group = config_.datagrams.group;
+    found_.interface = sockets_.interface;
+    found_.bytes = config_.datagrams.segment_bytes;
+    found_.gso = sockets_.segments;
+    found_.gro = sockets_.joins;
     return {};
 }
 
@@ -401,9 +406,20 @@ void Datagrams::report() {
     }
 }
 
-std::string Datagrams::text() const {
-    std::lock_guard lock(text_mutex_);
-    return text_;
+DatagramsFound Datagrams::found() const {
+    std::lock_guard lock(found_mutex_);
+    return found_;
+}
+
+std::string datagrams_text(const DatagramsFound& found) {
+    if (!found.probed) return fmt::format("multicast {} on {}: not probed yet", found.group, found.interface);
+    std::string text = fmt::format("{} on {} reaches {} of {} at {} bytes", found.multicast ? "multicast " + found.group : "unicast",
+                                   found.interface, found.reached, found.peers, found.bytes);
+    if (found.rate_mbit > 0) text += fmt::format(", about {} Mbit/s", found.rate_mbit);
+    text += found.gso ? ", GSO" : ", no GSO";
+    text += found.gro ? ", GRO" : ", no GRO";
+    if (!found.multicast) text += fmt::format("; multicast {} does not reach {}", found.group, fmt::join(found.without_multicast, ", "));
+    return text;
 }
 
 }   // namespace gradcast

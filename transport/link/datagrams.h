@@ -27,7 +27,7 @@ struct DatagramOwner : DatagramSink {
     virtual const std::string& label(Rank rank) const = 0;
 };
 
-/// All for the network thread but text(), and attach(), which comes before.
+/// All for the network thread but found(), and attach(), which comes before.
 ///
 /// A view of the job (Host::open_view) has channels, keys and replay windows of its own: each rank draws a key for it and tells it on the
 /// streams, in front of whatever else it sends in that view.
@@ -52,7 +52,7 @@ public:
     bool idle() const { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
     void close();   // then wait until
     bool busy() const { return flying_ || proactor_->hearing(); }
-    std::string text() const;
+    DatagramsFound found() const;
 
 private:
     static constexpr uint32_t stages = 6;   // 0 the group, 1 one peer, 2.. one peer, smaller and smaller
@@ -139,7 +139,7 @@ private:
     }
     bool concerns(Rank rank) const { return rank != config_.rank && !mates_[rank].lost; }
     bool all_reached(uint32_t stage) const;
-    std::string missing(uint32_t stage) const;
+    std::vector<std::string> missing(uint32_t stage) const;
     void settle(bool multicast);
     void say_unreachable();
 
@@ -175,8 +175,8 @@ private:
     uint32_t trains_sent_ = 0;
     Arriving arriving_;
     std::vector<std::byte> blank_;   // what probes carry
-    mutable std::mutex text_mutex_;
-    std::string text_;
+    mutable std::mutex found_mutex_;
+    DatagramsFound found_;   // written by the network thread alone
 
     sockaddr_storage suspect_{};
     uint64_t suspect_count_ = 0, suspect_since_us_ = 0, suspect_said_us_ = 0;

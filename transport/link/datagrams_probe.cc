@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <algorithm>
 
 #include "transport/link/datagrams.h"
@@ -134,11 +135,11 @@ bool Datagrams::all_reached(uint32_t stage) const {
         if (concerns(rank) && !reached(mates_[rank], stage)) return false;
     return true;
 }
-std::string Datagrams::missing(uint32_t stage) const {
-    std::string text;
+std::vector<std::string> Datagrams::missing(uint32_t stage) const {
+    std::vector<std::string> labels;
     for (Rank rank = 0; rank < mates_.size(); ++rank)
-        if (concerns(rank) && !reached(mates_[rank], stage)) text += (text.empty() ? "" : ", ") + owner_.label(rank);
-    return text;
+        if (concerns(rank) && !reached(mates_[rank], stage)) labels.push_back(owner_.label(rank));
+    return labels;
 }
 
 void Datagrams::tend(uint64_t now) {
@@ -233,29 +234,32 @@ void Datagrams::say_unreachable() {
 }
 
 void Datagrams::settle(bool multicast) {
-    uint32_t live = 0, reach = 0, rate = ~0u;
+    uint32_t peers = 0, reach = 0, rate = ~0u;
     for (Rank rank = 0; rank < mates_.size(); ++rank) {
         if (rank == config_.rank) continue;
-        live += 1, reach += reached(mates_[rank], multicast ? 0 : 1);
+        ++peers;
+        reach += reached(mates_[rank], multicast ? 0 : 1);
         if (concerns(rank) && mates_[rank].rate_mbit) rate = std::min(rate, mates_[rank].rate_mbit);
     }
-    std::string text = fmt::format("{} on {} reaches {} of {} at {} bytes", multicast ? "multicast " + config_.datagrams.group : "unicast",
-                                   sockets_.interface, reach, live, config_.datagrams.segment_bytes);
-    if (multicast && rate != ~0u) text += fmt::format(", about {} Mbit/s", rate);
-    text += sockets_.segments ? ", GSO" : ", no GSO";
-    text += sockets_.joins ? ", GRO" : ", no GRO";
-    if (!multicast) text += fmt::format("; multicast {} does not reach {}", config_.datagrams.group, missing(0));
-    if (multicast) log_.info("datagrams: {}", text);
+    {
+        std::lock_guard lock(found_mutex_);
+        found_.probed = true;
+        found_.multicast = multicast;
+        found_.reached = reach;
+        found_.peers = peers;
+        found_.rate_mbit = multicast && rate != ~0u ? rate : 0;
+        found_.without_multicast = multicast ? std::vector<std::string>{} : missing(0);
+    }
+    if (multicast) log_.info("datagrams: {}", datagrams_text(found_));
     else
         log_.warn(
             "multicast {} on {} does not reach {} with {} bytes within {} ms, datagrams to one rank do: each rank gets its own copy from "
             "now on (is multicast filtered by a switch or a firewall?)",
-            config_.datagrams.group, sockets_.interface, missing(0), config_.datagrams.segment_bytes, verdict_us / 1000);
+            config_.datagrams.group, sockets_.interface, fmt::join(found_.without_multicast, ", "), config_.datagrams.segment_bytes,
+            verdict_us / 1000);
     multicast_ = multicast;
     phase_ = Phase::settled;
     counters_.copies.store(!multicast, std::memory_order_relaxed);
-    std::lock_guard lock(text_mutex_);
-    text_ = text;
 }
 
 }   // namespace gradcast

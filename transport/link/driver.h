@@ -78,7 +78,9 @@ public:
     const LinkCounters& counters() const override { return counters_; }
     const char* name() const override { return proactor_->name(); }
     const char* datagrams_name() const override { return !datagrams_ ? "" : proactor_->name()[0] == 'u' ? "uring_udp" : "epoll_udp"; }
-    std::string datagrams_text() const override { return datagrams_ ? datagrams_->text() : ""; }
+    std::optional<DatagramsFound> datagrams_found() const override {
+        return datagrams_ ? std::optional(datagrams_->found()) : std::nullopt;
+    }
 
 private:
     struct Happening {   // an event on its way to a channel

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
+#include "transport/link/datagrams_found.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -99,9 +101,8 @@ public:
     virtual const char* name() const = 0;   // the path in use: "uring_tcp" or, where io_uring is refused, "epoll_tcp"
     /// Datagrams take the same path: "uring_udp", "epoll_udp", "" without any.
     virtual const char* datagrams_name() const = 0;
-    /// What the start-up probe has found, for people: "multicast 239.192.1.2:4712 on eth0 reaches 7 of 7 at 1432 bytes, 940 Mbit/s, GSO,
-    /// GRO".  Any thread; "" without datagrams.
-    virtual std::string datagrams_text() const = 0;
+    /// What the start-up probe has found (datagrams_found.h).  Any thread; nothing without datagrams.
+    virtual std::optional<DatagramsFound> datagrams_found() const = 0;
 };
 /// Falls back to epoll_tcp, and says so in the log, where io_uring is refused.
 Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Driver>* driver);

@@ -103,7 +103,7 @@ Status DeviceArena::seal() {
     GC_CUDA(cudaMemGetInfo(&free, &total));
     if (device_bytes_ > free)
         return fail(Code::node_memory, "device {} has {:.1f} MiB free of {:.1f} MiB, but the job needs {}", number_, mib(free), mib(total),
-                    budget());
+                    memory_text(memory(fmt::format("gpu {}", number_))));
     GC_CUDA(cudaMalloc(&device_, std::max(device_bytes_, align)));
     for (const Item& item : items_) *item.buffer = {nullptr, static_cast<char*>(device_) + item.offset, item.bytes, 0};
     if (host_bytes_ == 0) return {};
@@ -112,16 +112,12 @@ Status DeviceArena::seal() {
     return {};
 }
 
-std::string DeviceArena::budget() const {
-    std::vector<std::pair<std::string_view, uint64_t>> sums;   // by purpose, in the order of its first use
-    for (const Item& item : items_) {
-        auto at = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == item.purpose; });
-        if (at == sums.end()) sums.emplace_back(item.purpose, item.bytes);
-        else at->second += item.bytes;
-    }
-    std::string text;
-    for (const auto& [purpose, bytes] : sums) text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ", purpose, mib(bytes));
-    return fmt::format("{}: {:.1f} MiB of device memory, {:.1f} MiB page-locked", text, mib(device_bytes_), mib(host_bytes_));
+std::vector<MemoryUse> DeviceArena::memory(const std::string& place) const {
+    std::vector<MemoryUse> all = {{place, {}}, {place + " page-locked", {}}};
+    for (const Item& item : items_) all[0].add(item.purpose, item.bytes);
+    for (const Item& item : pinned_) all[1].add(item.purpose, item.bytes);
+    if (pinned_.empty()) all.pop_back();
+    return all;
 }
 
 }   // namespace gradcast::cuda

@@ -101,7 +101,8 @@ Status CudaDevice::seal() {
             const uint64_t samples = left * growing_samples_ / growing_bytes_;
             return fail(Code::node_memory,
                         "GPU {} has {} MiB free of {}, {} of them for libraries' kernels, but blocks of {} samples need {}; {}",
-                        gpu->number, free >> 20, total >> 20, kept >> 20, growing_samples_, gpu->arena.budget(),
+                        gpu->number, free >> 20, total >> 20, kept >> 20, growing_samples_,
+                        memory_text(gpu->arena.memory(fmt::format("gpu {}", gpu->number))),
                         samples ? fmt::format("blocks of {} would fit", samples) : "not even blocks of one sample would fit");
         }
         GC_TRY(gpu->arena.seal());
@@ -148,10 +149,11 @@ Status CudaDevice::copy_in(void* to, const void* from, uint64_t bytes, cudaStrea
                  "cudaStreamSynchronize");   // `stream` does not wait for the copy
 }
 
-std::string CudaDevice::budget() const {
-    std::string text;
-    for (const auto& gpu : gpus_) text += fmt::format("{}GPU {}: {}", text.empty() ? "" : "; ", gpu->number, gpu->arena.budget());
-    return text;
+std::vector<MemoryUse> CudaDevice::memory() const {
+    std::vector<MemoryUse> all;
+    for (const auto& gpu : gpus_)
+        for (MemoryUse& each : gpu->arena.memory(fmt::format("gpu {}", gpu->number))) all.push_back(std::move(each));
+    return all;
 }
 
 }   // namespace gradcast::cuda

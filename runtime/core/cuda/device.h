@@ -47,7 +47,7 @@ public:
     Status seal() override;
     void share(Buffer host) override;
     void unshare(Buffer host) override;
-    std::string budget() const override;
+    std::vector<MemoryUse> memory() const override;
 
     /// A copy from the host in that stream of the current GPU; the call waits for the stream if the memory is not page-locked.
     Status copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream);
