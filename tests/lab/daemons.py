@@ -177,7 +177,7 @@ class Ways:
         """A fifth of all packets: steps are slow, and the code may give a rank up, but no job ends."""
         s = int(job["exchange"].startswith("coded"))
         with self.lab.losing("20%"):
-            return self.lab.train(dict(job, s=s, steps=12, evaluate=12), missed=s, seconds=300)
+            return self.lab.train(dict(job, s=s, steps=8, evaluate=8), missed=s, seconds=300)
 
     def slow(self, job):
         with self.lab.slow("20%"):

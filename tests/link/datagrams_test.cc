@@ -4,13 +4,13 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/udp.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/core/fd.h"
 #include "tests/link/crier.h"
+#include "tests/link/namespace.h"
 #include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
@@ -151,35 +151,6 @@ void refuse_to_cut() {
 /// What does not depend on the protection.
 class DatagramVerdicts : public Datagrams {};
 
-/// What they do needs a network of its own: a thread with a namespace, whose lo is up.  Says why not, else "".
-template <typename Body>
-std::string in_namespace(const std::vector<std::string>& commands, Body body) {
-    std::string why;
-    std::thread([&] {
-        if (::unshare(CLONE_NEWNET) != 0) {
-            why = fmt::format("no network namespace: {} (needs root)", std::strerror(errno));
-            return;
-        }
-        for (const std::string& command : commands)
-            if (std::system((command + " 2>/dev/null").c_str()) != 0) {
-                why = "this failed: " + command;
-                return;
-            }
-        body();
-    }).join();
-    return why;
-}
-#define IN_NAMESPACE(...) \
-    if (std::string why = in_namespace(__VA_ARGS__); !why.empty()) GTEST_SKIP() << why
-
-const std::vector<std::string> lo_up = {"ip link set lo up"};
-std::vector<std::string> lo_and(const std::vector<std::string>& more) {
-    std::vector<std::string> commands = lo_up;
-    commands.insert(commands.end(), more.begin(), more.end());
-    return commands;
-}
-const std::string nft_input = "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }' && nft add rule inet t c ";
-
 TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
     std::vector<Cry> cries;
     for (uint32_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 511u, 1023u, 1024u, 1025u, segment - 1, segment})
@@ -247,9 +218,9 @@ TEST_P(DatagramVerdicts, OwnMulticastsDoNotComeBackWhereNobodyElseHearsThem) {
             config.datagrams.interface = device;
             company.open(rank, config, std::vector<Cry>(100, Cry{segment}), 100);
         };
-        const std::string why =
+        const std::string refused =
             in_namespace({fmt::format("ip link add veth1 type veth peer name veth0 netns {}", ::gettid())}, [&] { open(1); });
-        ASSERT_EQ(why, "");
+        ASSERT_EQ(refused, "");
         open(0);
         if (testing::Test::HasFatalFailure()) return;
         for (Rank rank : {0u, 1u}) company.nodes[rank].start(), company.go(rank);

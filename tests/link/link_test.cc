@@ -10,6 +10,7 @@
 
 #include "runtime/core/fd.h"
 #include "tests/link/chatter.h"
+#include "tests/link/namespace.h"
 #include "tests/link/proxy.h"
 
 namespace gradcast {
@@ -30,8 +31,8 @@ public:
         uint64_t reconnects = 0, refused = 0;      // out
     };
     /// n nodes that all talk to each other; returns when every trainer has its completion.
-    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
-    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options& options) {
+    static void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
+    static void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options& options) {
         std::vector<std::unique_ptr<Chatter>> chatters;   // outlive the drivers
         std::vector<Node> nodes(n);
         std::vector<std::string> addresses(n);
@@ -180,6 +181,17 @@ TEST_P(Link, NobodyListens) {
     two.open(0, config);
     EXPECT_TRUE(holds(two.wait(0).what, "cannot connect: Connection refused"));
     EXPECT_EQ(two.chatters[0]->losses_, 1u);
+}
+
+// TCP alone would try again after 1 and 3 s.
+TEST_P(Link, ALostFirstPacketIsNotWaitedFor) {
+    IN_NAMESPACE(lo_and({nft_input + "tcp flags \\& '(syn|ack)' == syn numgen inc mod 4 \\< 3 drop"}), [] {
+        const uint64_t start = clock_us();
+        Options options;
+        options.change = [](LinkConfig& config) { config.deadline_us = 2'000'000; };
+        talk(2, {100}, options);
+        EXPECT_LT(clock_us() - start, 2'000'000u);
+    });
 }
 
 TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {

@@ -2,8 +2,9 @@
 // gives it to the protocols by the batch, carries out what they want, and starts the next operations.
 //
 // A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing ->
-// down. Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (handshake must be done),
-// down_us (when the stream went; a deadline later the peer is lost), ack_us (when packets that came must be acknowledged at last).
+// down. Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (until then it must be
+// connected, then greeted), down_us (when the stream went; a deadline later the peer is lost), ack_us (when packets that came must be
+// acknowledged at last).
 #pragma once
 #include <condition_variable>
 #include <mutex>

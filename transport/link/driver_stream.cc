@@ -7,7 +7,8 @@ namespace gradcast {
 
 namespace {
 constexpr uint64_t backoff_us_min = 5'000, backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
-constexpr uint64_t greet_limit_us = 5'000'000;   // connecting and handshake
+constexpr uint64_t connect_limit_us_min = 200'000;
+constexpr uint64_t greet_limit_us = 5'000'000;   // the handshake
 constexpr uint64_t ack_wait_us = 5'000;          // packets that came are acknowledged after so long,
 constexpr uint64_t ack_bytes = 1 << 20;          // or so much, or with the next packet that goes the other way
 constexpr uint32_t strikes_max = 3;              // a key is offered so often to a peer that was never here
@@ -39,6 +40,7 @@ void TcpDriver::complete(Op& op, uint64_t now) {
         case Op::Kind::connect:
             if (!peer.active) return fall(peer, {});   // it lives, and will connect
             peer.state = Peer::State::greeting;
+            peer.greet_us = now + greet_limit_us;
             peer.handshake = std::make_unique<Handshake>(tls_, Handshake::Side::connector, own_hello(peer), peer.key);
             break;
         case Op::Kind::receive:
@@ -114,6 +116,8 @@ void TcpDriver::connect(Peer& peer, uint64_t now) {
     }
     equip(peer, now);
     peer.state = Peer::State::connecting;
+    // TCP waits 1, 2, 4 s between its first packets: where some are lost a new socket is sooner through.
+    peer.greet_us = now + std::clamp(config_.deadline_us / 12, connect_limit_us_min, greet_limit_us);
     peer.connect.address = &peer.address.storage, peer.connect.address_bytes = peer.address.bytes;
     proactor_->start(peer.connect);
 }
@@ -323,7 +327,8 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
             break;
         case Peer::State::connecting:
         case Peer::State::greeting:
-            if (now >= peer.greet_us)
+            if (now >= peer.greet_us && peer.state == Peer::State::connecting) fall(peer, {});
+            else if (now >= peer.greet_us)
                 fall(peer, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
             else if (late || peer.next) fall(peer, peer.last);
             break;

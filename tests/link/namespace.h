@@ -1,0 +1,47 @@
+// Networks of a test's own, for root.
+#pragma once
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+/// Runs `body` in a thread with a network namespace of its own, after these commands.  Says why not, else "".
+template <typename Body>
+std::string in_namespace(const std::vector<std::string>& commands, Body body) {
+    std::string why;
+    std::thread([&] {
+        if (::unshare(CLONE_NEWNET) != 0) {
+            why = fmt::format("no network namespace: {} (needs root)", std::strerror(errno));
+            return;
+        }
+        for (const std::string& command : commands)
+            if (std::system((command + " 2>/dev/null").c_str()) != 0) {
+                why = "this failed: " + command;
+                return;
+            }
+        body();
+    }).join();
+    return why;
+}
+#define IN_NAMESPACE(...) \
+    if (std::string why = in_namespace(__VA_ARGS__); !why.empty()) GTEST_SKIP() << why
+
+inline const std::vector<std::string> lo_up = {"ip link set lo up"};
+inline std::vector<std::string> lo_and(const std::vector<std::string>& more) {
+    std::vector<std::string> commands = lo_up;
+    commands.insert(commands.end(), more.begin(), more.end());
+    return commands;
+}
+inline const std::string nft_input =
+    "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }' && nft add rule inet t c ";
+
+}   // namespace gradcast
