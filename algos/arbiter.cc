@@ -41,7 +41,7 @@ Status Arbiter::judge(Status found, StepId at) {
         verdict =
             fail(Code::conflict,
                  "step {}, bucket {}: rank {} ({}) computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at rank {} ({}) and here",
-                 at, conflict->bucket, wrong, view_.members[wrong].name, conflict->first_block, conflict->end_block - 1,
+                 at + 1, conflict->bucket, wrong, view_.members[wrong].name, conflict->first_block, conflict->end_block - 1,
                  conflict->digests[first], redone.digest, conflict->ranks[second], view_.members[conflict->ranks[second]].name);
     }
     if (conflict->spoiled || exchange_.losses_tolerated() == 0) return verdict;

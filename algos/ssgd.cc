@@ -17,7 +17,7 @@ public:
         GC_TRY(context.synchronous->wait(sums_));
         for (const Sum* sum : sums_)
             if (sum->state != context.state)
-                return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step,
+                return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step + 1,
                             sum->bucket, sum->state, context.state);
         uint64_t summed_us = context.host.now_us();
 

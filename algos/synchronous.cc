@@ -268,7 +268,7 @@ Status SynchronousStep::overdue(uint64_t us) {
     GC_TRY(dispatch_.ended());
     const double seconds = static_cast<double>(us) / 1e6;
     if (!missing_.ok()) return fail(Code::deadline, "no sum within {} s: {}", seconds, missing_.what);
-    return fail(Code::deadline, "no sum of step {} within {} s", context_.step, seconds);
+    return fail(Code::deadline, "no sum of step {} within {} s", context_.step + 1, seconds);
 }
 
 /// The network thread may not have come yet to the release of the step that had the memory before, or not be done with what that sends:
@@ -297,7 +297,7 @@ Status SynchronousStep::finite(const Sum& sum) {
         const Layout& layout = context_.net.layout();
         return fail(Code::diverged,
                     "step {}: the gradient of layer {} holds NaN or Inf in block {}: lower the learning rate, or look at the data",
-                    context_.step, layout.groups[layout.buckets[sum.bucket].group + g].layer, sum.diverged - 1);
+                    context_.step + 1, layout.groups[layout.buckets[sum.bucket].group + g].layer, sum.diverged - 1);
     }
     return {};
 }

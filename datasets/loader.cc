@@ -95,7 +95,7 @@ public:
             if (!came)
                 return fail(Code::deadline,
                             "block {} of step {} was not read from {} within {} ms: the disk is too slow or does not answer", id.block,
-                            id.step, data_.pattern(), deadline_us / 1000);
+                            id.step + 1, data_.pattern(), deadline_us / 1000);
         }
         GC_TRY(broken_);
         if (config_.threaded) {

@@ -36,7 +36,7 @@ void Profile::add(uint32_t thread, const char* phase, std::string_view what, uin
 std::string Profile::json(uint32_t rank, const std::string& node) const {
     const uint32_t count = count_.load(std::memory_order_relaxed), kept = std::min(count, events_max);
     std::string text = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"step\":{},\"events_left_out\":{}}},\"traceEvents\":[\n",
-                                   step, count - kept);
+                                   step + 1, count - kept);
     text += fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"tid":0,"args":{{"name":{}}}}})", rank, quoted(node));
     std::set<uint32_t> threads;
     for (uint32_t i = 0; i < kept; ++i) {

@@ -72,6 +72,19 @@ private:
     bool over() const { return phase() == Phase::done || settled_; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
 
+    /// Of the step that is computed when so many are done, as messages count: from 1.  While the last evaluation runs, the last step.
+    uint64_t number(uint64_t done) const { return std::min(done + 1, config_.steps); }
+    uint64_t own_step() const { return number(config_.progress->step.load(std::memory_order_relaxed)); }
+
+    /// What to do about a rank that is lost.
+    std::string advice(Code why, Rank rank) const {
+        const std::string& node = config_.view.members[rank].name;
+        if (why == Code::conflict) return fmt::format("; test the memory and the CPU of {} before it trains again", node);
+        if (why == Code::cancelled) return {};   // told to leave
+        return fmt::format("; look at the log of gradcastd, the load and the network of {}{}", node,
+                           may_miss() && config_.losses_tolerated == 0 ? " (coded-rs with s = 1 goes on without a node)" : "");
+    }
+
     void enter(Phase phase) {
         own_.phase = static_cast<uint8_t>(phase);
         entered_us_ = now_us_;
@@ -138,7 +151,8 @@ private:
             if (now_us_ - peer.heard_us > timeouts_.suspicion_us)
                 text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6), ++told;
             else if (peer.news.step.get() < step || !peer.news.waiting)
-                text += fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", peer.news.step.get()),
+                text +=
+                    fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", number(peer.news.step.get())),
                     ++told;
         }
         return text;
@@ -257,19 +271,19 @@ private:
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
         if (may_miss() && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
             if (again) return;
-            log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank),
-                      config_.progress->step.load(std::memory_order_relaxed), lost_count(), config_.losses_tolerated, status.what);
+            const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
+            log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank), own_step(), lost_count(),
+                      config_.losses_tolerated, why);
             Completion completion;
             completion.id = static_cast<uint64_t>(JobCommand::lost);
             completion.rank = rank;
-            completion.status = fail(status.code, "without {}: {}", name(rank), status.what);
+            completion.status = fail(status.code, "without {}: {}", name(rank), why);
             actions.completions.push_back(completion);
             return;
         }
         if (status.code == Code::cancelled) return abort(Code::cancelled, status.what, actions);
         abort(status.code == Code::conflict ? Code::conflict : Code::peer_lost,
-              fmt::format("{} lost in step {}: {}", name(rank), config_.progress->step.load(std::memory_order_relaxed), status.what),
-              actions);
+              fmt::format("{} lost in step {}: {}{}", name(rank), own_step(), status.what, advice(status.code, rank)), actions);
     }
 
     uint32_t lost_count() const {
@@ -330,7 +344,7 @@ private:
         if (!held || std::find(behind_.begin(), behind_.end(), config_.self) != behind_.end()) return;
         const uint64_t us = (now_us_ - held_us_) / (lowest == 0 ? 10 : 1);
         if (us <= timeouts_.suspicion_us) return;
-        const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, lowest);
+        const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(lowest));
         for (Rank rank : behind_) {
             // It hears why before the link gives it up.
             if (us <= timeouts_.suspicion_us + 2 * timeouts_.heartbeat_us)
@@ -356,7 +370,8 @@ private:
         if (peer.suspected != (worst_us > timeouts_.suspicion_us)) {
             peer.suspected = !peer.suspected;
             if (peer.suspected)
-                log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get());
+                log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6,
+                          number(peer.news.step.get()));
             else log_.info("{} is back", name(rank));
         }
         // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
@@ -365,7 +380,8 @@ private:
         if (silent_us > timeouts_.suspicion_us && cut_off()) return leave_cut_off(actions);
         if (spare) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
         abort(Code::peer_lost,
-              fmt::format("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6, peer.news.step.get()),
+              fmt::format("{} {} for {:.1f} s in step {}{}", name(rank), what, static_cast<double>(worst_us) / 1e6,
+                          number(peer.news.step.get()), advice(Code::peer_lost, rank)),
               actions);
     }
 

@@ -62,6 +62,7 @@ struct JobProtocolConfig {
     uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
     bool first = true;               // view of the job: when it begins nobody may be missing
     std::vector<bool> lost = {};     // by rank, before this view; empty: none
+    StepId steps = ~StepId{0};       // of the whole job
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -69,7 +69,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .progress = &parts_.progress,
                                   .losses_tolerated = losses_tolerated(),
                                   .first = config_.first,
-                                  .lost = lost_ranks},
+                                  .lost = lost_ranks,
+                                  .steps = parts_.steps},
                                  log_);
     dispatch_ = std::make_unique<Dispatch>(context.host, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(context.host, *dispatch_, parts_.progress, parts_.deadline_us);

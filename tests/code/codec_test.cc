@@ -364,10 +364,10 @@ TEST(Codec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
     Status status = add(*codec, {41, 6}, 1, x, layout, into);
     EXPECT_EQ(status.code, Code::diverged);
     EXPECT_STREQ(status.what,
-                 "step 41: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
+                 "step 42: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
     x[302] = 0, x[7] = -inf;
     EXPECT_STREQ(add(*codec, {41, 7}, 1, x, layout, into).what,
-                 "step 41: the gradient of layer conv1 holds Inf in block 7: lower the learning rate, or look at the data");
+                 "step 42: the gradient of layer conv1 holds Inf in block 7: lower the learning rate, or look at the data");
 }
 
 TEST(Codec, TheFirstBlockOfAStepOverwritesAndClearIsZero) {

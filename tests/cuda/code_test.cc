@@ -344,7 +344,7 @@ TEST_F(DeviceCodec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
         EXPECT_EQ(status.code, Code::diverged);
         EXPECT_EQ(
             status.what,
-            fmt::format("step 41: the gradient of layer layer2 holds {} in block 6: lower the learning rate, or look at the data", name));
+            fmt::format("step 42: the gradient of layer layer2 holds {} in block 6: lower the learning rate, or look at the data", name));
     }
 }
 

@@ -230,7 +230,7 @@ TEST_P(LoaderTest, KeepsItsDeadline) {
     BlockId next{ahead / 3, ahead % 3};
     Status status = made.loader->get(next, 3000, &samples);
     EXPECT_EQ(status.code, Code::deadline);
-    expect_error(status, {fmt::format("block {} of step {}", next.block, next.step), "s*.h5", "3 ms"});
+    expect_error(status, {fmt::format("block {} of step {}", next.block, next.step + 1), "s*.h5", "3 ms"});
     EXPECT_GE(made.loader->waited_us(), 3000u);
     made.loader->done({0, 0});
     EXPECT_TRUE(made.loader->get(next, 10'000'000, &samples).ok());

@@ -264,7 +264,7 @@ TEST(Coded, AFlippedBitIsFoundInThatStepAndTheRanksAreNamed) {
                 Status status = world.run();
                 EXPECT_EQ(status.code, Code::conflict) << status.what;
                 const std::string what = status.what;
-                EXPECT_NE(what.find("step 2, bucket 0"), std::string::npos) << what;
+                EXPECT_NE(what.find("step 3, bucket 0"), std::string::npos) << what;
                 EXPECT_NE(what.find(fmt::format("rank {0} (node{0})", faulty)), std::string::npos) << what;
                 bool named = false;
                 for (Rank r = 0; r < 5; ++r) {
@@ -705,7 +705,7 @@ TEST(CodedMalformed, AWordThatIsNoResidueIsNamed) {
     ASSERT_EQ(told.size(), 1u);
     EXPECT_EQ(told[0].status.code, Code::conflict);
     EXPECT_STREQ(told[0].status.what,
-                 "step 0, bucket 1: rank 3 (node3) sent a word of part 1 that is not below 2147483647: it computes or stores wrongly");
+                 "step 1, bucket 1: rank 3 (node3) sent a word of part 1 that is not below 2147483647: it computes or stores wrongly");
 }
 
 TEST(Coded, WhatCannotBeIsRefused) {

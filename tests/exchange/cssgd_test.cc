@@ -345,7 +345,7 @@ TEST(Cssgd, ExplainsWhatIsMissing) {
     one.on(command_event(ExchangeCommand::explain));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_STREQ(one.actions.completions[0].status.what,
-                 "step 0, bucket 0: not computed here, no record of ranks 0, 1, 2, 3; "
+                 "step 1, bucket 0: not computed here, no record of ranks 0, 1, 2, 3; "
                  "6 of 6 coded segments are missing: part 0 lacks 16 bytes from rank 0");
 }
 

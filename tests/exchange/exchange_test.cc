@@ -92,7 +92,7 @@ TEST_P(Sums, ADifferentStateIsNamed) {
         Status status = world.run();
         EXPECT_EQ(status.code, Code::conflict);
         std::string what = status.what;
-        EXPECT_NE(what.find("step 2: "), std::string::npos) << what;
+        EXPECT_NE(what.find("step 3: "), std::string::npos) << what;
         EXPECT_NE(what.find(fmt::format("rank {0} (node{0})", odd)), std::string::npos) << what;
         EXPECT_NE(what.find("different states"), std::string::npos) << what;
         for (Rank r = 0; r < 5; ++r) EXPECT_LE(world.done(r), 2u);
@@ -282,7 +282,7 @@ TEST(Malformed, ARecordOfNoSizeIsNamed) {
     event.kind = Event::Kind::packet, event.packet = &packet;
     one.on(event);
     ASSERT_EQ(one.actions.completions.size(), 1u);
-    EXPECT_STREQ(one.actions.completions[0].status.what, "step 0: rank 0 (node0) sent a record whose maximum of layer layer0 is no size");
+    EXPECT_STREQ(one.actions.completions[0].status.what, "step 1: rank 0 (node0) sent a record whose maximum of layer layer0 is no size");
 }
 
 TEST(Malformed, NoiseDoesNoHarm) {
@@ -313,7 +313,7 @@ TEST(Exchange, ExplainsWhatIsMissing) {
     one.on(command_event(ExchangeCommand::explain));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_EQ(one.actions.completions[0].status.code, Code::deadline);
-    EXPECT_STREQ(one.actions.completions[0].status.what, "step 0, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
+    EXPECT_STREQ(one.actions.completions[0].status.what, "step 1, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
 }
 
 // Acknowledgements of rank 0's sends are held back: memory of step 0 is in the link's hands, so neither may the trainer be let into step

@@ -699,7 +699,7 @@ TEST_F(EngineTest, AStallEndsTheJobWithinItsDeadline) {
     host.swallow = 5;
     Status result = engine->run(host);
     EXPECT_EQ(result.code, Code::deadline);
-    EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 5, bucket 0: "), std::string_view::npos)
+    EXPECT_NE(std::string_view(result.what).find("rank 0 (node-a): no sum within 0.3 s: step 6, bucket 0: "), std::string_view::npos)
         << result.what;
     EXPECT_EQ(engine->status().step, 5u);
 }

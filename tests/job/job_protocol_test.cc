@@ -23,10 +23,11 @@ struct Script {   // what one rank does
     bool begins = true;
     uint32_t fails_at = ~0u;   // this step, with
     Status failure = {};
-    uint32_t waits_from = ~0u;        // from this step on it says that it waits for others
-    uint32_t leaves_at = ~0u;         // this step
-    std::optional<uint64_t> pauses;   // it does not end the job but the view, with this state
-    bool cancels = false;             // then
+    uint32_t waits_from = ~0u;              // from this step on it says that it waits for others
+    uint32_t leaves_at = ~0u;               // this step
+    std::optional<uint64_t> pauses;         // it does not end the job but the view, with this state
+    bool cancels = false;                   // then
+    std::vector<std::string> losses = {};   // that it was told
 };
 
 struct World {
@@ -44,7 +45,7 @@ struct World {
         }
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
             protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start,
-                                              &progress[rank], tolerated, !later, lost},
+                                              &progress[rank], tolerated, !later, lost, steps},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
@@ -60,34 +61,36 @@ struct World {
         host.post(0, event);
     }
     /// What the job protocol said by then, if anything.
-    static std::optional<Status> heard(Host& host, uint64_t until_us) {
+    static std::optional<Status> heard(Host& host, uint64_t until_us, Script& self) {
         for (;;) {
             std::vector<Completion> done;
             if (!host.wait(&done, until_us).ok()) return {};
+            for (const Completion& each : done)
+                if (each.id == job_rank_lost) self.losses.emplace_back(each.status.what);
             for (const Completion& each : done)
                 if (!each.status.ok() && each.id != job_rank_lost) return each.status;
             for (const Completion& each : done)
                 if (each.id != job_rank_lost) return Status{};
         }
     }
-    static Status await(Host& host) {
-        return heard(host, host.now_us() + 20 * deadline_us).value_or(fail(Code::node_io, "the job protocol never answers"));
+    static Status await(Host& host, Script& self) {
+        return heard(host, host.now_us() + 20 * deadline_us, self).value_or(fail(Code::node_io, "the job protocol never answers"));
     }
     static Status train(Host& host, Script& self, Progress& progress) {
         if (self.begins) command(host, JobCommand::begin, self.state);
-        GC_TRY(await(host));
+        GC_TRY(await(host, self));
         for (uint32_t step = 0; step < self.steps; ++step) {
             if (step == self.fails_at) {
                 command(host, JobCommand::abort, 0, nullptr, self.failure);
-                return await(host);
+                return await(host, self);
             }
             if (step == self.leaves_at) {
                 command(host, JobCommand::leave, 0, nullptr, fail(Code::cancelled, "node {} leaves", self.name));
-                return await(host);
+                return await(host, self);
             }
             progress.waiting.store(step >= self.waits_from, std::memory_order_relaxed);
             host.spend(self.step_us);
-            if (std::optional<Status> verdict = heard(host, host.now_us() + 1)) return *verdict;
+            if (std::optional<Status> verdict = heard(host, host.now_us() + 1, self)) return *verdict;
             progress.step.store(step + 1, std::memory_order_relaxed);
             progress.advance();
         }
@@ -95,7 +98,7 @@ struct World {
         if (self.pauses) command(host, JobCommand::pause, *self.pauses);
         else command(host, JobCommand::end, 0, &self.digest);
         if (self.cancels) command(host, JobCommand::abort, 0, nullptr, fail(Code::cancelled, "cancelled too late"));
-        return await(host);
+        return await(host, self);
     }
     /// All living ranks ended with this code and one and the same line.
     std::string one_line(Code code, std::vector<Rank> dead = {}) {
@@ -112,6 +115,7 @@ struct World {
 
     const bool datagrams;
     uint32_t tolerated = 0;   // losses
+    StepId steps = ~StepId{0};
     bool later = false;       // the job has had another view before
     std::vector<bool> lost;   // before this one
     std::vector<Script> ranks;
@@ -179,6 +183,31 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
     mute.run();
     mute.one_line(Code::ok, {3});
     EXPECT_FALSE(mute.simulator->result(3).ok());
+}
+
+TEST(JobProtocol, ALossSaysWhatToDo) {
+    World missed(4), last(4);
+    missed.tolerated = 1;
+    missed.simulator->kill(2, 700'000);
+    missed.run();
+    missed.one_line(Code::ok, {2});
+    for (Rank rank : {0u, 1u, 3u}) {
+        ASSERT_EQ(missed.ranks[rank].losses.size(), 1u);
+        const std::string& loss = missed.ranks[rank].losses[0];
+        EXPECT_TRUE(loss.starts_with("without rank 2 (node-c): ")) << loss;
+        EXPECT_TRUE(loss.ends_with("; look at the log of gradcastd, the load and the network of node-c")) << loss;
+    }
+    // It dies after the last step.
+    last.steps = last.ranks[0].steps;
+    last.ranks[2].steps = 100;
+    last.simulator->kill(2, 3'000'000);
+    last.run();
+    const std::string line = last.one_line(Code::peer_lost, {2});
+    EXPECT_TRUE(line.starts_with("rank 2 (node-c) lost in step 20: ")) << line;
+    EXPECT_TRUE(
+        line.ends_with("; look at the log of gradcastd, the load and the network of node-c "
+                       "(coded-rs with s = 1 goes on without a node)"))
+        << line;
 }
 
 TEST(JobProtocol, ARankThatIsCutOffBlamesNoOther) {
@@ -324,7 +353,11 @@ TEST(JobProtocol, AStuckTrainerIsLostAndAWaitingOneIsNot) {
     stuck.ranks[1].step_us = 60 * deadline_us;   // even the first step has only 10 D
     stuck.run();
     std::string line = stuck.one_line(Code::peer_lost, {1});
-    EXPECT_NE(line.find("rank 1 (node-b) without progress for"), std::string::npos) << line;
+    EXPECT_TRUE(line.starts_with("rank 1 (node-b) without progress for")) << line;
+    EXPECT_TRUE(
+        line.ends_with(" s in step 1; look at the log of gradcastd, the load and the network of node-b "
+                       "(coded-rs with s = 1 goes on without a node)"))
+        << line;
 
     slow.ranks[0].steps = slow.ranks[2].steps = 4;   // rank 1 goes on for 2.5 D, while the others only wait for it
     slow.ranks[1].steps = 100;

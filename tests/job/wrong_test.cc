@@ -115,7 +115,7 @@ TEST_F(WrongRank, AnOutvotedRankIsMissedByNobody) {
             const bool nan = i % 2;
             SCOPED_TRACE(fmt::format("{} m = {} s = {} rank {}{}", way.exchange, way.m, way.s, wrong, nan ? " finds NaN" : ""));
             const std::vector<JobStatus> statuses = simulated(way, wrong, nan);
-            const std::string line = fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong);
+            const std::string line = fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong + 1, wrong, wrong);
             for (Rank rank = 0; rank < ranks; ++rank) {
                 const JobStatus& each = statuses[rank];
                 if (rank == wrong) {
@@ -152,7 +152,7 @@ TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
                 EXPECT_EQ(statuses[rank].state, JobState::failed);
                 EXPECT_EQ(statuses[rank].error, statuses[0].error);
                 expect_said(rank, statuses[rank].error,
-                            fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong, wrong, wrong));
+                            fmt::format("step {}, bucket 0: rank {} (node{}) computed blocks ", step_wrong + 1, wrong, wrong));
             }
         }
 }

@@ -229,9 +229,9 @@ private:
         const bool diverged = !std::isfinite(maximum);
         if (diverged && !plan.audit)
             return fail(Code::diverged,
-                        "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data", block.step,
-                        layout_.groups[layout_.buckets[bucket].group + found->group].layer, std::isnan(maximum) ? "NaN" : "Inf",
-                        block.block);
+                        "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                        block.step + 1, layout_.groups[layout_.buckets[bucket].group + found->group].layer,
+                        std::isnan(maximum) ? "NaN" : "Inf", block.block);
         std::scoped_lock lock(access_[bucket].record);
         float& most = plan.record->maxima[found->group];
         most = std::fmax(most, diverged ? INFINITY : maximum);

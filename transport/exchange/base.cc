@@ -172,11 +172,11 @@ void ExchangeBase::refuse(uint32_t s, uint32_t bucket, Status status, Actions& a
 Status ExchangeBase::states_differ(uint32_t s, Rank a, uint64_t state_a, Rank b, uint64_t state_b) const {
     return fail(Code::conflict,
                 "step {}: {} and {} computed it from different states ({:016x} and {:016x}): one of them computes or stores wrongly",
-                slots_[s].step, name(a), name(b), state_a, state_b);
+                slots_[s].step + 1, name(a), name(b), state_a, state_b);
 }
 
 Status ExchangeBase::no_size(uint32_t s, uint32_t bucket, Rank sender, uint32_t group) const {
-    return fail(Code::conflict, "step {}: {} sent a record whose maximum of layer {} is no size", slots_[s].step, name(sender),
+    return fail(Code::conflict, "step {}: {} sent a record whose maximum of layer {} is no size", slots_[s].step + 1, name(sender),
                 layout_.groups[layout_.buckets[bucket].group + group].layer);
 }
 
@@ -215,7 +215,8 @@ void ExchangeBase::turn(uint32_t s) {
 }
 
 std::string ExchangeBase::waits_for(uint32_t s, uint32_t b) const {
-    return fmt::format("step {}, bucket {}: {}{}", slots_[s].step, b, state(s, b).closed ? "" : "not computed here, ", missing_text(s, b));
+    return fmt::format("step {}, bucket {}: {}{}", slots_[s].step + 1, b, state(s, b).closed ? "" : "not computed here, ",
+                       missing_text(s, b));
 }
 
 // One line is enough: the first bucket that waits, in the oldest step.

@@ -227,7 +227,7 @@ void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
                 return refuse(s, b,
                               fail(Code::conflict,
                                    "step {}, bucket {}: {} sent a word of part {} that is not below {}: it computes or stores wrongly",
-                                   slots_[s].step, b, name(work.decode.senders[i]), work.part, code_.prime),
+                                   slots_[s].step + 1, b, name(work.decode.senders[i]), work.part, code_.prime),
                               actions);
         }
     }

@@ -174,11 +174,11 @@ void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
     refuse(s, b,
            outvoted
                ? fail(Code::conflict, "step {}, bucket {}: {} computed blocks {} to {} wrongly: digest {:016x}, but {:016x} at {} others",
-                      step, b, name(wrong), first, end - 1, digests[1], digests[0], spoken.size() - 1)
+                      step + 1, b, name(wrong), first, end - 1, digests[1], digests[0], spoken.size() - 1)
                : fail(Code::conflict,
                       "step {}, bucket {}: {} and {} hold different sums of blocks {} to {} (digests {:016x} and {:016x}): "
                       "one of them computes or stores wrongly",
-                      step, b, name(right), name(wrong), first, end - 1, digests[0], digests[1]),
+                      step + 1, b, name(right), name(wrong), first, end - 1, digests[0], digests[1]),
            actions);
 }
 

@@ -430,10 +430,10 @@ private:
                 const uint32_t block = UINT32_MAX - found.diverged;
                 record.diverged = std::min(record.diverged - 1, block) + 1;   // of none: 2^32 - 1
                 if (!plan.audit)
-                    diverged =
-                        fail(Code::diverged,
-                             "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data", step,
-                             layout_.groups[range.group + g].layer, std::isnan(std::bit_cast<float>(found.maximum)) ? "NaN" : "Inf", block);
+                    diverged = fail(Code::diverged,
+                                    "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                                    step + 1, layout_.groups[range.group + g].layer,
+                                    std::isnan(std::bit_cast<float>(found.maximum)) ? "NaN" : "Inf", block);
             }
         std::scoped_lock lock(mutexes_[bucket]);
         for (uint32_t l = 0; l < lanes_.size(); ++l)
