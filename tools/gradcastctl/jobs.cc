@@ -190,8 +190,10 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
     Reply reply = client.job(which, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     const std::string id = job.summary.id;
+    if (follow) (void)interrupts();   // caught from here on
     std::string whole;
     for (uint64_t offset = 0;;) {
+        if (follow && interrupts()) return job_goes_on(id);
         bool ended = job_ended(job.summary.status.state);   // before the read, so that the last lines are not missed
         reply = client.get(job_route(id, fmt::format("/log?offset={}", offset)));
         if (reply.exit != exit_done) return complain_of(reply);
@@ -236,9 +238,14 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     submission.text = fmt::format("{}", fmt::join(arguments, "\n"));
     Client client(options.socket);
     JobDetail job;
-    Reply reply = client.submit(submission, &job, [](const std::string&) { return true; });
+    (void)interrupts();   // caught from here on
+    std::string id;
+    Reply reply = client.submit(submission, &job, [&](const std::string& its_id) {
+        id = its_id;
+        return interrupts() == 0;
+    });
+    if (interrupts() && !id.empty()) return job_goes_on(id);
     if (reply.exit != exit_done) return complain_of(reply);
-    const std::string id = reply.json.value("id", "");
     if (int exit = command_logs({.socket = options.socket, .json = false}, id, true); exit != exit_done) return exit;
     reply = client.job(id, &job);
     if (reply.exit != exit_done) return complain_of(reply);

@@ -100,13 +100,30 @@ std::vector<std::string> tail(const std::string& path, uint32_t lines) {
     return result;
 }
 
+void catch_interrupts(void (*handler)(int)) {
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+        struct sigaction action {};
+        if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
+        action = {};
+        action.sa_handler = handler;
+        ::sigaction(signal, &action, nullptr);
+    }
+}
+
 }   // namespace
+
+void interrupts_end() {
+    catch_interrupts([](int) {
+        auto say = [](int fd, std::string_view text) { (void)!::write(fd, text.data(), text.size()); };
+        say(STDERR_FILENO, "gradcastctl: interrupted\n");
+        if (errors_as_json) say(STDOUT_FILENO, "{\n  \"error\": \"interrupted\",\n  \"exit\": 1\n}\n");
+        ::_exit(exit_failed);
+    });
+}
 
 int interrupts() {
     static const bool caught = [] {
-        struct sigaction action {};
-        action.sa_handler = [](int) { interrupt_count = interrupt_count + 1; };
-        for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+        catch_interrupts([](int) { interrupt_count = interrupt_count + 1; });
         return true;
     }();
     (void)caught;

@@ -11,7 +11,9 @@
 
 namespace gradcast {
 
-/// SIGINT, SIGTERM and SIGHUP are counted from the first call on instead of ending this process.
+/// From here on SIGINT, SIGTERM and SIGHUP end this process with exit_failed and a line on stderr; one that is ignored (nohup) stays so.
+void interrupts_end();
+/// From the first call on they are counted instead.
 int interrupts();
 
 class Cluster {

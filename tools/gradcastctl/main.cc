@@ -12,6 +12,7 @@
 #include "runtime/job/job_file.h"
 #include "tools/gradcastctl/client.h"
 #include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/local.h"
 
 using namespace gradcast;
 
@@ -50,7 +51,7 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
     app.add_option("--socket", options.socket, "control socket of the daemon to ask")->capture_default_str();
-    app.footer("exit codes: 0 done, 1 failed, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl help job");
+    app.footer("exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl help job");
 
     std::vector<std::pair<CLI::App*, std::function<int()>>> commands;
     auto add = [&](const char* name, const char* help, std::function<int()> action) {
@@ -147,6 +148,7 @@ int run(int argc, char** argv) {
         return exit;
     }
     options.json = errors_as_json = output == "json";
+    interrupts_end();
     for (const auto& [each, action] : commands)
         if (each->parsed()) return action();
     return exit_usage;   // require_subcommand(1) lets no one come here

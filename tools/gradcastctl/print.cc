@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <csignal>
 #include <ctime>
 
 #include "runtime/core/clock.h"
@@ -22,13 +21,8 @@ int complain_text(Exit exit, const std::string& text) {
 }
 
 int job_goes_on(const std::string& id) {
-    const std::string digits = id.substr(0, 8);
-    const int exit =
-        complain(exit_failed, "interrupted; job {0} goes on: gradcastctl watch {0} follows it, gradcastctl cancel {0} ends it", digits);
-    std::fflush(stdout);
-    ::signal(SIGINT, SIG_DFL);
-    ::raise(SIGINT);
-    return exit;
+    return complain(exit_failed, "interrupted; job {0} goes on: gradcastctl watch {0} follows it, gradcastctl cancel {0} ends it",
+                    id.substr(0, 8));
 }
 
 std::string text_bytes(uint64_t bytes) {

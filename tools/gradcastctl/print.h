@@ -8,7 +8,7 @@
 
 namespace gradcast {
 
-/// What a command that was interrupted (local.h) says of its job, and then ends as a program does that was.
+/// What a command that was interrupted (local.h) says of its job.  Returns the exit code.
 int job_goes_on(const std::string& id);
 
 std::string text_bytes(uint64_t bytes);     // "12.3 MiB"

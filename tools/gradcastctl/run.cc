@@ -1,5 +1,4 @@
 // run JOB.toml --local N: a private cluster, one job on it, its results kept, and nothing else left.
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -135,9 +134,8 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     bar.end();
     if (!interrupted.ok()) {
-        fmt::print(stderr, "interrupted in step {} of {}: the training is lost, the daemons are being stopped\n", job.summary.status.step,
-                   job.summary.status.steps);
-        return complain(exit_failed, "interrupted");
+        return complain(exit_failed, "interrupted after step {} of {}: the training is lost, the daemons are being stopped",
+                        job.summary.status.step, job.summary.status.steps);
     }
     if (reply.exit != exit_done) return lost(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
 
@@ -200,10 +198,6 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
         traceable.ok() ? train(options, config, path, nodes, isa, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
-    if (interrupts()) {   // end as a program does that was interrupted, now that nothing is left behind
-        ::signal(SIGINT, SIG_DFL);
-        ::raise(SIGINT);
-    }
     return exit;
 }
 

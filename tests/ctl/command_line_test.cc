@@ -1,0 +1,121 @@
+// Command lines that are wrong, and what holds for every command: exit codes, errors as JSON, interruptions.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "tests/ctl/ctl.h"
+
+namespace gradcast {
+namespace {
+
+TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
+    struct {
+        const char *arguments, *says;
+    } cases[] = {
+        {"", "subcommand is required"},
+        {"sbmit job.toml", "did you mean submit?"},
+        {"submit job.toml --node 4", "did you mean --nodes?"},
+        {"run job.toml --locl 4", "did you mean --local?"},
+        {"run job.toml", "--local is required"},
+        {"run job.toml --local 0", "--local"},
+        {"run job.toml --local 65", "--local"},
+        {"run job.toml --local four", "--local"},
+        {"list extra", "extra"},
+        {"-o yaml list", "json"},
+        {"describe", "JOB"},
+        {"evaluate final.h5", "--data"},
+        {"import mist --from . --out .", "did you mean mnist?"},
+        {"import ridge --out . --samples -5", "--samples"},
+        {"import ridge --out . --samples 0", "--samples"},
+        {"import ridge --out . --compress=0", "--compress"},
+        {"import ridge --out . --compress=12", "--compress"},
+        {"help jbo", "no help on jbo"},
+        {"submit absent.toml", "absent.toml"},
+    };
+    for (const auto& each : cases) {
+        Outcome outcome = run(each.arguments);
+        EXPECT_EQ(outcome.exit, 2) << each.arguments;
+        EXPECT_TRUE(outcome.says(each.says)) << each.arguments << "\n" << outcome.err;
+        EXPECT_EQ(outcome.out, "") << each.arguments;
+    }
+}
+
+TEST_F(Ctl, HelpAndVersionGoToStdout) {
+    for (const char* arguments : {"--help", "--version", "help", "help submit", "help job", "submit --help"}) {
+        Outcome outcome = run(arguments);
+        EXPECT_EQ(outcome.exit, 0) << arguments << outcome.err;
+        EXPECT_NE(outcome.out, "") << arguments;
+        EXPECT_EQ(outcome.err, "") << arguments;
+    }
+    EXPECT_EQ(run("help").out, run("--help").out);
+    EXPECT_NE(run("help job").out.find("exchange"), std::string::npos);
+    EXPECT_NE(run("help submit").out.find("--wait"), std::string::npos);
+}
+
+TEST_F(Ctl, NoDaemonIsExitThree) {
+    for (const char* arguments : {"list", "nodes", "describe x", "watch x", "logs x", "cancel x"}) {
+        Outcome outcome = ask(arguments);
+        EXPECT_EQ(outcome.exit, 3) << arguments;
+        EXPECT_TRUE(outcome.says("no gradcastd answers at " + socket)) << outcome.err;
+        EXPECT_TRUE(outcome.says("run --local")) << outcome.err;
+    }
+}
+
+TEST_F(Ctl, ErrorsAreJsonToo) {
+    struct {
+        const char* arguments;
+        int exit;
+    } cases[] = {{"-o json list", 3},
+                 {"list --output=json", 3},
+                 {"-ojson describe x", 3},
+                 {"-o json submit absent.toml", 2},
+                 {"-o json sbmit absent.toml", 2},
+                 {"-o json list extra", 2},
+                 {"-o json evaluate a.h5 --data b", 1}};
+    for (const auto& each : cases) {
+        Outcome outcome = ask(each.arguments);
+        EXPECT_EQ(outcome.exit, each.exit) << each.arguments;
+        const Json json = outcome.json();
+        ASSERT_TRUE(json.is_object()) << each.arguments << "\n" << outcome.out;
+        EXPECT_EQ(json["exit"], each.exit) << each.arguments;
+        EXPECT_FALSE(json["error"].get<std::string>().empty()) << each.arguments;
+        EXPECT_NE(outcome.err, "") << each.arguments;
+    }
+}
+
+TEST_F(Ctl, EveryMistakeOfAJobFileIsTold) {
+    write("job.toml",
+          "[job]\nname = \"x\"\nepochs = -1\nbatchs = 128\n[data]\ntrain = \"train.h5\"\n[net]\npreset = \"lenet5\"\n[algorithm]\nexchange "
+          "= \"rong\"\n");
+    for (const char* arguments : {"run job.toml --local 2", "submit job.toml"}) {
+        Outcome outcome = ask(arguments);
+        EXPECT_EQ(outcome.exit, 2) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:3:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:4:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("batch")) << outcome.err;
+        EXPECT_TRUE(outcome.says("job.toml:10:")) << outcome.err;
+        EXPECT_TRUE(outcome.says("ring")) << outcome.err;
+    }
+    for (const auto& entry : fs::directory_iterator(folder)) EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-"));
+}
+
+TEST_F(Ctl, CtrlCEndsEveryCommandWithOne) {
+    Fd silent(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));   // accepts, and never answers
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket.copy(address.sun_path, sizeof address.sun_path - 1);
+    ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(silent.get(), 8), 0);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+        const pid_t pid = start("--socket " + socket + " -o json list");
+        const Fd client(::accept4(silent.get(), nullptr, nullptr, SOCK_CLOEXEC));   // it waits for its answer
+        ::kill(pid, signal);
+        const Outcome outcome = wait(pid);
+        EXPECT_EQ(outcome.exit, 1) << signal;
+        EXPECT_EQ(outcome.err, "gradcastctl: interrupted\n");
+        EXPECT_EQ(outcome.json()["error"], "interrupted");
+        EXPECT_EQ(outcome.json()["exit"], 1);
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

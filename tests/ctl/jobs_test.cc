@@ -1,0 +1,224 @@
+// Commands that ask a daemon, which is faked: submit, list, describe, watch, logs, cancel, nodes.
+#include <fstream>
+
+#include "tests/ctl/ctl.h"
+
+namespace gradcast {
+namespace {
+
+TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
+    JobStatus& status = backend.add(id_a, "first")->summary.status;
+    status.warnings = {"2 ranks are too few", "and slow"};
+    status.dropped = {{"forged", 3}, {"replayed", 0}};
+    status.timeouts_us = {{"peer lost", 2'000'000}};
+    status.view = 3;
+    status.change_us = 12'000;
+    status.memory = {{"job", {{"parameters", 1 << 20}, {"read ahead", 1 << 21}}}, {"view", {{"sums", 1 << 20}}}};
+    backend.members = {{.name = "node-1",
+                        .address = "127.0.0.1:1",
+                        .uuid = "u",
+                        .version = "0.1.0",
+                        .self = true,
+                        .alive = true,
+                        .jobs = 1,
+                        .why = "",
+                        .isa = "avx512-bf16"},
+                       {.name = "node-2",
+                        .address = "127.0.0.1:2",
+                        .uuid = "",
+                        .version = "",
+                        .self = false,
+                        .alive = false,
+                        .jobs = 0,
+                        .why = "refused: keys differ",
+                        .isa = ""}};
+    serve();
+    Outcome outcome = ask("list");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* word : {"aaaa0000", "first", "running", "1/10"}) EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("list -o json").json()["jobs"][0]["id"], id_a);
+
+    outcome = ask("describe first");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* word :
+         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
+          "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
+          "node-1, node-2; this one is node-1\n", "view            3; the longest change took 0.01 s\n",
+          "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})
+        EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+    const Json json = ask("describe aaaa -o json").json();
+    EXPECT_EQ(json["status"]["step"], 1);
+    EXPECT_EQ(json["status"]["dropped"]["forged"], 3);
+    EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
+    EXPECT_EQ(json["status"]["memory_bytes"]["job"]["read_ahead"], 1 << 21);
+    EXPECT_EQ(json["status"]["view"], 3);
+    EXPECT_FALSE(json.contains("folder"));   // there is none
+
+    outcome = ask("nodes");
+    EXPECT_NE(outcome.out.find("refused: keys differ"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("avx512-bf16"), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("nodes -o json").json()["nodes"].size(), 2u);
+    EXPECT_EQ(ask("nodes -o json").json()["nodes"][0]["isa"], "avx512-bf16");
+
+    outcome = ask("describe nothing");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_EQ(outcome.err, "gradcastctl: there is no job nothing\n");
+    EXPECT_EQ(ask("cancel first").exit, 0);
+    EXPECT_EQ(ask("describe first -o json").json()["status"]["state"], "cancelled");
+}
+
+TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
+    backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    Outcome outcome = ask("submit job.toml --nodes a,b");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "job " + id_a + "\n");
+    ASSERT_EQ(backend.submissions().size(), 1u);
+    EXPECT_EQ(backend.submissions()[0].text, good_job);
+    EXPECT_EQ(fs::weakly_canonical(backend.submissions()[0].base), fs::weakly_canonical(folder));
+    EXPECT_EQ(backend.submissions()[0].nodes, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(outcome.err, "");
+    {
+        std::lock_guard lock(backend.mutex);
+        backend.all[0].summary.status.warnings = {"2 ranks are too few"};
+    }
+    outcome = ask("submit job.toml --nodes 3 -o json");
+    EXPECT_EQ(outcome.json()["id"], id_a);
+    EXPECT_EQ(outcome.err, "warning: 2 ranks are too few\n");
+    ASSERT_EQ(backend.submissions().size(), 2u);
+    EXPECT_EQ(backend.submissions()[1].count, 3u);
+    for (const char* nodes : {"0", "a,,b", ",", "99999"}) EXPECT_EQ(ask(std::string("submit job.toml --nodes ") + nodes).exit, 2) << nodes;
+
+    backend.answer_submit(fail(Code::data, "node b: no file matches /data/train*.h5"));
+    outcome = ask("submit job.toml");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
+}
+
+TEST_F(Ctl, SubmitWaitsForTheMembersAndTellsWhyTheyRefuse) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->started = false, detail->summary.status.state = JobState::preparing;
+    serve();
+    write("job.toml", good_job);
+    const pid_t pid = start("--socket " + socket + " submit job.toml");
+    for (uint64_t end = clock_us() + 10'000'000; backend.submissions().empty() && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0);
+    auto fail = [&](Code code, const std::string& error) {
+        backend.finish(detail, JobState::failed, error);
+        std::lock_guard lock(backend.mutex);
+        detail->summary.status.code = code;
+    };
+    fail(Code::peer_refused, "node b: no file matches /data/train*.h5");
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: no file matches /data/train*.h5\n");
+    EXPECT_EQ(outcome.out, "");
+    fail(Code::invalid, "node b: a net of ridge does not fit 10 classes");
+    outcome = ask("submit job.toml --wait");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_EQ(outcome.err, "gradcastctl: node b: a net of ridge does not fit 10 classes\n");
+}
+
+TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
+    JobDetail* detail = backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    pid_t pid = start("--socket " + socket + " submit job.toml --wait");
+    std::thread worker([&] {
+        for (int i = 0; i < 3; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(150));
+            std::lock_guard lock(backend.mutex);
+            ++detail->summary.status.step;
+        }
+        backend.finish(detail, JobState::done);
+    });
+    Outcome outcome = wait(pid);
+    worker.join();
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.out.ends_with("\naccuracy 0.8912\ndigest " + std::string(64, 'a') + "\n")) << outcome.out;
+    EXPECT_NE(outcome.out.find("node-1"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("not known here: node-2"), std::string::npos) << outcome.out;
+    EXPECT_TRUE(outcome.says("step 10/10")) << outcome.err;
+    EXPECT_TRUE(outcome.says(" left")) << outcome.err;
+
+    outcome = ask("watch first -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["status"]["accuracy"], 0.8912);
+    EXPECT_EQ(outcome.json()["node_results"][1]["known"], false);
+
+    backend.finish(detail, JobState::failed, "rank 1 (node-2) lost in step 4, exchange, bucket 2: 8192 bytes missing");
+    outcome = ask("watch first");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("rank 1 (node-2) lost in step 4")) << outcome.err;
+    EXPECT_EQ(outcome.out.find("digest"), std::string::npos);
+}
+
+TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
+    backend.add(id_a, "first");
+    serve();
+    pid_t pid = start("--socket " + socket + " watch first");
+    for (uint64_t end = clock_us() + 10'000'000; read("err").find("step 1/10") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.reset();
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 3);
+    EXPECT_TRUE(
+        outcome.says("went away while job aaaa0000 ran; the job goes on at node-2 where its exchange can do without a node: "
+                     "gradcastctl watch aaaa0000 there follows it"))
+        << outcome.err;
+}
+
+TEST_F(Ctl, CtrlCSaysThatTheJobGoesOn) {
+    JobDetail* detail = backend.add(id_a, "first");
+    serve();
+    write("job.toml", good_job);
+    detail->folder = folder;
+    write("log", "step 1/10\n");
+    for (const char* arguments : {"watch first", "submit job.toml", "submit job.toml --wait", "logs first -f"}) {
+        {
+            std::lock_guard lock(backend.mutex);
+            detail->started = std::string(arguments) != "submit job.toml";
+        }
+        const pid_t pid = start("--socket " + socket + " " + arguments);
+        auto waits = [&] {
+            return detail->started ? (read("err") + read("out")).find("step 1/10") != std::string::npos : backend.submissions().size() == 1;
+        };
+        for (uint64_t end = clock_us() + 10'000'000; !waits() && clock_us() < end;)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ::kill(pid, SIGINT);
+        Outcome outcome = wait(pid);
+        EXPECT_EQ(outcome.exit, 1) << arguments << outcome.err;
+        EXPECT_TRUE(outcome.says("job aaaa0000 goes on: gradcastctl watch aaaa0000 follows it, gradcastctl cancel aaaa0000 ends it"))
+            << outcome.err;
+        fs::remove(folder + "/err");
+        fs::remove(folder + "/out");
+    }
+}
+
+TEST_F(Ctl, LogsComeWholeAndFollow) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->folder = folder;
+    serve();
+    std::string text;   // more than one piece of the server
+    while (text.size() < (9u << 20)) text += fmt::format("line {}\n", text.size());
+    write("log", text);
+    EXPECT_EQ(ask("logs first").out, text);
+    Json lines = ask("logs first -o json").json()["lines"];
+    EXPECT_EQ(lines.size(), static_cast<size_t>(std::count(text.begin(), text.end(), '\n')));
+    EXPECT_EQ(lines[1], text.substr(text.find('\n') + 1, text.find('\n', text.find('\n') + 1) - text.find('\n') - 1));
+
+    write("log", "one\n");
+    pid_t pid = start("--socket " + socket + " logs first -f");
+    for (uint64_t end = clock_us() + 10'000'000; read("out") != "one\n" && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::ofstream(folder + "/log", std::ios::app) << "two\n";
+    backend.finish(detail, JobState::done);
+    Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 0);
+    EXPECT_EQ(outcome.out, "one\ntwo\n");
+}
+
+}   // namespace
+}   // namespace gradcast

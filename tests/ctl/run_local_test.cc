@@ -1,0 +1,263 @@
+// run --local: real daemons on this machine, of which nothing is left.
+#include <httplib.h>
+
+#include <fstream>
+#include <map>
+
+#include "runtime/job/model_file.h"
+#include "tests/ctl/ctl.h"
+
+namespace gradcast {
+namespace {
+
+struct SystemLocal : CtlData {
+    /// The process of a node of `run --local`, which has the node's name in its command line; 0: none.
+    pid_t daemon_of(const std::string& node) const {
+        for (const auto& entry : fs::directory_iterator("/proc")) {
+            std::string line;
+            if (std::isdigit(entry.path().filename().string()[0]) && file_read(entry.path() / "cmdline", &line).ok() &&
+                line.find(folder) != std::string::npos && line.find("/" + node + "/") != std::string::npos)
+                return static_cast<pid_t>(std::stol(entry.path().filename()));
+        }
+        return 0;
+    }
+    void SetUp() override {
+        CtlData::SetUp();
+        if (!IsSkipped() && ::access((fs::path(program).parent_path() / "gradcastd").c_str(), X_OK) != 0)
+            GTEST_SKIP() << "not built: gradcastd";
+    }
+};
+
+TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("\"ring\""), 6, "\"coded-rs\"\nm = 2");
+    write("job.toml", job);
+    Outcome outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    std::ifstream in(folder + "/trace.json");
+    const nlohmann::json trace = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(trace.is_discarded());
+    EXPECT_EQ(trace["otherData"]["events_left_out"], 0);
+    EXPECT_EQ(trace["otherData"]["step"], 6);   // of 6, where the tenth is asked for
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+        std::map<std::string, double> begin, end;   // by phase
+        for (const auto& event : trace["traceEvents"]) {
+            if (event["pid"] != rank || event["ph"] != "X") continue;
+            const std::string phase = event["cat"];
+            EXPECT_GE(event["dur"].get<double>(), 0);
+            begin.try_emplace(phase, event["ts"]);
+            begin[phase] = std::min(begin[phase], event["ts"].get<double>());
+            end[phase] = std::max(end[phase], event["ts"].get<double>() + event["dur"].get<double>());
+        }
+        for (const char* phase : {"load", "forward", "backward", "quantise", "encode", "send", "wait", "decode", "apply"})
+            EXPECT_TRUE(begin.contains(phase)) << phase << " is missing at rank " << rank;
+        EXPECT_LT(begin["load"], begin["forward"]);
+        EXPECT_LT(begin["forward"], begin["quantise"]);
+        EXPECT_LT(begin["encode"], begin["decode"]);
+        EXPECT_LE(end["wait"], begin["apply"]);
+    }
+    EXPECT_EQ(run("run job.toml --local 2 --profile /nowhere/trace.json").exit, 2);
+    for (const char* none : {"[profile]\nstep = 0\n", "[profile]\n", "profile.step = 0\n"}) {
+        write("job.toml", *none == 'p' ? none + job : job + none);
+        outcome = run("run job.toml --local 2 --profile trace.json");
+        EXPECT_EQ(outcome.exit, 2);
+        EXPECT_TRUE(outcome.says("job.toml has a [profile] without a step, or with step 0")) << outcome.err;
+    }
+    write("job.toml", job + "[profile]\nstep = 3\n");
+    EXPECT_EQ(run("run job.toml --local 2 --keep traced").exit, 0);
+    EXPECT_NE(read("traced/profile.json").find("node-2"), std::string::npos);
+    EXPECT_EQ(Json::parse(read("traced/profile.json"))["otherData"]["step"], 3);
+}
+
+TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
+    import();
+    std::string job = good_job;
+    write("job.toml", job.replace(job.find("lenet5"), 6, "resnet9\"\npad = \"x"));
+    EXPECT_EQ(run("run job.toml --local 2 --keep kept").exit, 2);
+    job = good_job;
+    write("job.toml", job.replace(job.find("lenet5"), 6, "ridge"));   // which all nodes find out
+    Outcome outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    EXPECT_EQ(outcome.exit, 2) << outcome.err;
+    EXPECT_TRUE(outcome.says("does not fit 10 classes")) << outcome.err;
+    for (const char* name : {"kept", "trace.json"}) EXPECT_FALSE(fs::exists(folder + "/" + name)) << name;
+
+    write("trace.json", "of an earlier run");
+    EXPECT_EQ(run("run job.toml --local 1 --keep kept --profile trace.json").exit, 2);
+    EXPECT_EQ(read("trace.json"), "of an earlier run");
+    fs::remove(folder + "/trace.json");
+
+    job = good_job;
+    write("job.toml", job.replace(job.find("0.05"), 4, "1e20"));
+    outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
+    EXPECT_EQ(outcome.exit, 1);
+    const size_t told = outcome.err.find("diverged");
+    EXPECT_NE(told, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("diverged", told + 1), std::string::npos) << outcome.err;
+    EXPECT_TRUE(fs::exists(folder + "/kept/log"));
+    EXPECT_FALSE(fs::exists(folder + "/trace.json"));
+    expect_nothing_left();
+
+    write("state", "not a folder");   // where results would go: told before the training
+    write("job.toml", good_job);
+    outcome = run("run job.toml --local 1");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("--keep: ")) << outcome.err;
+    EXPECT_EQ(run("run job.toml --local 1 --keep new --profile /nowhere/trace.json").exit, 2);
+    EXPECT_FALSE(fs::exists(folder + "/new"));
+}
+
+TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
+    import();
+    write("job.toml", good_job);
+    Outcome outcome = run("run job.toml --local 2 --keep kept");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    size_t at = outcome.out.find("\ndigest ");
+    ASSERT_NE(at, std::string::npos) << outcome.out;
+    std::string digest = outcome.out.substr(at + 8, 64);
+    EXPECT_NE(outcome.out.find("node-1"), std::string::npos);
+    EXPECT_NE(outcome.out.find("node-2"), std::string::npos);
+    EXPECT_EQ(outcome.out.find("not known"), std::string::npos);
+    expect_nothing_left();
+    for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
+    EXPECT_NE(outcome.out.find("model kept/final.h5\nkept in kept\n"), std::string::npos) << outcome.out;
+    EXPECT_TRUE(run("run job.toml --local 2 --keep kept").says("there is a model already"));
+
+    Outcome evaluated = run("evaluate kept/final.h5 --data test.h5 -o json");
+    EXPECT_EQ(evaluated.exit, 0) << evaluated.err;
+    EXPECT_EQ(evaluated.json()["digest"], digest);
+    EXPECT_EQ(evaluated.json()["samples"], 80);
+
+    // As on CPUs that have nothing beyond SSE.
+    outcome = run("run job.toml --local 2 --isa portable --keep portable");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(read("portable/steps.jsonl").find("\"kernels\":\"portable\""), std::string::npos) << read("portable/steps.jsonl");
+    EXPECT_TRUE(run("run job.toml --local 2 --isa z80").says("--isa = \"z80\": one of auto, portable, avx2"));
+
+    // The same bits with another number of daemons, and the default place for what is kept.
+    outcome = run("run job.toml --local 1 -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["status"]["digest"], digest);
+    EXPECT_TRUE(outcome.json()["kept"].get<std::string>().starts_with(folder + "/state/gradcast/tiny-"));
+    EXPECT_TRUE(fs::exists(outcome.json()["kept"].get<std::string>() + "/final.h5"));
+
+    // A job that goes on from there.
+    EXPECT_EQ(run("export kept/final.h5 start.safetensors").exit, 0);
+    std::string on = good_job;
+    on.replace(on.find("preset"), 0, "start = \"start.safetensors\"\n");
+    write("on.toml", on);
+    outcome = run("run on.toml --local 2 --keep on");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(read("on/log").find("begins with the parameters of " + fs::canonical(folder).string() + "/start.safetensors, digest "),
+              std::string::npos)
+        << read("on/log");
+    on.replace(on.find("lenet5"), 6, "lenet3");
+    write("on.toml", on);
+    outcome = run("run on.toml --local 2 --keep none");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("tensor fc2.bias: the net has none of this name: did you mean fc1.bias?")) << outcome.err;
+    EXPECT_FALSE(fs::exists(folder + "/none/final.h5"));
+}
+
+TEST_F(SystemLocal, CtrlCLeavesNothing) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 1000000");
+    write("job.toml", job);
+    pid_t pid = start("run job.toml --local 2");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_NE(read("err").find("step "), std::string::npos) << read("err");
+    ::kill(pid, SIGINT);
+    Outcome outcome = wait(pid, 30);
+    EXPECT_EQ(outcome.exit, 1) << outcome.err;
+    EXPECT_TRUE(outcome.says("of 1000000: the training is lost")) << outcome.err;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 1000000");
+    write("job.toml", job);
+    pid_t pid = start("run job.toml --local 2");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const pid_t victim = daemon_of("node-2");
+    ASSERT_GT(victim, 0);
+    ::kill(victim, SIGKILL);
+    Outcome outcome = wait(pid, 30);
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("node-2")) << outcome.err;
+    EXPECT_NE(outcome.out.find("no model: the job ended before its last step was done\n"), std::string::npos) << outcome.out;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 400");
+    job.replace(job.find("\"ring\""), 6, "\"coded-rs\"\nm = 1\ns = 1");
+    write("job.toml", job);
+    const pid_t pid = start("run job.toml --local 3 --keep kept");
+    for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const pid_t victim = daemon_of("node-1");
+    ASSERT_GT(victim, 0) << read("err");
+    ::kill(victim, SIGKILL);
+    Outcome outcome = wait(pid, 120);
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.says("node-1 (gradcastd, process ")) << outcome.err;
+    EXPECT_TRUE(outcome.says("is followed at node-2 from here on")) << outcome.err;
+    EXPECT_NE(outcome.out.find("\ndigest "), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
+    expect_nothing_left();
+}
+
+TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
+    import();
+    idx("t10k", 40'000);   // the last evaluation takes long enough to be seen
+    ASSERT_EQ(run("import idx --from . --out more").exit, 0);
+    std::string job = good_job;
+    write("job.toml", job.replace(job.find("test.h5"), 7, "more/test.h5"));
+    for (const auto& [name, other] : {std::pair{"node-1", "node-2"}, {"node-2", "node-1"}}) {
+        fs::remove_all(folder + "/kept");
+        const pid_t pid = start("run job.toml --local 2 --keep kept");
+        bool trained = false;
+        for (uint64_t end = clock_us() + 60'000'000; !trained && clock_us() < end;
+             std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+            std::vector<std::string> sockets;
+            if (!file_glob(folder + "/gradcast-*/" + other + "/control.sock", &sockets).ok()) continue;
+            httplib::Client client(sockets[0]);
+            client.set_address_family(AF_UNIX);
+            const httplib::Result result = client.Get("/v1/jobs");
+            const Json jobs = result ? Json::parse(result->body, nullptr, false)["jobs"] : Json();
+            trained = jobs.size() == 1 && jobs[0]["status"]["steps"] == 6 && jobs[0]["status"]["step"] == 6;
+        }
+        EXPECT_TRUE(trained) << read("err");
+        const pid_t victim = daemon_of(name);
+        ASSERT_GT(victim, 0);
+        ::kill(victim, SIGKILL);
+        const Outcome outcome = wait(pid, 60);
+        EXPECT_EQ(outcome.exit, 1);
+        EXPECT_TRUE(outcome.says(name)) << outcome.err;
+        EXPECT_NE(outcome.out.find("model kept/final.h5\n"), std::string::npos) << outcome.out << outcome.err;
+        Model model;
+        std::vector<float> parameters;
+        const Status status = model_read(folder + "/kept/final.h5", &model, &parameters);
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(model.step, 6u);
+        expect_nothing_left();
+    }
+}
+
+TEST_F(SystemLocal, AMissingDataSetEndsTheRun) {
+    write("job.toml", good_job);
+    Outcome outcome = run("run job.toml --local 2");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
+    expect_nothing_left();
+}
+
+}   // namespace
+}   // namespace gradcast
