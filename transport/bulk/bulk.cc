@@ -9,7 +9,7 @@ namespace gradcast {
 namespace bulk {
 namespace {
 
-constexpr uint64_t tick = uint64_t{1} << 63;   // our timer
+constexpr uint64_t tick = uint64_t{1} << 63;   // of bulk's own timer
 constexpr uint32_t batch_max = 512;            // packets given to the user at a time
 
 class Bulk final : public Protocol {
@@ -67,7 +67,7 @@ private:
         announce();
     }
 
-    /// Events for packets that are new.
+    /// Makes events for new packets.
     void announce() {
         for (; announced_ < packets_.size(); ++announced_) {
             Event event;
@@ -76,7 +76,7 @@ private:
         }
     }
 
-    /// To the user, whose Sends stay in inner_.
+    /// Gives the events to the user, whose actions are collected in inner_.
     void give(Actions& actions) {
         if (events_.empty()) return;
         user_.on(events_, inner_);
@@ -94,7 +94,7 @@ private:
     Receiver receiver_;
     Actions inner_;
     std::vector<Event> events_;     // for the user
-    std::vector<Packet> packets_;   // of them
+    std::vector<Packet> packets_;   // that the events point to
     size_t announced_ = 0;
     uint64_t due_us_ = ~uint64_t{0};
 };

@@ -37,12 +37,12 @@ void Parity::encode(std::span<std::byte*> segments, uint32_t row, std::span<std:
 
 void Parity::decode(std::span<const uint8_t> there, std::span<const uint8_t> missing, std::span<const uint8_t> rows,
                     std::span<std::byte*> sources, std::span<std::byte*> out) {
-    // With M the part of the matrix that meets the missing segments: missing = M^-1 (parity - A there), and minus is plus.
+    // parity = M missing + A there, so missing = M^-1 (parity - A there); minus is plus in GF(2^8).
     const uint32_t m = static_cast<uint32_t>(missing.size()), k = static_cast<uint32_t>(there.size()) + m;
     uint8_t *matrix = matrix_.as<uint8_t>(), *inverse = inverse_.as<uint8_t>();
     for (uint32_t r = 0; r < m; ++r)
         for (uint32_t s = 0; s < m; ++s) matrix[r * m + s] = coefficient(rows[r], missing[s]);
-    GC_ASSERT(gf_invert_matrix(matrix, inverse, static_cast<int>(m)) == 0);   // every square part of a Cauchy matrix has an inverse
+    GC_ASSERT(gf_invert_matrix(matrix, inverse, static_cast<int>(m)) == 0);   // every square submatrix of a Cauchy matrix is invertible
     std::byte* wanted[rows_at_once];
     uint32_t count = 0;
     for (uint32_t o = 0; o < m; ++o) {

@@ -1,4 +1,4 @@
-// Cauchy parity over GF(2^8), on ISA-L: of k <= 128 segments any k of them and of the 127 parity packets give all.
+// Cauchy parity over GF(2^8), by ISA-L: k <= 128 segments can be computed from any k of them and of their 127 parity packets.
 #pragma once
 #include <span>
 #include <vector>
@@ -8,21 +8,21 @@
 
 namespace gradcast::bulk {
 
-/// Both directions, with the memory that they need.
+/// Encodes and decodes, with the memory for it.
 class Parity {
 public:
     Parity(uint32_t segment_bytes, Arena& arena);
     static constexpr uint32_t rows_at_once = 16;
 
-    /// A source shorter than a segment stands for one with zeros behind it; at most one of a call may be.
+    /// Pads a source that is shorter than a segment with zeros; at most one of a call.
     std::byte* padded(const Buffer& segment);
     /// Parity of rows row, row + 1, … (all below parity_rows) of all `segments` into out; at most rows_at_once.
     void encode(std::span<std::byte*> segments, uint32_t row, std::span<std::byte*> out);
-    /// `there` and `missing` are numbers of segments, `rows` of the parity packets, as many as are missing.
-    /// sources: the segments that are there, then the parity packets.  out: the missing segments, null where not wanted.
+    /// `there` and `missing`: numbers of segments.  `rows`: of as many parity packets as segments are missing.
+    /// sources: the segments that are there, then the parity packets.  out: the missing segments, null if not wanted.
     void decode(std::span<const uint8_t> there, std::span<const uint8_t> missing, std::span<const uint8_t> rows,
                 std::span<std::byte*> sources, std::span<std::byte*> out);
-    std::byte* spare() { return spare_.host; }   // a segment's room, for an output that is longer than its place
+    std::byte* spare() { return spare_.host; }   // a segment of memory, for an output that is longer than its place
 
 private:
     const uint32_t segment_bytes_;

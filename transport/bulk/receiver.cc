@@ -43,13 +43,13 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
     set_bit(peer.seen, sequence % seen_numbers);
     peer.owed += bytes, rate_bytes_ += bytes;
     if (bytes) peer.heard_us = now_us_;
-    // A third of the window, but small windows are not worth a feedback for each packet.
+    // After a third of the window; of small windows less often, as each feedback is a packet.
     const uint64_t packets = 4 * (config_.segment_bytes + config_.header_bytes);
     if (peer.owed >= std::min(std::max(peer.told / 3, packets), peer.told / 2)) peer.credit = true;
 }
 
-/// Of a transfer that is not for us.  Its sender does not count us among those who finish it, so a piece kept of it would turn its slot's
-/// bit once too often.
+/// The packet belongs to a transfer that is not for this rank.  Its sender does not expect us to finish it, so a piece kept of it would
+/// flip its slot's bit once too often.
 bool Receiver::foreign(const Packet& packet, PacketType type, const DataBody& name) {
     const Piece& piece = peers_[packet.sender].pieces[name.reserved];
     DataBody first = name, whole = name;
@@ -72,14 +72,14 @@ Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType
         return &piece;
     }
     if (packet.sequence < piece.newest) return nullptr;
-    if (piece.state == Piece::State::going) hole(peer);   // its sender has given it up: we are thought to be lost, or it lies
+    if (piece.state == Piece::State::going) hole(peer);   // its sender has given it up: it counts this rank as lost, or is faulty
     for (uint32_t b = 0; b < piece.blocks; ++b)
         if (Open* open = open_of(peer, piece, b)) close(*open);
     piece = {};
     piece.name = name, piece.type = type, piece.state = Piece::State::going, piece.newest = packet.sequence;
     piece.blocks = static_cast<uint8_t>((std::min(name.count.get() - first, piece_segments) + block_segments - 1) / block_segments);
     const bool others = std::any_of(std::begin(peer.known), std::end(peer.known), [](uint64_t bits) { return bits != 0; });
-    if (others) hole(peer);   // their tails may be lost
+    if (others) hole(peer);   // their last packets may be lost
     set_bit(peer.known, slot);
     peer.slots = std::max(peer.slots, slot + 1);
     return &piece;
@@ -89,7 +89,7 @@ Receiver::Open* Receiver::open_of(Peer& peer, const Piece& piece, uint32_t block
     return piece.block[block] == unseen || piece.block[block] == done ? nullptr : &peer.opens[piece.block[block] - 1u];
 }
 
-/// Null: too many are open already, the packet counts as lost.
+/// Null: too many blocks are open, and the packet counts as lost.
 Receiver::Open* Receiver::open_new(Peer& peer, uint32_t slot, uint32_t block) {
     for (uint32_t i = 0; i < peer.opens.size(); ++i) {
         Open& open = peer.opens[i];
@@ -112,7 +112,7 @@ void Receiver::close(Open& open) {
     open.used = false;
 }
 
-/// Its parity packets are of no use.
+/// Drops its parity packets: from now on its segments must be sent again.
 void Receiver::spoil(Open& open) {
     while (open.parity != no_parity) {
         const uint16_t kept = open.parity;
@@ -124,7 +124,7 @@ void Receiver::spoil(Open& open) {
     open.plain = true;
 }
 
-/// One packet more is there.
+/// Counts a packet of the block.
 void Receiver::count(Peer& peer, Open& open, uint64_t sequence) {
     ++open.have;
     if (open.epoch != peer.epoch) open.epoch = peer.epoch, open.newer = 0;
@@ -141,7 +141,7 @@ void Receiver::block_done(Peer& peer, uint32_t slot, uint32_t block) {
     peer.report = true;
 }
 
-/// Something may have been lost: the sender is told in a while what is missing of all up to now.
+/// Packets may have been lost: after reorder_us the sender gets a report with the present horizon.
 void Receiver::hole(Peer& peer) {
     if (peer.hole_us != never) {
         peer.again = true;
@@ -223,7 +223,7 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
     else if (!in_order || !newest) hole(peer);
 }
 
-/// What a parity packet is of: the name of its block's first segment, the slot in `reserved`.  False: it cannot be.
+/// The name of the first segment of a parity packet's block, with the slot in `reserved`.  False: the packet is invalid.
 bool Receiver::parity_name(const Packet& packet, DataBody* name) const {
     const ParityBody body = body_of<ParityBody>(packet);
     if (packet.sender >= config_.ranks || packet.sender == config_.self || packet.sequence == 0 || packet.sequence > sequence_mask)
@@ -270,7 +270,7 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
 }
 
-/// The transfer's last segment has so many bytes.  False: it was said otherwise before, so its sender lies.
+/// The transfer's last segment has this many bytes.  False: earlier packets say otherwise.
 bool Receiver::ends(Piece& piece, uint64_t bytes) {
     if (piece.last_bytes == 0) piece.last_bytes = static_cast<uint16_t>(bytes);
     return piece.last_bytes == bytes;
@@ -292,7 +292,7 @@ void Receiver::hold(Peer& peer, Piece& piece, uint32_t within) {
     peer.held_us = std::min(peer.held_us, now_us_ + held_us);
 }
 
-/// Everything of the block is there, or can be had from parity.
+/// All segments of the block have arrived or can be computed from parity.
 void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* given) {
     const uint8_t slot = open.slot, b = open.block;
     if (open.parities == 0) return block_done(peer, slot, b);
@@ -301,7 +301,7 @@ void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* gi
     std::byte *sources[block_segments], *out[block_segments];
     Packet packets[block_segments];
     uint32_t have = 0, lack = 0;
-    Buffer last;   // the transfer's last segment, where it is shorter than its parity
+    Buffer last;   // the transfer's last segment, if it is shorter than its parity
     for (uint32_t i = 0; i < open.segments; ++i) {
         const bool is_last = piece.name.index.get() + b * block_segments + i + 1 == piece.name.count.get();
         if (bit(open.bits, i)) {
@@ -312,7 +312,7 @@ void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* gi
         Buffer place;
         const Landing landing = ask(rank, piece, b * block_segments + i, &packets[lack], &place);
         if (landing == Landing::later) return hold(peer, piece, b * block_segments + i);
-        if (landing == Landing::lease) {   // it cannot wait in memory of its own, so it must come by itself
+        if (landing == Landing::lease) {   // there is no place to decode it into: it must be sent itself
             spoil(open);
             return hole(peer);
         }
@@ -354,7 +354,7 @@ void Receiver::peer_lost(Rank rank) {
         if (open.used) close(open);
 }
 
-/// Asks the user again about what it had no room for.
+/// Asks the user again about segments that it had no memory for.
 void Receiver::unhold(Rank rank, Peer& peer, std::vector<Packet>* given) {
     peer.held_us = never;
     for (uint32_t slot = 0; slot < peer.slots; ++slot) {
@@ -381,7 +381,7 @@ void Receiver::unhold(Rank rank, Peer& peer, std::vector<Packet>* given) {
     }
 }
 
-/// Asks whether what is missing is still wanted.
+/// Asks the user whether missing segments are still wanted.
 void Receiver::forgo(Rank rank, Peer& peer) {
     for (Open& open : peer.opens) {
         if (!open.used) continue;
@@ -404,7 +404,7 @@ void Receiver::forgo(Rank rank, Peer& peer) {
 
 // ---- what the senders are told -------------------------------------------------------------------------------------------------
 
-/// How fast datagrams come in, of all senders together: the largest rate lately, because what comes may be less than what could.
+/// The arrival rate of all senders together: the largest one lately, because senders may send less than the link can carry.
 void Receiver::measure() {
     if (now_us_ - rate_from_us_ < rate_us) return;
     const uint64_t rate = rate_bytes_ * 1'000'000 / (now_us_ - rate_from_us_);
@@ -412,13 +412,13 @@ void Receiver::measure() {
     rate_from_us_ = now_us_, rate_bytes_ = 0;
 }
 
-/// Long queues delay feedback too, so all senders together may have on its way what comes in within ahead_us.
+/// All senders together may have in flight what arrives within ahead_us: longer queues would delay feedback.
 uint64_t Receiver::window(const Peer& peer) const {
     const uint64_t packet = config_.segment_bytes + config_.header_bytes, least = window_least * packet;
     if (peer.held_us != never) return least;
     if (rate_ == 0) return window_first(config_);
     uint64_t share = std::min(rate_ * ahead_us / 1'000'000, config_.window_bytes) / std::max(active_, 1u);
-    if (share < window_good * packet) share = std::min(2 * share, window_good * packet);   // the fewer feedbacks are worth a longer queue
+    if (share < window_good * packet) share = std::min(2 * share, window_good * packet);   // fewer feedbacks, for a longer queue
     return std::max(share, least);
 }
 
@@ -435,7 +435,7 @@ Buffer Receiver::report(Peer& peer) {
         PieceItem* item = peer.out.part(at, 0).as<PieceItem>();
         uint32_t opens = 0;
         for (uint32_t b = 0; b < piece.blocks; ++b) opens += open_of(peer, piece, b) != nullptr;
-        if (at + sizeof(PieceItem) + opens * sizeof(BlockItem) > most) continue;   // another time
+        if (at + sizeof(PieceItem) + opens * sizeof(BlockItem) > most) continue;   // in a later report
         at += sizeof(PieceItem);
         uint16_t mask_done = 0, mask_open = 0;
         for (uint32_t b = 0; b < piece.blocks; ++b) {
@@ -471,7 +471,7 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
         else if (peer.hole_us != never) peer.hole_us = std::max(peer.hole_us, now_us_ + 1);
         if (now_us_ >= peer.hole_us) peer.report = true, peer.horizon = std::max(peer.horizon, peer.snapshot);
         if (peer.report) forgo(r, peer);
-        if (peer.report && peer.reported_us == now_us_) due_us_ = now_us_;   // the last report may not have left its memory
+        if (peer.report && peer.reported_us == now_us_) due_us_ = now_us_;   // the last report may still be in that memory
         else if (peer.report || peer.credit) tell(r, peer, sender, actions);
         if (now_us_ >= peer.hole_us) {
             peer.hole_us = never;

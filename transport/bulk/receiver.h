@@ -1,8 +1,8 @@
-// The receiving end of transport/bulk: where datagrams go, what is there, what is missing, and what the senders are told.
+// The receiving end of transport/bulk: where datagrams are put, what is missing, and what the senders are told.
 //
-// A sender is told at once of a finished piece and when it asks; of a gap after reorder_us, because the network may have swapped packets;
-// and of its window, when half of it has been used.  The report's horizon is what was the highest transmission number when the gap was
-// seen.
+// A sender gets a report at once when a piece is finished and when it asks for one; of a gap after reorder_us, because the network may have
+// reordered packets.  It gets its window when part of it has been used.  The horizon of a report is the highest transmission number at the
+// time the gap was seen.
 #pragma once
 #include <vector>
 
@@ -19,36 +19,36 @@ public:
     Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters);
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place);
-    static constexpr uint32_t given_max = block_segments;   // by one packet, or by one block in emit()
-    /// Of type words, record or parity.  What has come goes to *given, for the user, who looks at it before the packet's payload ends.
+    static constexpr uint32_t given_max = block_segments;   // packets that one packet, or one block in emit(), can complete
+    /// Of type words, record or parity.  New packets are appended to *given; the user must see them while this packet's payload is valid.
     void take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given);
-    /// True: it is for the sending end.
+    /// True: the sending end must handle it.
     bool feedback(const Packet& packet, uint64_t now_us);
     void peer_lost(Rank rank);
     void emit(Sender& sender, Actions& actions, std::vector<Packet>* given);
     uint64_t due_us() const { return due_us_; }
 
 private:
-    static constexpr uint32_t seen_numbers = 4096;          // transmissions older than so many are dropped
-    static constexpr uint32_t parity_bytes_max = 8 << 20;   // kept until their blocks are complete, of all senders
+    static constexpr uint32_t seen_numbers = 4096;          // older transmissions are dropped
+    static constexpr uint32_t parity_bytes_max = 8 << 20;   // of parity packets of all senders
     static constexpr uint64_t reorder_us = 100, held_us = 1000;
-    static constexpr uint64_t unsure_us = 5000;    // at most so long is what may be waiting in the sockets not taken for lost
-    static constexpr uint64_t rate_us = 2000;      // how long the arrival rate is measured
-    static constexpr uint64_t ahead_us = 30'000;   // what all senders may have on its way, as time of arrival
+    static constexpr uint64_t unsure_us = 5000;    // packets may wait in the sockets for so long; only later do they count as lost
+    static constexpr uint64_t rate_us = 2000;      // over which the arrival rate is measured
+    static constexpr uint64_t ahead_us = 30'000;   // bytes in flight of all senders, as time to arrive
     static constexpr uint64_t active_us = 10'000;
     static constexpr uint64_t never = ~uint64_t{0};
     static constexpr uint16_t no_parity = 0xFFFF;
     static constexpr uint8_t unseen = 0, done = 255;   // of Piece::block; between them: 1 + index of an open block
 
-    struct Open {   // a block of which something is there
+    struct Open {   // a block of which part has arrived
         bool used = false;
-        bool plain = false;   // segments are not in their places any more, so parity is of no use
+        bool plain = false;   // segments are not kept in place, so parity cannot repair it
         uint8_t slot = 0, block = 0, segments = 0;
-        uint8_t have = 0, newer = 0;   // packets that are there; those of them from beyond the horizon of `epoch`
+        uint8_t have = 0, newer = 0;   // packets that have arrived; newer: those after the horizon of `epoch`
         uint32_t epoch = 0;
         uint64_t bits[2] = {};
         uint16_t parity = no_parity;   // the first of its parity packets
-        uint8_t parities = 0;          // which count as `have`
+        uint8_t parities = 0;          // their number, included in `have`
         std::byte* place[block_segments] = {};
     };
     struct Kept {   // a parity packet
@@ -60,10 +60,10 @@ private:
         PacketType type{};
         enum class State : uint8_t { none, going, finished } state = State::none;
         uint8_t blocks = 0, blocks_done = 0;
-        uint64_t newest = 0;       // highest transmission number of it
-        uint32_t next = 0;         // behind the highest segment seen
-        uint32_t held = 0;         // a segment + 1 that the user has no room for
-        uint16_t last_bytes = 0;   // of the transfer's last segment, 0: not known
+        uint64_t newest = 0;       // its highest transmission number
+        uint32_t next = 0;         // 1 + the highest segment seen
+        uint32_t held = 0;         // 1 + a segment that the user has no memory for; 0: none
+        uint16_t last_bytes = 0;   // of the transfer's last segment; 0: unknown
         uint8_t block[piece_blocks] = {};
         /// `body`: as in `name`
         bool is(PacketType of, const DataBody& body) const {
@@ -72,14 +72,14 @@ private:
     };
     struct Peer {
         uint64_t highest = 0, horizon = 0;
-        uint64_t sure = 0;                        // all up to there is here, or lost
+        uint64_t sure = 0;                        // everything up to there has arrived or is lost
         uint64_t hole_us = never, snapshot = 0;   // when to report a gap, and up to where
         uint32_t epoch = 0;
         bool again = false, report = false, credit = false, lost = false;
-        uint64_t owed = 0, told = 0;   // bytes since the last feedback; the window it was told
+        uint64_t owed = 0, told = 0;   // bytes since the last feedback; the last window sent
         uint64_t held_us = never, reported_us = never;
-        uint64_t heard_us = 0;   // the last packet
-        uint32_t slots = 0;      // those ever used
+        uint64_t heard_us = 0;   // time of the last packet
+        uint32_t slots = 0;      // 1 + the highest slot used
         uint64_t finished[slots_max / 64] = {}, known[slots_max / 64] = {};
         uint64_t seen[seen_numbers / 64] = {};
         std::vector<Piece> pieces;
@@ -126,7 +126,7 @@ private:
     uint32_t view_ = 0;   // of all packets
     uint16_t channel_ = 0;
     uint64_t rate_from_us_ = 0, rate_bytes_ = 0, rate_ = 0;   // rate_: bytes per second, the largest seen lately
-    uint32_t active_ = 0;                                     // senders heard of within active_us
+    uint32_t active_ = 0;                                     // senders whose packets arrived within active_us
 };
 
 }   // namespace gradcast::bulk

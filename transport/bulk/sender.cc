@@ -6,7 +6,7 @@
 namespace gradcast::bulk {
 namespace {
 
-constexpr uint64_t gather_us = 200;   // how long the first report of a loss waits for those of others
+constexpr uint64_t gather_us = 200;   // a repair waits so long for reports of other ranks
 constexpr uint64_t timeout_least_us = 1000, timeout_first_us = 5000;
 
 }   // namespace
@@ -27,7 +27,7 @@ Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
     transfers_.reserve(256), transfers_free_.reserve(256), closing_.reserve(256), done_.reserve(256), lines_.reserve(16);
 }
 
-/// Records and what a reducer waits for go first.
+/// Records and words for reducers go first.
 uint32_t Sender::class_of(const Send& send) {
     return send.type == PacketType::record || std::bit_cast<DataBody>(send.body).phase == static_cast<uint8_t>(Phase::reduce) ? 0 : 1;
 }
@@ -70,7 +70,7 @@ void Sender::enqueue(const Send& send) {
 
 // ---- out -----------------------------------------------------------------------------------------------------------------------
 
-/// Bytes that may be sent to all of them now.
+/// Bytes that all of `to` have credit for.
 uint64_t Sender::room(const RankSet& to) {
     uint64_t least = never;
     each_rank(to, [&](Rank r) {
@@ -96,7 +96,7 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
     if (to.bits && !copies_) {
         int receivers = 0;
         for (uint32_t w = 0; w < words_; ++w) receivers += std::popcount(to.bits[w]);
-        entry.group = receivers > 1;   // to one alone nothing goes to the group
+        entry.group = receivers > 1;   // a Send to one rank does not use the group
     }
     const bool again = what != Logged::What::data;
     each_rank(to, [&](Rank r) {
@@ -153,7 +153,7 @@ uint32_t Sender::begin(uint32_t index) {
 
 void Sender::emit(Actions& actions, std::vector<Event>* done) {
     now_us_ = actions.now_us, due_us_ = never;
-    pace_us_ = std::max(pace_us_, now_us_ < 1000 ? 0 : now_us_ - 1000);   // what was not used in the last ms is lost
+    pace_us_ = std::max(pace_us_, now_us_ < 1000 ? 0 : now_us_ - 1000);   // unused pace of more than 1 ms expires
     polls(actions);
     const size_t first = actions.sends.size();
     burst_count_ = 0;
@@ -189,7 +189,7 @@ void Sender::emit_new(Line& line, uint32_t cls, Actions& actions) {
         }
     }
     while (waiting.head != none && !full()) {
-        // Others than the first class leave slots for it.
+        // A quarter of the slots is kept for the first class.
         if (active_count_ >= (cls == 0 ? slots_max : slots_max / 4 * 3)) return;
         const uint32_t index = waiting.head;
         const uint32_t slot = begin(index);
@@ -209,7 +209,7 @@ void Sender::emit_new(Line& line, uint32_t cls, Actions& actions) {
     }
 }
 
-/// True: all of it has been sent once.
+/// True: all its segments have been sent once.
 bool Sender::send_piece(uint32_t slot, Actions& actions) {
     Piece& piece = pieces_[slot];
     const Transfer& transfer = transfers_[piece.transfer];
@@ -217,7 +217,7 @@ bool Sender::send_piece(uint32_t slot, Actions& actions) {
     while (piece.sent < piece.count && !full()) {
         const uint64_t bytes = segment_of(transfer, piece.first + piece.sent).bytes + config_.header_bytes;
         if (bytes > budget) {
-            // Credit of several ranks comes one by one: newer steps leave it for this.
+            // Credit comes from one receiver after the other: newer steps must leave it.
             each_rank(transfer.send.to, [&](Rank r) { peers_[r].awaited = std::min(peers_[r].awaited, line_); });
             return false;
         }
@@ -240,7 +240,7 @@ void Sender::emit_repairs(Actions& actions) {
         }
 }
 
-/// True: nothing of it waits any more.
+/// True: all repairs of the block have been sent.
 bool Sender::repair_block(uint32_t slot, uint32_t b, Actions& actions) {
     Block& block = pieces_[slot].blocks[b];
     const RankSet& all = transfers_[pieces_[slot].transfer].send.to;
@@ -299,11 +299,11 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
 
 uint64_t Sender::timeout_us(const Peer& peer) const {
     uint64_t once = peer.rtt_us ? std::max(timeout_least_us, peer.rtt_us + 4 * peer.rtt_spread_us) : timeout_first_us;
-    if (peer.flight == 0) once = std::max(once, config_.stall_us / 2);   // it has seen all: only its report of a gap may be lost
+    if (peer.flight == 0) once = std::max(once, config_.stall_us / 2);   // it has seen everything: at most its report of a gap is lost
     return std::min(once << std::min(peer.polls, 10u), std::max<uint64_t>(config_.stall_us, once));
 }
 
-/// Asks those who have not been heard of although something is open there, or on its way.
+/// Asks receivers for a report that have not sent one although they have open pieces or packets in flight.
 void Sender::polls(Actions& actions) {
     for (Rank r = 0; r < config_.ranks; ++r) {
         Peer& peer = peers_[r];
@@ -327,7 +327,7 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     const FeedbackBody body = body_of<FeedbackBody>(packet);
     const uint64_t highest = body.highest.get() & sequence_mask;
     Peer& peer = peers_[packet.sender];
-    if (peer.lost || highest >= next_ || packet.sequence <= peer.newest) return;   // of what was never sent, or overtaken by a newer one
+    if (peer.lost || highest >= next_ || packet.sequence <= peer.newest) return;   // of a number never sent, or older than what was read
     now_us_ = now_us;
     peer.newest = packet.sequence;
     peer.allowance = std::min<uint64_t>(peer.allowance + (now_us - peer.allowed_us) / repair_us, repairs_max);
@@ -366,7 +366,8 @@ uint64_t Sender::bytes_to(Rank rank, uint64_t from, uint64_t to) const {
     return sum;
 }
 
-/// Of first .. highest it has seen the last.  Some were multicasts, but what it sees last is always to it alone: none reaches it any more.
+/// It has received `highest`, and perhaps others of first .. highest.  If there were multicasts among them and the last one is always to it
+/// alone, many times in turn, no multicast reaches it any more.
 void Sender::hears(Rank from, uint64_t first, uint64_t highest) {
     Peer& peer = peers_[from];
     if (log_[highest % log_entries].bits) {
@@ -413,7 +414,7 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
             const uint32_t slot = w * 64 + static_cast<uint32_t>(std::countr_zero(slots));
             Piece& piece = pieces_[slot];
             if (!bit(remaining(slot), from) || piece.begin == 0) continue;
-            if (bit(finished, slot) == bit(expected(slot), from)) {   // true whatever the horizon
+            if (bit(finished, slot) == bit(expected(slot), from)) {   // valid whatever the horizon is
                 if (!bit(mended(slot), from) && transfers_[piece.transfer].send.to.bits) peers_[from].in_vain = 0;
                 settle(slot, from);
                 continue;
@@ -430,7 +431,7 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
         }
 }
 
-/// `item` null: nothing of the block was seen.
+/// `item` null: nothing of the block has arrived.
 void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem* item, uint64_t horizon) {
     Piece& piece = pieces_[slot];
     Block& block = piece.blocks[b];
@@ -447,7 +448,7 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
         const uint64_t first = before >= w * 64 + 64 ? ~uint64_t{0} : before > w * 64 ? (uint64_t{1} << (before - w * 64)) - 1 : 0;
         missing[w] = first & ~(item ? item->have[w].get() : 0);
     }
-    if (after_repair)   // those are on their way
+    if (after_repair)   // these are in flight
         for (uint64_t s = next_ - 1; s > horizon && s + log_entries >= next_; --s) {
             const Logged& entry = log_[s % log_entries];
             if (entry.what == Logged::What::resend && entry.slot == slot && s >= piece.begin && entry.index / block_segments == b &&
@@ -490,7 +491,7 @@ void Sender::forget_repairs(Piece& piece, uint32_t slot, uint32_t b, Rank rank) 
     if (piece.repair == 0) clear_bit(repairing_, slot);
 }
 
-/// `rank` has finished the piece, or is gone.
+/// `rank` has finished the piece, or is lost.
 void Sender::settle(uint32_t slot, Rank rank) {
     Piece& piece = pieces_[slot];
     clear_bit(remaining(slot), rank);
@@ -501,7 +502,7 @@ void Sender::settle(uint32_t slot, Rank rank) {
 
 void Sender::finish(uint32_t slot) {
     Piece& piece = pieces_[slot];
-    if (piece.sent < piece.count)   // not if its last receiver was lost
+    if (piece.sent < piece.count)   // its last receiver was lost
         for (Queue& queue : line_of(transfers_[piece.transfer].send).sending)
             for (uint32_t *link = &queue.head, last = none; *link != none; last = *link, link = &pieces_[*link].next)
                 if (*link == slot) {

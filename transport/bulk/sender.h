@@ -1,10 +1,14 @@
-// The sending end of transport/bulk: the user's Sends become transfers, pieces and datagrams, by priority and within everybody's credit.
+// The sending end of transport/bulk: the user's Sends become transfers, pieces and datagrams, by priority and within each receiver's
+// credit.
 //
-// Every transmission has a number and stands in a log of the last 4096: to whom it went, when, and of which block it was.  A report tells
-// up to which of them (its *horizon*) a receiver has had what it will have, and how many packets each of its blocks lacks.  What was sent
-// after the horizon may still arrive, so a block has lost
+// Priority: repairs, then older steps, then classes (records and words for reducers, then the rest).  A multicast needs credit of all its
+// receivers at once, so what is newer leaves them the credit that an older multicast waits for.
+//
+// Every transmission has a number and an entry in a log of the last 4096: receivers, time and block.  A report names the transmission (its
+// *horizon*) up to which everything has arrived or is lost, and how many packets each block lacks.  What was sent after the horizon may
+// still arrive, so a block has lost
 //     lacks - (segments not sent up to the horizon) - (repairs sent after it)
-// packets at this receiver: no loss is repaired twice.
+// packets at this receiver.  So no loss is repaired twice.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -20,21 +24,21 @@ class Sender {
 public:
     Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters);
 
-    void enqueue(const Send& send);   // the user's
+    void enqueue(const Send& send);   // of the user
     void feedback(const Packet& packet, uint64_t now_us);
     void sent(uint64_t burst);
     void peer_lost(Rank rank, const Status& status);
-    /// What may go out now.  Tickets that are complete are in *done from then on.
+    /// Sends what may be sent now.  Appends the events of completed tickets to *done.
     void emit(Actions& actions, std::vector<Event>* done);
-    uint64_t due_us() const { return due_us_; }   // when emit() shall be called again at the latest
-    /// Numbers and logs a datagram of bulk's own; at most inline_bytes_max.
+    uint64_t due_us() const { return due_us_; }   // latest time of the next emit()
+    /// Sends feedback, of at most inline_bytes_max.
     void send_feedback(Rank to, const FeedbackBody& body, Buffer payload, Actions& actions);
 
 private:
     static constexpr uint32_t log_entries = 4096;
-    static constexpr uint32_t burst_max = 16, link_max = 32;   // packets in a burst, and on their way into the link
+    static constexpr uint32_t burst_max = 16, link_max = 32;   // packets in a burst; packets given to the link and not yet sent
     static constexpr uint32_t repairs_first = 4096, repairs_a_packet = 4, repairs_max = 1 << 20;
-    static constexpr uint64_t repair_us = 100;   // one more after that time
+    static constexpr uint64_t repair_us = 100;   // a further repair is allowed each repair_us
     static constexpr uint32_t deaf_feedbacks = 32;
     static constexpr uint32_t none = ~uint32_t{0};
     static constexpr uint64_t never = ~uint64_t{0};
@@ -45,15 +49,15 @@ private:
         uint32_t started;      // segments whose pieces have begun
         uint32_t open;         // pieces that have begun and are not finished
         uint32_t next;         // in its queue
-        uint64_t last_burst;   // its memory is the link's until that one is sent
+        uint64_t last_burst;   // until that burst is sent the link uses its memory
         Status status;
     };
     struct Block {
-        uint32_t mark = 0;                          // of the counts below
+        uint32_t mark = 0;                          // report for which the counts below are valid
         uint8_t after_data = 0, after_repair = 0;   // transmitted after the horizon of the report being read
         uint8_t next_row = 0;
-        // What is to be sent again: to the one rank that lacks something the segments in `resend`; to several `parity` packets, and the
-        // segments in `plain` for those that have no use for parity.
+        // To be sent again.  If one rank (`sole`) lacks packets: the segments in `resend`.  If several do: `parity` packets, and the
+        // segments in `plain` for ranks that parity cannot help.
         bool several = false;
         uint8_t parity = 0;
         Rank sole = none;
@@ -62,40 +66,40 @@ private:
     };
     struct Piece {
         uint32_t transfer, first, count;   // segments first .. first + count-1 of the transfer
-        uint32_t sent;                     // of them, in order
+        uint32_t sent;                     // first transmissions, in order
         uint32_t left;                     // receivers that have not finished it
-        uint64_t begin;                    // the first of its transmissions, 0: none yet
-        uint32_t next;                     // among those with unsent segments
-        uint16_t repair;                   // bit b: block b has something to be sent again
+        uint64_t begin;                    // its first transmission number; 0: none yet
+        uint32_t next;                     // in its queue
+        uint16_t repair;                   // bit b: block b has packets to be sent again
         Block blocks[piece_blocks];
     };
     struct Logged {
         const uint64_t* bits;
         Rank rank;
         uint32_t at_us;
-        uint16_t bytes;   // with headers; 0: not within anybody's credit
-        uint16_t index;   // segment of the piece; of parity its block's first
+        uint16_t bytes;   // with headers; 0: needs no credit
+        uint16_t index;   // segment of the piece; for parity the first one of its block
         uint8_t slot;
         enum class What : uint8_t { other, data, resend, parity } what;
-        bool group;   // one datagram for all, which others may hear too
+        bool group;   // one multicast, which other ranks may receive too
     };
     struct Peer {
-        uint64_t highest = 0, newest = 0;   // of ours that it has seen; of its feedback that we have seen
+        uint64_t highest = 0, newest = 0;   // highest: of our transmissions that it has seen; newest: of its feedback here
         uint64_t flight = 0, window = 0;    // bytes
         uint64_t heard_us = 0, poll_us = never;
         uint64_t rtt_us = 0, rtt_spread_us = 0;
         uint32_t open = 0;                                    // pieces that have begun and are not finished there
-        uint32_t polls = 0;                                   // without an answer
-        uint32_t in_vain = 0;                                 // feedbacks since it was known to hear multicasts
-        uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for, so that a liar does not take the network
-        uint32_t awaited = none;                              // in this emit(): the first line that waits for its credit
+        uint32_t polls = 0;                                   // queries without an answer
+        uint32_t in_vain = 0;                                 // feedbacks without a sign that multicasts reach it
+        uint64_t allowance = repairs_first, allowed_us = 0;   // repairs that it may still ask for: bounds what forged reports can cause
+        uint32_t awaited = none;                              // the first line that waits for its credit in this emit()
         bool lost = false, lagging = false;
-        bool overhears = false;   // it sees multicasts to others as well: they take room on the way to it
+        bool overhears = false;   // it receives multicasts to others as well, which use its window
     };
     struct Queue {
         uint32_t head = none, tail = none;
     };
-    struct Line {   // what waits of one step, by class
+    struct Line {   // unsent transfers and pieces of one step, by class
         uint32_t step = 0;
         std::array<Queue, 2> waiting, sending;   // transfers; pieces with unsent segments
         bool empty() const {
@@ -110,7 +114,7 @@ private:
     bool reaches(const Logged& entry, Rank rank) const {
         return addressed(entry.bits, entry.rank, rank) || (entry.group && peers_[rank].overhears);
     }
-    /// Of the transmissions from .. to - 1, on their way to the rank.
+    /// Sum of the transmissions from .. to - 1 that reach the rank.
     uint64_t bytes_to(Rank rank, uint64_t from, uint64_t to) const;
     template <typename Each>
     void each_rank(const RankSet& set, Each each);
@@ -145,17 +149,17 @@ private:
 
     const BulkConfig config_;
     BulkCounters* const counters_;
-    const uint32_t words_;   // of a set of ranks
+    const uint32_t words_;   // in a set of ranks
     Parity parity_;
     Buffer parity_out_;   // link_max packets, used in turn
     uint64_t parity_sent_ = 0;
     std::vector<Transfer> transfers_;
-    std::vector<uint32_t> transfers_free_, closing_;   // closing: finished by all, their memory still the link's
+    std::vector<uint32_t> transfers_free_, closing_;   // closing: finished by all receivers, memory still used by the link
     std::vector<Line> lines_;                          // ascending steps
-    uint32_t line_ = 0;                                // what is being sent: its place in lines_
+    uint32_t line_ = 0;                                // index of the line being sent
     std::vector<Piece> pieces_;                        // by slot
     std::vector<uint64_t> remaining_, expected_;       // [slot][rank]
-    std::vector<uint64_t> mended_;                     // [slot][rank]: something has been sent to it again
+    std::vector<uint64_t> mended_;                     // [slot][rank]: segments or parity have been sent to it again
     uint64_t active_[slots_max / 64] = {}, repairing_[slots_max / 64] = {};
     uint32_t active_count_ = 0;
     std::vector<Peer> peers_;

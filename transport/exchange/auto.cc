@@ -10,10 +10,10 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t m_max = 8;   // beyond that little is left to save, and a rank's computing and memory grow with it
+constexpr uint32_t m_max = 8;   // a larger m saves little, while a rank's computing and memory grow with it
 
 Cost cost(const Alternative& each, const Measured& measured, uint32_t n) {
-    // TCP, UDP and what lies below take a like share of both.
+    // Headers of TCP, UDP and below are a similar share of both.
     const bool flat = each.datagrams && measured.copies == 0;
     return cost_of(each.kind->name, each.config, n,
                    {each.datagrams ? datagram_overhead_bytes : packet_head_bytes + 16,
@@ -90,7 +90,7 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
     if (job.quantiser == Quantiser::fixed) {
         GC_TRY(add("multicast", 1, 0, 1, 1));
         if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));
-        // With 2 <= r <= n - 2 it sends more than multicast and computes more too (spec section 4).
+        // With 2 <= r <= n - 2 it sends and computes more than multicast (spec section 4).
         if (n > 2 && n <= job.blocks) GC_TRY(add("cssgd", 1, 0, n - 1, 1));
         return {};
     }
@@ -101,13 +101,13 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
     }
     for (const char* exchange : {"coded-rs", "coded"})
         for (uint32_t m = 1; n > 1 && m <= std::min(n - s, m_max); ++m) GC_TRY(add(exchange, m, s, 1, 1));
-    if (alternatives->empty()) GC_TRY(add("coded-rs", 1, 0, 1, 1));   // of one rank
+    if (alternatives->empty()) GC_TRY(add("coded-rs", 1, 0, 1, 1));   // for one rank
     return {};
 }
 
 const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n) {
-    // The link as the first steps have used it, whatever part of the bytes travelled while the ranks computed: the wait that is left is
-    // paid for bytes and latencies alike, at most half of it for latencies.
+    // The rate follows from the measured wait, although part of the bytes travelled while the ranks computed.  The wait is divided into
+    // bytes and latencies, at most half of it for latencies.
     const Cost first = cost(alternatives.front(), measured, n);
     const double wait_us = std::max(1.0, static_cast<double>(measured.wait_us));
     const double latency_us = std::min(static_cast<double>(measured.latency_us), wait_us / 2 / std::max(1.0, first.rounds));

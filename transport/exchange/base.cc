@@ -96,7 +96,7 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::packet: {
                 Arrival arrival;
                 if (find(*event.packet, event.packet->payload.bytes, &arrival) != Landing::place) break;
-                arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // this thread alone writes it
+                arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // written by this thread only
                 take(arrival, event.packet->payload, actions);
                 break;
             }
@@ -183,7 +183,7 @@ Status ExchangeBase::no_size(uint32_t s, uint32_t bucket, Rank sender, uint32_t 
 void ExchangeBase::tell(uint32_t s, Actions& actions) {
     Slot& slot = slots_[s];
     const Slot &next = slots_[(s + 1) % step_slots], &before = slots_[(s + step_slots - 1) % step_slots];
-    if (next.step < slot.step && next.busy > 0) return;   // the codec could write what is still being sent
+    if (next.step < slot.step && next.busy > 0) return;   // the codec could overwrite what is still being sent
     if (before.step < slot.step && before.told < before.buckets.size()) return;
     for (uint32_t b = 0; b < slot.buckets.size(); ++b) {
         BucketState& bucket = slot.buckets[b];
@@ -219,7 +219,7 @@ std::string ExchangeBase::waits_for(uint32_t s, uint32_t b) const {
                        missing_text(s, b));
 }
 
-// One line is enough: the first bucket that waits, in the oldest step.
+// The first bucket that waits, in the oldest step.
 void ExchangeBase::tell_lost(Actions& actions) {
     uint32_t oldest = 0;
     for (uint32_t s = 1; s < step_slots; ++s)

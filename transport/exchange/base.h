@@ -1,10 +1,9 @@
-// What the exchanges share: slots of steps, completions, and the checks on everything that comes from the network.
+// The part that all exchanges share: slots of steps, completions, and the checks on everything that comes from the network.
 //
-// Slot step % step_slots holds one step.  Its memory is written again only by the step that follows in the slot, which takes over when the
-// trainer has released the old one and nothing of it is under way any more (`busy` counts sends without their `sent`, computes without
-// their `computed`); until then packets of the new step are answered `later`.  The codec does not ask, so the trainer is told of step s
-// only when the slot that s + 1 will fill is not busy. Acknowledgements come ahead of a peer's later packets on every link, hence neither
-// wait is endless.  The trainer is told of steps in their order.
+// Slot step % step_slots holds one step.  The next step takes the slot over when the trainer has released the old one and none of its
+// operations is under way (`busy` counts sends without `sent` and computes without `computed`).  Until then packets of the new step are
+// answered `later`.  The codec writes without asking, so the trainer is told of step s only when the slot of s + 1 is not busy.  Neither
+// wait is endless: on every link acknowledgements come before the later packets of a peer.  The trainer is told of steps in order.
 #pragma once
 #include <atomic>
 
@@ -36,7 +35,7 @@ protected:
         Phase phase;
         uint32_t slot, bucket, part, index;
         uint64_t bytes;
-        uint32_t segment;   // valid() may number the packet as it likes
+        uint32_t segment;   // for the derived class, set by valid()
     };
     struct BucketState {
         bool ready = false, closed = false;   // closed: ready, or abandoned
@@ -53,7 +52,7 @@ protected:
         std::vector<BucketState> buckets;
     };
 
-    // What an exchange adds.
+    // For the derived class.
     virtual Status plan_memory(Arena& arena) = 0;                                 // its own part of install()
     virtual void cleared(uint32_t slot) = 0;                                      // a new step begins: sets `missing` of each bucket
     virtual Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) = 0;   // Plan::words
@@ -61,8 +60,8 @@ protected:
     virtual bool audit() const { return false; }                                       // Plan::audit
     virtual bool valid(Arrival* arrival) const = 0;                                    // phase, part, index and size; the rest is checked
     virtual Landing wanted(const Arrival& arrival, Buffer* place) = 0;                 // land(), valid
-    virtual void take(const Arrival& arrival, Buffer payload, Actions& actions) = 0;   // it is there; wanted() may not have been asked
-    virtual void contributed(uint32_t slot, uint32_t bucket, Actions& actions) = 0;    // own words and records are there
+    virtual void take(const Arrival& arrival, Buffer payload, Actions& actions) = 0;   // it has arrived; wanted() may not have been called
+    virtual void contributed(uint32_t slot, uint32_t bucket, Actions& actions) = 0;    // own words and records are complete
     virtual void abandoned(uint32_t slot, uint32_t bucket, Actions& actions) { (void)slot, (void)bucket, (void)actions; }
     virtual void computed(uint32_t slot, uint32_t id, Actions& actions) = 0;
     virtual void total(uint32_t slot, uint32_t bucket, Sum* sum) const = 0;       // step and bucket are filled in
@@ -76,9 +75,9 @@ protected:
     BucketState& state(uint32_t slot, uint32_t bucket) { return slots_[slot].buckets[bucket]; }
     const BucketState& state(uint32_t slot, uint32_t bucket) const { return slots_[slot].buckets[bucket]; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, view_.members[rank].name); }
-    /// One thing less is missing.
+    /// Decrements `missing`.
     void arrived(uint32_t slot, uint32_t bucket, Actions& actions);
-    /// The bucket ends in an error, which is told once.
+    /// The bucket fails.  The error is reported once.
     void refuse(uint32_t slot, uint32_t bucket, Status status, Actions& actions);
     Status states_differ(uint32_t slot, Rank a, uint64_t state_a, Rank b, uint64_t state_b) const;
     Status no_size(uint32_t slot, uint32_t bucket, Rank sender, uint32_t group) const;
@@ -87,7 +86,7 @@ protected:
         uint32_t bucket, part, index;
     };
     void send(uint32_t slot, PacketType type, Phase phase, const Place& at, Buffer payload, RankSet to, Actions& actions);
-    /// The kernel's words of dst and src; `id` comes back in computed().
+    /// dst and src: the words that the kernel uses.  computed() gets `id`.
     void compute(uint32_t slot, uint32_t id, Kernel kernel, Buffer dst, Buffer src, uint64_t count, Actions& actions);
     void combine(uint32_t slot, uint32_t id, Combine* combine, uint64_t count, Actions& actions);
 
@@ -108,10 +107,10 @@ private:
     std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
     std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
-    std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: the step, and one, whose buckets are all complete
+    std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: 1 + the step whose buckets are all complete
     std::atomic<uint64_t> arrivals_{0};                      // a statistic
     uint64_t tickets_ = 0;
-    Status lost_;   // a rank is gone: what waits, and all that will, fails
+    Status lost_;   // not ok: a rank is lost, and all open and later buckets fail
 };
 
 std::unique_ptr<Exchange> ring_create(const ExchangeConfig& config);
@@ -121,9 +120,9 @@ std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config);
 std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config);
-/// Where its super-blocks begin, and the last one's end, of n nodes.
+/// Bounds of the super-blocks of n nodes, as in Placement.
 std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks);
-/// One block's `fixed` words fit int32, which is what travels where no super-block has more.
+/// No super-block has more than one block, so `fixed` words fit int32 and travel so.
 bool cssgd_narrow(std::span<const uint32_t> bounds);
 
 }   // namespace gradcast

@@ -1,4 +1,4 @@
-// Coded: how it is cut, its memory, which records count, and what it says.
+// Coded: cutting, memory, records and messages.
 #include "transport/exchange/coded.h"
 
 #include <utility>
@@ -22,7 +22,7 @@ uint32_t Coded::target_of(uint32_t block) const {
 
 Word Coded::word_of(Rank rank) const {
     if (config_.quantiser == Quantiser::auto16) return Word::i16;
-    // One block's `fixed` words fit int32, which is what travels then.
+    // `fixed` words of one block fit int32 and travel so.
     return config_.quantiser == Quantiser::auto32 || blocks_of(rank) == 1 ? Word::i32 : Word::i64;
 }
 
@@ -186,7 +186,7 @@ bool Coded::valid(Arrival* a) const {
     } else if (a->phase == Phase::gather) {
         if (scatters() && !reduces(a->part) && a->sender == reducer_of(a->part)) bytes = cut.words * sum_width();
     } else if (reduces(a->part) ? a->phase == Phase::reduce : (a->phase == Phase::again || a->phase == Phase::reply) && spare()) {
-        // Each rank takes a part in one phase alone: of the other the same words might be on their way into the place that it decodes.
+        // Words of a part are taken in one phase only: those of the other could overwrite what is being decoded.
         if (contributes(a->sender)) bytes = cut.coded_words * width(a->sender);
     }
     const uint64_t at = uint64_t{a->index} * config_.segment_bytes;
@@ -205,7 +205,7 @@ void Coded::counted(uint32_t s, uint32_t b, Rank rank, Actions& actions) {
 
 void Coded::read_again(uint32_t s, uint32_t b, Actions& actions) {
     const Cut& cut = cuts_[b];
-    state(s, b).missing += counting(s, b);   // fewer than a sum needs, so nothing has been decoded
+    state(s, b).missing += counting(s, b);   // fewer than a sum needs: nothing has been decoded
     for (uint32_t p = 0; p < cut.parts && combines(); ++p) {
         if (!receives(s, b, p)) continue;
         part_of(s, b, p).waiting = cut.segments;
@@ -231,7 +231,7 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     const Cut& cut = cuts_[b];
     std::string text = records_missing(s, b), ranks;
     text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
-    for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // its own first: the others may wait for the same
+    for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // own parts first: other reducers may wait for the same senders
         if (!reduces(p) || part_of(s, b, p).done) continue;
         ranks.clear();
         for (Rank r = 0; r < n(); ++r) {

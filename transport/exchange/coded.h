@@ -6,24 +6,25 @@
 //   coded        one combination of 1/m of the length  everybody everything
 //   coded-rs     one combination of 1/m of the length  every rank a part
 //
-// A bucket is padded with zeros and cut in parts of equal length, of at most piece_words combined words; part p is reduced by rank
+// A bucket is padded with zeros and cut into parts of equal length, of at most piece_words combined words.  Part p is reduced by rank
 // p mod reducers, or by all.  A part passes through
 //   encode   each rank combines segment u of its d super-blocks, u < m, into the part's words (where it codes);
-//   reduce   these go to the reducer, into a place of their own for each sender; once any n-s senders are there at every packet index,
-//            they are decoded (else added up), run by run of packet indexes with the same senders;
-//   gather   the sum goes to everybody else, where not everybody reduces.
-// A sender's words count only once its record is there and agrees with the others (exchange/held.h).  With m >= 2 any n-s records show two
-// holders of each super-block, so what was decoded before is right: once a wrong rank is lost, the bucket goes on without it.
+//   reduce   these words go to the reducer, into a place for each sender.  Once any n-s senders are there at every packet index, they are
+//            decoded (without a code: added up), run by run of packet indexes with the same senders;
+//   gather   the sum goes to all others, where not everybody reduces.
+// The words of a sender count only once its record has arrived and agrees with the others (exchange/held.h).  With m >= 2 any n-s records
+// include two holders of each super-block, so what was decoded before is right: once a wrong rank is lost, the bucket goes on without it.
 //
-// With s >= 1 a sum may come before the rank's own words are ready; they are sent all the same when they are.  A part of coded-rs whose
-// reducer is lost, or late, is decoded by everybody, as `coded` does: each rank sends its words of the part to all (Phase::again), at once
-// for a reducer known to be lost, or when the first rank asks (Phase::want).  A rank asks when its own words are out, the parts of at most
-// s reducers are missing, and that has been so for half the usual time from `ready` to the sum (of the last buckets), at least 5 ms and at
-// most 1/32 of the deadline.  Words of a part that another rank reduces land in a room, of which there are few for each bucket.  Where they
-// find none they are dropped, and a rank that needs them after all has them sent to it once more (Phase::reply).  That costs each rank once
-// what the reducer would have received; it can happen once a bucket and reducer, so a slow rank causes a bounded number of packets.  Such a
-// part is decoded into the first accumulator, which is free by then: a packet of the late reducer may still be on its way into the sum's
-// place.
+// With s >= 1 a sum may complete before the rank's own words are ready; they are sent all the same.  A part of coded-rs whose reducer is
+// lost or late is decoded by every rank, as in `coded`.  Each rank sends its words of the part to all (Phase::again): at once if the
+// reducer is known to be lost, else when the first rank asks (Phase::want).  A rank asks when its own words are sent, the parts of at most
+// s reducers are missing, and half the usual time from `ready` to the sum (of the last buckets) has passed since; at least 5 ms and at most
+// 1/32 of the deadline.
+//
+// Words of a part that another rank reduces need a room, and each bucket has few.  Words without a room are dropped; a rank that needs them
+// later has them sent once more (Phase::reply).  Each rank then sends once what it sent to the reducer, at most once for each bucket and
+// reducer, so a slow rank causes a bounded number of packets.  Such a part is decoded into the first accumulator, which is free by then:
+// the place of the sum may still receive packets of the late reducer.
 #pragma once
 #include <algorithm>
 
@@ -46,22 +47,22 @@ public:
 private:
     static constexpr uint64_t wait_us_min = 5'000;
     static constexpr uint32_t wait_share = 32;                         // of the deadline
-    static constexpr uint32_t encode_id = 0, reduce_id = 1, ids = 2;   // computes of a bucket: one of each at a time
+    static constexpr uint32_t encode_id = 0, reduce_id = 1, ids = 2;   // computes of a bucket: at most one of each is under way
 
-    /// How a bucket is cut.  Lengths in words; every part is alike.
+    /// How a bucket is cut.  Lengths in words, the same for all parts.
     struct Cut {
         uint32_t parts, first_part;    // number of the first among all parts
         uint64_t words, coded_words;   // of a part: coded_words = words / m
-        uint64_t at, coded_at;         // of part 0 in an accumulator, in the coded words
-        uint64_t received_at;          // of the first received part in a sender's place
+        uint64_t at, coded_at;         // offset of part 0 in an accumulator and in the coded words
+        uint64_t received_at;          // offset of the first received part in a sender's place
         uint32_t segments;             // packets of a part's words of one sender, at most
         uint32_t gather_segments;
         uint32_t have_at, gather_at;   // of the first in SlotState::have, gathered
     };
-    /// Of a reducer's parts of a bucket that come here though another rank reduces them.
+    /// Memory for the parts of a bucket that another rank reduces but this rank may have to decode.
     struct Room {
-        uint32_t number = 0;    // of its place, from 1; 0: it has none
-        bool replies = false;   // takes Phase::reply alone, since not all of Phase::again has been taken
+        uint32_t number = 0;    // of its place, from 1; 0: no place
+        bool replies = false;   // only Phase::reply is taken, because words of Phase::again were dropped
         bool dropped = false;   // words came while there was no room
     };
     struct Reply {
@@ -70,9 +71,9 @@ private:
         bool operator==(const Reply&) const = default;
     };
     struct Part {
-        uint32_t waiting;       // until it can be reduced: packet indexes without enough senders; without a code packets
-        uint32_t gather_left;   // packets of its sum
-        bool encoded, sent_again, reduced, done, aside;   // aside: its sum stands in the first accumulator
+        uint32_t waiting;                                 // packet indexes that lack senders; without a code packets that are missing
+        uint32_t gather_left;                             // packets of its sum
+        bool encoded, sent_again, reduced, done, aside;   // aside: the sum is in the first accumulator
     };
     /// A Compute::combine and what it points to.
     struct Job {
@@ -86,12 +87,12 @@ private:
         uint32_t encoded = 0;   // parts
         bool encoding = false;
         enum class Reducing : uint8_t { none, combine, add, copy } reducing = Reducing::none;
-        uint32_t part = 0, at = 0;   // what is being reduced, and how far: packet indexes, or ranks without a code
+        uint32_t part = 0, at = 0;   // the part being reduced; its next packet index, without a code its next rank
         uint32_t added = 0;          // ranks
         uint32_t encode_part = 0;
         bool settled = false;   // all parts are there
         uint32_t rooms = 0, rooms_unasked = 0;
-        uint64_t ready_us = 0, late_us = 0;   // late_us: when its rank begins to ask; 0: not yet
+        uint64_t ready_us = 0, late_us = 0;   // late_us: when this rank begins to ask; 0: not set
         Job encode, decode;
     };
     struct SlotState {
@@ -102,15 +103,15 @@ private:
             return {here.host, acc_device[target], here.bytes, here.region};
         }
         Buffer coded, sum, asking;
-        std::vector<Buffer> received;    // by sender; of the rank itself `coded` stands for it
+        std::vector<Buffer> received;    // by sender; this rank's own is `coded`
         std::vector<uint8_t> have;       // [packet of a part][sender]
-        std::vector<uint32_t> senders;   // [packet of a part]: with a record
+        std::vector<uint32_t> senders;   // [packet of a part]: senders of it whose record counts
         std::vector<uint8_t> gathered;   // [packet of a part's sum]
         std::vector<Part> parts;
         std::vector<uint8_t> asked, wanted;   // [bucket][reducer]
         std::vector<uint32_t> left;           // [bucket][reducer]: parts without a sum
         std::vector<Room> rooms;              // [bucket][reducer]
-        std::vector<Reply> replies;           // to whom parts go that are not encoded yet
+        std::vector<Reply> replies;           // parts to be sent when they are encoded
         std::vector<Work> work;
     };
     struct Weights {
@@ -164,20 +165,20 @@ private:
     std::span<const uint32_t> weights_of(std::span<const Rank> senders);
 
     uint32_t m() const { return codes_ ? config_.m : 1; }
-    bool local() const { return codes_ && code_.d() == n(); }   // every rank holds everything: only records travel
+    bool local() const { return codes_ && code_.d() == n(); }   // every rank holds all super-blocks: only records travel
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }
     uint32_t reducers() const { return !scatters() ? 1 : who_ == Reducers::ranks ? n() : config_.servers; }
     Rank reducer_of(uint32_t part) const { return part % reducers(); }
     bool reduces(uint32_t part) const { return !scatters() || reducer_of(part) == config_.self; }
-    bool spare() const { return scatters() && tolerated() > 0; }   // parts of others may come here
-    /// Rooms of a bucket: for s reducers that only others ask for, s that this rank asks for, and s that are lost.
+    bool spare() const { return scatters() && tolerated() > 0; }   // words of parts that others reduce may arrive
+    /// Rooms of a bucket: for s reducers that others ask for, s that this rank asks for, and s that are lost.
     uint32_t rooms_max() const { return spare() ? std::min(3 * tolerated(), reducers() - 1) : 0; }
     const Room& room_of(uint32_t slot, uint32_t bucket, Rank reducer) const { return memory_[slot].rooms[bucket * reducers() + reducer]; }
     bool receives(uint32_t slot, uint32_t bucket, uint32_t part) const {
         return !local() && (reduces(part) || room_of(slot, bucket, reducer_of(part)).number > 0);
     }
-    /// Among the received parts of a bucket: its own first, then those with a room.
+    /// Index among the received parts of a bucket: first the parts that this rank reduces, then those with a room.
     uint32_t place_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
         if (!scatters()) return part;
         const uint32_t rounds = cuts_[bucket].parts / reducers();
@@ -202,7 +203,7 @@ private:
     uint32_t gather_index(const Cut& cut, uint32_t part, uint32_t index) const {
         return cut.gather_at + part * cut.gather_segments + index;
     }
-    /// Of what a sender sends of a part, the words themselves as they stand here.
+    /// The words of a part of one sender, in this rank's memory.
     Buffer words_of(uint32_t slot, uint32_t bucket, uint32_t part, Rank sender) const;
     Buffer sum_of(uint32_t slot, uint32_t bucket, uint32_t part) const {
         const Cut& cut = cuts_[bucket];
@@ -217,7 +218,7 @@ private:
         return memory_[slot].parts[cuts_[bucket].first_part + part];
     }
     Work& work_of(uint32_t slot, uint32_t bucket) { return memory_[slot].work[bucket]; }
-    bool free_of_lanes(uint32_t slot, uint32_t bucket) const {   // the accumulators are not needed any more
+    bool free_of_lanes(uint32_t slot, uint32_t bucket) const {   // its accumulators are not in use
         const BucketState& each = state(slot, bucket);
         return each.closed && (!each.ready || memory_[slot].work[bucket].encoded == cuts_[bucket].parts);
     }
@@ -229,7 +230,7 @@ private:
     std::vector<Cut> cuts_;   // by bucket
     std::vector<uint32_t> encode_weights_;
     std::array<SlotState, step_slots> memory_;
-    std::vector<Weights> cache_;   // of sets of senders, the last ones used
+    std::vector<Weights> cache_;   // decode weights by set of senders, those used last
     uint32_t cached_ = 0;
     uint32_t losses_ = 0;
     uint64_t usual_us_ = 0;   // from `ready` to the sum

@@ -1,4 +1,4 @@
-// Coded: the words of a part on their way from the accumulators to the sum.
+// Coded: the words of a part, from the accumulators to the sum.
 #include <cstring>
 #include <utility>
 
@@ -53,13 +53,13 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
     }
     slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, a.index)} * n() + a.sender] = 1;
     if (heard(a.slot, a.bucket, a.sender)) counts(a.slot, a.bucket, a.part, a.index, actions);
-    // A room may be new.
+    // The room may have been taken just now.
     if (!reduces(a.part) && part_of(a.slot, a.bucket, a.part).encoded &&
         !slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, 0)} * n() + config_.self])
         own_come(a.slot, a.bucket, a.part, actions);
 }
 
-// One more sender with a record has the packet.
+// The packet of one more sender, whose record counts, is there.
 void Coded::counts(uint32_t s, uint32_t b, uint32_t p, uint32_t index, Actions& actions) {
     Part& part = part_of(s, b, p);
     if (combines() && ++memory_[s].senders[have_index(s, b, p, index)] != needed()) return;
@@ -79,7 +79,7 @@ void Coded::abandoned(uint32_t s, uint32_t b, Actions& actions) {
     late(s, b, actions);
 }
 
-// Parts of others first, each rank beginning with its successor's, its own last.
+// Each rank begins with the part of its successor and ends with its own, so that reducers receive from different senders at a time.
 void Coded::encode_next(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const Cut& cut = cuts_[b];
@@ -126,7 +126,7 @@ void Coded::encoded(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
 
 // ---- reducing ------------------------------------------------------------------------------------------------------------------
 
-// One part at a time, and its computes one after the other, so that the network thread handles other events in between.
+// One part and one compute at a time, so that the network thread handles other events in between.
 void Coded::reduce_next(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     if (work.reducing != Work::Reducing::none || failed(s, b) || state(s, b).complete) return;
@@ -158,7 +158,7 @@ void Coded::reduce_more(uint32_t s, uint32_t b, Actions& actions) {
     compute(s, b * ids + reduce_id, kernel, sum_of(s, b, work.part), src, kernel == Kernel::copy ? src.bytes : cut.words, actions);
 }
 
-// As many packet indexes as have the same n-s senders.
+// Decodes the packet indexes from work.at on that have the same n-s senders.
 void Coded::decode_run(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const SlotState& slot = memory_[s];
@@ -214,7 +214,7 @@ void Coded::computed(uint32_t s, uint32_t id, Actions& actions) {
     reduce_more(s, b, actions);
 }
 
-// Finds who sent a word that is not below the prime.  This happens once in a job, so it may be slow.
+// Finds the sender of a word that is not below the prime.  It ends the job, so it may be slow.
 void Coded::refused(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     set_failed(s, b);
@@ -242,7 +242,7 @@ void Coded::reduced(uint32_t s, uint32_t b, Actions& actions) {
     work.added = 0;
     part.reduced = true;
     if (reduces(p) && scatters() && n() > 1) send(s, PacketType::words, Phase::gather, {b, p, 0}, sum_of(s, b, p), others(), actions);
-    if (!part.done) {   // it may have come from its reducer meanwhile
+    if (!part.done) {   // the sum may have come from the reducer meanwhile
         part.aside = !reduces(p);
         done(s, b, p, actions);
     } else if (work.parts_left == 0) {
@@ -259,10 +259,10 @@ void Coded::done(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
     else late(s, b, actions);
 }
 
-// All parts are there; where one of them stands aside, the others are brought to it.
+// All parts are there.  If the sum of one is aside, the others are copied to it.
 void Coded::settle(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
-    if (work.reducing != Work::Reducing::none) return;   // what is being decoded into the first accumulator is not wanted any more
+    if (work.reducing != Work::Reducing::none) return;   // a decode into the first accumulator is under way, whose result is not needed
     bool aside = false;
     for (uint32_t p = 0; p < cuts_[b].parts; ++p) aside |= part_of(s, b, p).aside;
     for (uint32_t p = 0; aside && p < cuts_[b].parts; ++p) {
@@ -285,7 +285,7 @@ void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
     const uint64_t took = actions.now_us - since;
     usual_us_ = usual_us_ == 0     ? took
                 : took < usual_us_ ? (usual_us_ + took) / 2
-                                   : (7 * usual_us_ + took) / 8;   // one slow step has little weight
+                                   : (7 * usual_us_ + took) / 8;   // one slow step counts little
 }
 
 // ---- a reducer is late or lost ---------------------------------------------------------------------------------------------------
@@ -302,7 +302,8 @@ void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
 void Coded::timer(uint64_t id, Actions& actions) {
     const auto s = static_cast<uint32_t>(id / cuts_.size()), b = static_cast<uint32_t>(id % cuts_.size());
     const Work& work = work_of(s, b);
-    if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_left == 0) return;   // another step has the slot, or all is well
+    if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_left == 0)
+        return;   // another step has the slot, or nothing is missing
     for (Rank k = 0; k < reducers(); ++k) {
         uint8_t& wanted = memory_[s].wanted[b * n() + k];
         if (k == config_.self || wanted || memory_[s].left[b * reducers() + k] == 0) continue;
@@ -313,7 +314,7 @@ void Coded::timer(uint64_t id, Actions& actions) {
     }
 }
 
-/// False: words of the reducer's parts have no place here.
+/// False: there is no room for words of the reducer's parts.
 bool Coded::take_room(uint32_t s, uint32_t b, Rank reducer, bool needed) {
     Room& room = memory_[s].rooms[b * reducers() + reducer];
     if (room.number > 0) return true;
@@ -340,17 +341,17 @@ void Coded::reply(uint32_t s, uint32_t b, Rank reducer, Rank to, Actions& action
         if (part_of(s, b, p).encoded) send(s, PacketType::words, Phase::reply, {b, p, 0}, words_of(s, b, p, config_.self), {to}, actions);
 }
 
-// The rank's own words of a part that is encoded, where it has a place here.
+// Counts the rank's own words of an encoded part, if this rank receives the part.
 void Coded::own_come(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
     const uint32_t segments = segments_of(cuts_[b].coded_words * width(config_.self));
     for (uint32_t i = 0; receives(s, b, p) && i < segments; ++i) {
         uint8_t& have = memory_[s].have[uint64_t{have_index(s, b, p, i)} * n() + config_.self];
         if (std::exchange(have, uint8_t{1})) continue;
-        if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if it has been outvoted meanwhile
+        if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if this rank has been outvoted
     }
 }
 
-/// The reducer's parts will be decoded here.
+/// This rank decodes the reducer's parts.
 void Coded::need(uint32_t s, uint32_t b, Rank reducer, Actions& actions) {
     (void)take_room(s, b, reducer, true);
     for (uint32_t p = reducer; p < cuts_[b].parts; p += reducers())

@@ -24,7 +24,7 @@ struct Counting {
     Cost cost{};
 
     enum What : uint8_t { words, record };
-    // `times` transfers of `bytes` each, in packets of `segment`.
+    // `times` transfers of `bytes`, in packets of `segment`.
     double wired(double bytes, double times, uint32_t segment) const {
         return times * (bytes + ceil_of(bytes, segment) * wire.overhead_bytes);
     }
@@ -36,7 +36,7 @@ struct Counting {
         cost.sent += wired(bytes, wire.multicast == CostWire::Multicast::copies ? times * receivers : times, config.segment_bytes);
         if (what == words) cost.words_sent += bytes * times;
     }
-    // `needed` of the `times` transfers that come.
+    // `needed` of the `times` transfers that arrive.
     void receives(What what, double bytes, double times, double needed, uint32_t segment) {
         cost.received += wired(bytes, times, segment);
         if (what == words) cost.words_received += bytes * needed;
@@ -46,7 +46,7 @@ struct Counting {
         const uint64_t blocks = config.blocks;
         return static_cast<uint32_t>((rank + 1) * blocks / n - rank * blocks / n);
     }
-    // One block's `fixed` words fit int32, which is what travels then.
+    // `fixed` words of one block fit int32 and travel so.
     uint32_t width(bool one_block) const {
         return config.quantiser == Quantiser::auto16 ? 2 : config.quantiser == Quantiser::auto32 || one_block ? 4 : 8;
     }
@@ -99,7 +99,7 @@ void Counting::coded(bool codes, uint32_t reducers) {
     cost.rounds = scatters && !local ? 2 : 1;
     auto word = [&](Rank rank) { return width(blocks_of(rank) == 1); };
     auto contributes = [&](Rank rank) { return codes || blocks_of(rank) > 0; };
-    uint32_t others = 0;   // who contribute
+    uint32_t others = 0;   // that contribute
     for (Rank rank = 0; rank < n; ++rank) others += rank != config.self && contributes(rank);
     for (const Bucket& bucket : config.layout->buckets) {
         const uint32_t cuts = scatters ? reducers : 1;
@@ -132,10 +132,10 @@ void Counting::coded(bool codes, uint32_t reducers) {
 
 void Counting::cssgd() {
     const uint32_t r = config.r, segment = config.segment_bytes;
-    const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: r + 1 ranks with this one in
+    const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: of r + 1 ranks with this one
     cost.d = r;
     cost.rounds = 1;
-    const bool fixed = config.quantiser == Quantiser::fixed;   // only then it matters
+    const bool fixed = config.quantiser == Quantiser::fixed;   // only `fixed` has two widths
     const uint32_t wide = width(fixed && cssgd_narrow(cssgd_bounds(config, n, config.blocks)));
     for (const Bucket& bucket : config.layout->buckets) {
         const double bytes = ceil_of(static_cast<double>(bucket.count), r) * wide;

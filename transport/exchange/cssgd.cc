@@ -1,19 +1,24 @@
 // `cssgd`, Algorithms 2 to 4 of the CSSGD paper (spec/coded-sgd.md section 4).
 //
-// Placement: C(n,r) super-blocks, the q-th for the q-th r-subset of the ranks in lexicographic order; a rank holds C(n-1,r-1) of them, each
-// in an accumulator of its own.  Weights by rank make super-blocks larger or smaller; the sum stays the same.
-// A bucket of a super-block is padded with zeros and cut in r segments of equal length; segment a of a super-block is sent by its a-th
-// rank. Encoding, at rank i: for each (r+1)-subset S with i in S, the sum over k in S, k != i, of i's segment of super-block S\{k}, which k
-// lacks, goes to S\{i} as one transfer: DataBody::part is the number of S among the (r+1)-subsets, which names super-blocks and segments.
-// Decoding, at rank k: what comes from i for S lands in the place of i's segment of the super-block S\{k}; the segments of the r-1
-// super-blocks that k holds are subtracted from it there, and it is added to the sum.  All words wrap, so what remains is exact.
+// Placement: C(n,r) super-blocks, the q-th for the q-th r-subset of the ranks in lexicographic order.  A rank holds C(n-1,r-1) of them,
+// each in its own accumulator.  Weights by rank make super-blocks larger or smaller; the sum stays the same.
 //
-// A bucket's computes make one chain: encode (the others wait for it), own super-blocks into the sum, then segments as they have come.
+// A bucket of a super-block is padded with zeros and cut into r segments of equal length.  Its a-th rank sends segment a.
 //
-// Memory for each of the step_slots steps, G the words of one gradient: C(n,r) G for the super-blocks, held or decoded, G for the sum,
-// C(n-1,r) G/r for what is sent.  C(n-1,r-1) G of that is in the nature of it, the gradients are not added up before they travel.
+// Encoding, at rank i: for each (r+1)-subset S with i in S, rank i sums its segments of the super-blocks S\{k} over all k != i in S; k
+// lacks S\{k}.  The sum goes to S\{i} as one transfer.  DataBody::part is the number of S among the (r+1)-subsets, which names super-blocks
+// and segments.
 //
-// r = 1 is what the algorithm makes of it, the unicast of n-1 times G; with r = n only records travel.
+// Decoding, at rank k: the words from i for S are received into the place of i's segment of the super-block S\{k}.  The segments of the r-1
+// super-blocks that k holds are subtracted there, and the result is added to the sum.  All words wrap, so the result is exact.
+//
+// The computes of a bucket form one chain: encode (the others wait for it), own super-blocks into the sum, then segments in order of
+// arrival.
+//
+// Memory for each of the step_slots steps, with G the words of one gradient: C(n,r) G for super-blocks, held or decoded, G for the sum,
+// C(n-1,r) G/r for what is sent.  The algorithm needs C(n-1,r-1) G of it, because gradients are not added up before they travel.
+//
+// r = 1 is unicast with n-1 times G; with r = n only records travel.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -26,7 +31,7 @@ namespace {
 
 constexpr uint64_t parts_max = 65536;   // of a bucket, in DataBody::part
 
-/// C(n, k), or some number above parts_max.
+/// C(n, k), or a number above parts_max.
 uint64_t binomial(uint64_t n, uint64_t k) {
     if (k > n) return 0;
     uint64_t count = 1;
@@ -34,7 +39,7 @@ uint64_t binomial(uint64_t n, uint64_t k) {
     return count;
 }
 
-/// All k-subsets of 0 .. n-1 in lexicographic order, one after the other.
+/// All k-subsets of 0 .. n-1 in lexicographic order, concatenated.
 std::vector<Rank> subsets(uint32_t n, uint32_t k) {
     std::vector<Rank> all, one(k);
     for (uint32_t i = 0; i < k; ++i) one[i] = i;
@@ -65,7 +70,7 @@ public:
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override {
         const auto blocks = static_cast<uint32_t>(samples_of_block.size());
         Placement placement;
-        if (!check(view.n(), blocks).ok()) return ExchangeBase::place(view, samples_of_block);   // install() will say it
+        if (!check(view.n(), blocks).ok()) return ExchangeBase::place(view, samples_of_block);   // install() reports the error
         placement.bounds = cssgd_bounds(config_, view.n(), blocks);
         const std::vector<Rank> ranks = subsets(view.n(), r_);
         for (size_t at = 0; at < ranks.size(); at += r_) placement.holders.emplace_back(ranks.begin() + at, ranks.begin() + at + r_);
@@ -89,7 +94,7 @@ private:
         uint32_t packets;    // of a segment
         uint32_t first;      // of its packets among all, each counted once
     };
-    /// Where a bucket's chain of computes is.
+    /// State of a bucket's chain of computes.
     struct Work {
         uint32_t encoded = 0, summed = 0, decoded = 0;   // sets, targets, segments
         uint32_t term = 0;                               // of the set or segment
@@ -165,7 +170,7 @@ private:
         return {};
     }
 
-    // Who holds what, and the (r+1)-subsets with this rank in them.
+    // The holders, and the (r+1)-subsets that contain this rank.
     void place_ranks() {
         const std::vector<Rank> holders = subsets(n(), r_), all = subsets(n(), r_ + 1);
         std::vector<std::vector<uint32_t>> held(n());
@@ -263,7 +268,7 @@ private:
         advance(s, b, actions);
     }
 
-    // The next compute of the bucket, if none is under way and there is one.
+    // Starts the next compute of the bucket, if there is one and none is under way.
     void advance(uint32_t s, uint32_t b, Actions& actions) {
         SlotState& slot = memory_[s];
         Work& work = slot.work[b];
@@ -344,7 +349,7 @@ private:
     static Kernel add(Word word) { return word == Word::i16 ? Kernel::add_i16 : word == Word::i32 ? Kernel::add_i32 : Kernel::add_i64; }
     uint32_t width() const { return word_bytes(word_); }
     uint32_t sets() const { return static_cast<uint32_t>(part_.size()); }
-    /// A segment that comes is numbered by set and the sender's position in it; the rank's own numbers stay unused.
+    /// Received segments are numbered by set and position of the sender in it.  The rank's own numbers stay unused.
     uint32_t segments() const { return sets() * (r_ + 1); }
 
     Buffer super_block(uint32_t s, uint32_t b, uint32_t place) const {
@@ -379,8 +384,8 @@ private:
     Word word_ = Word::i32, sum_word_ = Word::i32;
     std::vector<uint32_t> bounds_;
     std::vector<uint32_t> held_;          // [rank][target]: super-block
-    std::vector<uint32_t> place_of_;      // [super-block]: its place here, the first ones are the targets
-    std::vector<uint32_t> set_of_part_;   // [part]: which set with this rank in it, or none
+    std::vector<uint32_t> place_of_;      // [super-block]: its place in memory; the first ones are the targets
+    std::vector<uint32_t> set_of_part_;   // [part]: the set, if it contains this rank
     // By set:
     std::vector<uint32_t> part_, self_at_;   // self_at_: the rank's own position
     std::vector<uint64_t> to_;               // [set][word]: the others
@@ -392,9 +397,8 @@ private:
 
 }   // namespace
 
-// A rank's share of all blocks it computes shall be its weight's share w.  With super-blocks in the proportion of the sum of v over
-// their ranks that is so for v = w - (r-1)/(r(n-1)), as long as no sum is below 0 (then it is as near as can be); equal weights give
-// equal ones.
+// A rank's share of all computed blocks should be its weight's share w.  Super-blocks in proportion to the sum of v over their ranks, with
+// v = w - (r-1)/(r(n-1)), give that, unless a sum is negative (it is then set to 0).  Equal weights give equal super-blocks.
 std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks) {
     const uint32_t r = config.r;
     const std::vector<Rank> ranks = subsets(n, r);

@@ -1,10 +1,12 @@
 // An exchange sums the blocks of one step over the ranks of a view: exact integers in, the same exact sum at every rank.
 //
-// Life of (step, bucket): lanes add quantised blocks into the words of its targets, plan(step, bucket, target); the trainer fills in the
-// records and posts `ready`; the exchange sends, receives and adds; a Completion with its Sum goes to the trainer; the Sum stays until
-// release(step).  Steps complete in their order; where s ranks may be missing (losses_tolerated()), a bucket may complete before its
-// `ready` or before this rank has begun the step, and the trainer still posts `ready` or `abandon` for it. step_slots steps are held at
-// once: packets for a step whose slot is still taken are answered `later`.
+// Life of (step, bucket): the lanes add quantised blocks to the words of its targets, plan(step, bucket, target).  The trainer fills in the
+// records and posts `ready`.  The exchange sends, receives and adds, and a Completion with the Sum goes to the trainer.  The Sum stays
+// valid until release(step).
+//
+// Steps complete in order.  Where s ranks may be missing (losses_tolerated()), a bucket may complete before its `ready`, or before this
+// rank has begun the step; the trainer still posts `ready` or `abandon` for it.  step_slots steps are held at once.  Packets for a step
+// whose slot is still taken are answered `later`.
 #pragma once
 #include <memory>
 #include <string>
@@ -33,13 +35,13 @@ struct ExchangeConfig {
     uint32_t r = 2;                                  // cssgd: nodes that share a block
     std::vector<double> weights = {};                // cssgd: of blocks by rank; none: all alike
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
-    uint32_t piece_words = 32 * 1024;                // coded and its kin: words that are encoded, sent and decoded at a time, at most
-    uint64_t deadline_us = 30'000'000;               // of the job: what an exchange waits for on its own is a small part of it
+    uint32_t piece_words = 32 * 1024;                // multicast, ps, coded, coded-rs: most words encoded, sent and decoded at a time
+    uint64_t deadline_us = 30'000'000;               // of the job; waits of the exchange itself are a small part of it
     StepId first_step = 0;                           // that it will sum
-    DeviceWords* device = nullptr;                   // of the codec: coded and its kin encode there what it has added up
+    DeviceWords* device = nullptr;                   // of the codec: coded and coded-rs encode there
 };
 
-/// Two ranks that hold the same blocks sent different digests of what they add: one of them computes or stores wrongly.
+/// Two ranks that hold the same blocks sent different digests of their words: one of them computes or stores wrong values.
 struct Conflict {
     StepId step = 0;
     uint32_t bucket = 0;
@@ -47,7 +49,7 @@ struct Conflict {
     Rank ranks[2] = {0, 0};
     uint64_t digests[2] = {0, 0};
     bool outvoted = false;   // all other holders agree with ranks[0], so ranks[1] is wrong
-    bool spoiled = true;     // a sum of the step may hold the wrong words already; else the exchange goes on when the wrong rank is lost
+    bool spoiled = true;     // a sum of the step may contain wrong words; if not, the exchange goes on once the wrong rank is lost
 };
 
 /// Protocol methods, install and release run on the network thread (or before it starts); place and plan on any.
@@ -55,20 +57,20 @@ struct Exchange : Protocol {
     virtual Placement place(const View& view, std::span<const uint32_t> samples_of_block) const = 0;
     /// Plans its arena for the view; `arena` must be sealed before the first event.  Between steps only.
     virtual Status install(const View& view, Arena& arena) = 0;
-    /// Accumulators of a bucket at this rank: one a super-block it holds where the exchange codes, else one.
+    /// Number of accumulators of a bucket at this rank: one for each super-block it holds if the exchange codes, else one.
     virtual uint32_t targets() const { return 1; }
-    /// Which of them one of the rank's own blocks belongs to.
+    /// The accumulator of one of the rank's own blocks.
     virtual uint32_t target_of(uint32_t block) const { return (void)block, 0; }
     virtual Plan plan(StepId step, uint32_t bucket, uint32_t target = 0) = 0;
-    /// Any thread: what plan() names may be written, the step that had the memory before is through.  It is whenever no rank may be missed,
-    /// since one's own words wait for that step's release; a rank that finds several steps summed without it must ask.
+    /// Any thread: the memory of plan() may be written, because the step that used it before has ended.  Always true where no rank may be
+    /// missing.  With s >= 1 several steps may be summed without this rank, so it must ask.
     virtual bool begun(StepId step) const { return (void)step, true; }
-    /// Any thread: all buckets of `step` are complete, so what its blocks still compute is not needed (s >= 1).
+    /// Any thread: all buckets of `step` are complete, so its remaining blocks need not be computed (s >= 1).
     virtual bool summed(StepId step) const { return (void)step, false; }
     virtual void release(StepId step) = 0;   // the step is stable
-    /// Any thread: packets of words and records that have come so far.
+    /// Any thread: the number of packets of words and records received.
     virtual uint64_t arrivals() const { return 0; }
-    /// After a completion of Code::conflict: between whom, if they can be named; kept until release(step).
+    /// After a completion of Code::conflict: the ranks, if they are known.  Valid until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
     /// How many ranks may be lost (Event::peer_lost) without an error: s.
     virtual uint32_t losses_tolerated() const { return 0; }
@@ -77,11 +79,11 @@ struct Exchange : Protocol {
 /// Events of kind `command` that an exchange understands.
 enum class ExchangeCommand : uint32_t {
     release = 1,   // Event::step, all of whose buckets are complete, and ready or abandoned; before `ready` of step + step_slots
-    /// Event::step: a completion of Code::deadline that says what is missing, for the first bucket that waits; none if none does.
+    /// Event::step: asks for a completion of Code::deadline that says what the first waiting bucket lacks; none if no bucket waits.
     explain = 2,
-    /// Event::step, bucket: no `ready` will come, no lane writes the bucket's words any more.  For a bucket whose sum came first (s >= 1).
+    /// Event::step, bucket: there will be no `ready`, and no lane writes the bucket's words any more.  Its sum is complete (s >= 1).
     abandon = 3,
-    /// Event::rank computes wrongly: as if it was lost, but what it has sent for other buckets still counts.
+    /// Event::rank computes wrong values: it is treated as lost, but its words of other buckets still count.
     expel = 4,
 };
 

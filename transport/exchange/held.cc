@@ -123,7 +123,7 @@ void HeldExchange::read(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
         if (known.holder == none) known = now;
         if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped && known.diverged == now.diverged)
             continue;
-        // With all records there that a sum needs, this one is not needed, and contradicts two at least.
+        // All records that a sum needs are there: this one is not needed, and at least two contradict it.
         if (audited() && verdict.counting >= needed()) records.said[b * n() + sender] = Said::rejected;
         else {
             verdict.failed = true;
@@ -131,17 +131,17 @@ void HeldExchange::read(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
         }
         return judge(s, b, k, actions);
     }
-    if (state(s, b).complete) return;   // a late one, for the audit alone
+    if (state(s, b).complete) return;   // a late record, only for the audit
     for (uint32_t g = 0; g < records.maxima[b].size(); ++g) records.maxima[b][g] = std::fmax(records.maxima[b][g], maxima[g]);
     ++verdict.counting;
     counted(s, b, sender, actions);
 }
 
-// Of three holders the odd one is wrong.  Two leave that to the trainers, when no other holder will speak.
+// Of three holders the one that differs is wrong.  Of two the trainers decide, once no other holder can send a record.
 void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
     Records& records = records_[s];
     Verdict& verdict = records.verdicts[b];
-    std::vector<Rank> spoken;   // this happens once in a job's life
+    std::vector<Rank> spoken;   // allocates: at most once in a job
     std::vector<HeldRecord> said(n());
     bool more = false;
     for (Rank h = 0; h < n(); ++h)
@@ -149,7 +149,7 @@ void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
             if (held(h, t) != k) continue;
             said[h] = held_of(record_of(s, b, h))[t];
             if (records.said[b * n() + h] != Said::nothing) spoken.push_back(h);
-            else more |= !lost_[h] && (tolerated() == 0 || audited());   // else it may have abandoned the step
+            else more |= !lost_[h] && (tolerated() == 0 || audited());   // otherwise it may have abandoned the step
         }
     auto same = [&](Rank x, Rank y) { return std::memcmp(&said[x], &said[y], sizeof(HeldRecord)) == 0; };
     Rank odd = none, other = none;
@@ -169,7 +169,7 @@ void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
     const uint64_t digests[2] = {said[right].digest.get(), said[wrong].digest.get()};
     const uint32_t first = bounds_[k], end = bounds_[k + 1];
     const StepId step = slots_[s].step;
-    if (!std::exchange(records.conflicts, true))   // the trainer may be reading it from then on
+    if (!std::exchange(records.conflicts, true))   // the trainer may read `conflict` from then on
         records.conflict = {step, b, first, end, {right, wrong}, {digests[0], digests[1]}, outvoted, !audited()};
     refuse(s, b,
            outvoted

@@ -1,6 +1,7 @@
-// What exchanges share whose ranks hold the same super-blocks: one record a rank and bucket, sent to all others, which names the state that
-// the rank computed from and digest, loss and clips of each super-block it holds.  These must agree with what the other holders sent. Where
-// they do not, the bucket waits until one holder is outvoted, or all have spoken, and tells the trainer.
+// The part that exchanges share whose ranks hold the same super-blocks.  Each rank sends one record a bucket to all others.  It names the
+// state that the rank computed from, and digest, loss and clip count of each super-block it holds.  These must agree with the records of
+// the other holders.  If they do not, the bucket waits until one holder is outvoted, or all holders have sent theirs, and tells the
+// trainer.
 #pragma once
 #include "transport/exchange/base.h"
 
@@ -14,12 +15,12 @@ public:
 protected:
     static constexpr uint32_t none = ~uint32_t{0};
 
-    virtual uint32_t held(Rank rank, uint32_t target) const = 0;   // which super-block that target is; every rank has targets() of them
-    virtual uint32_t tolerated() const { return 0; }               // ranks without which a sum can be had
-    virtual bool audited() const { return false; }                 // needed() records show two holders of each super-block
-    /// One more record is there and agrees with all before it.
+    virtual uint32_t held(Rank rank, uint32_t target) const = 0;   // the super-block of that target; every rank has targets() of them
+    virtual uint32_t tolerated() const { return 0; }               // ranks that a sum can do without
+    virtual bool audited() const { return false; }                 // any needed() records include two holders of each super-block
+    /// One more record has arrived and agrees with all before it.
     virtual void counted(uint32_t slot, uint32_t bucket, Rank rank, Actions& actions) = 0;
-    /// A disputed bucket goes on without the lost ranks: their records do not count, all others are read once more.
+    /// A disputed bucket goes on without the lost ranks: their records do not count, and the others are read again.
     virtual void read_again(uint32_t slot, uint32_t bucket, Actions& actions);
 
     /// bounds: of the super-blocks, as in Placement.
@@ -27,9 +28,9 @@ protected:
     void clear_records(uint32_t slot);
     bool record_valid(const Arrival& a) const;
     Landing record_wanted(const Arrival& a, Buffer* place) const;
-    void record_own(uint32_t slot, uint32_t bucket, Actions& actions);   // writes, sends and reads the rank's own
+    void record_own(uint32_t slot, uint32_t bucket, Actions& actions);   // writes, sends and reads this rank's record
     void record_taken(const Arrival& a, Actions& actions);
-    /// Tells of a dispute about super-block k as soon as it is known which holder is wrong, or that this cannot be known.
+    /// Reports a dispute about super-block k as soon as the wrong holder is known, or is known to be undecidable.
     void judge(uint32_t slot, uint32_t bucket, uint32_t k, Actions& actions);
     void record_total(uint32_t slot, uint32_t bucket, Sum* sum) const;   // state, loss, clipped, maxima
     std::string records_missing(uint32_t slot, uint32_t bucket) const;   // "no record of ranks 1, 2; ", or nothing
@@ -42,14 +43,14 @@ protected:
     uint32_t disputed(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].disputed; }
     RankSet others() const { return {0, others_.data()}; }
 
-    std::vector<uint8_t> lost_;   // by rank; the derived class says who
+    std::vector<uint8_t> lost_;   // by rank, set by the derived class
 
 private:
-    /// Whether a rank's record is there, and its words count.
+    /// Whether a rank's record has arrived, and whether its words count.
     enum class Said : uint8_t { nothing, counts, rejected };
-    /// What the first record said of a super-block.
+    /// A super-block in the first record that has it.
     struct First {
-        Rank holder;   // none: nobody has yet
+        Rank holder;   // none: no record yet
         uint64_t digest, loss;
         uint32_t clipped, diverged;
     };
@@ -67,7 +68,7 @@ private:
         std::vector<First> first;                 // [bucket][super-block]
         std::vector<std::vector<float>> maxima;   // [bucket]: over the records
         std::vector<uint64_t> state;              // [bucket]: of the first record
-        std::vector<Rank> state_of;               // [bucket]: who sent that
+        std::vector<Rank> state_of;               // [bucket]: its sender
         Conflict conflict;
         bool conflicts = false;
     };

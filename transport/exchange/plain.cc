@@ -16,7 +16,7 @@ float* maxima_of(const Buffer& record) { return record.part(sizeof(RecordHeader)
 }   // namespace
 
 Status PlainExchange::plan_memory(Arena& arena) {
-    plan_own(arena);   // sets parts_, words and missing_
+    plan_own(arena);
 
     segments_.clear();
     first_.clear();
@@ -38,7 +38,7 @@ Status PlainExchange::plan_memory(Arena& arena) {
 
     for (Memory& memory : memory_) {
         arena.plan("own words", layout_.elements * word_bytes(acc_word_), &memory.acc);
-        // A single rank's own words are the sum.
+        // With one rank its own words are the sum.
         if (n() > 1) arena.plan("sums", layout_.elements * word_bytes(sum_word_), &memory.sum);
         arena.plan("records", records, &memory.records);
     }

@@ -1,8 +1,8 @@
-// What ring and unicast share: one accumulator a bucket, one cutting into segments, records that are added up.
+// The part that ring and unicast share: one accumulator a bucket, one way to cut it into segments, records that are added up.
 //
-// A bucket is cut in parts, a part in segments; a segment is one packet of words, in either direction.  Memory of a slot:
-//   acc   the rank's own words, filled by the codec through plan(), sent from here;
-//   sum   the place of the sum, where words land and are handed to the trainer.
+// A bucket is cut into parts, a part into segments.  A segment is one packet of words, in either direction.  Memory of a slot:
+//   acc   this rank's own words, written by the codec through plan(), sent from here;
+//   sum   the sum, into which words are received and which is handed to the trainer.
 #pragma once
 #include "transport/exchange/base.h"
 
@@ -18,19 +18,19 @@ protected:
         uint64_t offset;   // elements from the bucket's start
     };
 
-    // What an exchange adds to ExchangeBase's list.
-    virtual void plan_own(Arena& arena) = 0;   // sets the fields below that have no other source
+    // For the derived class, beside ExchangeBase's.
+    virtual void plan_own(Arena& arena) = 0;   // sets parts_, acc_word_, sum_word_, segment_words_ and missing_
     virtual void cleared_own(uint32_t slot) = 0;
     virtual uint32_t width(Rank sender) const = 0;                                // bytes of a word of that sender, 0: it sends none
-    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are there
-    virtual Buffer total_record(uint32_t slot, uint32_t bucket) const = 0;        // where it stands when nothing is missing
+    virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are complete
+    virtual Buffer total_record(uint32_t slot, uint32_t bucket) const = 0;        // the complete record
 
     Buffer acc_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].acc, acc_word_, segment); }
     Buffer sum_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].sum, sum_word_, segment); }
-    /// Record `index` of a bucket in wire form: 0 .. n-1 as the exchange likes, n is the rank's own.
+    /// Record `index` of a bucket in wire form: 0 .. n-1 are the derived class's, n is this rank's own.
     Buffer record_of(uint32_t slot, uint32_t bucket, uint32_t index) const;
     uint8_t& recorded(uint32_t slot, uint32_t bucket, uint32_t index) { return memory_[slot].recorded[bucket * n() + index]; }
-    /// Adds record `from`, which rank `sender` sent, to `into`.  False: they contradict one another, the bucket has failed.
+    /// Adds record `from` of rank `sender` to `into`.  False: they contradict each other, and the bucket has failed.
     bool record_add(uint32_t slot, uint32_t bucket, Rank sender, Buffer into, Buffer from, Actions& actions);
 
     void send_words(uint32_t slot, const Segment& segment, Phase phase, Buffer payload, RankSet to, Actions& actions) {
@@ -43,14 +43,14 @@ protected:
     uint32_t parts_ = 1;   // of a bucket
     Word acc_word_ = Word::i32, sum_word_ = Word::i32;
     uint32_t segment_words_ = 0;
-    uint32_t missing_ = 0;            // per bucket beside its segments
+    uint32_t missing_ = 0;            // what a bucket needs beside its segments
     std::vector<Segment> segments_;   // bucket by bucket, part by part
     std::vector<uint32_t> first_;     // [bucket * parts_ + part]: its first segment; one more at the end
 
 private:
     struct Memory {
         Buffer acc, sum, records;
-        std::vector<uint8_t> recorded;   // [bucket][rank]: that record has arrived
+        std::vector<uint8_t> recorded;   // [bucket][rank]: the record has arrived
     };
 
     Status plan_memory(Arena& arena) override;

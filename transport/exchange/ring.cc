@@ -1,17 +1,17 @@
 // Ring reduce-scatter, then ring all-gather, segment by segment.  Bytes a rank sends: 2 G (n-1)/n.
 //
-// Part p of each bucket starts at rank p as its own words, passes every rank once, where that rank's words are added, and is whole at rank
-// p-1, its owner; from there the sum passes all ranks again until p-2.  The record of the bucket travels with each part of the first round,
-// so that every rank, owning one part, ends up with loss, clip count and maxima over all ranks, and compares digests of the state with its
-// predecessor.
+// Part p of each bucket starts at rank p as that rank's own words.  It passes every rank once, which adds its words, and is complete at
+// rank p-1, its owner.  From there the sum passes all ranks again, up to rank p-2.  The bucket's record travels with each part of the first
+// round, so every rank, as the owner of one part, gets loss, clip count and maxima over all ranks.  Each rank compares the digest of the
+// state with its predecessor's.
 //
-// A segment's states at rank r, with distance d = (r - p) mod n:
+// States of a segment at rank r, with distance d = (r - p) mod n:
 //   d = 0        idle -ready-> summed (sent from acc) -gather-> gathered
 //   0 < d < n-1  idle -packet-> arrived -ready-> adding (acc += sum) -computed-> summed (sent from acc) -gather-> gathered
 //   d = n-1      idle -packet-> arrived -ready-> adding (sum += acc) -computed-> gathered (sent from sum)
-// Words of the first round land in the sum's place too: it is free until the gather, and the gather of a segment cannot exist before this
-// rank has passed its addition on.  So there is no other buffer, and a packet of the first round is never told `later` because this rank
-// still computes.
+// Words of the first round are received into the place of the sum.  It is free until the gather, and no gather of a segment exists before
+// this rank has passed its addition on.  So there is no other buffer, and a packet of the first round is never answered `later` because
+// this rank still computes.
 #include "transport/exchange/plain.h"
 
 namespace gradcast {
@@ -111,7 +111,7 @@ private:
 
     Buffer total_record(uint32_t slot, uint32_t bucket) const override {
         return record_of(slot, bucket, after_);
-    }   // the part after one's own is owned
+    }   // a rank owns the part after its own
 
     Rank before_ = 0, after_ = 0;
     std::array<std::vector<State>, step_slots> states_;

@@ -1,8 +1,8 @@
-// Each rank sends its words and its record to each other one and sums what it gets.  Bytes a rank sends: (n-1) G; G doubles where `fixed`
-// travels as int64 (a rank of several blocks), and is 0 where a rank has no block (n > B).
+// Each rank sends its words and its record to every other rank and sums what it receives.  Bytes a rank sends: (n-1) G.  G doubles where
+// `fixed` travels as int64 (a rank with several blocks), and is 0 for a rank without blocks (n > B).
 //
-// Words of a peer land in one of its two buffers (one being added, one filling) and are added into the sum segment by segment, in any
-// order: the first contribution to a segment is copied, own words are one of them, and at most one is under way in a segment.
+// Words of a peer are received into one of two buffers (one being added, one being filled).  They are added to the sum segment by segment,
+// in any order.  The first contribution to a segment is copied.  At most one addition a segment is under way.
 #include <algorithm>
 #include <cstring>
 
@@ -18,8 +18,8 @@ public:
 private:
     static constexpr uint32_t nobody = ~uint32_t{0}, own = nobody - 1;
     struct Summing {
-        uint32_t left;     // contributions that are still to be added
-        uint32_t adding;   // which is being added: nobody, own or a buffer
+        uint32_t left;     // contributions to be added
+        uint32_t adding;   // being added: nobody, own or a buffer
         bool begun, own_added;
     };
     struct Scratch {
@@ -34,7 +34,7 @@ private:
         missing_ = n();
         sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto32 ? Word::i32 : Word::i16;
         acc_word_ = word_of(config_.self);
-        segment_words_ = config_.segment_bytes / word_bytes(sum_word_);   // of every sender, so that segments are the same for all
+        segment_words_ = config_.segment_bytes / word_bytes(sum_word_);   // the same for all senders
         contributions_ = 0;
         uint64_t largest = 0;
         for (const Bucket& bucket : layout_.buckets) largest = std::max(largest, bucket.count);
@@ -49,7 +49,7 @@ private:
         }
     }
 
-    // One block's `fixed` words fit int32, which is what travels then.
+    // `fixed` words of one block fit int32 and travel so.
     Word word_of(Rank rank) const {
         if (config_.quantiser != Quantiser::fixed) return sum_word_;
         return n() > 1 && blocks_of(rank) == 1 ? Word::i32 : Word::i64;
@@ -70,7 +70,7 @@ private:
             return Landing::place;
         }
         if (a.phase != Phase::reduce || got(a.slot, a.segment, a.sender)) return Landing::drop;
-        // A stream that breaks within a payload asks again for the same packet, which then gets the same buffer.
+        // A stream that breaks within a payload asks again for the same packet, which must get the same buffer.
         Scratch* scratch = scratch_of(a, Scratch::State::filling);
         if (!scratch) scratch = scratch_of(a, Scratch::State::free);
         if (!scratch) return Landing::later;
@@ -125,7 +125,7 @@ private:
         if (record_add(slot, bucket, sender, total, record_of(slot, bucket, sender), actions)) arrived(slot, bucket, actions);
     }
 
-    // Adds one contribution to the segment, if one waits and none is under way.
+    // Starts the next addition to the segment, if a contribution waits and none is being added.
     void add_next(uint32_t slot, uint32_t i, Actions& actions) {
         Summing& summing = summing_[slot][i];
         if (summing.adding != nobody) return;
