@@ -16,7 +16,8 @@ class Bulk final : public Protocol {
 public:
     Bulk(const BulkConfig& config, Protocol& user, Arena& arena, BulkCounters* counters)
         : config_(config), user_(user), sender_(config, arena, counters), receiver_(config, user, arena, counters) {
-        packets_.reserve(batch_max), events_.reserve(2 * batch_max);
+        packets_.reserve(batch_max);
+        events_.reserve(2 * batch_max);
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
@@ -71,7 +72,8 @@ private:
     void announce() {
         for (; announced_ < packets_.size(); ++announced_) {
             Event event;
-            event.kind = Event::Kind::packet, event.packet = &packets_[announced_];
+            event.kind = Event::Kind::packet;
+            event.packet = &packets_[announced_];
             events_.push_back(event);
         }
     }
@@ -80,12 +82,16 @@ private:
     void give(Actions& actions) {
         if (events_.empty()) return;
         user_.on(events_, inner_);
-        events_.clear(), packets_.clear(), announced_ = 0;
+        events_.clear();
+        packets_.clear();
+        announced_ = 0;
         auto move = [](auto& from, auto& to) {
             to.insert(to.end(), from.begin(), from.end());
             from.clear();
         };
-        move(inner_.timers, actions.timers), move(inner_.computes, actions.computes), move(inner_.completions, actions.completions);
+        move(inner_.timers, actions.timers);
+        move(inner_.computes, actions.computes);
+        move(inner_.completions, actions.completions);
     }
 
     const BulkConfig config_;

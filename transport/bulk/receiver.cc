@@ -41,7 +41,8 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
         peer.highest = sequence;
     }
     set_bit(peer.seen, sequence % seen_numbers);
-    peer.owed += bytes, rate_bytes_ += bytes;
+    peer.owed += bytes;
+    rate_bytes_ += bytes;
     if (bytes) peer.heard_us = now_us_;
     // After a third of the window; of small windows less often, as each feedback is a packet.
     const uint64_t packets = 4 * (config_.segment_bytes + config_.header_bytes);
@@ -53,10 +54,12 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
 bool Receiver::foreign(const Packet& packet, PacketType type, const DataBody& name) {
     const Piece& piece = peers_[packet.sender].pieces[name.reserved];
     DataBody first = name, whole = name;
-    first.reserved = whole.reserved = 0, first.index.set(name.index.get() / piece_segments * piece_segments);
+    first.reserved = whole.reserved = 0;
+    first.index.set(name.index.get() / piece_segments * piece_segments);
     if (packet.sequence < piece.newest || piece.is(type, first)) return false;
     Packet asked = packet;
-    asked.type = type, asked.body = body_bytes(whole);
+    asked.type = type;
+    asked.body = body_bytes(whole);
     Buffer place;
     return user_.land(asked, packet.payload.bytes, &place) == Landing::foreign;
 }
@@ -65,7 +68,8 @@ bool Receiver::foreign(const Packet& packet, PacketType type, const DataBody& na
 Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType type, const DataBody& body) {
     DataBody name = body;
     const uint32_t slot = name.reserved, first = name.index.get() / piece_segments * piece_segments;
-    name.reserved = 0, name.index.set(first);
+    name.reserved = 0;
+    name.index.set(first);
     Piece& piece = peer.pieces[slot];
     if (piece.is(type, name)) {
         piece.newest = std::max(piece.newest, packet.sequence);
@@ -76,7 +80,10 @@ Receiver::Piece* Receiver::piece_of(Peer& peer, const Packet& packet, PacketType
     for (uint32_t b = 0; b < piece.blocks; ++b)
         if (Open* open = open_of(peer, piece, b)) close(*open);
     piece = {};
-    piece.name = name, piece.type = type, piece.state = Piece::State::going, piece.newest = packet.sequence;
+    piece.name = name;
+    piece.type = type;
+    piece.state = Piece::State::going;
+    piece.newest = packet.sequence;
     piece.blocks = static_cast<uint8_t>((std::min(name.count.get() - first, piece_segments) + block_segments - 1) / block_segments);
     const bool others = std::any_of(std::begin(peer.known), std::end(peer.known), [](uint64_t bits) { return bits != 0; });
     if (others) hole(peer);   // their last packets may be lost
@@ -96,8 +103,10 @@ Receiver::Open* Receiver::open_new(Peer& peer, uint32_t slot, uint32_t block) {
         if (open.used) continue;
         Piece& piece = peer.pieces[slot];
         open = {};
-        open.used = true, open.epoch = peer.epoch;
-        open.slot = static_cast<uint8_t>(slot), open.block = static_cast<uint8_t>(block);
+        open.used = true;
+        open.epoch = peer.epoch;
+        open.slot = static_cast<uint8_t>(slot);
+        open.block = static_cast<uint8_t>(block);
         open.segments =
             static_cast<uint8_t>(std::min(piece.name.count.get() - piece.name.index.get() - block * block_segments, block_segments));
         piece.block[block] = static_cast<uint8_t>(i + 1);
@@ -117,9 +126,11 @@ void Receiver::spoil(Open& open) {
     while (open.parity != no_parity) {
         const uint16_t kept = open.parity;
         open.parity = kept_[kept].next;
-        kept_[kept].next = parity_free_, parity_free_ = kept;
+        kept_[kept].next = parity_free_;
+        parity_free_ = kept;
     }
-    open.have = static_cast<uint8_t>(open.have - open.parities), open.parities = 0;
+    open.have = static_cast<uint8_t>(open.have - open.parities);
+    open.parities = 0;
     open.newer = std::min(open.newer, open.have);
     open.plain = true;
 }
@@ -127,7 +138,10 @@ void Receiver::spoil(Open& open) {
 /// Counts a packet of the block.
 void Receiver::count(Peer& peer, Open& open, uint64_t sequence) {
     ++open.have;
-    if (open.epoch != peer.epoch) open.epoch = peer.epoch, open.newer = 0;
+    if (open.epoch != peer.epoch) {
+        open.epoch = peer.epoch;
+        open.newer = 0;
+    }
     if (sequence > peer.snapshot) ++open.newer;
 }
 
@@ -137,7 +151,8 @@ void Receiver::block_done(Peer& peer, uint32_t slot, uint32_t block) {
     piece.block[block] = done;
     if (++piece.blocks_done < piece.blocks) return;
     piece.state = Piece::State::finished;
-    clear_bit(peer.known, slot), flip_bit(peer.finished, slot);
+    clear_bit(peer.known, slot);
+    flip_bit(peer.finished, slot);
     peer.report = true;
 }
 
@@ -147,7 +162,9 @@ void Receiver::hole(Peer& peer) {
         peer.again = true;
         return;
     }
-    peer.hole_us = now_us_ + reorder_us, peer.snapshot = peer.highest, peer.again = false;
+    peer.hole_us = now_us_ + reorder_us;
+    peer.snapshot = peer.highest;
+    peer.again = false;
     ++peer.epoch;
 }
 
@@ -181,7 +198,9 @@ Landing Receiver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
 }
 
 void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given) {
-    now_us_ = now_us, view_ = packet.view, channel_ = packet.channel;
+    now_us_ = now_us;
+    view_ = packet.view;
+    channel_ = packet.channel;
     if (packet.type == PacketType::parity) return take_parity(packet, given);
     if (!plausible(packet, packet.payload.bytes)) return;
     Peer& peer = peers_[packet.sender];
@@ -217,7 +236,8 @@ void Receiver::take(const Packet& packet, uint64_t now_us, std::vector<Packet>* 
         asked.payload = landing == Landing::place ? place : packet.payload;
         given->push_back(asked);
     }
-    set_bit(open->bits, i), open->place[i] = place.host;
+    set_bit(open->bits, i);
+    open->place[i] = place.host;
     count(peer, *open, packet.sequence);
     if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
     else if (!in_order || !newest) hole(peer);
@@ -264,7 +284,8 @@ void Receiver::take_parity(const Packet& packet, std::vector<Packet>* given) {
     const uint16_t kept = parity_free_;
     parity_free_ = kept_[kept].next;
     kept_[kept] = {open->parity, static_cast<uint8_t>(row)};
-    open->parity = kept, ++open->parities;
+    open->parity = kept;
+    ++open->parities;
     std::memcpy(parity_in_.host + uint64_t{kept} * config_.segment_bytes, packet.payload.host, config_.segment_bytes);
     count(peer, *open, packet.sequence);
     if (open->have >= open->segments) decode(packet.sender, peer, *open, given);
@@ -279,7 +300,10 @@ bool Receiver::ends(Piece& piece, uint64_t bytes) {
 /// Asks the user about a segment.  *packet: its event, without payload.
 Landing Receiver::ask(Rank rank, const Piece& piece, uint32_t within, Packet* packet, Buffer* place) {
     *packet = {};
-    packet->type = piece.type, packet->sender = rank, packet->view = view_, packet->channel = channel_;
+    packet->type = piece.type;
+    packet->sender = rank;
+    packet->view = view_;
+    packet->channel = channel_;
     DataBody body = piece.name;
     const uint32_t index = body.index.get() + within;
     body.index.set(index);
@@ -318,7 +342,10 @@ void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* gi
         }
         packets[lack].payload = place;
         out[lack] = landing == Landing::drop ? nullptr : place.host;
-        if (out[lack] && place.bytes < config_.segment_bytes) last = place, out[lack] = parity_.spare();
+        if (out[lack] && place.bytes < config_.segment_bytes) {
+            last = place;
+            out[lack] = parity_.spare();
+        }
         missing[lack++] = static_cast<uint8_t>(i);
     }
     uint16_t kept = open.parity;
@@ -349,7 +376,9 @@ bool Receiver::feedback(const Packet& packet, uint64_t now_us) {
 void Receiver::peer_lost(Rank rank) {
     if (rank >= config_.ranks || rank == config_.self) return;
     Peer& peer = peers_[rank];
-    peer.lost = true, peer.hole_us = peer.held_us = never, peer.report = peer.credit = false;
+    peer.lost = true;
+    peer.hole_us = peer.held_us = never;
+    peer.report = peer.credit = false;
     for (Open& open : peer.opens)
         if (open.used) close(open);
 }
@@ -396,7 +425,8 @@ void Receiver::forgo(Rank rank, Peer& peer) {
             Buffer place;
             if (ask(rank, piece, within, &packet, &place) != Landing::drop) continue;
             spoil(open);
-            set_bit(open.bits, i), ++open.have;
+            set_bit(open.bits, i);
+            ++open.have;
         }
         if (open.have >= open.segments && open.parities == 0) block_done(peer, open.slot, open.block);
     }
@@ -409,7 +439,8 @@ void Receiver::measure() {
     if (now_us_ - rate_from_us_ < rate_us) return;
     const uint64_t rate = rate_bytes_ * 1'000'000 / (now_us_ - rate_from_us_);
     if (rate_bytes_) rate_ = std::max(rate, rate_ - rate_ / 16);
-    rate_from_us_ = now_us_, rate_bytes_ = 0;
+    rate_from_us_ = now_us_;
+    rate_bytes_ = 0;
 }
 
 /// All senders together may have in flight what arrives within ahead_us: longer queues would delay feedback.
@@ -450,14 +481,17 @@ Buffer Receiver::report(Peer& peer) {
             block->plain = open->plain;
             for (uint32_t w = 0; w < 2; ++w) block->have[w].set(open->bits[w]);
         }
-        item->slot = static_cast<uint8_t>(slot), item->held = piece.held != 0;
-        item->done.set(mask_done), item->open.set(mask_open);
+        item->slot = static_cast<uint8_t>(slot);
+        item->held = piece.held != 0;
+        item->done.set(mask_done);
+        item->open.set(mask_open);
     }
     return peer.out.part(0, at);
 }
 
 void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given) {
-    now_us_ = actions.now_us, due_us_ = never;
+    now_us_ = actions.now_us;
+    due_us_ = never;
     measure();
     active_ = 0;
     for (const Peer& peer : peers_) active_ += peer.heard_us + active_us > now_us_;
@@ -469,7 +503,10 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
         if (now_us_ >= peer.held_us) unhold(r, peer, given);
         if (sure) peer.sure = peer.highest;
         else if (peer.hole_us != never) peer.hole_us = std::max(peer.hole_us, now_us_ + 1);
-        if (now_us_ >= peer.hole_us) peer.report = true, peer.horizon = std::max(peer.horizon, peer.snapshot);
+        if (now_us_ >= peer.hole_us) {
+            peer.report = true;
+            peer.horizon = std::max(peer.horizon, peer.snapshot);
+        }
         if (peer.report) forgo(r, peer);
         if (peer.report && peer.reported_us == now_us_) due_us_ = now_us_;   // the last report may still be in that memory
         else if (peer.report || peer.credit) tell(r, peer, sender, actions);
@@ -484,7 +521,8 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
 void Receiver::tell(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
     FeedbackBody body{};
     Buffer payload;
-    peer.told = window(peer), peer.owed = 0;
+    peer.told = window(peer);
+    peer.owed = 0;
     body.window.set(static_cast<uint32_t>(peer.told));
     Feedback kind = Feedback::credit;
     if (peer.report) {

@@ -24,7 +24,11 @@ Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
       log_(log_entries) {
     arena.plan("bulk parity", uint64_t{link_max} * config.segment_bytes, &parity_out_);
     for (Peer& peer : peers_) peer.window = window_first(config);
-    transfers_.reserve(256), transfers_free_.reserve(256), closing_.reserve(256), done_.reserve(256), lines_.reserve(16);
+    transfers_.reserve(256);
+    transfers_free_.reserve(256);
+    closing_.reserve(256);
+    done_.reserve(256);
+    lines_.reserve(16);
 }
 
 /// Records and words for reducers go first.
@@ -57,11 +61,16 @@ void Sender::enqueue(const Send& send) {
     GC_ASSERT(count <= count_max);
     uint32_t index = static_cast<uint32_t>(transfers_.size());
     if (transfers_free_.empty()) transfers_.emplace_back();
-    else index = transfers_free_.back(), transfers_free_.pop_back();
+    else {
+        index = transfers_free_.back();
+        transfers_free_.pop_back();
+    }
     Transfer& t = transfers_[index];
     t = {send, static_cast<uint32_t>(count), 0, 0, none, 0, {}};
     DataBody body = std::bit_cast<DataBody>(send.body);
-    body.reserved = 0, body.index.set(0), body.count.set(t.count);
+    body.reserved = 0;
+    body.index.set(0);
+    body.count.set(t.count);
     t.send.body = body_bytes(body);
     Queue& queue = line_of(send).waiting[class_of(send)];
     (queue.head == none ? queue.head : transfers_[queue.tail].next) = index;
@@ -84,7 +93,11 @@ uint64_t Sender::room(const RankSet& to) {
 void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte, 16>& body, Buffer payload, Logged::What what,
                   uint8_t slot, uint32_t index, Actions& actions) {
     Send send;
-    send.to = to, send.type = type, send.body = body, send.payload = payload, send.sequence = next_;
+    send.to = to;
+    send.type = type;
+    send.body = body;
+    send.payload = payload;
+    send.sequence = next_;
     send.copies = copies_;
     actions.sends.push_back(send);
     const uint64_t bytes = what == Logged::What::other ? 0 : payload.bytes + config_.header_bytes;
@@ -122,7 +135,8 @@ void Sender::push_segment(uint32_t slot, uint32_t index, const RankSet& to, bool
     Piece& piece = pieces_[slot];
     Transfer& transfer = transfers_[piece.transfer];
     DataBody body = std::bit_cast<DataBody>(transfer.send.body);
-    body.reserved = static_cast<uint8_t>(slot), body.index.set(piece.first + index);
+    body.reserved = static_cast<uint8_t>(slot);
+    body.index.set(piece.first + index);
     transfer.last_burst = burst_;
     push(to, transfer.send.type, body_bytes(body), segment_of(transfer, piece.first + index),
          again ? Logged::What::resend : Logged::What::data, static_cast<uint8_t>(slot), index, actions);
@@ -132,27 +146,38 @@ void Sender::push_segment(uint32_t slot, uint32_t index, const RankSet& to, bool
 uint32_t Sender::begin(uint32_t index) {
     uint32_t slot = 0;
     while (bit(active_, slot)) ++slot;
-    set_bit(active_, slot), ++active_count_;
+    set_bit(active_, slot);
+    ++active_count_;
     Transfer& transfer = transfers_[index];
     Piece& piece = pieces_[slot];
     piece = {};
-    piece.transfer = index, piece.first = transfer.started, piece.count = std::min(transfer.count - transfer.started, piece_segments);
+    piece.transfer = index;
+    piece.first = transfer.started;
+    piece.count = std::min(transfer.count - transfer.started, piece_segments);
     piece.next = none;
-    transfer.started += piece.count, ++transfer.open;
-    std::fill_n(remaining(slot), words_, 0), std::fill_n(mended(slot), words_, 0);
+    transfer.started += piece.count;
+    ++transfer.open;
+    std::fill_n(remaining(slot), words_, 0);
+    std::fill_n(mended(slot), words_, 0);
     each_rank(transfer.send.to, [&](Rank r) {
         if (r == config_.self || peers_[r].lost) return;
-        set_bit(remaining(slot), r), flip_bit(expected(slot), r);
+        set_bit(remaining(slot), r);
+        flip_bit(expected(slot), r);
         ++piece.left;
         Peer& peer = peers_[r];
-        if (peer.open++ == 0) peer.heard_us = now_us_, peer.poll_us = now_us_ + timeout_us(peer), peer.polls = 0;
+        if (peer.open++ == 0) {
+            peer.heard_us = now_us_;
+            peer.poll_us = now_us_ + timeout_us(peer);
+            peer.polls = 0;
+        }
         due(peer.poll_us);
     });
     return slot;
 }
 
 void Sender::emit(Actions& actions, std::vector<Event>* done) {
-    now_us_ = actions.now_us, due_us_ = never;
+    now_us_ = actions.now_us;
+    due_us_ = never;
     pace_us_ = std::max(pace_us_, now_us_ < 1000 ? 0 : now_us_ - 1000);   // unused pace of more than 1 ms expires
     polls(actions);
     const size_t first = actions.sends.size();
@@ -185,7 +210,8 @@ void Sender::emit_new(Line& line, uint32_t cls, Actions& actions) {
             *link = pieces_[slot].next;
             if (sending.tail == slot) sending.tail = last;
         } else {
-            last = slot, link = &pieces_[slot].next;
+            last = slot;
+            link = &pieces_[slot].next;
         }
     }
     while (waiting.head != none && !full()) {
@@ -292,7 +318,8 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
             push(transfer.send.to, PacketType::parity, body_bytes(body), {out[i], nullptr, config_.segment_bytes, parity_out_.region},
                  Logged::What::parity, static_cast<uint8_t>(slot), b * block_segments, actions);
         }
-        parity_sent_ += count, block.parity = static_cast<uint8_t>(block.parity - count);
+        parity_sent_ += count;
+        block.parity = static_cast<uint8_t>(block.parity - count);
     }
     return true;
 }
@@ -333,7 +360,9 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     peer.allowance = std::min<uint64_t>(peer.allowance + (now_us - peer.allowed_us) / repair_us, repairs_max);
     peer.allowed_us = now_us;
     peer.window = std::min<uint64_t>(body.window.get(), config_.window_bytes);
-    peer.heard_us = heard_any_us_ = now_us, peer.lagging = false, peer.polls = 0;
+    peer.heard_us = heard_any_us_ = now_us;
+    peer.lagging = false;
+    peer.polls = 0;
     if (highest > peer.highest) {
         const uint64_t oldest = next_ > log_entries ? next_ - log_entries : 1;
         if (highest >= oldest && !peer.overhears && !reaches(log_[highest % log_entries], packet.sender)) {
@@ -405,7 +434,10 @@ void Sender::report(Rank from, uint64_t horizon, Buffer payload) {
         if (entry.what == Logged::What::other || !addressed(entry.bits, entry.rank, from)) continue;
         if (!bit(active_, entry.slot) || s < pieces_[entry.slot].begin) continue;   // of an earlier piece in this slot
         Block& block = pieces_[entry.slot].blocks[entry.index / block_segments];
-        if (block.mark != mark_) block.mark = mark_, block.after_data = block.after_repair = 0;
+        if (block.mark != mark_) {
+            block.mark = mark_;
+            block.after_data = block.after_repair = 0;
+        }
         uint8_t& after = entry.what == Logged::What::data ? block.after_data : block.after_repair;
         if (after < UINT8_MAX) ++after;
     }
@@ -473,7 +505,9 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
     if (!waits) {
         piece.repair |= static_cast<uint16_t>(1u << b);
         set_bit(repairing_, slot);
-        block.sole = from, block.several = false, block.since_us = now_us_;
+        block.sole = from;
+        block.several = false;
+        block.since_us = now_us_;
     }
     if (block.sole != from) block.several = true;
     if (!block.several) block.resend[0] = block.resend[1] = block.plain[0] = block.plain[1] = block.parity = 0;
@@ -510,7 +544,9 @@ void Sender::finish(uint32_t slot) {
                     if (queue.tail == slot) queue.tail = last;
                     break;
                 }
-    clear_bit(active_, slot), clear_bit(repairing_, slot), --active_count_;
+    clear_bit(active_, slot);
+    clear_bit(repairing_, slot);
+    --active_count_;
     Transfer& transfer = transfers_[piece.transfer];
     if (--transfer.open || transfer.started < transfer.count) return;
     if (transfer.last_burst > burst_done_) closing_.push_back(piece.transfer);
@@ -521,7 +557,9 @@ void Sender::complete(uint32_t index) {
     Transfer& transfer = transfers_[index];
     if (transfer.send.ticket) {
         Event event;
-        event.kind = Event::Kind::sent, event.id = transfer.send.ticket, event.status = transfer.status;
+        event.kind = Event::Kind::sent;
+        event.id = transfer.send.ticket;
+        event.status = transfer.status;
         done_.push_back(event);
     }
     transfers_free_.push_back(index);

@@ -64,7 +64,10 @@ public:
         uint64_t more = 0;   // than elements, so far
         for (Group& group : words_.groups) {
             group.offset += more;
-            if (group.statistics) more += group.count * (digits - 1), group.count *= digits;
+            if (group.statistics) {
+                more += group.count * (digits - 1);
+                group.count *= digits;
+            }
         }
         for (Bucket& bucket : words_.buckets) {
             bucket.offset = words_.groups[bucket.group].offset;

@@ -233,7 +233,8 @@ void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
             c1 = b;
             c2 = GC_V(srli_epi64)(a, 32) ^ c3 ^ GC_SET64(key1);
             c3 = a;
-            key0 += weyl0, key1 += weyl1;
+            key0 += weyl0;
+            key1 += weyl1;
         }
         const Vector lower = GC_SET64(0xFFFFFFFF);
         GC_STORE(bits + i, c0 & lower);
@@ -250,7 +251,8 @@ void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
             c1 = static_cast<uint32_t>(b);
             c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1;
             c3 = static_cast<uint32_t>(a);
-            key0 += weyl0, key1 += weyl1;
+            key0 += weyl0;
+            key1 += weyl1;
         }
         bits[i] = c0;
         bits[16 + i] = c1;

@@ -65,8 +65,10 @@ Status Coded::plan_memory(Arena& arena) {
         next.gather_at = gathered;
         cuts_.push_back(next);
         next.first_part += next.parts;
-        next.at += next.parts * next.words, next.coded_at += next.parts * next.coded_words;
-        received += received_parts(next) * next.coded_words, have += received_parts(next) * next.segments;
+        next.at += next.parts * next.words;
+        next.coded_at += next.parts * next.coded_words;
+        received += received_parts(next) * next.coded_words;
+        have += received_parts(next) * next.segments;
         gathered += scatters() ? next.parts * next.gather_segments : 0;
     }
 
@@ -125,7 +127,10 @@ Status Coded::plan_memory(Arena& arena) {
             for (Work& work : slot.work) work.encode.combine.weights = encode_weights_.data();
         std::vector<Rank> set(needed());
         cache_.assign(tolerated() == 0 ? 1 : 32, {});
-        for (Weights& each : cache_) each.senders.assign(needed(), n()), each.weights.resize(m() * needed());
+        for (Weights& each : cache_) {
+            each.senders.assign(needed(), n());
+            each.weights.resize(m() * needed());
+        }
         cached_ = 0;
         for (uint32_t i = 0; i < needed(); ++i) set[i] = i;
         (void)weights_of(set);
@@ -146,7 +151,10 @@ void Coded::cleared(uint32_t s) {
     for (uint32_t b = 0; b < cuts_.size(); ++b) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
-        work.parts_left = cut.parts, work.reducers_left = reducers(), work.encoded = 0, work.encoding = work.settled = false,
+        work.parts_left = cut.parts;
+        work.reducers_left = reducers();
+        work.encoded = 0;
+        work.encoding = work.settled = false;
         work.added = 0;
         work.rooms = work.rooms_unasked = 0;
         work.reducing = Work::Reducing::none;

@@ -191,8 +191,10 @@ Cost cost_grouped(const ExchangeConfig& config, uint32_t n, uint32_t g, const Co
     Cost cost = cost_of("coded-rs", config, g, wire);
     const Cost more = cost_of("ring", ring, n / g, wire);
     cost.rounds += more.rounds;
-    cost.sent += more.sent, cost.received += more.received;
-    cost.words_sent += more.words_sent, cost.words_received += more.words_received;
+    cost.sent += more.sent;
+    cost.received += more.received;
+    cost.words_sent += more.words_sent;
+    cost.words_received += more.words_received;
     return cost;
 }
 

@@ -145,7 +145,9 @@ private:
             next.words = (bucket.count + r_ - 1) / r_;
             next.packets = static_cast<uint32_t>((next.words * width() + config_.segment_bytes - 1) / config_.segment_bytes);
             cuts_.push_back(next);
-            next.at += r_ * next.words, next.coded_at += sets() * next.words, next.first += next.packets;
+            next.at += r_ * next.words;
+            next.coded_at += sets() * next.words;
+            next.first += next.packets;
         }
         const uint64_t super_blocks = bounds_.size() - 1, others = super_blocks - targets_;
         const uint64_t bytes = step_slots * ((super_blocks * next.at + next.coded_at) * width() + next.at * word_bytes(sum_word_));
@@ -289,7 +291,8 @@ private:
             const uint32_t at = slot.order[b * segments() + work.decoded], set = at / (r_ + 1), from = at % (r_ + 1), self = self_at_[set];
             if (work.term + 1 < r_) {
                 uint32_t without = work.term;   // of the positions but `from` and `self`
-                without += without >= std::min(from, self), without += without >= std::max(from, self);
+                without += without >= std::min(from, self);
+                without += without >= std::max(from, self);
                 kernel = word_ == Word::i16 ? Kernel::sub_i16 : word_ == Word::i32 ? Kernel::sub_i32 : Kernel::sub_i64;
                 dst = come_to(s, b, at);
                 src = segment(s, b, set, without, from);

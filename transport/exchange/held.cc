@@ -29,7 +29,8 @@ void HeldExchange::plan_records(std::vector<uint32_t> bounds, Arena& arena) {
     for (uint32_t b = 0; b < buckets; ++b) {
         at_[b] = bytes;
         have_at_[b] = packets;
-        bytes += n() * ((bytes_of(b) + 7) / 8 * 8), packets += packets_of(b);
+        bytes += n() * ((bytes_of(b) + 7) / 8 * 8);
+        packets += packets_of(b);
     }
     for (Records& records : records_) {
         arena.plan("records", bytes, &records.memory);
@@ -199,7 +200,8 @@ void HeldExchange::record_total(uint32_t s, uint32_t b, Sum* sum) const {
     sum->diverged = 0;
     for (uint32_t k = 0; k < super_blocks(); ++k) {
         const First& first = records.first[uint64_t{b} * super_blocks() + k];
-        sum->loss += static_cast<int64_t>(first.loss), sum->clipped += first.clipped;
+        sum->loss += static_cast<int64_t>(first.loss);
+        sum->clipped += first.clipped;
         if (sum->diverged == 0) sum->diverged = first.diverged;
     }
 }

@@ -34,7 +34,7 @@ DatagramSealer::DatagramSealer(const DatagramShape& shape) : shape_(shape) {
 void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out) {
     GC_ASSERT(send.sequence && send.sequence >> 48 == 0 && send.payload.bytes <= shape_.segment_bytes);
     DatagramHeader header;
-    header.kind = static_cast<uint8_t>(datagram_magic | static_cast<uint8_t>(send.type)),
+    header.kind = static_cast<uint8_t>(datagram_magic | static_cast<uint8_t>(send.type));
     header.channel = static_cast<uint8_t>(send.channel);
     header.sender.set(static_cast<uint16_t>(shape_.self));
     header.route.set(shape_.route);

@@ -29,8 +29,12 @@ uint16_t route_of(const LinkConfig& config, uint32_t view) {
 }
 DatagramShape shape_of(const LinkConfig& config, uint32_t view) {
     DatagramShape shape;
-    shape.route = route_of(config, view), shape.view = view, shape.ranks = static_cast<uint32_t>(config.peers.size());
-    shape.segment_bytes = config.datagrams.segment_bytes, shape.self = config.rank, shape.protect = config.protect;
+    shape.route = route_of(config, view);
+    shape.view = view;
+    shape.ranks = static_cast<uint32_t>(config.peers.size());
+    shape.segment_bytes = config.datagrams.segment_bytes;
+    shape.self = config.rank;
+    shape.protect = config.protect;
     return shape;
 }
 bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
@@ -75,7 +79,9 @@ Status Datagrams::open(Proactor& proactor) {
         bursts_free_.push_back(&burst);
     }
     for (Shot& shot : shots_) {
-        shot.op.kind = Op::Kind::send_datagrams, shot.op.owner = &shot, shot.op.fd = sockets_.own.get();
+        shot.op.kind = Op::Kind::send_datagrams;
+        shot.op.owner = &shot;
+        shot.op.fd = sockets_.own.get();
     }
     sizes_[0] = sizes_[1] = config_.datagrams.segment_bytes;
     uint32_t stage = 2;
@@ -184,9 +190,13 @@ Datagrams::Burst* Datagrams::next_burst() {
     if (queue.empty() || (&queue == &data_ && phase_ != Phase::settled)) return nullptr;
     Burst& burst = *bursts_free_.back();
     bursts_free_.pop_back();
-    burst.vectors_used = burst.count = burst.bytes = burst.next = 0, burst.open = 1, burst.aimed = false;
+    burst.vectors_used = burst.count = burst.bytes = burst.next = 0;
+    burst.open = 1;
+    burst.aimed = false;
     burst.closing = false;
-    burst.to = queue.front().send.to, burst.to_group = queue.front().to_group, burst.copies = queue.front().send.copies;
+    burst.to = queue.front().send.to;
+    burst.to_group = queue.front().to_group;
+    burst.copies = queue.front().send.copies;
     burst.segment_bytes = static_cast<uint32_t>(queue.front().send.payload.bytes) + frame_bytes;
     const uint32_t count_max = sockets_.segments && !queue.front().alone ? burst_max : 1;
     for (uint32_t bytes = burst.segment_bytes; !queue.empty() && burst.count < count_max && bytes == burst.segment_bytes; queue.pop()) {
@@ -201,7 +211,8 @@ Datagrams::Burst* Datagrams::next_burst() {
         std::byte* payload = send.payload.host;
         if (burst.cipher) payload = burst.cipher.get() + burst.bytes;
         (in_view(send.channel) ? *view_sealer_ : sealer_).seal(send, header, payload);
-        append(burst, header, frame_bytes), append(burst, payload, send.payload.bytes);
+        append(burst, header, frame_bytes);
+        append(burst, payload, send.payload.bytes);
         burst.tickets[burst.count] = queued.ticket;
         burst.inlined[burst.count++] = queued.inlined ? send.payload.host : nullptr;
         burst.bytes += bytes;
@@ -233,16 +244,23 @@ const SocketAddress* Datagrams::aim(Burst& burst) {
 }
 
 void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
-    shot.burst = &burst, ++burst.open, burst.aimed = true;
+    shot.burst = &burst;
+    ++burst.open;
+    burst.aimed = true;
     shot.op.next = nullptr;
     msghdr& message = shot.op.message;
     message = {};
-    message.msg_name = const_cast<sockaddr_storage*>(&to.storage), message.msg_namelen = to.bytes;   // only read
-    message.msg_iov = burst.vectors, message.msg_iovlen = burst.vectors_used;
+    message.msg_name = const_cast<sockaddr_storage*>(&to.storage);   // only read
+    message.msg_namelen = to.bytes;
+    message.msg_iov = burst.vectors;
+    message.msg_iovlen = burst.vectors_used;
     if (burst.count == 1) return;
-    message.msg_control = shot.control, message.msg_controllen = sizeof shot.control;
+    message.msg_control = shot.control;
+    message.msg_controllen = sizeof shot.control;
     cmsghdr* control = CMSG_FIRSTHDR(&message);
-    control->cmsg_level = SOL_UDP, control->cmsg_type = UDP_SEGMENT, control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    control->cmsg_level = SOL_UDP;
+    control->cmsg_type = UDP_SEGMENT;
+    control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
     const uint16_t segment = static_cast<uint16_t>(burst.segment_bytes);
     std::memcpy(CMSG_DATA(control), &segment, sizeof segment);
 }
@@ -282,9 +300,10 @@ void Datagrams::release(Burst& burst) {
 void Datagrams::complete(Op& op, uint64_t now) {
     Shot& shot = *static_cast<Shot*>(op.owner);
     --flying_;
-    if (op.result >= 0)
-        add(counters_.bytes_sent, static_cast<uint64_t>(op.result)), add(counters_.packets_sent, uint64_t{shot.burst->count});
-    else failed(shot, -op.result, now);
+    if (op.result >= 0) {
+        add(counters_.bytes_sent, static_cast<uint64_t>(op.result));
+        add(counters_.packets_sent, uint64_t{shot.burst->count});
+    } else failed(shot, -op.result, now);
     release(*shot.burst);
 }
 
@@ -353,10 +372,15 @@ void Datagrams::receive(uint64_t now) {
 
 // Who sends most of what is strange: a count that others' datagrams take down again.
 void Datagrams::suspect(const sockaddr_storage& from, uint64_t now) {
-    if (suspect_count_ == 0 || now > suspect_since_us_ + minute_us) suspect_ = from, suspect_count_ = 0, suspect_since_us_ = now;
+    if (suspect_count_ == 0 || now > suspect_since_us_ + minute_us) {
+        suspect_ = from;
+        suspect_count_ = 0;
+        suspect_since_us_ = now;
+    }
     same_host(suspect_, from) ? ++suspect_count_ : --suspect_count_;
     if (suspect_count_ < suspicious || (suspect_said_us_ && now < suspect_said_us_ + minute_us)) return;
-    suspect_said_us_ = now, suspect_count_ = 0;
+    suspect_said_us_ = now;
+    suspect_count_ = 0;
     SocketAddress address{from, static_cast<socklen_t>(from.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
     log_.warn("group {} is also used by {} (another cluster?), which costs time alone: a job that is submitted again gets another group",
               config_.datagrams.group, address_text(address));
@@ -374,19 +398,23 @@ void Datagrams::packet(const Packet& packet) {
     if (stage >= stages) return;
     if (body.round.get() != mate.round) {
         mate.round = body.round.get();
-        std::fill(std::begin(mate.heard), std::end(mate.heard), 0), std::fill(std::begin(mate.train), std::end(mate.train), 0);
+        std::fill(std::begin(mate.heard), std::end(mate.heard), 0);
+        std::fill(std::begin(mate.train), std::end(mate.train), 0);
     }
     if (stage == 0) {
         if (now_us_ > arriving_.last_us + pause_us) arriving_ = {};
         arriving_.last_us = now_us_;
         const uint64_t bytes = packet.payload.bytes + datagram_wire_bytes;
-        if (arriving_.first_bytes < burst_bytes) arriving_.first_bytes += bytes, arriving_.from_us = now_us_;
-        else arriving_.later_bytes += bytes;
+        if (arriving_.first_bytes < burst_bytes) {
+            arriving_.first_bytes += bytes;
+            arriving_.from_us = now_us_;
+        } else arriving_.later_bytes += bytes;
     }
     if (body.train.get() < mate.train[stage]) return;   // the verdict is on one train
     if (std::exchange(mate.train[stage], body.train.get()) != body.train.get()) mate.heard[stage] = 0;
     ++mate.heard[stage];
-    mate.reports |= 1u << stage, reporting_ = true;
+    mate.reports |= 1u << stage;
+    reporting_ = true;
 }
 
 void Datagrams::report() {
@@ -395,12 +423,15 @@ void Datagrams::report() {
         for (uint32_t stage = 0; mate.reports; ++stage, mate.reports >>= 1) {
             if (!(mate.reports & 1)) continue;
             ProbeBody body{};
-            body.round.set(mate.round), body.stage.set(static_cast<uint16_t>(stage));
+            body.round.set(mate.round);
+            body.stage.set(static_cast<uint16_t>(stage));
             body.count.set(static_cast<uint16_t>(std::min(mate.heard[stage], train_datagrams(stage))));
             if (stage == 0 && arriving_.later_bytes && arriving_.last_us > arriving_.from_us)
                 body.rate_mbit.set(static_cast<uint32_t>(arriving_.later_bytes * 8 / (arriving_.last_us - arriving_.from_us)));
             Send send;
-            send.to.rank = rank, send.type = PacketType::probe, send.body = body_bytes(body);
+            send.to.rank = rank;
+            send.type = PacketType::probe;
+            send.body = body_bytes(body);
             owner_.tell(rank, send);
         }
     }

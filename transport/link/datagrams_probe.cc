@@ -85,7 +85,8 @@ void Datagrams::told(const Packet& packet) {
     std::memcpy(&payload, packet.payload.host, sizeof payload);
     if (const uint32_t view = body.view.get()) {
         if (view < mate.key_view) return;
-        mate.key_view = view, mate.view_key = payload.key;
+        mate.key_view = view;
+        mate.view_key = payload.key;
         if (view_receiver_ && view_receiver_->view() == view) view_receiver_->key(packet.sender, payload.key);
         return;
     }
@@ -115,8 +116,10 @@ void Datagrams::told(const Packet& packet) {
 void Datagrams::train(uint32_t stage, Rank rank) {
     const uint32_t count = train_datagrams(stage);
     ProbeBody body{};
-    body.round.set(round_), body.stage.set(static_cast<uint16_t>(stage)), body.count.set(static_cast<uint16_t>(count)),
-        body.train.set(++trains_sent_);
+    body.round.set(round_);
+    body.stage.set(static_cast<uint16_t>(stage));
+    body.count.set(static_cast<uint16_t>(count));
+    body.train.set(++trains_sent_);
     Queued queued{{}, ticket_none, false, rank == mates_.size()};
     queued.send.to.rank = rank;
     queued.send.type = PacketType::probe;
@@ -154,7 +157,10 @@ void Datagrams::tend(uint64_t now) {
             if (concerns(rank) && !mate.ready && (!mate.up || now < mate.up_us + verdict_us)) return;
         }
         ++round_;
-        for (Mate& mate : mates_) std::fill(std::begin(mate.had), std::end(mate.had), 0), mate.rate_mbit = 0;
+        for (Mate& mate : mates_) {
+            std::fill(std::begin(mate.had), std::end(mate.had), 0);
+            mate.rate_mbit = 0;
+        }
         said_ = multicast_ = false;
         phase_ = Phase::multicast;
         next_try_us_ = now;

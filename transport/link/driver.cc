@@ -102,8 +102,11 @@ Status TcpDriver::open() {
     }
     StreamConfig stream;
     std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
-    stream.view = c.view, stream.self = c.rank, stream.ranks = static_cast<uint32_t>(c.peers.size());
-    stream.segment_bytes = c.segment_bytes, stream.protect = c.protect;
+    stream.view = c.view;
+    stream.self = c.rank;
+    stream.ranks = static_cast<uint32_t>(c.peers.size());
+    stream.segment_bytes = c.segment_bytes;
+    stream.protect = c.protect;
     for (Rank rank = 0; rank < c.peers.size(); ++rank) {
         peers_.emplace_back();
         if (rank == c.rank) continue;
@@ -115,11 +118,14 @@ Status TcpDriver::open() {
         peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
         if (Status status = address_resolve(c.peers[rank].address, false, &peer.address); peer.active) GC_TRY(status);
         for (Op* op : {&peer.connect, &peer.receive, &peer.send}) op->owner = &peer;
-        peer.connect.kind = Op::Kind::connect, peer.receive.kind = Op::Kind::receive, peer.send.kind = Op::Kind::send;
+        peer.connect.kind = Op::Kind::connect;
+        peer.receive.kind = Op::Kind::receive;
+        peer.send.kind = Op::Kind::send;
         begin_anew(peer);
     }
     heard_us_.resize(c.peers.size());
-    posted_.reserve(posted_reserve), taken_.reserve(posted_reserve);
+    posted_.reserve(posted_reserve);
+    taken_.reserve(posted_reserve);
     return {};
 }
 
@@ -180,7 +186,10 @@ Status TcpDriver::run() {
         if (stopping && flushed(now)) break;
     }
     for (auto& peer : peers_)
-        if (peer) peer->final = true, fall(*peer, {});
+        if (peer) {
+            peer->final = true;
+            fall(*peer, {});
+        }
     if (datagrams_) datagrams_->close();
     auto busy = [](const std::unique_ptr<Peer>& peer) { return peer && (peer->connect.busy || peer->receive.busy || peer->send.busy); };
     auto waiting = [&] { return std::any_of(peers_.begin(), peers_.end(), busy) || (datagrams_ && datagrams_->busy()); };
@@ -251,7 +260,8 @@ void TcpDriver::ring_alarms(uint64_t now) {
         auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
         if (first->at_us > now) return;
         Event event;
-        event.kind = Event::Kind::timer, event.id = first->id;
+        event.kind = Event::Kind::timer;
+        event.id = first->id;
         tell(first->channel, event);
         *first = alarms_.back();
         alarms_.pop_back();
@@ -295,7 +305,8 @@ void TcpDriver::carry_out(const Attached& attached) {
     const uint16_t channel = attached.channel;
     const bool datagrams = by_datagrams(channel);
     for (Send& each : actions_.sends) {
-        each.channel = channel, each.view = attached.view ? attached.view : config_.view;
+        each.channel = channel;
+        each.view = attached.view ? attached.view : config_.view;
         const Span span(config_.profile, Profile::network, "send");
         if (datagrams) {
             datagrams_->send(each, ticket_take(each, attached.view));
@@ -313,7 +324,8 @@ void TcpDriver::carry_out(const Attached& attached) {
             compute_now(compute);
         }
         Event event;
-        event.kind = Event::Kind::computed, event.id = compute.ticket;
+        event.kind = Event::Kind::computed;
+        event.id = compute.ticket;
         tell(channel, event);
     }
     for (Completion& completion : actions_.completions) completion.channel = channel;
@@ -323,7 +335,10 @@ void TcpDriver::carry_out(const Attached& attached) {
 // Its number, with one of its sends open; ticket_none if nobody wants to know.
 uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
     if (!send.ticket) return ticket_none;
-    if (tickets_free_.empty()) tickets_free_.push_back(static_cast<uint32_t>(tickets_.size())), tickets_.emplace_back();
+    if (tickets_free_.empty()) {
+        tickets_free_.push_back(static_cast<uint32_t>(tickets_.size()));
+        tickets_.emplace_back();
+    }
     const uint32_t ticket = tickets_free_.back();
     tickets_free_.pop_back();
     tickets_[ticket] = {send.ticket, 1, send.channel, view, {}};
@@ -337,9 +352,10 @@ void TcpDriver::send(const Send& send, uint32_t view) {
         Peer& peer = *peers_[rank];
         if (ticket != ticket_none) ++tickets_[ticket].open;
         if (!peer.lost && peer.sender.push(send, ticket)) return;
-        if (!peer.lost)
-            peer.losing = true,
+        if (!peer.lost) {
+            peer.losing = true;
             fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
+        }
         if (ticket != ticket_none) ticket_done(ticket, peer.last);
     };
     if (!send.to.bits) {
@@ -358,7 +374,9 @@ void TcpDriver::ticket_done(uint32_t index, Status status) {
     tickets_free_.push_back(index);
     if (ticket.view && !(view_open_ && ticket.view == view_)) return;
     Event event;
-    event.kind = Event::Kind::sent, event.id = ticket.id, event.status = ticket.status;
+    event.kind = Event::Kind::sent;
+    event.id = ticket.id;
+    event.status = ticket.status;
     tell(ticket.channel, event);
 }
 

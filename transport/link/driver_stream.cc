@@ -77,7 +77,8 @@ void TcpDriver::packet(const Packet& packet) {
     heard_us_[packet.sender] = turn_us_;
     if (!receiver_of(packet.channel, packet.view)) return;   // its view has ended since it landed
     Event event;
-    event.kind = Event::Kind::packet, event.rank = packet.sender;
+    event.kind = Event::Kind::packet;
+    event.rank = packet.sender;
     happened_.push_back({packet.channel, event, packet});
 }
 void TcpDriver::tell(Rank rank, const Send& send) {
@@ -100,10 +101,17 @@ bool TcpDriver::ack(uint64_t received) {
 
 Hello TcpDriver::own_hello(const Peer& peer) const {
     Hello hello;
-    hello.protect = config_.protect, hello.job = config_.job, hello.view = config_.view, hello.rank = config_.rank;
+    hello.protect = config_.protect;
+    hello.job = config_.job;
+    hello.view = config_.view;
+    hello.rank = config_.rank;
     hello.segment_bytes = config_.segment_bytes;
-    hello.name = config_.self.name, hello.uuid = config_.self.uuid, hello.incarnation = config_.self.incarnation;
-    hello.stream = peer.stream, hello.peer_stream = peer.peer_stream, hello.received = peer.receiver.delivered();
+    hello.name = config_.self.name;
+    hello.uuid = config_.self.uuid;
+    hello.incarnation = config_.self.incarnation;
+    hello.stream = peer.stream;
+    hello.peer_stream = peer.peer_stream;
+    hello.received = peer.receiver.delivered();
     return hello;
 }
 
@@ -118,7 +126,8 @@ void TcpDriver::connect(Peer& peer, uint64_t now) {
     peer.state = Peer::State::connecting;
     // TCP waits 1, 2, 4 s between its first packets: where some are lost a new socket is sooner through.
     peer.greet_us = now + std::clamp(config_.deadline_us / 12, connect_limit_us_min, greet_limit_us);
-    peer.connect.address = &peer.address.storage, peer.connect.address_bytes = peer.address.bytes;
+    peer.connect.address = &peer.address.storage;
+    peer.connect.address_bytes = peer.address.bytes;
     proactor_->start(peer.connect);
 }
 
@@ -134,7 +143,8 @@ void TcpDriver::equip(Peer& peer, uint64_t now) {
 // A stream from the listener finds its peer by the name in its Hello.
 void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
     const Hello& hello = stream->handshake->peer();
-    add(counters_.bytes_sent, stream->bytes_sent), add(counters_.bytes_received, stream->bytes_received);
+    add(counters_.bytes_sent, stream->bytes_sent);
+    add(counters_.bytes_received, stream->bytes_received);
     std::string why;
     for (auto& peer : peers_)
         if (peer && !peer->active && !peer->final && peer->identity.name == hello.name) {
@@ -234,9 +244,12 @@ void TcpDriver::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now
     const Hello& hello = peer.handshake->peer();
     peer.state = Peer::State::open;
     peer.peer_stream = hello.stream;
-    peer.identity.uuid = hello.uuid, peer.identity.incarnation = hello.incarnation;
-    peer.backoff_us = backoff_us_min, peer.strikes = 0;
-    peer.ack_us = 0, peer.unacknowledged_bytes = 0;
+    peer.identity.uuid = hello.uuid;
+    peer.identity.incarnation = hello.incarnation;
+    peer.backoff_us = backoff_us_min;
+    peer.strikes = 0;
+    peer.ack_us = 0;
+    peer.unacknowledged_bytes = 0;
     peer.lost = false;
     peer.sender.restart(peer.active ? to_acceptor : to_connector, peer.receiver.delivered());
     peer.receiver.restart(peer.active ? to_connector : to_acceptor, rest);
@@ -246,7 +259,8 @@ void TcpDriver::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now
     } else {
         peer.up = true;
         Event event;
-        event.kind = Event::Kind::peer_up, event.rank = peer.rank;
+        event.kind = Event::Kind::peer_up;
+        event.rank = peer.rank;
         tell_all(event);
     }
     peer.last = {};
@@ -285,7 +299,9 @@ void TcpDriver::fall(Peer& peer, Status why) {
 void TcpDriver::begin_anew(Peer& peer) {
     random_bytes({reinterpret_cast<uint8_t*>(&peer.stream), sizeof peer.stream});
     peer.stream |= 1;   // never 0
-    peer.peer_stream = 0, peer.strikes = 0, peer.backoff_us = std::max(peer.backoff_us, backoff_us_min);
+    peer.peer_stream = 0;
+    peer.strikes = 0;
+    peer.backoff_us = std::max(peer.backoff_us, backoff_us_min);
     peer.receiver.forget();
 }
 
@@ -302,7 +318,9 @@ void TcpDriver::lose(Peer& peer) {
     if (datagrams_) datagrams_->lost(peer.rank);
     if (!again) log_.warn("lost {}", peer.last.what);
     Event event;
-    event.kind = Event::Kind::peer_lost, event.rank = peer.rank, event.status = peer.last;
+    event.kind = Event::Kind::peer_lost;
+    event.rank = peer.rank;
+    event.status = peer.last;
     tell_all(event);
 }
 
@@ -386,11 +404,15 @@ void TcpDriver::pump(Peer& peer, uint64_t now) {
             } else if (ack) {
                 vectors = peer.sender.batch(delivered);
             }
-            if (peer.sender.told() == delivered) peer.ack_us = 0, peer.unacknowledged_bytes = 0;
+            if (peer.sender.told() == delivered) {
+                peer.ack_us = 0;
+                peer.unacknowledged_bytes = 0;
+            }
             add(counters_.packets_sent, peer.sender.packets() - std::exchange(peer.counted_sent, peer.sender.packets()));
         }
         if (!vectors.empty()) {
-            peer.send.message.msg_iov = vectors.data(), peer.send.message.msg_iovlen = vectors.size();
+            peer.send.message.msg_iov = vectors.data();
+            peer.send.message.msg_iovlen = vectors.size();
             proactor_->start(peer.send);
         }
     }
@@ -398,7 +420,8 @@ void TcpDriver::pump(Peer& peer, uint64_t now) {
         uint32_t count = 1;
         if (peer.state == Peer::State::open) count = peer.receiver.space(peer.receive_to);
         else peer.receive_to[0] = {peer.greeting.data(), peer.greeting.size()};
-        peer.receive.message.msg_iov = peer.receive_to, peer.receive.message.msg_iovlen = count;
+        peer.receive.message.msg_iov = peer.receive_to;
+        peer.receive.message.msg_iovlen = count;
         proactor_->start(peer.receive);
     }
 }

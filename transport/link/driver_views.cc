@@ -56,7 +56,8 @@ Status TcpDriver::close_view(uint64_t until_us) {
 
 void TcpDriver::begin_view(const Posted& posted) {
     GC_ASSERT(!view_open_ && closing_.empty() && posted.view > view_);
-    view_ = posted.view, view_open_ = true;
+    view_ = posted.view;
+    view_open_ = true;
     std::vector<uint16_t> by_datagrams;
     for (const Attachment& each : posted.attachments) {
         GC_ASSERT(!attached(each.channel) && (!each.datagrams || (datagrams_ && each.channel < datagram_channel_probe)));
@@ -66,7 +67,8 @@ void TcpDriver::begin_view(const Posted& posted) {
             if (!peer || (!peer->up && !peer->lost)) continue;
             Event event;
             event.kind = peer->lost ? Event::Kind::peer_lost : Event::Kind::peer_up;
-            event.rank = peer->rank, event.status = peer->lost ? peer->last : Status{};
+            event.rank = peer->rank;
+            event.status = peer->lost ? peer->last : Status{};
             tell(each.channel, event);
         }
     }

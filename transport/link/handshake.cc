@@ -53,8 +53,10 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     wire.rank.set(hello.rank);
     wire.segment_bytes.set(hello.segment_bytes);
     std::copy(hello.uuid.begin(), hello.uuid.end(), wire.uuid);
-    wire.incarnation.set(hello.incarnation), wire.stream.set(hello.stream), wire.peer_stream.set(hello.peer_stream),
-        wire.received.set(hello.received);
+    wire.incarnation.set(hello.incarnation);
+    wire.stream.set(hello.stream);
+    wire.peer_stream.set(hello.peer_stream);
+    wire.received.set(hello.received);
     auto raw = std::as_bytes(std::span(&wire, 1)), text = std::as_bytes(std::span(reason));
     bytes->insert(bytes->end(), raw.begin(), raw.end());
     bytes->insert(bytes->end(), text.begin(), text.end());

@@ -88,7 +88,10 @@ public:
         drained_ = true;
         for (int fd : ears_)
             if (at(fd).full) drained_ &= listen(fd);
-        for (Op* op : ready_) op->busy = false, done->push_back(op);
+        for (Op* op : ready_) {
+            op->busy = false;
+            done->push_back(op);
+        }
         ready_.clear();
         return {};
     }

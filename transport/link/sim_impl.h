@@ -218,7 +218,9 @@ private:
     }
     void mix(uint64_t value) { hash_ = splitmix64(hash_ ^ value); }
     void note(SimTrace line) {
-        mix(line.at_us << 8 ^ static_cast<uint64_t>(line.what) << 4 ^ static_cast<uint64_t>(line.type)), mix(line.rank), mix(line.peer);
+        mix(line.at_us << 8 ^ static_cast<uint64_t>(line.what) << 4 ^ static_cast<uint64_t>(line.type));
+        mix(line.rank);
+        mix(line.peer);
         mix(line.step << 32 ^ line.bucket);
         if (config_.trace) trace_.push_back(std::move(line));
     }

@@ -38,7 +38,8 @@ void SimulatorImpl::note_packet(SimTrace::What what, Rank rank, Rank peer, const
     SimTrace line{now_us(), rank, what, send.type, 0, 0, peer, {}};
     if (send.type == PacketType::words || send.type == PacketType::record) {
         DataBody body = std::bit_cast<DataBody>(send.body);
-        line.step = body.step.get(), line.bucket = body.bucket.get();
+        line.step = body.step.get();
+        line.bucket = body.bucket.get();
     }
     note(std::move(line));
 }
@@ -48,11 +49,20 @@ void SimulatorImpl::note_packet(SimTrace::What what, Rank rank, Rank peer, const
 uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const Send& send) {
     uint32_t index = static_cast<uint32_t>(messages_.size());
     if (messages_free_.empty()) messages_.emplace_back();
-    else index = messages_free_.back(), messages_free_.pop_back();
+    else {
+        index = messages_free_.back();
+        messages_free_.pop_back();
+    }
     Message& m = messages_[index];
-    m.from = from, m.datagram = attached.datagrams, m.left = false;
+    m.from = from;
+    m.datagram = attached.datagrams;
+    m.left = false;
     m.overhead = m.datagram ? config_.header_bytes : sim_stream_overhead_bytes;
-    m.send = send, m.send.channel = attached.channel, m.status = {}, m.waiting = 0, m.view = attached.view;
+    m.send = send;
+    m.send.channel = attached.channel;
+    m.status = {};
+    m.waiting = 0;
+    m.view = attached.view;
     m.copy.clear();
     if (send.payload.bytes <= inline_bytes_max) m.copy.assign(send.payload.host, send.payload.host + send.payload.bytes);
     else m.sum = checksum(send.payload);
@@ -98,7 +108,10 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     if (landing == Landing::drop || landing == Landing::foreign || !fault_.ok()) return;
     uint32_t index = static_cast<uint32_t>(slots_.size());
     if (slots_free_.empty()) slots_.emplace_back();
-    else index = slots_free_.back(), slots_free_.pop_back();
+    else {
+        index = slots_free_.back();
+        slots_free_.pop_back();
+    }
     Slot& slot = slots_[index];
     slot.packet = packet_of(m);
     Buffer payload = message_payload(m);
@@ -110,7 +123,8 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
     slot.packet.payload = place;
     Event event;
-    event.kind = Event::Kind::packet, event.packet = &slot.packet;
+    event.kind = Event::Kind::packet;
+    event.packet = &slot.packet;
     nodes_[to].heard_us[m.from] = now_us();
     note_packet(SimTrace::What::deliver, to, m.from, m.send);
     tell(to, m.send.channel, event, index);
@@ -155,12 +169,16 @@ void SimulatorImpl::transmit(Rank from) {
         append(p.flight, index);
         Transfer& t = transfers_[index];
         uint64_t bytes = messages_[t.message].bytes();
-        node.bytes_sent += bytes, p.flight_bytes += bytes;
+        node.bytes_sent += bytes;
+        p.flight_bytes += bytes;
         node.transmitting = true;
         happen(now_ns_ + pass_ns(bytes), Do::transmit, from);
         p.head_ns = std::max(p.head_ns, now_ns_ + delay_ns());
         t.stamp = happen(p.head_ns, Do::arrive, to, index, number_ + 1);
-        if (sendable(p)) p.active = true, node.active.push_back(to);
+        if (sendable(p)) {
+            p.active = true;
+            node.active.push_back(to);
+        }
     }
 }
 
@@ -172,7 +190,8 @@ void SimulatorImpl::receive(Rank to) {
         node.arrived.pop_front();
         if (datagram) {
             uint64_t bytes = messages_[index].bytes();
-            node.bytes_received += bytes, node.queued_bytes -= bytes;
+            node.bytes_received += bytes;
+            node.queued_bytes -= bytes;
             node.receiving = true;
             happen(now_ns_ + pass_ns(bytes), Do::datagram_deliver, to, index);
             return;
@@ -189,11 +208,13 @@ void SimulatorImpl::receive(Rank to) {
 void SimulatorImpl::disconnect(Rank a, Rank b, bool back) {
     for (auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
         Pair& p = pair(from, to);
-        p.up = false, p.flight_bytes = 0;
+        p.up = false;
+        p.flight_bytes = 0;
         if (std::exchange(p.stalled, false)) std::erase(nodes_[to].stalled, from);
         for (uint32_t i = p.flight.head; i != none; i = transfers_[i].next) {
             Transfer& t = transfers_[i];
-            t.stamp = 0, t.arrived = t.landed = t.complete = false;
+            t.stamp = 0;
+            t.arrived = t.landed = t.complete = false;
         }
         if (p.flight.empty()) continue;
         transfers_[p.flight.tail].next = p.queue.head;

@@ -16,7 +16,8 @@ void SimulatorImpl::open_view(Rank rank, uint32_t number, std::span<const Attach
     Node& node = nodes_[rank];
     if (stopped(rank)) return;
     GC_ASSERT(!node.view_open && number > node.view);
-    node.view = number, node.view_open = true;
+    node.view = number;
+    node.view_open = true;
     for (const Attachment& each : attachments) {
         if (!each.datagrams) connect_all();
         node.protocols.push_back({each.channel, each.datagrams, number, each.protocol});
@@ -25,7 +26,8 @@ void SimulatorImpl::open_view(Rank rank, uint32_t number, std::span<const Attach
             Event event;
             const bool lost = !node.pairs.empty() && pair(rank, peer).lost;
             event.kind = lost ? Event::Kind::peer_lost : Event::Kind::peer_up;
-            event.rank = peer, event.status = lost ? lost_status(peer) : Status{};
+            event.rank = peer;
+            event.status = lost ? lost_status(peer) : Status{};
             tell(rank, each.channel, event);
         }
     }
@@ -70,7 +72,9 @@ Status SimulatorImpl::close_view(Rank rank, uint64_t) {
 void SimulatorImpl::tell_sent(const Message& m, uint64_t ticket) {
     if (!ticket || nodes_[m.from].dead || !attached(m.from, m.send.channel, m.view)) return;
     Event event;
-    event.kind = Event::Kind::sent, event.id = ticket, event.status = m.status;
+    event.kind = Event::Kind::sent;
+    event.id = ticket;
+    event.status = m.status;
     tell(m.from, m.send.channel, event);
 }
 

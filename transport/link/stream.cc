@@ -31,7 +31,8 @@ bool Sender::push(const Send& send, uint32_t ticket) {
     Queued& packet = at(end_++);
     packet = {send.payload.host, bytes, ticket, send.view, send.channel, send.type, Memory::borrowed, send.body};
     if (bytes == 0 || bytes > inline_bytes_max) return true;
-    packet.memory = Memory::pooled, packet.payload = pool_.take();
+    packet.memory = Memory::pooled;
+    packet.payload = pool_.take();
     std::memcpy(packet.payload, send.payload.host, bytes);
     return true;
 }
@@ -46,7 +47,8 @@ void Sender::own(uint32_t view) {
             auto* base = static_cast<std::byte*>(vector.iov_base);
             if (base >= packet.payload && base < packet.payload + packet.bytes) vector.iov_base = copy + (base - packet.payload);
         }
-        packet.payload = copy, packet.memory = Memory::owned;
+        packet.payload = copy;
+        packet.memory = Memory::owned;
     }
 }
 
@@ -58,7 +60,9 @@ bool Sender::borrows(uint32_t view) const {
 
 void Sender::restart(const Key& key, uint64_t told) {
     aead_.key(key, config_.protect);
-    sequence_ = 0, told_ = told, pending_ = {};
+    sequence_ = 0;
+    told_ = told;
+    pending_ = {};
     next_ = base_;
     if (!frames_) frames_ = std::make_unique_for_overwrite<std::byte[]>(batch_packets * size_t{packet_head_bytes + tag_bytes});
 }
@@ -79,24 +83,37 @@ void Sender::seal(const Queued& packet) {
     std::byte* head = frames_.get() + count_ * size_t{packet_head_bytes + tag_bytes};
     std::byte* tag = head + packet_head_bytes;
     PacketHeader header{};
-    header.magic.set(packet_magic), header.version = packet_version, header.type = static_cast<uint8_t>(packet.type);
-    header.job.set(config_.job), header.view.set(packet.view);
-    header.channel.set(packet.channel), header.sender.set(static_cast<uint16_t>(config_.self));
-    header.length.set(packet.bytes), header.sequence.set(sequence_);
+    header.magic.set(packet_magic);
+    header.version = packet_version;
+    header.type = static_cast<uint8_t>(packet.type);
+    header.job.set(config_.job);
+    header.view.set(packet.view);
+    header.channel.set(packet.channel);
+    header.sender.set(static_cast<uint16_t>(config_.self));
+    header.length.set(packet.bytes);
+    header.sequence.set(sequence_);
     std::memcpy(head, &header, sizeof header);
     std::memcpy(head + sizeof header, packet.body.data(), packet.body.size());
     std::byte* payload = packet.payload;
-    if (config_.protect == Protect::encrypt) payload = cipher_.get() + cipher_used_, cipher_used_ += packet.bytes;
+    if (config_.protect == Protect::encrypt) {
+        payload = cipher_.get() + cipher_used_;
+        cipher_used_ += packet.bytes;
+    }
     aead_.seal(sequence_, {head, packet_head_bytes}, {packet.payload, packet.bytes}, payload, {tag, tag_bytes});
-    append(head, packet_head_bytes), append(payload, packet.bytes), append(tag, tag_bytes);
-    ++sequence_, ++count_, ++packets_;
+    append(head, packet_head_bytes);
+    append(payload, packet.bytes);
+    append(tag, tag_bytes);
+    ++sequence_;
+    ++count_;
+    ++packets_;
 }
 
 // Whatever is sent after a packet was received tells about that packet first.  So who answers `later` while it waits for an acknowledgement
 // cannot wait for ever: the peer's answer to its packets comes behind their acknowledgement.
 std::span<iovec> Sender::batch(uint64_t received) {
     if (!pending_.empty()) return pending_;
-    vectors_used_ = count_ = 0, cipher_used_ = 0;
+    vectors_used_ = count_ = 0;
+    cipher_used_ = 0;
     if (received != told_) {
         AckBody body{};
         body.received.set(received);
@@ -119,7 +136,9 @@ void Sender::wrote(uint64_t bytes) {
         GC_ASSERT(!pending_.empty());
         iovec& first = pending_.front();
         size_t take = std::min<uint64_t>(bytes, first.iov_len);
-        first.iov_base = static_cast<std::byte*>(first.iov_base) + take, first.iov_len -= take, bytes -= take;
+        first.iov_base = static_cast<std::byte*>(first.iov_base) + take;
+        first.iov_len -= take;
+        bytes -= take;
         if (first.iov_len == 0) pending_ = pending_.subspan(1);
     }
 }
@@ -137,8 +156,11 @@ void Receiver::restart(const Key& key, std::span<const std::byte> rest) {
     aead_.key(key, config_.protect);
     if (!staging_) grow(room_first);
     std::copy(rest.begin(), rest.end(), staging_.get());
-    begin_ = 0, end_ = rest.size(), sequence_ = 0;
-    at_ = At::head, blocked_ = large_ = false;
+    begin_ = 0;
+    end_ = rest.size();
+    sequence_ = 0;
+    at_ = At::head;
+    blocked_ = large_ = false;
 }
 
 void Receiver::grow(size_t bytes) {
@@ -178,7 +200,8 @@ bool Receiver::placing(std::span<const uint16_t> channels) const {
 void Receiver::received(uint64_t bytes) {
     if (at_ == At::place) {
         uint64_t take = std::min(bytes, length_ - got_);
-        got_ += take, bytes -= take;
+        got_ += take;
+        bytes -= take;
     }
     end_ += bytes;
     GC_ASSERT(end_ <= room_);
@@ -193,10 +216,13 @@ const char* Receiver::head(ReceiverSink& sink) {
     if (header.sequence.get() != sequence_) return "a packet out of sequence";
     if (length_ > config_.segment_bytes) return "a packet longer than the segment that was agreed";
     packet_ = {};
-    packet_.type = static_cast<PacketType>(header.type), packet_.channel = header.channel.get();
-    packet_.sender = config_.peer, packet_.view = header.view.get();
+    packet_.type = static_cast<PacketType>(header.type);
+    packet_.channel = header.channel.get();
+    packet_.sender = config_.peer;
+    packet_.view = header.view.get();
     std::memcpy(packet_.body.data(), staging_.get() + begin_ + sizeof header, packet_.body.size());
-    at_ = At::lease, wanted_ = true;
+    at_ = At::lease;
+    wanted_ = true;
     const bool ack = packet_.type == PacketType::ack, of_link = ack || link_packet(packet_.type);
     if (of_link && packet_.view != config_.view) return "a packet of another view";
     if (ack) return nullptr;
@@ -210,7 +236,8 @@ const char* Receiver::head(ReceiverSink& sink) {
     GC_ASSERT(place.bytes == length_);
     std::memcpy(head_, staging_.get() + begin_, packet_head_bytes);
     begin_ += packet_head_bytes;
-    packet_.payload = place, at_ = At::place;
+    packet_.payload = place;
+    at_ = At::place;
     got_ = std::min<uint64_t>(length_, end_ - begin_);
     if (got_) std::memcpy(place.host, staging_.get() + begin_, got_);
     begin_ += got_;
@@ -233,7 +260,8 @@ const char* Receiver::parse(ReceiverSink& sink) {
         if (!aead_.open(sequence_, {head, packet_head_bytes}, {payload, length_}, {tag, tag_bytes})) return "a packet with a wrong tag";
         begin_ = static_cast<size_t>(tag + tag_bytes - staging_.get());
         at_ = At::head;
-        ++sequence_, ++packets_;
+        ++sequence_;
+        ++packets_;
         if (packet_.type == PacketType::ack) {
             AckBody body = body_of<AckBody>(packet_);
             if (body.reserved.get() != 0 || !sink.ack(body.received.get())) return "an acknowledgement of what was not sent";
