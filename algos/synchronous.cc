@@ -12,7 +12,7 @@ namespace {
 constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient);
 }
 
-/// Takes the gradients of one step's blocks from all lanes, and knows when a bucket is complete.
+/// Takes the gradients of one step's blocks from all lanes and makes a bucket `ready` when it is complete.
 class SynchronousStep::Sink final : public GradientSink {
 public:
     explicit Sink(SynchronousStep& step) : all_(step), context_(step.context_), exchange_(step.exchange_), step_(context_.step) {}
@@ -33,7 +33,7 @@ public:
             }
         }
         const std::span given(all.data(), count);
-        // Blocks that are not needed (any more) are taken from the loader all the same, which hands them out in order.
+        // Blocks that are not needed are also taken from the loader, which returns them in order.
         if (status.ok() && !exchange_.summed(step_)) status = context_.net.blocks(lane, given, *this);
         for (const Block& each : given) context_.loader.done(each.id);
         if (!status.ok() && !exchange_.summed(step_)) fail_with(status);
@@ -66,8 +66,8 @@ public:
         return true;
     }
 
-    // In whole units of 2^-20 per block, so that the sum does not depend on grouping.  A loss beyond what 64 bits hold for all blocks, NaN
-    // among them, counts as the limit: what has gone wrong is told by the gradient's layer, or training goes on.
+    // In whole units of 2^-20 per block, so that the sum does not depend on grouping.  A loss too large for 64 bits, or NaN, counts as the
+    // limit.  The error, if there is one, comes with the gradient.
     void loss(uint32_t, BlockId id, double sum) override {
         double limit = std::ldexp(1.0, 42) / context_.blocks;
         all_.losses_[exchange_.target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
@@ -79,10 +79,10 @@ public:
             Plan plan = exchange_.plan(step_, bucket, target);
             GC_TRY(context_.codec.finish(step_, bucket, plan));
             plan.record->state = context_.state;
-            plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // a block tells it before its first bucket
+            plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
         }
         context_.host.post(gradient_channel, ready_event(step_, bucket));
-        sched_yield();   // ranks that share cores all send their first bucket before any makes its last
+        sched_yield();   // of ranks that share cores all send their first bucket before one computes its last
         return {};
     }
 
@@ -102,7 +102,7 @@ private:
 
     Status added(uint32_t bucket) {
         context_.progress.advance();
-        // acq_rel: the lane that counts to zero has seen what all others added to the words, the record and the loss.
+        // acq_rel: the lane that counts to zero sees what all lanes have added to words, record and loss.
         return all_.blocks_left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
     }
 
@@ -138,7 +138,7 @@ struct ProfileTrace final : NetTrace {
 
 }   // namespace
 
-/// How long a wait for sums lasts: the deadline counts from the last packet that came, so a slow network is not taken for a dead one.
+/// Time limit of a wait for sums.  It counts from the last packet that arrived, so that a slow network is not taken for a dead one.
 class SynchronousStep::Patience {
 public:
     explicit Patience(SynchronousStep& step)
@@ -192,14 +192,14 @@ Status SynchronousStep::compute() {
         std::span<const uint32_t> own;
         uint32_t together;
     } const shares{sink, config_.own_blocks, together};
-    // One pointer fits into a std::function without memory of its own.
+    // A std::function of one pointer does not allocate.
     context_.lanes.run((own + together - 1) / together, [&shares](uint32_t lane, uint32_t item) {
         const size_t first = item * shares.together, count = std::min<size_t>(shares.together, shares.own.size() - first);
         shares.sink.blocks(lane, shares.own.subspan(first, count));
     });
     if (trace) context_.net.trace(nullptr);
     GC_TRY(sink.status());
-    // What was left out because others did it: no lane writes there any more.
+    // Blocks that were left out because the sum is complete without them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
         if (blocks_left_[bucket].load(std::memory_order_relaxed) == 0) continue;
         command(ExchangeCommand::abandon, context_.step, bucket);
@@ -225,13 +225,13 @@ Status SynchronousStep::wait(std::span<const Sum*> into) {
 }
 
 void SynchronousStep::applied() {
-    // All computed this step from one state, which says that all have applied the step before: that one is stable.
+    // All ranks computed this step from the same state, so all have applied the step before: it is stable.
     if (context_.step > config_.first_step) command(ExchangeCommand::release, context_.step - 1, 0);
     if (expelling_) dispatch_.cut_expelled();
 }
 
 Status SynchronousStep::take(const Completion& completion) {
-    // Where ranks can be missed a sum may come before this trainer has begun its step.
+    // Where ranks may be missing, a sum may come before this trainer has begun its step.
     if (completion.sum) come_[completion.step % step_slots][completion.id] = completion.sum;
     if (completion.status.code == Code::conflict) {
         if (conflict_.status.ok()) conflict_ = completion;
@@ -244,7 +244,7 @@ Status SynchronousStep::take(const Completion& completion) {
 Status SynchronousStep::taken(Status so_far) {
     const Completion conflict = std::exchange(conflict_, {});
     if (!so_far.ok() || conflict.status.ok()) return so_far;
-    // Others may be a step ahead.  What they disagree about can be computed here once this rank is there.
+    // Others may be a step ahead.  Their conflict can be judged once this rank is in that step.
     if (conflict.step > context_.step) return early_ = conflict, Status{};
     return arbiter_.judge(conflict.status, conflict.step);
 }
@@ -271,8 +271,8 @@ Status SynchronousStep::overdue(uint64_t us) {
     return fail(Code::deadline, "no sum of step {} within {} s", context_.step + 1, seconds);
 }
 
-/// The network thread may not have come yet to the release of the step that had the memory before, or not be done with what that sends:
-/// what lanes wrote now would be lost, or sent as if it were that step's.
+/// Waits until the network thread has ended the step that used the memory before: words written earlier could be lost, or sent as words of
+/// that step.
 Status SynchronousStep::wait_begun() {
     if (exchange_.begun(context_.step)) return {};
     Waiting waiting(context_.progress);
@@ -285,8 +285,8 @@ Status SynchronousStep::wait_begun() {
     return {};
 }
 
-/// Whoever holds the block has found it too, or that rank is told of as one that computes wrongly.  Where a sum may come from one holder (m
-/// = 1), the others are given time to contradict.
+/// All holders of the block find NaN or Inf too; a rank that finds it alone is reported as one that computes wrong values.  With m = 1 a
+/// sum may come from one holder, so the others get time to contradict.
 Status SynchronousStep::finite(const Sum& sum) {
     for (size_t g = 0; g < sum.maxima.size(); ++g) {
         if (std::isfinite(sum.maxima[g])) continue;

@@ -1,5 +1,5 @@
-// One synchronous step: this rank's blocks go through the net into the exchange, bucket by bucket, and the exact sums of all blocks come
-// back.
+// One synchronous step: the net computes this rank's blocks, their gradients go to the exchange bucket by bucket, and the exact sums over
+// all blocks come back.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,25 +17,25 @@ struct SynchronousConfig {
     const View& view;
     std::vector<uint32_t> own_blocks;         // of every step
     StepId first_step = 0;                    // that the exchange sums
-    Buffer kept_parameters, kept_exponents;   // for the arbiter; empty where no rank can be missed
+    Buffer kept_parameters, kept_exponents;   // for the arbiter; empty where no rank may be missing
 };
 
 class SynchronousStep final : public Consumer {
 public:
-    /// Takes its memory.  Before the exchange may tell anything: a sum may come before this trainer begins its first step.
+    /// Allocates.  Must exist before the exchange completes anything: a sum may come before this trainer begins its first step.
     SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config);
 
-    /// Computes this rank's blocks of context.step on the lanes; every bucket is quantised and made `ready` as soon as its last block is
-    /// done. Error: of the block that failed first; the others are abandoned.
+    /// Computes this rank's blocks of context.step on the lanes.  Each bucket is quantised, and is `ready` when its last block is added.
+    /// Error: of the block that failed first; the others are abandoned.
     Status compute();
     /// Blocks until all buckets of context.step are summed.  `into` is indexed by bucket.  The only place where a round waits.
-    /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or whatever the job has been ended
-    /// with elsewhere.
+    /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or the error that has ended the job
+    /// elsewhere.
     Status wait(std::span<const Sum*> into);
     /// Before the state is written.
     void keep_state() { arbiter_.keep_state(); }
-    /// The sums have been applied: the exchange may forget the step before, and ranks that compute wrongly are cut off one step after they
-    /// were found out.
+    /// The sums have been applied: releases the step before in the exchange.  Ranks that compute wrong values are cut off one step after
+    /// they were found.
     void applied();
 
     const Exchange& exchange() const { return exchange_; }
@@ -62,8 +62,8 @@ private:
     std::vector<std::atomic<uint32_t>> blocks_left_;         // by bucket
     std::vector<std::atomic<int64_t>> losses_;               // by target
     std::array<std::vector<const Sum*>, step_slots> come_;   // by step % step_slots and bucket: not yet taken by wait()
-    Completion conflict_, early_;                            // early_: a conflict about the next step, which this rank has not begun
-    Status missing_;                                         // what the exchange has said to `explain`
+    Completion conflict_, early_;                            // early_: a conflict in the next step, which this rank has not begun
+    Status missing_;                                         // the answer of the exchange to `explain`
     bool expelling_ = false;                                 // since the step before
 };
 

@@ -91,7 +91,7 @@ public:
 
     bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
         (void)lane;
-        // The next lane is a piece behind.  More than a few would wait for long: they compute meanwhile, for add().
+        // Lanes follow one another, a piece apart.  More than a few would wait long, so others compute the whole bucket for add().
         Access& access = access_[bucket];
         std::shared_lock others(access.whole, std::try_to_lock);
         if (!others) return false;
@@ -180,7 +180,7 @@ private:
                 const GradientPart here = piece(i, begin);
                 count = here.rows * here.count;
                 GC_ASSERT(count > 0 && begin + count <= range.count);
-                const std::atomic_ref written(blocks[i].plan.record->written);   // who is ahead writes it: what is behind stays
+                const std::atomic_ref written(blocks[i].plan.record->written);   // written by the lane that is ahead; others keep it
                 const uint64_t begun = written.load(std::memory_order_relaxed);
                 Found found;
                 for (uint64_t row = 0, from = begin; row < here.rows; ++row, from += here.count) {
@@ -218,7 +218,7 @@ private:
             }
             const QuantiseResult result =
                 quantise(plan, at, range.group + g, from - in_bucket, x + (from - begin), end - from, block, accumulate);
-            // As bits, because NaN is above Inf then, and that above all others.
+            // Compared as bits: NaN is then above Inf, and Inf above all numbers.
             if (std::bit_cast<uint32_t>(result.maximum) > std::bit_cast<uint32_t>(found->result.maximum))
                 found->result.maximum = result.maximum;
             found->result.clipped += result.clipped;
@@ -281,7 +281,7 @@ private:
         return all;
     }
 
-    // Of the finished target and not within the pass that quantises: once for all blocks in it instead of once for each.
+    // Of the finished target: once for all its blocks, not once for each block in the pass that quantises.
     uint64_t digest(const Plan& plan, const Bucket& range) const {
         switch (plan.word) {
             case Word::i16: return kernels_.digest_i16(plan.words.as<int16_t>(), range.count, range.offset);
@@ -296,7 +296,7 @@ private:
         return {1.0, std::ldexp(1.0, -exponents_[group]), limit(group), past_caches_};
     }
 
-    // M = 0 keeps e, and so does an M that is not finite: the next add() of such a gradient says so.
+    // M = 0 or a non-finite M keeps e: the next add() of such a gradient reports the error.
     void rescale(uint32_t group, double maximum) {
         if (fixed(group) || maximum == 0 || !std::isfinite(maximum)) return;
         int e = std::ilogb(2 * maximum) - std::ilogb(static_cast<double>(limit(group)));
@@ -314,8 +314,8 @@ private:
     std::vector<int32_t> exponents_;
     mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
     static constexpr uint32_t lanes_most = 4;
-    /// A lane has a bucket for itself, or up to lanes_most follow one another through its pieces.  Adding takes microseconds beside the
-    /// backward pass that goes before; an accumulator per lane would cost as much memory traffic again.
+    /// A lane has a bucket for itself, or up to lanes_most follow one another through its pieces.  Adding is short beside the backward
+    /// pass; an accumulator for each lane would double the memory traffic.
     struct Access {
         std::shared_mutex whole;
         std::array<std::mutex, lanes_most> pieces;   // by number, in turn

@@ -20,8 +20,8 @@ constexpr uint32_t auto16_blocks_max = 64;
 /// auto16, so that sums over B blocks are words of the prime field and stay within int32 or int16.
 int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
 
-/// What goes with the blocks in one target.  Memory of the exchange; the codec fills blocks, maxima, clipped and digest, the trainer the
-/// rest before `ready`.
+/// Accompanies the blocks of one target.  Memory of the exchange.  The codec writes blocks, maxima, clipped and digest; the trainer writes
+/// the rest before `ready`.
 struct Record {
     uint64_t state = 0;
     int64_t loss = 0;
@@ -58,7 +58,7 @@ struct DeviceWords {
     /// Of a block that is about to be computed on the lane, in a graph that quantises, too: what add() will be told of each of its buckets.
     /// add() then has nothing to enqueue.  The plans' targets are those of an exchange's step.  Does not allocate.
     virtual Status begin(uint32_t lane, BlockId block, const std::function<Plan(uint32_t bucket)>& plan) = 0;
-    /// The kernel `combine` from signed words there into residues here, one output.  The network's thread; returns when it is done.
+    /// The kernel `combine`, from signed words on the device into one output of residues on the host.  Network thread; blocks until done.
     virtual Status combine(const Combine& combine, uint64_t count) = 0;
 };
 
@@ -81,7 +81,7 @@ struct Codec {
     virtual Status finish(StepId step, uint32_t bucket, const Plan& plan) = 0;
     /// What exchanges carry: the layout, in which auto16 has three words for each element of statistics.
     virtual const Layout& words() const = 0;
-    /// Such a bucket's sum in int32, valid until the next such; any other sum is itself.  Trainer thread.
+    /// The sum of such a bucket in int32, valid until the next call for one; any other sum unchanged.  Trainer thread.
     virtual Sum whole(const Sum& sum) = 0;
     /// Scales from the probe block: step 0 expects maxima 4 times those of `gradient` (float32, all elements).  Before the first step.
     virtual void probe(const float* gradient) = 0;

@@ -1,5 +1,5 @@
-// The integer arithmetic of exchanges and codecs, in three builds of one file (portable, AVX2, AVX-512), all exact against each other.
-// IFMA has no build: products of 32-bit residues have 64 bits and it adds up 52, and encoding reads as fast as memcpy without it.
+// The integer arithmetic of exchanges and codecs, in three builds of one file (portable, AVX2, AVX-512) with equal results.
+// There is no IFMA build: it adds 52 bits, and products of 32-bit residues have 64.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ namespace gradcast {
 
 /// q(x) = clamp(rint((double)x / divisor * factor), -limit, limit), ties to even; NaN gives limit (and shows in the maximum).
 struct Scale {
-    double divisor, factor;     // divisor 1 costs nothing
+    double divisor, factor;     // divisor 1: no division
     int32_t limit;              // >= 1
     bool past_caches = false;   // words leave all caches before they are read
 };

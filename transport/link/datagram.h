@@ -1,4 +1,4 @@
-// Datagrams apart from what carries them: DatagramSealer turns Sends into bytes, DatagramReceiver bytes into packets.  No socket, no clock.
+// Datagrams without sockets and clocks: DatagramSealer turns Sends into bytes, DatagramReceiver turns bytes into packets.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,4 +1,4 @@
-// The two sockets of a rank's datagrams: one hears the group, one sends and hears what is for this rank alone.
+// The two sockets of a rank's datagrams: one receives from the group, the other sends and receives what is for this rank alone.
 #pragma once
 #include "runtime/core/log.h"
 #include "transport/link/link.h"
@@ -19,7 +19,7 @@ struct DatagramSockets {
 /// Error: Code::invalid, naming the interface, address or group that is wrong and what there is instead; Code::node_io.
 /// A receive buffer below what is wanted is one warning.
 Status datagram_sockets_open(const DatagramConfig& config, const Log& log, DatagramSockets* sockets);
-/// Multicasts are also delivered within the sender's own network namespace, as they are at first.  On lo they always are.
+/// Whether own multicasts are delivered in this network namespace (IP_MULTICAST_LOOP).  On at first; without effect on lo.
 void datagram_loop(const DatagramSockets& sockets, bool on);
 
 }   // namespace gradcast

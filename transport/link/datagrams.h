@@ -1,14 +1,14 @@
-// The datagram half of a driver: sends what protocols on datagram channels want sent, hands on what arrives, and finds out at the start
-// whether multicast reaches everybody.
+// The datagram half of a driver: sends for protocols on datagram channels, gives them what arrives, and finds out at the start whether
+// multicast reaches all ranks.
 //
-// Keys: each rank has a random one and tells it, with the address of its socket, on every new stream (PacketType::key); who has it says so.
-// Probe: once every peer that is not lost has our key, a train of full-size datagrams goes to the group, three times at most, and peers
-// answer on their streams how many came.
+// Keys: each rank has a random key and sends it on every new stream, with the address of its socket (PacketType::key).  The peer confirms
+// it. Probe: once every peer that is not lost has our key, a train of full-size datagrams goes to the group, at most three times.  Peers
+// answer on their streams how many arrived.
 //   waiting -> multicast --(all have 3/4 of it)--> settled: multicast
 //              multicast --(500 ms)--> narrow: trains to each peer alone, also of smaller sizes -> settled: a Send to several is one to
 //              each
-// A peer whom not even these reach is named at once, tried on for a quarter of the link's deadline, then lost.  Sends wait meanwhile, and
-// so they do when a peer comes that was not there: everything is tried again.
+// A peer that these do not reach either is named at once, probed for a quarter of the link's deadline, then lost.  Sends wait until the
+// probe has ended.  It starts again when a peer comes that was not there.
 #pragma once
 #include <mutex>
 
@@ -29,8 +29,8 @@ struct DatagramOwner : DatagramSink {
 
 /// All for the network thread but found(), and attach(), which comes before.
 ///
-/// A view of the job (Host::open_view) has channels, keys and replay windows of its own: each rank draws a key for it and tells it on the
-/// streams, in front of whatever else it sends in that view.
+/// A view of the job (Host::open_view) has its own channels, keys and replay windows.  Each rank makes a key for it and sends it on the
+/// streams before anything else of that view.
 class Datagrams final : private DatagramSink {
 public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner);
@@ -41,10 +41,10 @@ public:
     void close_view();   // drops what is not sealed
     bool view_drained() const { return closing_bursts_ == 0; }
 
-    void opened(Rank rank, uint64_t now);           // its stream is
-    void lost(Rank rank);                           // it is
+    void opened(Rank rank, uint64_t now);           // its stream is open
+    void lost(Rank rank);                           // the peer is lost
     void told(const Packet& packet);                // key or probe, on its stream
-    void send(const Send& send, uint32_t ticket);   // ticket_none: nobody asks
+    void send(const Send& send, uint32_t ticket);   // ticket_none: no completion is needed
     void complete(Op& op, uint64_t now);            // of kind send_datagrams
     void receive(uint64_t now);                     // what the proactor has heard
     void pump(uint64_t now);                        // starts what can be started
@@ -63,16 +63,17 @@ private:
         SocketAddress address;
         bool up = false, lost = false, addressed = false;
         bool ready = false;   // it has our key
-        bool beside = true;   // in our network namespace, as far as we know
+        bool beside = true;   // in our network namespace, unless its key says otherwise
         uint64_t up_us = 0;
-        uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, as it says
+        uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, by its answers
         // Of its trains.
         uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: of the newest train
         uint32_t reports = 0;                                         // stages to tell about
         uint32_t key_view = 0;                                        // the newest view of which it has told its key
         Key view_key{};
     };
-    /// The trains of all, one after the other, because they share the way here.  What a shaper lets through at once tells nothing.
+    /// The trains of all peers as one stream of bytes, for the rate.  The first burst is not counted, because a shaper lets it pass at
+    /// once.
     struct Arriving {
         uint64_t first_bytes = 0, later_bytes = 0, from_us = 0, last_us = 0;
     };

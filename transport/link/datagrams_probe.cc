@@ -47,7 +47,7 @@ void Datagrams::lost(Rank rank) {
     tend_loop();
 }
 
-/// Nobody hears what is given back to this network namespace where no other rank lives in it.
+/// Own multicasts are delivered in this network namespace only if another rank may live in it.
 void Datagrams::tend_loop() {
     bool beside = false;
     for (Rank rank = 0; rank < mates_.size(); ++rank) beside |= concerns(rank) && mates_[rank].beside;

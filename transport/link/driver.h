@@ -1,10 +1,11 @@
-// The Driver: the network thread of one rank.  A turn of its loop collects what has happened (completed operations, posted events, timers),
-// gives it to the protocols by the batch, carries out what they want, and starts the next operations.
+// The Driver: the network thread of one rank.  A turn of its loop collects completed operations, posted events and timers, gives them to
+// the protocols as batches of events, carries out the protocols' actions, and starts the next operations.
 //
 // A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing ->
-// down. Times of a peer: retry_us (next try, back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (until then it must be
-// connected, then greeted), down_us (when the stream went; a deadline later the peer is lost), ack_us (when packets that came must be
-// acknowledged at last).
+// down.
+// Times of a peer: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
+// of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
+// acknowledged).
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -41,7 +42,7 @@ struct Peer {
     bool lost = false;      // told by peer_lost
     bool final = false;     // lost for good
     bool losing = false;    // lost as soon as its operations are done
-    Status last;            // why the stream is not there
+    Status last;            // why there is no stream
 };
 
 /// Host::wait's side, for the trainer.

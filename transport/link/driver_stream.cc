@@ -38,7 +38,7 @@ void TcpDriver::complete(Op& op, uint64_t now) {
     }
     switch (op.kind) {
         case Op::Kind::connect:
-            if (!peer.active) return fall(peer, {});   // it lives, and will connect
+            if (!peer.active) return fall(peer, {});   // it is alive and will connect
             peer.state = Peer::State::greeting;
             peer.greet_us = now + greet_limit_us;
             peer.handshake = std::make_unique<Handshake>(tls_, Handshake::Side::connector, own_hello(peer), peer.key);
@@ -124,7 +124,7 @@ void TcpDriver::connect(Peer& peer, uint64_t now) {
     }
     equip(peer, now);
     peer.state = Peer::State::connecting;
-    // TCP waits 1, 2, 4 s between its first packets: where some are lost a new socket is sooner through.
+    // TCP sends its first packet again after 1, 3 and 7 s.  With loss a new socket connects sooner.
     peer.greet_us = now + std::clamp(config_.deadline_us / 12, connect_limit_us_min, greet_limit_us);
     peer.connect.address = &peer.address.storage;
     peer.connect.address_bytes = peer.address.bytes;
@@ -324,7 +324,7 @@ void TcpDriver::lose(Peer& peer) {
     tell_all(event);
 }
 
-// What time makes of a peer.
+// Handles the times of a peer.
 void TcpDriver::tend(Peer& peer, uint64_t now) {
     if (peer.state == Peer::State::closing && !busy(peer)) {
         proactor_->remove(peer.fd.get());
@@ -351,15 +351,15 @@ void TcpDriver::tend(Peer& peer, uint64_t now) {
             else if (late || peer.next) fall(peer, peer.last);
             break;
         case Peer::State::open:
-            // An authenticated peer that connects again has given the old stream up, whatever it looks like from here.
+            // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
             if (peer.next) fall(peer, fail(Code::peer_lost, "{}: it connects again", peer.label));
             break;
         case Peer::State::closing: break;
     }
 }
 
-/// A peer that was here, as one incarnation that is known: when nobody listens at its address any more, that one is dead.  So the side that
-/// does not connect knocks too.
+/// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
+/// tries to connect, too.
 bool TcpDriver::provable(const Peer& peer) const {
     return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.address.bytes != 0;
 }

@@ -14,7 +14,7 @@
 namespace gradcast {
 namespace {
 
-// Completions by trying: an operation is tried when it is started and again at each edge that epoll tells, until it does not say EAGAIN.
+// An operation is tried when it is started, and again at each edge that epoll reports, until the result is not EAGAIN.
 class Epoll final : public Proactor {
 public:
     Status open() {

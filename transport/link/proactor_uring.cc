@@ -77,7 +77,7 @@ public:
         int error = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
         if (error < 0 && error != -ETIME && error != -EINTR && error != -EAGAIN && error != -EBUSY)
             return fail_sys(-error, "io_uring cannot wait for the network");
-        // The kernel reads a few datagrams of one socket before it looks at the other, and this until it has nothing to tell.
+        // The kernel reads a few datagrams of one socket, then of the other, so collect until there are no more completions.
         while (take(done) && hearing()) (void)io_uring_get_events(&ring_);
         drained_ = std::all_of(std::begin(ears_), std::end(ears_), [](const Ear& ear) { return ear.fd < 0 || ear.armed; });
         return {};
@@ -122,7 +122,7 @@ private:
     static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
     static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
 
-    /// Buffers of its own, so that what comes in masses at one socket does not keep the other silent.
+    /// Each socket has its own buffers, so that traffic at one does not block the other.
     Status make_slots(Ear& ear) {
         ear.ring.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
         ear.slots = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);

@@ -51,7 +51,7 @@ Status socket_listen(const std::string& wanted, Fd* listener, std::string* addre
 void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
     auto set = [fd](int level, int option, uint64_t value) {
         int number = static_cast<int>(std::min<uint64_t>(value, 0x7fffffff));
-        (void)::setsockopt(fd, level, option, &number, sizeof number);   // each is an improvement, none a condition
+        (void)::setsockopt(fd, level, option, &number, sizeof number);   // none of them is required
     };
     uint64_t seconds = std::max<uint64_t>(deadline_us / 8'000'000, 1);
     set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -60,7 +60,7 @@ void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
     set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
     set(IPPROTO_TCP, TCP_KEEPCNT, 3);
     set(IPPROTO_TCP, TCP_USER_TIMEOUT, deadline_us / 2000);
-    // Without a bound the pauses between retransmissions double: at 20% loss some soon last longer than the deadline.
+    // Without a bound the time between retransmissions doubles: with heavy loss it exceeds the deadline.
     constexpr int tcp_rto_max_ms = 44;   // since Linux 6.15
     set(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
     set(IPPROTO_TCP, tcp_rto_max_ms, std::max<uint64_t>(deadline_us / 8000, 1000));
@@ -68,9 +68,8 @@ void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
         set(SOL_SOCKET, SO_SNDBUF, socket_bytes);
         set(SOL_SOCKET, SO_RCVBUF, socket_bytes);
     }
-    // What systems have by default, cubic or bbr, takes the first queue at a full link for its limit, so that a chain of ranks idles: a
-    // ring of 8 at 100 Mbit/s takes 1.10 times its bound with either and 1.06 with reno; with 0.1% loss cubic takes 1.3, reno 1.1. Anything
-    // else (dctcp) is the operator's choice and stays.
+    // The usual defaults, cubic and bbr, leave the links of a ring partly idle; reno does not.  Anything else (dctcp) is the operator's
+    // choice and stays.
     char name[16] = {};
     socklen_t bytes = sizeof name - 1;
     const bool known = ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0;
