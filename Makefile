@@ -83,7 +83,7 @@ help:
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
-	@echo 'make nightly    reliable multicast over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
+	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
 	@echo 'make lint       clang-format and include directions                 make tidy     the same with clang-tidy'
@@ -248,8 +248,9 @@ lab-test: deps deps-lab
 # The simulator under chance, for hours.
 nightly: export GC_SEEDS ?= 10000
 nightly: deps
-	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange
+	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view
 	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
+	$(BUILD)/tests/view --gtest_filter='View.FromSeeds'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tsan

@@ -19,6 +19,7 @@ int fuzz_job_file(const uint8_t*, size_t);
 int fuzz_packet(const uint8_t*, size_t);
 int fuzz_safetensors(const uint8_t*, size_t);
 int fuzz_shard(const uint8_t*, size_t);
+int fuzz_view_message(const uint8_t*, size_t);
 }
 
 namespace gradcast {
@@ -48,7 +49,8 @@ const Target targets[] = {
     {"job_file", fuzz_job_file, 1},
     {"packet", fuzz_packet, bits_of({PacketType::words, PacketType::record, PacketType::job, PacketType::mail})},
     {"safetensors", fuzz_safetensors, 1},
-    {"shard", fuzz_shard, 0b111},   // plain, deflated, a sample read
+    {"shard", fuzz_shard, 0b111},                          // plain, deflated, a sample read
+    {"view_message", fuzz_view_message, 0b11'1111'1110},   // every kind
 };
 
 TEST(Fuzz, EveryTargetIsReplayed) {

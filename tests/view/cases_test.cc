@@ -1,0 +1,374 @@
+// The hard cases of a change of view, one by one.
+#include <gtest/gtest.h>
+
+#include "tests/view/world.h"
+
+namespace gradcast {
+namespace {
+
+using Kind = ViewMessage::Kind;
+using Nodes = std::vector<uint32_t>;
+
+Nodes members_of(const AgreedView& view) {
+    Nodes nodes;
+    for (const ViewMember& each : view.members) nodes.push_back(index_of(each.node));
+    return nodes;
+}
+
+/// Runs until these are in one view of their own and complete a step.
+testing::AssertionResult go_on(World& world, const Nodes& members, uint64_t within_us = 2 * D) {
+    const uint64_t until_us = world.now_us() + within_us;
+    StepId step = 0;
+    auto steps = [&] { return world.settled(members) && (step == 0 ? step = world.highest() : step) < world.highest(); };
+    if (world.run(until_us, steps)) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << world.violation() << "\n" << world.describe();
+}
+
+TEST(View, ThreeTrainTogether) {
+    World world({.members = 3});
+    EXPECT_TRUE(go_on(world, {0, 1, 2}));
+    EXPECT_EQ(world.machine(0).view().number, 1u);
+}
+
+TEST(View, OneOfThreeDies) {
+    for (const uint32_t dead : {0u, 1u, 2u}) {
+        World world({.members = 3, .m = 2, .s = 1});
+        world.run(D / 2);
+        world.crash(dead);
+        Nodes rest{0, 1, 2};
+        rest.erase(rest.begin() + dead);
+        EXPECT_TRUE(go_on(world, rest, D));
+        EXPECT_EQ(world.machine(rest[0]).view().fitted(), (ViewExchange{"coded-rs", 2, 1, 1})) << "m falls first";
+    }
+}
+
+TEST(View, TwoProposersAgree) {
+    World world({.members = 5});
+    world.run(D / 2);
+    // Neither hears of the other.  One alone accepts what the first proposes, then the second one proposes.
+    world.cut(0, 1, true), world.cut(1, 0, true);
+    world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
+        if (from != 0 || message.kind != Kind::accept) return true;
+        world.at(world.now_us() + D / 100, [&world] { world.suspect(1, 0); });
+        return to == 2;
+    };
+    world.suspect(0, 4);
+    EXPECT_TRUE(world.run(2 * D, [&] { return world.going(0) && world.machine(0).view().number == ballot_of(1, NodeId{0}); }))
+        << world.describe();
+    EXPECT_EQ(members_of(world.machine(0).view()), (Nodes{0, 2, 3, 4}));
+    EXPECT_EQ(world.seen().adopted, 1u);
+    EXPECT_EQ(world.violation(), "");
+}
+
+TEST(View, ProposerDiesBetweenAcceptAndView) {
+    World world({.members = 5});
+    world.run(D / 2);
+    world.crash(4);
+    Nodes accepted;
+    world.passes = [&](uint32_t from, uint32_t, const ViewMessage& message) {
+        if (message.kind == Kind::accepted) accepted.push_back(from);
+        // All have accepted; nobody hears of it.
+        if (from != 0 || message.kind != Kind::view) return true;
+        world.at(world.now_us(), [&world] { world.crash(0); });
+        return false;
+    };
+    ASSERT_TRUE(world.run(2 * D, [&] { return !world.up(0); }));
+    ASSERT_GE(accepted.size(), 2u);
+    ASSERT_TRUE(world.run(world.now_us() + D / 2, [&] { return world.seen().adopted > 0; })) << world.describe();
+    // What was chosen is chosen again, with the dead one in it; the next view is without it.
+    EXPECT_TRUE(go_on(world, {1, 2, 3}));
+}
+
+TEST(View, HalfWithTheLowestRankGoesOn) {
+    World world({.members = 4});
+    world.run(D / 2);
+    world.split({0, 3}, true);
+    EXPECT_TRUE(world.run(3 * D, [&] {
+        return world.settled({0, 3}) || (world.going(0) && world.machine(0).view().n() == 2 && world.going(3));
+    }));
+    EXPECT_TRUE(
+        world.run(4 * D, [&] { return world.ended(1) == ViewNotice::Kind::minority && world.ended(2) == ViewNotice::Kind::minority; }));
+    EXPECT_EQ(world.machine(0).view().n(), 2u);
+    EXPECT_EQ(world.violation(), "");
+}
+
+TEST(View, HalfWithoutTheLowestRankStops) {
+    World world({.members = 4});
+    world.run(D / 2);
+    world.crash(0), world.crash(1);
+    EXPECT_FALSE(world.run(4 * D, [&] { return world.seen().views > 0; }));
+    EXPECT_EQ(world.ended(2), ViewNotice::Kind::minority);
+    EXPECT_EQ(world.ended(3), ViewNotice::Kind::minority);
+}
+
+TEST(View, HalfWithoutTheLowestRankGoesOnWithProofOfDeath) {
+    World world({.members = 4});
+    world.run(D / 2);
+    world.crash(0), world.crash(1);
+    world.run(D);
+    world.restart(0, false), world.prove(1);
+    EXPECT_TRUE(world.run(2 * D, [&] { return world.going(2) && world.machine(2).view().n() == 2; })) << world.describe();
+    EXPECT_EQ(world.seen().by_proof, 1u);
+    EXPECT_EQ(world.violation(), "");
+}
+
+// Nobody knows what a node that answers nothing knows.
+TEST(View, ProofOfDeathNeedsAnAnswerOfAllOthers) {
+    World world({.members = 4, .others = 1});
+    world.run(D / 2);
+    world.crash(0), world.crash(1), world.crash(4);
+    world.run(D);
+    world.restart(0, false), world.prove(1);
+    EXPECT_FALSE(world.run(4 * D, [&] { return world.seen().views > 0; }));
+    EXPECT_EQ(world.ended(2), ViewNotice::Kind::minority);
+}
+
+TEST(View, TwoNodesWhereRankOneDies) {
+    World world({.members = 2});
+    world.run(D / 2);
+    world.crash(1);
+    EXPECT_TRUE(go_on(world, {0}, D));
+}
+
+TEST(View, TwoNodesWhereRankZeroDies) {
+    for (const bool proven : {false, true}) {
+        World world({.members = 2});
+        world.run(D / 2);
+        world.crash(0);
+        if (proven) world.at(D, [&] { world.restart(0, false); });
+        EXPECT_EQ(world.run(4 * D, [&] { return world.going(1) && world.machine(1).view().n() == 1; }), proven) << world.describe();
+        EXPECT_EQ(world.ended(1), proven ? ViewNotice::Kind::go : ViewNotice::Kind::minority);
+        EXPECT_EQ(world.violation(), "");
+    }
+}
+
+TEST(View, ChainOfMinorityFailures) {
+    World world({.members = 8, .m = 2, .s = 2});
+    world.run(D / 2);
+    for (const Nodes& rest : {Nodes{0, 1, 2, 5, 6}, Nodes{1, 2, 6}, Nodes{1, 6}}) {
+        for (uint32_t each = 0; each < 8; ++each)
+            if (world.up(each) && std::find(rest.begin(), rest.end(), each) == rest.end()) world.crash(each);
+        ASSERT_TRUE(go_on(world, rest)) << rest.size();
+    }
+    EXPECT_EQ(world.machine(1).view().fitted(), (ViewExchange{"coded-rs", 2, 1, 1})) << "m falls first, then s";
+}
+
+TEST(View, ReadyJoinerComesLast) {
+    World world({.members = 2, .others = 2});
+    world.run(D / 2);
+    world.join(3);
+    EXPECT_TRUE(go_on(world, {0, 1, 3}));
+    EXPECT_EQ(members_of(world.machine(3).view()), (Nodes{0, 1, 3}));
+    EXPECT_EQ(world.seen().states, 1u);
+}
+
+TEST(View, RestartedNodeJoinsAgain) {
+    World world({.members = 3});
+    world.run(D / 2);
+    world.crash(0);
+    world.at(D / 2 + D / 50, [&] { world.restart(0, true); });
+    EXPECT_TRUE(world.run(3 * D, [&] {
+        return world.settled({0, 1, 2}) && world.machine(0).view().members.back().node == NodeId{0};
+    })) << world.describe();
+}
+
+TEST(View, JoinersAreAtMostAsManyAsMembers) {
+    World world({.members = 1, .others = 3});
+    world.run(D / 2);
+    for (const uint32_t each : {1u, 2u, 3u}) world.join(each);
+    std::vector<size_t> sizes;
+    world.run(4 * D, [&] {
+        if (const size_t n = world.machine(0).view().n(); sizes.empty() || n != sizes.back()) sizes.push_back(n);
+        return world.settled({0, 1, 2, 3});
+    });
+    EXPECT_EQ(sizes, (std::vector<size_t>{1, 2, 4}));
+}
+
+TEST(View, NodeThatMissedViewIsTold) {
+    World world({.members = 4});
+    world.run(D / 2);
+    world.crash(3);
+    world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
+        return !(message.kind == Kind::view && from == 0 && to == 2 && message.view != 1) || world.seen().views > 1 ||
+               world.now_us() > 3 * D / 2;
+    };
+    EXPECT_TRUE(go_on(world, {0, 1, 2}));
+}
+
+TEST(View, ExcludedNodeLearnsIt) {
+    World world({.members = 3});
+    world.run(D / 2);
+    world.split({2}, true);
+    ASSERT_TRUE(world.run(2 * D, [&] { return world.going(0) && world.machine(0).view().n() == 2; }));
+    world.split({2}, false);
+    EXPECT_TRUE(world.run(world.now_us() + D / 4, [&] { return world.ended(2) == ViewNotice::Kind::excluded; })) << world.describe();
+}
+
+TEST(View, OneWayCutParts) {
+    World world({.members = 3});
+    world.run(D / 2);
+    world.cut(2, 1, true);   // 1 does not hear 2, which hears it
+    EXPECT_TRUE(world.run(3 * D, [&] {
+        return world.settled({0, 1}) || (world.going(0) && world.machine(0).view().n() == 2);
+    })) << world.describe();
+    EXPECT_EQ(world.violation(), "");
+}
+
+TEST(View, CoveredLossFreezesNobodyWithoutAQuorum) {
+    World world({.members = 4, .m = 1, .s = 2});
+    world.run(D / 2);
+    world.split({2, 3}, true);
+    world.run(D);
+    EXPECT_TRUE(world.run(3 * D, [&] { return world.going(0) && world.machine(0).view().n() == 2; }));
+    EXPECT_EQ(members_of(world.machine(0).view()), (Nodes{0, 1}));
+    // The other half neither promised anything nor went on.
+    EXPECT_EQ(world.machine(2).view().number, 1u);
+    EXPECT_LT(world.applied(2), world.applied(0));
+    EXPECT_EQ(world.violation(), "");
+    EXPECT_TRUE(world.run(4 * D, [&] { return world.ended(2) == ViewNotice::Kind::minority; }));
+}
+
+TEST(View, OneNodesAlarmAboutACoveredLossIsNoReason) {
+    World world({.members = 3, .m = 1, .s = 1});
+    world.run(D / 2);
+    world.cut(2, 1, true);
+    const StepId before = world.applied(0);
+    world.run(3 * D);
+    EXPECT_EQ(world.seen().views, 0u);
+    EXPECT_GT(world.applied(0), before + 10);
+}
+
+TEST(View, ForceViewIsRefusedWhileTheNodeAnswers) {
+    World world({.members = 2});
+    world.run(D / 2);
+    EXPECT_FALSE(world.machine(1).force_dead(NodeId{0}, world.now_us()));
+    world.crash(0);
+    world.run(D);
+    EXPECT_TRUE(world.machine(1).force_dead(NodeId{0}, world.now_us()));
+    EXPECT_TRUE(go_on(world, {1}, D));
+    EXPECT_EQ(world.seen().by_proof, 1u);
+}
+
+TEST(View, MajorityOfDigestsWins) {
+    World world({.members = 3});
+    world.run(D / 2);
+    world.expect_wrong();
+    world.digest(1, 13);
+    world.machine(0).ask({ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}}, world.now_us());
+    world.wake(0);
+    EXPECT_TRUE(world.run(2 * D, [&] {
+        return world.ended(1) == ViewNotice::Kind::wrong && world.going(0) && world.going(2) && world.machine(0).view().n() == 2;
+    })) << world.describe();
+}
+
+TEST(View, TieOfDigestsEndsTheJob) {
+    World world({.members = 2});
+    world.run(D / 2);
+    world.expect_wrong();
+    world.digest(1, 13);
+    world.machine(0).ask({ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}}, world.now_us());
+    world.wake(0);
+    EXPECT_TRUE(world.run(2 * D, [&] { return world.ended(0) == ViewNotice::Kind::tied && world.ended(1) == ViewNotice::Kind::tied; }))
+        << world.describe();
+}
+
+TEST(View, DrainLeavesOneOut) {
+    World world({.members = 3});
+    world.run(D / 2);
+    world.machine(1).ask({ViewAction::Kind::drain, NodeId{0}, {}}, world.now_us());
+    world.wake(1);
+    EXPECT_TRUE(world.run(D, [&] { return world.ended(0) == ViewNotice::Kind::excluded && world.going(1) && world.going(2); }))
+        << world.describe();
+    EXPECT_EQ(members_of(world.machine(1).view()), (Nodes{1, 2}));
+    const uint32_t number = world.machine(1).view().number;
+    world.run(3 * D);
+    EXPECT_EQ(world.machine(1).view().number, number);
+}
+
+TEST(View, ChangeOfExchangeKeepsTheMembers) {
+    World world({.members = 3});
+    world.run(D / 2);
+    const ViewExchange ring{"ring", 2, 1, 0};
+    world.machine(2).ask({ViewAction::Kind::exchange, {}, ring}, world.now_us());
+    world.wake(2);
+    EXPECT_TRUE(world.run(D, [&] { return world.settled({0, 1, 2}) && world.machine(0).view().exchange == ring; })) << world.describe();
+    EXPECT_EQ(world.machine(0).view().action.kind, ViewAction::Kind::exchange);
+}
+
+AgreedView view_of(uint32_t number, uint32_t parent, const Nodes& nodes) {
+    AgreedView view{.number = number, .parent = parent, .deadline_us = D, .exchange = {"ring", 2, 1, 0}, .action = {}, .members = {}};
+    for (const uint32_t each : nodes) view.members.push_back({NodeId{each}, 1, 1});
+    return view;
+}
+ViewMessage from(uint32_t node, Kind kind, uint32_t view, Ballot ballot, const AgreedView& value = {}) {
+    ViewMessage message;
+    message.kind = kind, message.from = NodeId{node}, message.incarnation = 1, message.view = view, message.ballot = ballot;
+    message.value = value;
+    return message;
+}
+
+// Its sender is dead by then, or it would not have been chosen against: with proof of death those who live are a quorum.
+TEST(View, OldViewIsNotInstalledAfterALaterBallotWasAccepted) {
+    const AgreedView first = view_of(1, 0, {0, 1, 2, 3});
+    const Ballot earlier = ballot_of(1, NodeId{0}), later = ballot_of(2, NodeId{3});
+    const AgreedView old = view_of(earlier, 1, {0, 1, 4}), next = view_of(later, 1, {3, 4});
+    for (const bool accepts : {false, true}) {
+        ViewChange joiner({.self = NodeId{4}, .incarnation = 1, .nodes = 5, .deadline_us = D});
+        joiner.join(0);
+        joiner.receive(from(3, Kind::view, 1, 1, first), 1);
+        joiner.receive(from(0, Kind::prepare, 1, earlier), 2);
+        joiner.receive(from(3, Kind::prepare, 1, later), 3);
+        if (accepts) joiner.receive(from(3, Kind::accept, 1, later, next), 4);
+        joiner.receive(from(0, Kind::view, earlier, earlier, old), 5);
+        EXPECT_EQ(joiner.view(), accepts ? first : old);
+        if (!accepts) continue;
+        joiner.receive(from(3, Kind::view, later, later, next), 6);
+        EXPECT_EQ(joiner.view(), next);
+    }
+}
+
+TEST(View, NobodyIsMadeAMemberWithoutItsPromise) {
+    ViewChange joiner({.self = NodeId{2}, .incarnation = 1, .nodes = 3, .deadline_us = D});
+    joiner.join(0);
+    joiner.receive(from(0, Kind::view, 1, 1, view_of(1, 0, {0, 1})), 1);
+    const AgreedView skipped = view_of(ballot_of(2, NodeId{0}), ballot_of(1, NodeId{0}), {0, 1, 2});
+    joiner.receive(from(0, Kind::view, skipped.number, skipped.number, skipped), 2);
+    EXPECT_FALSE(joiner.member());
+    EXPECT_EQ(joiner.view().number, 1u);
+}
+
+TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
+    const AgreedView first = view_of(1, 0, {0, 1});
+    const Ballot ballot = ballot_of(1, NodeId{1});
+    std::vector<ViewNode> nodes(3);
+    for (ViewNode& each : nodes) each.newest = 1;
+    nodes[0].dead = 1;
+    ViewProposal proposal(first, ballot, 3, ViewMutant::none);
+    ViewMessage promise = from(1, Kind::promise, 1, ballot);
+    promise.has_state = true, promise.reach = {7};
+    proposal.promised(promise);
+    EXPECT_FALSE(proposal.propose(nodes, {}, 1, D)) << "node 2 may know more";
+    proposal.promised(from(2, Kind::promise, 1, ballot));
+    ASSERT_TRUE(proposal.propose(nodes, {}, 1, D));
+    proposal.accepted(from(1, Kind::accepted, 1, ballot));
+    EXPECT_FALSE(proposal.chosen());
+    nodes[2].dead = 1;
+    EXPECT_FALSE(proposal.chosen()) << "who lived when it was proposed is still needed";
+    proposal.accepted(from(2, Kind::accepted, 1, ballot));
+    EXPECT_TRUE(proposal.chosen());
+}
+
+TEST(View, OldIncarnationIsNotHeard) {
+    ViewChange member({.self = NodeId{0}, .incarnation = 1, .nodes = 3, .deadline_us = D});
+    member.begin(view_of(1, 0, {0, 1, 2}), 0);
+    ViewMessage later = from(1, Kind::join, 0, 0);
+    later.incarnation = 2;
+    member.receive(later, 1);
+    member.sends().clear();
+    member.receive(from(1, Kind::prepare, 1, ballot_of(1, NodeId{1})), 2);
+    EXPECT_TRUE(member.sends().empty());
+    EXPECT_EQ(member.stage(), ViewStage::going);
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,117 @@
+// The wire form of what is said about views.
+#include <gtest/gtest.h>
+
+#include "runtime/job/view_messages.h"
+
+namespace gradcast {
+namespace {
+
+using Kind = ViewMessage::Kind;
+
+AgreedView some_view() {
+    return {.number = ballot_of(3, NodeId{2}),
+            .parent = ballot_of(1, NodeId{0}),
+            .deadline_us = 4'000'000,
+            .exchange = {"coded-rs", 2, 2, 1},
+            .action = {ViewAction::Kind::drain, NodeId{1}, {}},
+            .members = {{NodeId{0}, 7, 1}, {NodeId{2}, 1, 300}, {NodeId{5}, UINT64_C(1) << 60, 0}}};
+}
+
+ViewMessage some_message(Kind kind) {
+    ViewMessage message;
+    message.kind = kind, message.from = NodeId{2}, message.incarnation = 9, message.view = ballot_of(1, NodeId{0}),
+    message.ballot = ballot_of(4, NodeId{2});
+    switch (kind) {
+        case Kind::suspect:
+            message.node = NodeId{3}, message.why = Suspicion::command, message.covered = true;
+            message.action = {ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}};
+            break;
+        case Kind::promise:
+            message.has_state = message.ready = true, message.reach = {5, 1}, message.accepted = ballot_of(3, NodeId{2}),
+            message.value = some_view();
+            break;
+        case Kind::accept: message.value = some_view(); break;
+        case Kind::view: message.value = some_view(), message.view = message.value.number; break;
+        case Kind::state: message.stage = ViewStage::ready, message.state = {true, 17, 18, 19, 20}, message.ready_digest = 21; break;
+        case Kind::prepare:
+        case Kind::nack:
+        case Kind::accepted:
+        case Kind::join: break;
+    }
+    return message;
+}
+
+constexpr Kind kinds[] = {Kind::suspect,  Kind::prepare, Kind::promise, Kind::nack, Kind::accept,
+                          Kind::accepted, Kind::view,    Kind::state,   Kind::join};
+
+TEST(ViewMessages, ComeBackAsTheyWere) {
+    for (const Kind kind : kinds) {
+        const ViewMessage said = some_message(kind);
+        const std::vector<std::byte> bytes = view_message_write(said);
+        ViewMessage heard;
+        ASSERT_TRUE(view_message_parse(bytes, &heard)) << static_cast<int>(kind);
+        EXPECT_EQ(view_message_write(heard), bytes);
+        EXPECT_EQ(heard.from, said.from);
+        EXPECT_EQ(heard.incarnation, said.incarnation);
+        EXPECT_EQ(heard.view, said.view);
+        EXPECT_EQ(heard.ballot, said.ballot);
+        EXPECT_EQ(heard.value, said.value);
+        EXPECT_EQ(heard.action, said.action);
+        EXPECT_EQ(heard.state, said.state);
+        EXPECT_EQ(heard.reach, said.reach);
+        EXPECT_EQ(heard.ready_digest, said.ready_digest);
+    }
+}
+
+TEST(ViewMessages, AreRefusedCutOrWithMoreAtTheEnd) {
+    for (const Kind kind : kinds) {
+        std::vector<std::byte> bytes = view_message_write(some_message(kind));
+        ViewMessage heard;
+        for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(view_message_parse(std::span(bytes).first(size), &heard)) << size;
+        bytes.push_back(std::byte{0});
+        EXPECT_FALSE(view_message_parse(bytes, &heard));
+    }
+}
+
+TEST(ViewMessages, AreRefusedWithFieldsOutOfRange) {
+    auto refused = [](ViewMessage message) {
+        ViewMessage heard;
+        return !view_message_parse(view_message_write(message), &heard);
+    };
+    auto with = [](Kind kind, auto change) {
+        ViewMessage message = some_message(kind);
+        change(message);
+        return message;
+    };
+    EXPECT_TRUE(refused(with(Kind::join, [](ViewMessage& m) { m.from = NodeId{nodes_max}; })));
+    EXPECT_TRUE(refused(with(Kind::join, [](ViewMessage& m) { m.incarnation = 0; })));
+    EXPECT_TRUE(refused(with(Kind::prepare, [](ViewMessage& m) { m.ballot = 0; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members.clear(); })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members[1].node = NodeId{0}; }))) << "a node twice";
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members[1].incarnation = 0; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.number = 0; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.deadline_us = 0; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.name = "Ring"; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.name = ""; })));
+    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.m = 0; })));
+    EXPECT_TRUE(refused(with(Kind::view, [](ViewMessage& m) { m.view += 1; })));
+    EXPECT_TRUE(refused(with(Kind::promise, [](ViewMessage& m) { m.accepted = m.ballot; })));
+    EXPECT_TRUE(refused(with(Kind::promise, [](ViewMessage& m) { m.reach.resize(nodes_max / 64 + 1); })));
+    EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.why = Suspicion::none; })));
+    EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.action = {}; })));
+    EXPECT_TRUE(refused(with(Kind::state, [](ViewMessage& m) { m.state.applied = UINT64_C(1) << 32; })));
+}
+
+TEST(ViewMessages, OfTheLargestJobFit) {
+    ViewMessage message = some_message(Kind::promise);
+    message.reach.resize(nodes_max / 64);
+    message.value.members.clear();
+    for (uint32_t each = 0; each < ranks_max; ++each) message.value.members.push_back({NodeId{each}, 1, 1});
+    const std::vector<std::byte> bytes = view_message_write(message);
+    EXPECT_LE(bytes.size(), view_message_bytes_max);
+    ViewMessage heard;
+    EXPECT_TRUE(view_message_parse(bytes, &heard));
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,167 @@
+// A model of a job whose views change: nodes with an abstract trainer each, on virtual time, over a network that loses, doubles, delays and
+// cuts.  The state that a trainer has is a function of the step; it applies a step when all members of its view, but those that s covers,
+// have told that they computed it.  What must never happen is looked for at every turn: violation() is the first that was found.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "runtime/job/view_change.h"
+
+namespace gradcast {
+
+constexpr uint64_t D = 4'000'000;   // deadline of every world, in us
+
+struct WorldConfig {
+    uint64_t seed = 1;
+    uint32_t members = 3, others = 0;   // of the first view; configured beside them
+    uint16_t m = 1, s = 0;
+    double loss = 0, duplicate = 0;
+    uint64_t delay_us = 2'000, jitter_us = 0, step_us = D / 40;   // step_us: of computing
+    double late = 0;                                              // of messages, that come up to late_us later
+    uint64_t late_us = D / 8;
+    double returns = 0;   // of nodes that ended or were restarted: they join
+    ViewMutant mutant = ViewMutant::none;
+};
+
+/// What has come to pass in a world.
+struct Seen {
+    uint64_t views = 0, by_proof = 0, adopted = 0, refused = 0, joiners = 0, sums = 0, states = 0;
+    uint64_t excluded = 0, minority = 0, forgotten = 0;
+};
+
+class World {
+public:
+    explicit World(const WorldConfig& config);
+
+    // ---- what happens to it
+    void crash(uint32_t node);
+    /// As a later incarnation that knows nothing.
+    void restart(uint32_t node, bool joins);
+    void join(uint32_t node);
+    void stall(uint32_t node, uint64_t us);
+    void slow(uint32_t node, double factor) { nodes_[node].slow = factor; }
+    void cut(uint32_t from, uint32_t to, bool is) { cut_[from * n() + to] = is; }
+    void split(const std::vector<uint32_t>& some, bool is);   // apart from all others
+    void prove(uint32_t node);                                // if it is down: to all, as the nodes of one machine learn it
+    void suspect(uint32_t node, uint32_t of);                 // a false alarm
+    void wake(uint32_t node) { after(node); }                 // after a call of its machine
+    void at(uint64_t us, std::function<void()> what);
+    /// A message that is about to be sent, at every node: false loses it.
+    std::function<bool(uint32_t from, uint32_t to, const ViewMessage&)> passes;
+
+    /// Until the time has come, something is violated, or `until` holds, which is then returned.
+    bool run(uint64_t until_us, const std::function<bool()>& until = {});
+
+    // ---- what is seen
+    uint64_t now_us() const { return now_us_; }
+    const std::string& violation() const { return violation_; }
+    uint32_t n() const { return static_cast<uint32_t>(nodes_.size()); }
+    bool up(uint32_t node) const { return nodes_[node].up; }
+    ViewChange& machine(uint32_t node) { return *nodes_[node].machine; }
+    StepId applied(uint32_t node) const { return nodes_[node].applied; }
+    void digest(uint32_t node, uint64_t digest) { nodes_[node].digest = digest; }   // it has computed wrongly
+    bool in(uint32_t node) const { return nodes_[node].up && nodes_[node].machine->member(); }
+    bool going(uint32_t node) const { return in(node) && nodes_[node].machine->stage() == ViewStage::going; }
+    /// All of these, and nobody else, are in one view that goes.
+    bool settled(const std::vector<uint32_t>& members) const;
+    /// By how it has ended: Kind::go for never.
+    ViewNotice::Kind ended(uint32_t node) const { return nodes_[node].ended; }
+    /// The newest view that a member knows, and whether those of its members that live are a quorum; number 0: nobody is a member.
+    AgreedView newest() const;
+    bool quorum_lives() const;
+    /// Of all: the highest applied step of a living member of the newest view.
+    StepId highest() const;
+    std::string describe() const;
+    const Seen& seen() const { return seen_; }
+    void expect_wrong() { wrong_expected_ = true; }   // a node was made to compute wrongly
+
+private:
+    struct Packet {
+        enum class Kind : uint8_t { view, beat, record, fetch, give } kind{};
+        uint32_t from = 0, to = 0;
+        uint64_t incarnation = 0;
+        uint32_t view = 0;
+        StepId step = 0;
+        uint64_t digest = 0;
+        bool waiting = false;
+        std::vector<std::byte> bytes;
+    };
+    struct Peer {
+        uint64_t heard_us = 0, moved_us = 0;
+        StepId step = 0;
+        bool waiting = false;
+    };
+    struct Node {
+        bool up = false;
+        uint64_t incarnation = 0, epoch = 0;   // epoch: what was planned for another one is dropped
+        std::unique_ptr<ViewChange> machine;
+        uint64_t stalled_us = 0, tick_us = 0;
+        double slow = 1;
+        ViewNotice::Kind ended = ViewNotice::Kind::go;
+        uint32_t promised = 0;   // view in which it has promised
+        uint32_t installed = 0;
+        // the trainer
+        bool has_state = false, frozen = false, computing = false, computed = false;
+        uint32_t session = 0;
+        AgreedView view;
+        StepId applied = 0;
+        uint64_t digest = 0, computing_us = 0;                    // computing_us: until then
+        std::map<StepId, std::map<uint32_t, uint64_t>> records;   // by step and node
+        std::vector<Peer> peers;
+        // catching up
+        bool fetching = false;
+        ViewNotice wanted;
+    };
+
+    uint64_t random(uint64_t below) { return below == 0 ? 0 : random_() % below; }
+    bool chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
+    void plan(uint64_t us, uint32_t node, std::function<void()> what);
+    void start(uint32_t node, uint64_t incarnation);
+    void after(uint32_t node);
+    void notice(uint32_t node, const ViewNotice& notice);
+    void said(uint32_t node, const ViewMessage& message);
+    void send(Packet packet);
+    void deliver(const Packet& packet);
+    void engine(uint32_t node);
+    void compute(uint32_t node);
+    void apply(uint32_t node);
+    void fetch(uint32_t node);
+    void stepped(uint32_t node, uint32_t view);
+    void violate(const std::string& what);
+    void check_line(uint32_t node);
+    void check_chosen(uint32_t node, const ViewMessage& message);
+    void check_meeting(uint32_t node, StepId step);
+    static uint64_t state(StepId step);
+    static uint64_t next(uint64_t digest);
+    bool quorum(const AgreedView& view, const std::function<bool(const ViewMember&)>& has) const;
+
+    struct Planned {
+        uint64_t us, order;
+        std::function<void()> what;
+        bool operator<(const Planned& other) const { return std::tie(us, order) > std::tie(other.us, other.order); }
+    };
+    const WorldConfig config_;
+    std::mt19937_64 random_;
+    std::priority_queue<Planned> queue_;
+    uint64_t now_us_ = 0, order_ = 0;
+    std::vector<Node> nodes_;
+    std::vector<bool> cut_;
+    std::string violation_;
+    Seen seen_;
+    bool wrong_expected_ = false;
+    std::map<uint32_t, AgreedView> views_;                                                      // by number: all that were ever installed
+    std::map<std::pair<uint32_t, Ballot>, std::set<std::pair<uint32_t, uint64_t>>> accepted_;   // by view and ballot: who
+    std::set<std::pair<uint32_t, Ballot>> chosen_;
+    std::map<uint32_t, uint32_t> by_quorum_;                    // by view: the next one that a quorum without proofs has chosen
+    std::map<uint32_t, StepId> went_;                           // by view: T
+    std::map<uint32_t, std::map<uint32_t, StepId>> returned_;   // by view and node
+};
+
+}   // namespace gradcast
