@@ -120,7 +120,8 @@ private:
         std::vector<pollfd> polls;
         std::vector<uint64_t> ids;
         for (;;) {
-            polls.clear(), ids.clear();
+            polls.clear();
+            ids.clear();
             polls.push_back({wake_.get(), POLLIN, 0});
             polls.push_back({now_us_ < crowded_until_us_ ? -1 : listener_.get(), POLLIN, 0});
             bool watched = false;
@@ -157,7 +158,8 @@ private:
             if (!fd) return;
             if (connections_.size() >= config_.connections_max && !drop_longest()) return;   // all are being served: this one is closed
             Connection& made = connections_[++last_id_];
-            made.fd = std::move(fd), made.waits_us = now_us_;
+            made.fd = std::move(fd);
+            made.waits_us = now_us_;
         }
     }
 
@@ -230,8 +232,10 @@ private:
     }
 
     bool begin_answer(Connection& each, std::string bytes) {
-        each.in = {}, each.out = std::move(bytes);
-        each.state = each.watch.empty() ? State::writing : State::watching, each.waits_us = now_us_;
+        each.in = {};
+        each.out = std::move(bytes);
+        each.state = each.watch.empty() ? State::writing : State::watching;
+        each.waits_us = now_us_;
         return write(each);
     }
 
@@ -313,7 +317,10 @@ private:
         else if (now_us_ - each.event_us >= config_.idle_us) each.out = chunk(":\n\n");
         else return true;
         each.event_us = each.waits_us = now_us_;
-        if (last) each.out += "0\r\n\r\n", each.state = State::writing;
+        if (last) {
+            each.out += "0\r\n\r\n";
+            each.state = State::writing;
+        }
         return write(each);
     }
 

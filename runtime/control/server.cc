@@ -309,7 +309,8 @@ private:
             if (Status status = job(id, &detail); !status.ok()) {
                 json = Json{{"error", status.what}, {"code", code_name(status.code)}};
             } else {
-                json = detail, event = "status";
+                json = detail;
+                event = "status";
                 *last = ended(detail.summary.status.state);
             }
         } catch (const std::exception& error) {

@@ -57,7 +57,8 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
     GC_TRY(program_find(&program));
     GC_TRY(make_directories(folder));
     auto made = std::make_unique<BenchRun>();
-    made->folder_ = folder, made->listener_ = plan.listener;
+    made->folder_ = folder;
+    made->listener_ = plan.listener;
     std::vector<std::string>& words = made->words_ = {program};
     if (self == 0) {
         for (size_t at = 0; at < plan.text.size();) {
@@ -108,8 +109,13 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
         if (::getppid() != parent) ::_exit(1);
         ::pthread_sigmask(SIG_SETMASK, &none, nullptr);   // gradcastd takes its signals in one thread
         ::signal(SIGPIPE, SIG_DFL);
-        ::dup2(nothing.get(), 0), ::dup2(out.get(), 1), ::dup2(err.get(), 2);
-        if (listener_) ::dup2(listener_->get(), listener_fd), ::fcntl(listener_fd, F_SETFD, 0);
+        ::dup2(nothing.get(), 0);
+        ::dup2(out.get(), 1);
+        ::dup2(err.get(), 2);
+        if (listener_) {
+            ::dup2(listener_->get(), listener_fd);
+            ::fcntl(listener_fd, F_SETFD, 0);
+        }
         ::execv(argv[0], argv.data());
         ::_exit(127);
     }
@@ -118,8 +124,10 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     uint64_t told = 0;   // when it was told to end
     while (::waitpid(pid, &how, WNOHANG) == 0) {
         const uint64_t now = clock_us();
-        if (!told && (now > end || cancelled_.load(std::memory_order_relaxed))) ::kill(pid, SIGTERM), told = now;
-        else if (told && now > told + stop_us_max) ::kill(pid, SIGKILL);
+        if (!told && (now > end || cancelled_.load(std::memory_order_relaxed))) {
+            ::kill(pid, SIGTERM);
+            told = now;
+        } else if (told && now > told + stop_us_max) ::kill(pid, SIGKILL);
         ::usleep(10'000);
     }
     if (cancelled_.load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");

@@ -144,7 +144,9 @@ void Daemon::act(const Notice& notice) {
         auto submitted = submitted_.find(notice.id);   // one that was opened hears of it by start or abort
         if (submitted == submitted_.end()) return;
         JobStatus& status = submitted->second.detail.summary.status;
-        status.state = JobState::failed, status.error = notice.status.what, status.code = notice.status.code;
+        status.state = JobState::failed;
+        status.error = notice.status.what;
+        status.code = notice.status.code;
         ended(std::move(submitted->second.detail));
         submitted_.erase(submitted);
         return;
@@ -225,8 +227,10 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
     JobConfig config;
     std::vector<JobMistake> mistakes;
-    if (submission.bench) config.name = "bench", config.deadline_us = bench_deadline_us;
-    else if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
+    if (submission.bench) {
+        config.name = "bench";
+        config.deadline_us = bench_deadline_us;
+    } else if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
         std::vector<std::string> lines;
         lines.reserve(mistakes.size());
         for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
@@ -241,18 +245,24 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
         GC_TRY(isa_check(config, plan->members));
     }
     random_bytes(plan->id);
-    plan->name = config.name, plan->text = submission.text, plan->path = submission.path, plan->base = submission.base;
+    plan->name = config.name;
+    plan->text = submission.text;
+    plan->path = submission.path;
+    plan->base = submission.base;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
     if (submission.bench) {
         const std::string& own = config_.members[config_.self()].address;
         plan->listener = std::make_shared<Fd>();
         GC_TRY(socket_listen(own.substr(0, own.rfind(':')) + ":0", plan->listener.get(), &plan->server));
     }
-    plan->deadline_us = config.deadline_us, plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
+    plan->deadline_us = config.deadline_us;
+    plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
 
     Submitted submitted;
     JobSummary& summary = submitted.detail.summary;
-    summary.id = *id = job_id_text(plan->id), summary.name = plan->name, summary.submitted_unix = plan->submitted_unix;
+    summary.id = *id = job_id_text(plan->id);
+    summary.name = plan->name;
+    summary.submitted_unix = plan->submitted_unix;
     for (const Member& member : plan->members) summary.nodes.push_back(member.name);
     std::lock_guard lock(mutex_);
     if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);

@@ -98,7 +98,10 @@ Status name_check(const std::string& address, const Identity& self, const std::v
         if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.bytes) != 0 && errno != EINPROGRESS) return {};
         if (!ready(fd, POLLOUT)) return {};
         Hello own;
-        own.name = self.name, own.uuid = self.uuid, own.incarnation = self.incarnation, own.stream = 1;
+        own.name = self.name;
+        own.uuid = self.uuid;
+        own.incarnation = self.incarnation;
+        own.stream = 1;
         Handshake handshake(tls, Handshake::Side::connector, own, key);
         while (handshake.state() == Handshake::State::negotiating) {
             const auto text = handshake.output();

@@ -84,7 +84,8 @@ bool JobRun::adopt(std::unique_ptr<AcceptedStream> stream) {
 void JobRun::ended_with(Status status) {
     JobStatus& last = detail_.summary.status;
     last.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
-    last.error = status.what, last.code = status.code;
+    last.error = status.what;
+    last.code = status.code;
 }
 
 JobDetail JobRun::detail_locked() const {
@@ -104,8 +105,11 @@ JobDetail JobRun::detail_locked() const {
     for (size_t fault = 0; fault < std::size(drop_names); ++fault)
         if (drop_names[fault]) dropped(drop_names[fault], counters.datagrams_dropped[fault]);
     if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
-    if (phase_ == Phase::ended || aborted_)
-        detail.summary.status.state = state, detail.summary.status.error = error, detail.summary.status.code = code;
+    if (phase_ == Phase::ended || aborted_) {
+        detail.summary.status.state = state;
+        detail.summary.status.error = error;
+        detail.summary.status.code = code;
+    }
     return detail;
 }
 JobDetail JobRun::detail() const {
@@ -141,9 +145,11 @@ Status JobRun::prepare() {
     config.self = self_;
     config.folder = detail_.folder;
     config.lanes = host_.config.lanes();
-    config.datagram_bytes = plan_->datagram_bytes, config.pace_bytes_per_s = host_.config.pace / 8;
+    config.datagram_bytes = plan_->datagram_bytes;
+    config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
-    config.confidential = true, config.stop = &stop_;
+    config.confidential = true;
+    config.stop = &stop_;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));
 
@@ -180,10 +186,14 @@ Status JobRun::prepare() {
     driver->register_memory(engine->memory());
 
     std::lock_guard lock(mutex_);
-    detail_.exchange = config.job.exchange, detail_.quantiser = quantiser_name(config.job.quantiser),
+    detail_.exchange = config.job.exchange;
+    detail_.quantiser = quantiser_name(config.job.quantiser);
     detail_.algorithm = config.job.algorithm;
-    detail_.protect = protect_name(config.job.protect), detail_.batch = config.job.batch, detail_.blocks = config.job.blocks;
-    engine_ = std::move(engine), driver_ = std::move(driver);
+    detail_.protect = protect_name(config.job.protect);
+    detail_.batch = config.job.batch;
+    detail_.blocks = config.job.blocks;
+    engine_ = std::move(engine);
+    driver_ = std::move(driver);
     return {};
 }
 
@@ -195,7 +205,8 @@ void JobRun::work() {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });
         if (started_) {
-            phase_ = Phase::running, ran_ = detail_.started = true;
+            phase_ = Phase::running;
+            ran_ = detail_.started = true;
             if (bench_) detail_.summary.status.state = JobState::running;
             if (!cancelled_.empty()) bench_ ? bench_->cancel() : engine_->cancel(cancelled_);
         }
@@ -222,7 +233,10 @@ void JobRun::work() {
             host_.membership.ended(plan_->id, leaves_);
             changed_.wait(lock, [this] { return closed_; });
         }
-        if (!bench_) driver_->stop(), network.join();
+        if (!bench_) {
+            driver_->stop();
+            network.join();
+        }
         std::lock_guard lock(mutex_);
         detail_ = detail_locked();   // with the last bytes counted
         if (!network_status.ok()) ended_with(network_status);
@@ -232,7 +246,8 @@ void JobRun::work() {
     std::unique_ptr<Driver> driver;
     {
         std::lock_guard lock(mutex_);
-        engine = std::move(engine_), driver = std::move(driver_);
+        engine = std::move(engine_);
+        driver = std::move(driver_);
     }
     driver.reset();   // before the protocols that it drives
     engine.reset();
@@ -268,10 +283,13 @@ std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, 
             log.warn("{}/job.json cannot be read, so that job is not listed: {}", path, failure.what());
             continue;
         }
-        detail.summary.id = name, detail.folder = path;
+        detail.summary.id = name;
+        detail.folder = path;
         JobStatus& status = detail.summary.status;
         if (status.state == JobState::preparing || status.state == JobState::running) {
-            status.state = JobState::failed, status.error = "daemon restarted", status.code = Code::node_io,
+            status.state = JobState::failed;
+            status.error = "daemon restarted";
+            status.code = Code::node_io;
             status.model = model_kept(path);
             if (Status written = job_record_write(detail); !written.ok()) log.warn("{}", written.what);
         }

@@ -45,13 +45,20 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
             ::sd_notify(0, fmt::format("STATUS={}", failed.what).c_str());
             ::_exit(1);   // jobs wait for the mesh, so their threads cannot be joined
         }
-        if (uint64_t seen = daemon->ticks(); seen != ticks) ticks = seen, ticked_us = now;
+        if (uint64_t seen = daemon->ticks(); seen != ticks) {
+            ticks = seen;
+            ticked_us = now;
+        }
         // The mesh's thread ticks once a second; one that has not for ten is stuck, and systemd shall know.
         if (watchdog_us && now - ticked_us < 10'000'000) ::sd_notify(0, "WATCHDOG=1");
-        if (std::string summary = daemon->summary(); summary != told) ::sd_notify(0, ("STATUS=" + summary).c_str()), told = summary;
+        if (std::string summary = daemon->summary(); summary != told) {
+            ::sd_notify(0, ("STATUS=" + summary).c_str());
+            told = summary;
+        }
     }
     // The next one ends the process at once.
-    ::signal(SIGTERM, SIG_DFL), ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    ::signal(SIGINT, SIG_DFL);
     ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
     ::sd_notify(0, "STOPPING=1");
     size_t jobs = daemon->running();
@@ -85,7 +92,8 @@ int main_(int argc, char** argv) {
     }
     if (debug) log_level(Level::debug);
     // Threads come and go with every job, and nothing allocates in a step: few arenas, and what is large goes back when it is freed.
-    ::mallopt(M_ARENA_MAX, 2), ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+    ::mallopt(M_ARENA_MAX, 2);
+    ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
     DaemonConfig config;
     Status status = config_read(path, &config);
     std::vector<ClusterKey> keys;
@@ -99,9 +107,12 @@ int main_(int argc, char** argv) {
     if (status.ok()) status = nn_isa(config.isa);
     // Blocked before the first thread is made, so that none but the main thread takes them.
     sigset_t signals;
-    sigemptyset(&signals), sigaddset(&signals, SIGTERM), sigaddset(&signals, SIGINT);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    ::signal(SIGPIPE, SIG_IGN), ::signal(SIGXFSZ, SIG_IGN);   // a write that fails says so by itself
+    ::signal(SIGPIPE, SIG_IGN);
+    ::signal(SIGXFSZ, SIG_IGN);   // a write that fails says so by itself
     Log log;
     if (status.ok()) status = serve(config, signals, log);
     if (status.ok()) return 0;

@@ -98,7 +98,8 @@ TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
 
 TEST_F(Ctl, SubmitWaitsForTheMembersAndTellsWhyTheyRefuse) {
     JobDetail* detail = backend.add(id_a, "first");
-    detail->started = false, detail->summary.status.state = JobState::preparing;
+    detail->started = false;
+    detail->summary.status.state = JobState::preparing;
     serve();
     write("job.toml", good_job);
     const pid_t pid = start("--socket " + socket + " submit job.toml");

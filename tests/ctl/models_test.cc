@@ -12,7 +12,8 @@ struct CtlModel : CtlData {
     void save(const std::string& name) const {
         Model model;
         ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 10, &model.net).ok());
-        model.mean = {0.1f}, model.std = {0.3f};
+        model.mean = {0.1f};
+        model.std = {0.3f};
         std::vector<Layer> layers;
         ASSERT_TRUE(layers_check(model.net, &layers).ok());
         const Layout layout = layers_layout(layers, 1);
@@ -56,7 +57,8 @@ TEST_F(CtlModel, EvaluateTellsClassesAndConfusion) {
         EXPECT_EQ(json["right_of_class"][i], json["confusion"][i][i]);
         EXPECT_EQ(json["accuracy_of_class"][i], json["right_of_class"][i].get<double>() / 8);
         EXPECT_EQ(json["classes"][i], std::to_string(i));
-        right += json["confusion"][i][i].get<uint64_t>(), samples += of_class;
+        right += json["confusion"][i][i].get<uint64_t>();
+        samples += of_class;
     }
     EXPECT_EQ(json["right"], right);
     EXPECT_EQ(json["samples"], samples);

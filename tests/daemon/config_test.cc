@@ -74,7 +74,8 @@ TEST(DaemonConfig, SystemdSaysWhere) {
     ::setenv("STATE_DIRECTORY", "/var/lib/other:/second", 1);
     DaemonConfig config;
     EXPECT_TRUE(mistakes_of("", &config).empty());
-    ::unsetenv("CREDENTIALS_DIRECTORY"), ::unsetenv("STATE_DIRECTORY");
+    ::unsetenv("CREDENTIALS_DIRECTORY");
+    ::unsetenv("STATE_DIRECTORY");
     EXPECT_EQ(config.key, "/run/credentials/gradcastd.service/key");
     EXPECT_EQ(config.state, "/var/lib/other");
 }

@@ -51,14 +51,19 @@ struct Node {
     void submit_at(uint64_t at_us, JobId id, std::vector<uint32_t> members, uint64_t deadline_us = 4 * second, std::string text = "x") {
         agenda.emplace(at_us, [this, id, members, deadline_us, text] {
             auto plan = std::make_shared<JobPlan>();
-            plan->id = id, plan->name = "job", plan->text = text, plan->deadline_us = deadline_us;
+            plan->id = id;
+            plan->name = "job";
+            plan->text = text;
+            plan->deadline_us = deadline_us;
             for (uint32_t member : members) {
                 Identity identity = identity_of(member);
                 plan->members.push_back({identity.name, identity.uuid, identity.incarnation});
             }
             Seen& job = seen[id];
-            if (job.submitted_status = membership.submit(plan); !job.submitted_status.ok())
-                ++job.submitted, job.submitted_us = host->now_us();
+            if (job.submitted_status = membership.submit(plan); !job.submitted_status.ok()) {
+                ++job.submitted;
+                job.submitted_us = host->now_us();
+            }
         });
     }
     void act(const Notice& notice) {
@@ -66,7 +71,8 @@ struct Node {
         uint64_t now = host->now_us();
         switch (notice.kind) {
             case Kind::open:
-                ++job.open, job.self = notice.self;
+                ++job.open;
+                job.self = notice.self;
                 agenda.emplace(now + open_us,
                                [this, id = notice.id] { membership.opened(id, open_status, kernel_set, data_digest, start_digest); });
                 break;
@@ -74,12 +80,19 @@ struct Node {
                 ++job.start;
                 agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves); });
                 break;
-            case Kind::abort: ++job.abort, job.abort_status = notice.status; break;
+            case Kind::abort:
+                ++job.abort;
+                job.abort_status = notice.status;
+                break;
             case Kind::close:
                 ++job.close;
                 job.closed_us = now;
                 break;
-            case Kind::submitted: ++job.submitted, job.submitted_status = notice.status, job.submitted_us = now; break;
+            case Kind::submitted:
+                ++job.submitted;
+                job.submitted_status = notice.status;
+                job.submitted_us = now;
+                break;
         }
     }
     Status run(Host& its) {
@@ -232,9 +245,15 @@ TEST(Membership, UnlikeBitsAreRefusedByName) {
     Cluster cluster(4);
     cluster[2].kernel_set = "other";
     cluster[0].submit_at(2 * second, {1}, all(4));
-    cluster[0].agenda.emplace(10 * second, [&] { cluster[2].kernel_set = "k", cluster[3].data_digest = "other"; });
+    cluster[0].agenda.emplace(10 * second, [&] {
+        cluster[2].kernel_set = "k";
+        cluster[3].data_digest = "other";
+    });
     cluster[0].submit_at(11 * second, {2}, all(4));
-    cluster[0].agenda.emplace(20 * second, [&] { cluster[3].data_digest = "d", cluster[1].start_digest = cluster[1].kernel_set = "s"; });
+    cluster[0].agenda.emplace(20 * second, [&] {
+        cluster[3].data_digest = "d";
+        cluster[1].start_digest = cluster[1].kernel_set = "s";
+    });
     cluster[0].submit_at(21 * second, {3}, all(4));
     cluster.run();
     EXPECT_EQ(std::string(cluster[0].seen[{3}].submitted_status.what).find("node b starts from another file than node a"), 0u);
@@ -272,7 +291,10 @@ TEST(Membership, ACoordinatorThatDiesLeavesNothingOpen) {
         cluster.kill(0, 2 * second + random4(Purpose::test, seed, 0, 0)[0] % 150'000);
         cluster[0].submit_at(2 * second, {1}, all(4));
         cluster.run();   // looks that every open was followed by a start and its close, or by an abort
-        for (uint32_t i = 1; i < 4; ++i) aborted += cluster[i].seen[{1}].abort, started += cluster[i].seen[{1}].close;
+        for (uint32_t i = 1; i < 4; ++i) {
+            aborted += cluster[i].seen[{1}].abort;
+            started += cluster[i].seen[{1}].close;
+        }
     }
     EXPECT_GT(aborted, 5u);
     EXPECT_GT(started, 5u);
@@ -370,7 +392,8 @@ struct Wire {   // carries what one Membership sends to another, which takes it 
         std::vector<Event> sent;
         for (Send& send : actions.sends) {
             Event event;
-            event.kind = Event::Kind::sent, event.id = send.ticket;
+            event.kind = Event::Kind::sent;
+            event.id = send.ticket;
             sent.push_back(event);
             if (send.to.rank != to) continue;
             give(target, from, send, now_us);
@@ -380,7 +403,8 @@ struct Wire {   // carries what one Membership sends to another, which takes it 
     static void give(Membership& target, Rank from, const Send& send, uint64_t now_us) {
         Packet packet{send.type, 0, from, 1, send.body, send.payload};
         Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
+        event.kind = Event::Kind::packet;
+        event.packet = &packet;
         Actions answer;
         answer.now_us = now_us;
         target.on({&event, 1}, answer);
@@ -417,7 +441,8 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
     a.start(host, 0);
     Wire::carry(b, a, 1, 0, second);
     auto plan = std::make_shared<JobPlan>();
-    plan->id = {1}, plan->deadline_us = 4 * second;
+    plan->id = {1};
+    plan->deadline_us = 4 * second;
     for (uint32_t i = 0; i < 2; ++i) plan->members.push_back({name_of(i), identity_of(i).uuid, identity_of(i).incarnation});
     ASSERT_TRUE(a.submit(plan).ok());
     Event command;
@@ -458,7 +483,8 @@ TEST(Membership, ForgedMessagesDoNothing) {
         Philox random = random4(Purpose::test, 1, i, 0), more = random4(Purpose::test, 2, i, 0);
         JobBody body{};
         uint64_t size = random[0] % bytes.size(), total = random[1] % 3 ? size : more[0] % (4 << 20);
-        body.kind.set(random[2] % 9), body.value.set((random[1] % 5 ? 0 : uint64_t{more[1] % 300}) << 32 | total);
+        body.kind.set(random[2] % 9);
+        body.value.set((random[1] % 5 ? 0 : uint64_t{more[1] % 300}) << 32 | total);
         for (uint64_t k = 0; k < size; ++k)
             bytes[k] = static_cast<std::byte>(random4(Purpose::test, 3, i, static_cast<uint32_t>(k / 16))[k % 4] >> (k % 16));
         Send send{.to = {0}, .type = PacketType::job, .body = body_bytes(body), .payload = {bytes.data(), nullptr, size, 0}};
@@ -470,8 +496,13 @@ TEST(Membership, ForgedMessagesDoNothing) {
 
 TEST(JobPlan, RoundTripsAndRefusesAllElse) {
     JobPlan plan;
-    plan.id = {1, 2, 3}, plan.name = "j", plan.text = "[job]\n", plan.path = "job.toml", plan.base = "/data",
-    plan.deadline_us = 30 * second, plan.submitted_unix = 7;
+    plan.id = {1, 2, 3};
+    plan.name = "j";
+    plan.text = "[job]\n";
+    plan.path = "job.toml";
+    plan.base = "/data";
+    plan.deadline_us = 30 * second;
+    plan.submitted_unix = 7;
     for (uint32_t i = 0; i < 3; ++i) plan.members.push_back({name_of(i), identity_of(i).uuid, i});
     std::vector<std::byte> bytes = plan_write(plan);
     JobPlan read;

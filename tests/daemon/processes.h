@@ -50,7 +50,10 @@ public:
         std::string directory = "";               // to work in; empty: ours
         std::function<bool()> before = nullptr;   // in the new process; false: it does not start
     };
-    ~Process() { kill(SIGKILL), wait(); }
+    ~Process() {
+        kill(SIGKILL);
+        wait();
+    }
 
     void start(const Options& options) {
         log_ = options.log;
@@ -81,10 +84,13 @@ public:
         if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(126);
         if (options.before && !options.before()) ::_exit(125);
         ::signal(SIGPIPE, SIG_DFL);
-        ::dup2(log.get(), 1), ::dup2(log.get(), 2);
+        ::dup2(log.get(), 1);
+        ::dup2(log.get(), 2);
         if (options.listen_fd >= 0) {
-            ::dup2(options.listen_fd, 3), ::fcntl(3, F_SETFD, 0);
-            ::setenv("LISTEN_FDS", "1", 1), ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+            ::dup2(options.listen_fd, 3);
+            ::fcntl(3, F_SETFD, 0);
+            ::setenv("LISTEN_FDS", "1", 1);
+            ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
         }
         if (!options.notify.empty()) ::setenv("NOTIFY_SOCKET", options.notify.c_str(), 1);
         if (options.uid && (::setgid(options.uid) != 0 || ::setuid(options.uid) != 0)) ::_exit(126);
@@ -138,7 +144,8 @@ inline uint16_t free_port() {
     }();
     for (;; ++random) {
         sockaddr_in address{};
-        address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
         Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ++random, ntohs(address.sin_port);
@@ -251,7 +258,10 @@ struct Cluster {
         auto key = [&](const std::string& name, const std::string& value) {
             if (more.find(name + " =") == std::string::npos) text += name + " = " + value + "\n";
         };
-        key("key", "\"" + folder + "/key\""), key("state", "\"state\""), key("socket", "\"run/control.sock\""), key("cpus", "[0]");
+        key("key", "\"" + folder + "/key\"");
+        key("state", "\"state\"");
+        key("socket", "\"run/control.sock\"");
+        key("cpus", "[0]");
         EXPECT_TRUE(file_write(node.folder + "/gradcastd.toml", text + more).ok());
     }
     void start(Node& node, int listen_fd = -1) {
@@ -262,7 +272,10 @@ struct Cluster {
     /// All are up and see one another.
     void up() {
         std::string all;
-        for (Node& node : nodes) start(node), all += (all.empty() ? "" : " ") + node.name;
+        for (Node& node : nodes) {
+            start(node);
+            all += (all.empty() ? "" : " ") + node.name;
+        }
         for (Node& node : nodes) ASSERT_TRUE(node.process->ready()) << node.process->output();
         for (Node& node : nodes)
             ASSERT_TRUE(eventually([&] { return node.sees() == all; })) << node.name << " sees " << node.sees() << "\n"

@@ -78,7 +78,9 @@ TEST(SystemDaemon, SaysWhatIsWrongAndEnds) {
 
     Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
-    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(a.port);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(a.port);
     ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     ASSERT_EQ(::listen(taken.get(), 1), 0);
     cluster.configure(a);
@@ -91,7 +93,8 @@ TEST(SystemDaemon, WithoutPermission) {
     Cluster cluster(1);
     Node& a = cluster[0];
     a.uid = 65534;
-    ::chmod(cluster.folder.c_str(), 0755), ::chmod(a.folder.c_str(), 0755);
+    ::chmod(cluster.folder.c_str(), 0755);
+    ::chmod(a.folder.c_str(), 0755);
     ASSERT_EQ(::chown((cluster.folder + "/key").c_str(), a.uid, a.uid), 0);
     EXPECT_TRUE(has(cluster.refusal(a), "cannot create the folder " + a.folder)) << a.process->output();
     EXPECT_TRUE(has(a.process->output(), "Permission denied")) << a.process->output();
@@ -114,7 +117,9 @@ TEST(SystemDaemon, TakesASocketOver) {
     Cluster cluster(1);
     Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
-    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK), address.sin_port = htons(cluster[0].port);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(cluster[0].port);
     ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     ASSERT_EQ(::listen(socket.get(), 16), 0);
     cluster.start(cluster[0], socket.get());
@@ -174,13 +179,15 @@ TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
     ASSERT_TRUE(cluster[1].process->ready()) << cluster[1].process->output();
     std::filesystem::create_directories(cluster[2].folder + "/state");
     std::filesystem::copy_file(cluster[1].folder + "/state/identity", cluster[2].folder + "/state/identity");
-    cluster.start(cluster[0]), cluster.start(cluster[2]);
+    cluster.start(cluster[0]);
+    cluster.start(cluster[2]);
     EXPECT_TRUE(eventually([&] { return has(cluster[0].why("c") + cluster[0].why("b"), "the same identity as node"); }))
         << cluster[0].why("c");
     EXPECT_TRUE(eventually([&] { return has(cluster[1].process->output() + cluster[2].process->output(), "our own identity"); }))
         << cluster[1].process->output();
     // Another that calls itself b, in a folder and on a port of its own: it ends, and names the holder.
-    cluster[2].process->kill(SIGKILL), cluster[2].process->wait();
+    cluster[2].process->kill(SIGKILL);
+    cluster[2].process->wait();
     std::filesystem::remove(cluster[2].folder + "/state/identity");
     cluster.start(cluster[2]);
     ASSERT_TRUE(eventually([&] { return cluster[2].sees() == "a b c"; })) << cluster[2].process->output();
@@ -199,8 +206,10 @@ TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
     EXPECT_EQ(cluster[2].sees(), "a b c") << "the first b is not disturbed: " << cluster[2].why("b");
     EXPECT_FALSE(has(cluster[2].process->output(), "node b is not alive")) << cluster[2].process->output();
     // Where the holder was killed, the next one has the name.
-    again.process->kill(SIGKILL), again.process->wait();
-    cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
+    again.process->kill(SIGKILL);
+    again.process->wait();
+    cluster[1].process->kill(SIGKILL);
+    cluster[1].process->wait();
     cluster.start(cluster[1]);
     EXPECT_TRUE(eventually([&] { return cluster[1].sees() == "a b c" && cluster[2].sees() == "a b c"; })) << cluster[1].process->output();
 }
@@ -372,11 +381,13 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     const std::string failed = listed();
     EXPECT_FALSE(cluster[0].job(failed)["started"].get<bool>());
     EXPECT_TRUE(eventually([&] { return std::filesystem::is_empty(cluster[1].folder + "/state/jobs"); }));
-    cluster[0].process->kill(SIGTERM), cluster[0].process->wait();
+    cluster[0].process->kill(SIGTERM);
+    cluster[0].process->wait();
     cluster.start(cluster[0]);
     ASSERT_TRUE(cluster[0].process->ready());
     EXPECT_EQ(listed(), failed);
-    cluster[1].process->kill(SIGKILL), cluster[1].process->wait();
+    cluster[1].process->kill(SIGKILL);
+    cluster[1].process->wait();
     EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
 }
 
@@ -408,7 +419,8 @@ void make_long_data(const std::string& path) {
     const std::string labels = sha256_hex(std::span(zeros).first(each)), images = sha256_hex(zeros);
     Hdf5Lock lock;
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), scalar(H5Screate(H5S_SCALAR)), word(H5Tcopy(H5T_C_S1)), hex(H5Tcopy(H5T_C_S1));
-    H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+    H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
     Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
     auto put = [&](hid_t object, const char* name, hid_t type, hid_t space, const void* value) {
         Hid attribute(H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT));
@@ -538,7 +550,8 @@ TEST(SystemDaemon, ADataSetThatOneNodeLacks) {
     Cluster cluster(2);
     std::filesystem::create_directories(cluster.folder + "/private");
     std::string data = make_data(cluster.folder + "/private/data.h5");
-    ::chmod((cluster.folder + "/private").c_str(), 0700), ::chmod(cluster.folder.c_str(), 0755);
+    ::chmod((cluster.folder + "/private").c_str(), 0700);
+    ::chmod(cluster.folder.c_str(), 0755);
     Node& b = cluster[1];
     b.uid = 65534;
     std::filesystem::copy_file(cluster.folder + "/key", b.folder + "/key");

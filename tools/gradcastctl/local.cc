@@ -174,9 +174,12 @@ Status Cluster::spawn(const std::string& program, Node& node) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(1);
         ::signal(SIGPIPE, SIG_DFL);
-        ::dup2(nothing.get(), 0), ::dup2(log.get(), 1), ::dup2(log.get(), 2),
-            ::dup2(node.listener.get(), 3);   // as systemd hands a socket over
-        ::setenv("LISTEN_FDS", "1", 1), ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+        ::dup2(nothing.get(), 0);
+        ::dup2(log.get(), 1);
+        ::dup2(log.get(), 2);
+        ::dup2(node.listener.get(), 3);   // as systemd hands a socket over
+        ::setenv("LISTEN_FDS", "1", 1);
+        ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
         ::execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
         ::dprintf(2, "cannot run %s: %s\n", program.c_str(), std::strerror(errno));
         ::_exit(127);

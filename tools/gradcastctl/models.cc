@@ -95,7 +95,9 @@ int command_evaluate(const Options& options, const std::string& which, const std
         if (!evaluation.confusion.empty()) json["confusion"] = Json::array();
         for (auto row = evaluation.confusion.begin(); row != evaluation.confusion.end(); row += static_cast<ptrdiff_t>(classes))
             json["confusion"].push_back(std::vector<uint64_t>(row, row + static_cast<ptrdiff_t>(classes)));
-        json["accuracy"] = accuracy, json["digest"] = evaluation.digest, json["kernels"] = evaluation.kernels;
+        json["accuracy"] = accuracy;
+        json["digest"] = evaluation.digest;
+        json["kernels"] = evaluation.kernels;
         fmt::print("{}\n", json_text(json, 2));
         return exit_done;
     }

@@ -144,8 +144,10 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     for (uint32_t i = 0; i < nodes; ++i) {
         JobDetail own;
         results.push_back({cluster.name(i), {}});
-        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done)
-            results.back().status = own.summary.status, folders.push_back(own.folder);
+        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done) {
+            results.back().status = own.summary.status;
+            folders.push_back(own.folder);
+        }
     }
     std::string with_model;   // the folder of a node that has it, alive or not
     for (uint32_t i = 0; i < nodes && with_model.empty(); ++i) {
