@@ -1,5 +1,5 @@
-// What the control plane may ask of a daemon.  Implemented by runtime/daemon, called by runtime/control's HTTP threads; every answer is a
-// copy, so asking never disturbs a step.  All methods: any thread, bounded by a deadline.
+// The control plane's interface to a daemon, implemented by runtime/daemon.  Answers are copies, so requests never disturb a step.  All
+// methods: any thread, bounded by a deadline.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ struct Submission {
     std::string text;                 // of the job file; of a benchmark: the command line of gradcast-bench, a word a line
     std::string path, base;           // path for messages; base: absolute folder that its relative paths are against
     std::vector<std::string> nodes;   // by name, or
-    uint32_t count = 0;               // so many (0 and no names: all that are alive); this node is always among them
+    uint32_t count = 0;               // how many (0 and no names: all that are alive), this node among them
     bool bench = false;
 };
 struct JobSummary {
@@ -43,8 +43,8 @@ struct NodeInfo {
 
 struct Backend {
     virtual ~Backend() = default;
-    /// Checks what can be checked at once, and begins to prepare at all members: the job is listed from then on, and fails with the reason
-    /// where a member refuses.  Error: one line a mistake, or the node that is not there and why.
+    /// Checks the job and begins to prepare it at all members: it is listed from then on, and fails with the reason where a member
+    /// refuses.  Error: one line a mistake, or the node that is not alive and why.
     virtual Status submit(const Submission& submission, std::string* id) = 0;
     virtual std::vector<JobSummary> jobs() = 0;
     /// `which`: an id, its unique prefix of at least 4 digits, or the name of a job (the newest of that name).

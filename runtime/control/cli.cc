@@ -10,11 +10,11 @@ namespace gradcast {
 
 int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    // The innermost command that was recognised knows which flags would have been right.
+    // The flags of the innermost command that was recognised are the candidates.
     const CLI::App* command = &app;
     while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
     std::string text = error.what(), hint;
-    std::vector<std::string> rest = app.remaining(true);   // what no command took
+    std::vector<std::string> rest = app.remaining(true);   // words that no command accepts
     if (!rest.empty()) {
         auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& each) { return each.starts_with("-"); });
         std::string word = flag != rest.end() ? *flag : rest.front();
@@ -32,7 +32,7 @@ int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
     }
     std::string path = command->get_name();
     for (const CLI::App* each = command->get_parent(); each; each = each->get_parent()) path = each->get_name() + " " + path;
-    fmt::print(stderr, "{}: {}{}\nrun '{} --help' for what it takes\n", path, text, hint, path);
+    fmt::print(stderr, "{}: {}{}\nrun '{} --help' for its options\n", path, text, hint, path);
     return 2;
 }
 

@@ -1,4 +1,4 @@
-// The edge that all programs share: how a wrong command line is told.  Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable.
+// How all programs report a wrong command line.  Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable.
 #pragma once
 #include <CLI/CLI.hpp>
 

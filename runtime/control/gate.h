@@ -1,7 +1,7 @@
-// The gate of the HTTP server: one thread waits for all clients at once, so that no client holds a thread.  A worker gets a request when
-// all of it has arrived, and the gate writes the answer as fast as its client reads.
+// The gate of the HTTP server: one thread polls all clients, so that no client holds a thread.  A worker gets a request when all of it
+// has arrived, and the gate writes the answer as fast as its client reads.
 //
-//     reading   until the head and the body are here      serving   a worker has it
+//     reading   until head and body have arrived          serving   a worker has it
 //     writing   the answer                                watching  events are appended until the watched job ends
 //     draining  the answer is written, and what the client still sends is dropped, because a closed socket would lose the answer
 //

@@ -1,7 +1,5 @@
-// The control plane's HTTP server: JSON on a Unix socket, one request a connection.  The gate (gate.h) brings whole requests to the
-// workers, httplib parses them and finds the route.
-//
-// Nothing here knows jobs: it asks the Backend and turns what it says into JSON.  Every error is {"error": text, "code": name}.
+// The control plane's HTTP server: JSON on a Unix socket, one request a connection.  The gate (gate.h) hands complete requests to
+// workers, httplib parses them and finds the route, the Backend answers.  Every error is {"error": text, "code": name}.
 #include <httplib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -79,7 +77,7 @@ Status socket_clear(const std::string& path) {
     Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return fail_sys(errno, "cannot open a Unix socket");
     std::memcpy(address.sun_path, path.data(), path.size());
-    // EAGAIN means that the backlog of a living daemon is full; only a refusal shows that nobody is there.
+    // EAGAIN: the backlog of a running daemon is full.  Only ECONNREFUSED shows that there is none.
     if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN)
         return fail(Code::invalid, "another gradcastd answers at {}: stop it first, or give this one another socket", path);
     if (errno != ECONNREFUSED) return fail_sys(errno, "cannot make the control socket {}", path);
@@ -87,7 +85,7 @@ Status socket_clear(const std::string& path) {
     return {};
 }
 
-/// A request that is here whole, and its answer.
+/// A complete request, and its answer.
 class Exchange final : public httplib::Stream {
 public:
     explicit Exchange(const std::string& request) : request_(request) {}
@@ -125,7 +123,7 @@ public:
         http_.set_payload_max_length(body_bytes_max);
         http_.set_pre_routing_handler([](const Request& req, Response& res) {
             if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
-            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunks are not taken");
+            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunked bodies are not accepted");
             return httplib::Server::HandlerResponse::Handled;
         });
         http_.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
@@ -144,7 +142,8 @@ public:
             if (res.status == 404) return answer_error(res, 404, Code::invalid, fmt::format("there is no {} {}", req.method, req.path));
             if (res.status == 413)
                 return answer_error(res, 413, Code::invalid, fmt::format("the body has more than {} bytes", body_bytes_max));
-            answer_error(res, res.status, Code::invalid, fmt::format("not an HTTP request that this server takes (status {})", res.status));
+            answer_error(res, res.status, Code::invalid,
+                         fmt::format("not an HTTP request that this server accepts (status {})", res.status));
         });
         routes();
         Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -175,7 +174,7 @@ public:
     ~Server() override {
         if (!gate_) return;
         gate_.reset();
-        struct stat info;   // another daemon may have taken the path over
+        struct stat info;   // another daemon may have replaced the socket
         if (::stat(config_.socket.c_str(), &info) == 0 && info.st_ino == inode_) ::unlink(config_.socket.c_str());
     }
 
@@ -188,7 +187,7 @@ private:
             bool closed = false;
             http_.process_request(exchange, true, closed, {});
             if (answer.bytes.empty()) answer.bytes = std::move(exchange.answer);
-        } catch (const std::exception& error) {   // httplib catches what handlers throw, not what it throws itself
+        } catch (const std::exception& error) {   // httplib catches exceptions of handlers, not its own
             log_.error("control: a request failed: {}", error.what());
         }
         answering = nullptr;
@@ -208,8 +207,8 @@ private:
                   [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
         http_.Get("/v1/jobs/([^/]+)/steps",
                   [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
-        // With a content reader of its own, because httplib waits for a body where the client sent no Content-Length; one that comes is not
-        // needed, but a client that is still writing it when we close would miss the answer.
+        // A content reader, because httplib waits for a body where there is no Content-Length.  A body is read and dropped: a client that
+        // still writes when the connection is closed would miss the answer.
         http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader& read) {
             if (req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
             Status status = backend_.cancel(req.matches[1]);
@@ -290,11 +289,9 @@ private:
         if (!find(req, res, &detail)) return;
         auto seat = std::shared_ptr<void>(nullptr, [this](void*) { watchers_.fetch_sub(1, std::memory_order_relaxed); });
         if (watchers_.fetch_add(1, std::memory_order_relaxed) >= config_.watchers_max)
-            return answer_error(
-                res, 503, Code::node_memory,
-                fmt::format(
-                    "{} watchers are being served, which is the most here: try again later, or ask for the job's status now and then",
-                    config_.watchers_max));
+            return answer_error(res, 503, Code::node_memory,
+                                fmt::format("{} watchers are connected, which is the limit: try again later, or poll the job's status",
+                                            config_.watchers_max));
         answering->bytes = watch_head;
         answering->watch = detail.summary.id;
         answering->seat = std::move(seat);

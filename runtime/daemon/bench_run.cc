@@ -38,14 +38,13 @@ std::string last_line(const std::string& path) {
     return text.starts_with(own) ? text.substr(own.size()) : text;
 }
 
-/// What the daemons say themselves, and what ends the program before it runs: the others would wait for it.
+/// Refuses flags that the daemons set, and flags that end the program at once, for which the other nodes would wait.
 Status given_check(const std::string& word) {
     const std::string name = word.substr(0, word.find('='));
     for (const char* own : {"--nodes", "--server", "--listen-fd", "--connect", "--key", "--interface", "--wait", "--check"})
         if (name == own)
-            return fail(Code::invalid,
-                        "{} is not given to a command of gradcastctl bench: nodes stand before it, gradcastd.toml says the rest", own);
-    if (name == "--help" || name == "-h") return fail(Code::invalid, "what a command takes: gradcast-bench COMMAND --help");
+            return fail(Code::invalid, "{} is set by the daemons: give --nodes before the command, the rest is in gradcastd.toml", own);
+    if (name == "--help" || name == "-h") return fail(Code::invalid, "for the options of a command run gradcast-bench COMMAND --help");
     return {};
 }
 
@@ -107,7 +106,7 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     if (pid == 0) {   // nothing here takes a lock that another thread may have held
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(1);
-        ::pthread_sigmask(SIG_SETMASK, &none, nullptr);   // gradcastd takes its signals in one thread
+        ::pthread_sigmask(SIG_SETMASK, &none, nullptr);   // gradcastd blocks its signals in all threads but one
         ::signal(SIGPIPE, SIG_DFL);
         ::dup2(nothing.get(), 0);
         ::dup2(out.get(), 1);
@@ -121,7 +120,7 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     }
     int how = 0;
     const uint64_t end = clock_us() + limit_us;
-    uint64_t told = 0;   // when it was told to end
+    uint64_t told = 0;   // time of SIGTERM
     while (::waitpid(pid, &how, WNOHANG) == 0) {
         const uint64_t now = clock_us();
         if (!told && (now > end || cancelled_.load(std::memory_order_relaxed))) {
@@ -133,10 +132,10 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     if (cancelled_.load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
     if (told) return fail(Code::deadline, "the benchmark did not end within {} s", limit_us / 1'000'000);
     if (how == 0) return {};
-    const std::string words_last = last_line(errors);
+    const std::string last = last_line(errors);
     if (WIFSIGNALED(how)) return fail(Code::node_io, "gradcast-bench was ended by signal {}", WTERMSIG(how));
-    if (WEXITSTATUS(how) == 2) return fail(Code::invalid, "{}", words_last);
-    return fail(Code::diverged, "{}", words_last.empty() ? "elements are wrong: see the log" : words_last);
+    if (WEXITSTATUS(how) == 2) return fail(Code::invalid, "{}", last);
+    return fail(Code::diverged, "{}", last.empty() ? "elements are wrong: see the log" : last);
 }
 
 }   // namespace gradcast

@@ -1,5 +1,5 @@
-// A benchmark at this daemon: the program gradcast-bench, with the key, the interface and the addresses of gradcastd.toml.  At the
-// coordinator it is the server and rank 0, whose table goes to the job's log; at the others it connects to that.
+// A benchmark at this daemon: runs gradcast-bench with the key, interface and addresses of gradcastd.toml.  The coordinator's is the
+// server and rank 0, and prints the table to the job's log; the others connect to it.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -16,7 +16,7 @@ public:
     /// Finds the program; the coordinator's also looks at the command line.  `folder` holds log (what it prints) and stderr.
     static Status open(const DaemonConfig& config, const JobPlan& plan, Rank self, const std::string& folder,
                        std::unique_ptr<BenchRun>* run);
-    /// Until the program has ended.  Error: its last words.
+    /// Until the program has ended.  Error: the last line of its stderr.
     Status run();
     void cancel() { cancelled_.store(true, std::memory_order_relaxed); }   // any thread
 

@@ -27,7 +27,7 @@ struct Parser {
     void wrong(uint32_t line, const std::string& text) { mistakes.push_back(fmt::format("{}:{}: {}", path, line, text)); }
     bool text(const toml::node& node, const char* key, std::string* value) {
         if (auto string = node.value_exact<std::string>(); string && !string->empty()) return *value = *string, true;
-        wrong(node, fmt::format("{}: a text in quotes is wanted", key));
+        wrong(node, fmt::format("{}: must be a text in quotes", key));
         return false;
     }
     bool file(const toml::node& node, const char* key, std::string* value) {
@@ -45,21 +45,22 @@ bool name_good(std::string_view name) {
 /// "host:port" or "[v6]:port".  Null, or what is wrong.
 const char* address_wrong(std::string_view address, bool port_zero) {
     size_t colon = address.rfind(':');
-    if (colon == address.npos || colon == 0) return "\"host:port\" is wanted";
+    if (colon == address.npos || colon == 0) return "must be \"host:port\"";
     std::string_view host = address.substr(0, colon), port = address.substr(colon + 1);
     if (host.find(':') != host.npos && (host.front() != '[' || host.back() != ']'))
-        return "an IPv6 address stands in brackets: \"[::1]:4700\"";
-    if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) return "the port is a number up to 65535";
+        return "an IPv6 address must be in brackets: \"[::1]:4700\"";
+    if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos)
+        return "the port must be a number up to 65535";
     long number = std::strtol(std::string(port).c_str(), nullptr, 10);
-    if (number > 65535) return "the port is a number up to 65535";
-    if (number == 0 && !port_zero) return "port 0 cannot be reached by others";
+    if (number > 65535) return "the port must be a number up to 65535";
+    if (number == 0 && !port_zero) return "other nodes cannot connect to port 0";
     return nullptr;
 }
 
 void read_name(const toml::node& node, Parser& parser) {
     if (!parser.text(node, "name", &parser.config.name)) return;
     if (!name_good(parser.config.name))
-        parser.wrong(node, fmt::format("name: \"{}\" may have letters, digits, '-', '_' and '.' only, at most 64", parser.config.name));
+        parser.wrong(node, fmt::format("name: \"{}\" must have 1 to 64 letters, digits, '-', '_' or '.'", parser.config.name));
 }
 
 void read_member(const toml::node& node, Parser& parser) {
@@ -76,7 +77,7 @@ void read_member(const toml::node& node, Parser& parser) {
                 continue;
             }
             auto string = value.value_exact<std::string>();
-            if (!string) parser.wrong(value, fmt::format("members: {}: a text in quotes is wanted", std::string_view(key.str())));
+            if (!string) parser.wrong(value, fmt::format("members: {}: must be a text in quotes", std::string_view(key.str())));
             else (key == "name" ? member.name : member.address) = *string;
         }
         for (const char* key : {"name", "address"})
@@ -86,12 +87,11 @@ void read_member(const toml::node& node, Parser& parser) {
         return parser.wrong(node, "members: a member is \"name=host:port\" or { name = \"a\", address = \"host:port\" }");
     }
     if (!name_good(member.name))
-        parser.wrong(node,
-                     fmt::format("members: the name \"{}\" may have letters, digits, '-', '_' and '.' only, at most 64", member.name));
+        parser.wrong(node, fmt::format("members: the name \"{}\" must have 1 to 64 letters, digits, '-', '_' or '.'", member.name));
     else if (const char* why = address_wrong(member.address, true))
         parser.wrong(node, fmt::format("members: {}: \"{}\": {}", member.name, member.address, why));
     for (const NodeAddress& other : parser.config.members) {
-        if (other.name == member.name) return parser.wrong(node, fmt::format("members: {} stands there twice", member.name));
+        if (other.name == member.name) return parser.wrong(node, fmt::format("members: {} is listed twice", member.name));
         if (other.address == member.address && !member.address.ends_with(":0"))
             parser.wrong(node, fmt::format("members: {} and {} have the same address {}", other.name, member.name, member.address));
     }
@@ -100,9 +100,10 @@ void read_member(const toml::node& node, Parser& parser) {
 
 void read_members(const toml::node& node, Parser& parser) {
     const toml::array* list = node.as_array();
-    if (!list) return parser.wrong(node, "members: a list is wanted: [\"a=10.0.0.1:4700\", \"b=10.0.0.2:4700\"]");
+    if (!list) return parser.wrong(node, "members: must be a list: [\"a=10.0.0.1:4700\", \"b=10.0.0.2:4700\"]");
     if (list->empty()) parser.wrong(node, "members: the list is empty");
-    if (list->size() > ranks_max) return parser.wrong(node, fmt::format("members: {} are too many, {} at most", list->size(), ranks_max));
+    if (list->size() > ranks_max)
+        return parser.wrong(node, fmt::format("members: {} nodes, at most {} are allowed", list->size(), ranks_max));
     for (const toml::node& member : *list) read_member(member, parser);
 }
 
@@ -131,24 +132,25 @@ void read_state(const toml::node& node, Parser& parser) { parser.file(node, "sta
 void read_socket(const toml::node& node, Parser& parser) {
     if (!parser.file(node, "socket", &parser.config.socket)) return;
     if (parser.config.socket.size() > 107)   // sockaddr_un::sun_path
-        parser.wrong(node, fmt::format("socket: the path has {} letters, 107 at most are possible: {}", parser.config.socket.size(),
+        parser.wrong(node, fmt::format("socket: the path has {} bytes, a Unix socket can have at most 107: {}", parser.config.socket.size(),
                                        parser.config.socket));
 }
 
 void read_cpus(const toml::node& node, Parser& parser) {
     const toml::array* list = node.as_array();
-    if (!list || list->empty()) return parser.wrong(node, "cpus: a list of CPU numbers is wanted: [0, 1]");
+    if (!list || list->empty()) return parser.wrong(node, "cpus: must be a list of CPU numbers: [0, 1]");
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     ::sched_getaffinity(0, sizeof allowed, &allowed);
     for (const toml::node& each : *list) {
         auto number = each.value_exact<int64_t>();
         std::vector<uint32_t>& cpus = parser.config.cpus;
-        if (!number) parser.wrong(each, "cpus: a CPU is a number");
+        if (!number) parser.wrong(each, "cpus: each must be a number");
         else if (*number < 0 || *number >= CPU_SETSIZE || !CPU_ISSET(static_cast<size_t>(*number), &allowed))
-            parser.wrong(each, fmt::format("cpus: {} cannot be used here ({} CPUs can, the first is 0)", *number, CPU_COUNT(&allowed)));
+            parser.wrong(
+                each, fmt::format("cpus: CPU {} is not available to this process ({} are, the first is 0)", *number, CPU_COUNT(&allowed)));
         else if (std::find(cpus.begin(), cpus.end(), *number) != cpus.end())
-            parser.wrong(each, fmt::format("cpus: {} stands there twice", *number));
+            parser.wrong(each, fmt::format("cpus: {} is listed twice", *number));
         else cpus.push_back(static_cast<uint32_t>(*number));
     }
 }
@@ -179,21 +181,21 @@ std::string folder_of(const char* variable, const char* otherwise) {
 
 struct Option {
     const char* name;
-    const char* fallback;   // as help tells it
+    const char* fallback;   // for help
     const char* help;
     void (*read)(const toml::node&, Parser&);
 };
 constexpr Option options[] = {
-    {"name", "the host's name", "this node, as it stands among the members", read_name},
+    {"name", "the host's name", "this node's name in members", read_name},
     {"members", "this node alone", "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]",
      read_members},
-    {"listen", "this member's address", "\"host:port\" where others reach us; port 0 picks one", read_listen},
+    {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
     {"interface", "none", "the network interface (or an address of it) that multicast may use", read_interface},
-    {"pace", "none", "no faster than this are datagrams sent, as \"800mbit\"; else as the interface takes them", read_pace},
+    {"pace", "none", "highest rate of datagrams, such as \"800mbit\"", read_pace},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
-    {"state", "/var/lib/gradcast", "folder of our identity and of all jobs", read_state},
-    {"socket", "/run/gradcast/control.sock", "where gradcastctl reaches us", read_socket},
+    {"state", "/var/lib/gradcast", "folder of this node's identity and of all jobs", read_state},
+    {"socket", "/run/gradcast/control.sock", "the control socket, for gradcastctl", read_socket},
     {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},
@@ -227,7 +229,7 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
         return false;
     }
     const toml::table& table = parsed.table();
-    bool named = true;   // name and members are right as far as each can be by itself
+    bool named = true;   // name and members have no mistake of their own
     for (const auto& [key, value] : table) {
         auto known =
             std::find_if(std::begin(options), std::end(options), [name = key.str()](const Option& each) { return name == each.name; });
@@ -258,7 +260,7 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
                                  result.name, name ? "" : ", the host's name,", fmt::join(names, ", ")));
     }
     if (!mistakes->empty()) {
-        // toml++ keeps keys sorted by name; people read from top to bottom.
+        // toml++ sorts keys by name; mistakes are listed by line.
         auto line = [&](const std::string& each) { return std::atoi(each.c_str() + path.size() + 1); };
         std::stable_sort(mistakes->begin(), mistakes->end(), [&](const std::string& a, const std::string& b) { return line(a) < line(b); });
         return false;

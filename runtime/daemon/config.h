@@ -1,5 +1,4 @@
-// gradcastd.toml: who we are, who the others are, where our files lie.  One table in config.cc makes the parser, `gradcastd --help` and the
-// errors.
+// gradcastd.toml.  One table in config.cc makes the parser, the errors and `gradcastd --help`.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,15 +17,15 @@ struct DaemonConfig {
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
     std::string listen, interface, key, state, socket;
     uint32_t datagram_bytes = 0;   // largest payload of a datagram on `interface`; 0: none was chosen
-    uint64_t pace = 0;             // of our datagrams, bit/s; 0: as the link takes them
+    uint64_t pace = 0;             // highest rate of datagrams sent, bit/s; 0: no limit
     std::vector<uint32_t> cpus;    // empty: any
     Isa isa = Isa::portable;
-    LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back by itself
+    LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
     Rank self() const;                     // index of `name` in members
     uint32_t lanes() const;
 };
 
-/// Checks all that the text and this machine's CPU and interfaces can tell.  False: *mistakes has every one of them, "gradcastd.toml:3:
+/// Checks the text against this machine's CPU and interfaces.  False: *mistakes has every mistake, "gradcastd.toml:3:
 /// name: …". Relative paths are against `base`, an absolute folder.
 bool config_parse(const std::string& text, const std::string& path, const std::string& base, DaemonConfig* config,
                   std::vector<std::string>* mistakes);

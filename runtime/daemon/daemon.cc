@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;    // a daemon whose stream is gone for so long is not alive
-constexpr uint64_t steward_us = 200'000;            // how often the steward looks up when nothing happens
-constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark, whose members have only a program to find
+constexpr uint64_t steward_us = 200'000;            // the steward's longest wait
+constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark
 
 }   // namespace
 
@@ -104,7 +104,7 @@ void Daemon::steward() {
     std::vector<PeerState> peers = membership_->peers();
     while (!stop_.load(std::memory_order_relaxed)) {
         completions.clear();
-        // A passed deadline is what makes the rounds go on.
+        // It also returns when the time is over.
         if (mesh_->host().wait(&completions, clock_us() + steward_us).code == Code::cancelled) return;   // failed() says why
         for (const Notice& notice : membership_->notices()) act(notice);
         watch_peers(&peers);
@@ -122,7 +122,7 @@ void Daemon::steward() {
         lock.unlock();
         if (over.empty()) continue;
         over.clear();
-        ::malloc_trim(0);   // what the job's threads have freed stays in their arenas otherwise
+        ::malloc_trim(0);   // returns what the job's threads have freed
     }
 }
 
@@ -141,7 +141,7 @@ void Daemon::act(const Notice& notice) {
         return;
     }
     if (notice.kind == Notice::Kind::submitted) {
-        auto submitted = submitted_.find(notice.id);   // one that was opened hears of it by start or abort
+        auto submitted = submitted_.find(notice.id);   // one that was opened gets start or abort
         if (submitted == submitted_.end()) return;
         JobStatus& status = submitted->second.detail.summary.status;
         status.state = JobState::failed;
@@ -152,7 +152,7 @@ void Daemon::act(const Notice& notice) {
         return;
     }
     auto run = runs_.find(notice.id);
-    GC_ASSERT(run != runs_.end());   // it is over only after a close or an abort, of which there is one
+    GC_ASSERT(run != runs_.end());   // it stays until its one close or abort
     switch (notice.kind) {
         case Notice::Kind::start:
             log_.info("job {}: starts", job_id_text(notice.id));
@@ -178,7 +178,7 @@ void Daemon::watch_peers(std::vector<PeerState>* before) {
     *before = std::move(now);
 }
 
-/// This node, then the others in the order of gradcastd.toml.
+/// The members of a job: this node, then the others in the order of gradcastd.toml.
 Status Daemon::choose(const Submission& submission, std::vector<Member>* members) const {
     std::vector<PeerState> peers = membership_->peers();
     std::vector<std::string> names, dead;
@@ -201,7 +201,7 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
             result.push_back(peer.member);
         }
         if (!self)
-            return fail(Code::invalid, "node {}, which coordinates the job, must be among its nodes: add it, or submit at one of {}",
+            return fail(Code::invalid, "node {} coordinates the job and must be one of its nodes: add it, or submit at one of {}",
                         config_.name, fmt::join(submission.nodes, ", "));
         if (submission.count && submission.count != result.size())
             return fail(Code::invalid, "{} nodes are named, but {} asked for", result.size(), submission.count);
@@ -238,7 +238,7 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     }
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(choose(submission, &plan->members));
-    std::vector<std::string> notes;   // which the job tells
+    std::vector<std::string> notes;   // the job repeats them
     if (!submission.bench) {
         GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
                                static_cast<uint32_t>(plan->members.size()), &notes));
@@ -293,7 +293,7 @@ Status Daemon::isa_check(const JobConfig& job, const std::vector<Member>& member
         fmt::join(all, ", "), isa_name(least), fmt::join(above, ", "));
 }
 
-/// What the smallest of the members' interfaces carries.
+/// The largest datagram that all members' interfaces carry; 0: some have none.
 uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
     uint32_t bytes = UINT32_MAX;
     for (const PeerState& peer : membership_->peers()) {
@@ -342,7 +342,7 @@ Status Daemon::find(const std::string& which, bool prefer_active, JobDetail* fou
     std::vector<JobDetail>& fit = by_id.empty() ? by_name : by_id;
     if (prefer_active && std::any_of(fit.begin(), fit.end(), active))
         std::erase_if(fit, [](const JobDetail& each) { return !active(each); });
-    if (fit.empty()) return fail(Code::invalid, "there is no job {}: an id, at least 4 digits of one, or a name is wanted", which);
+    if (fit.empty()) return fail(Code::invalid, "there is no job {}: give an id, at least 4 digits of one, or a name", which);
     if (fit.size() > 1) {
         constexpr size_t ids_max = 8;
         std::string ids;
@@ -375,7 +375,7 @@ Status Daemon::cancel(const std::string& which) {
     return {};
 }
 
-/// Lists it among those that are over; the oldest goes where there are too many.
+/// Lists it among the ended jobs; the oldest is dropped at jobs_listed_max.
 void Daemon::ended(JobDetail detail) {
     over_.push_back(std::move(detail));
     if (over_.size() <= jobs_listed_max) return;

@@ -1,5 +1,5 @@
-// A daemon: its listener, the mesh of all daemons, the jobs that run here.  Threads: listener, mesh network, steward (does what membership
-// says), two a job, and the control plane's, which only take copies.
+// A daemon: its listener, the mesh of all daemons, its jobs.  Threads: listener, network thread of the mesh, steward (carries out the
+// notices of membership), two a job, and those of the control plane, which read copies.
 #pragma once
 #include <atomic>
 #include <map>
@@ -16,7 +16,7 @@ namespace gradcast {
 
 constexpr size_t jobs_listed_max = 1000;   // that are over; of older ones the folder is left, if they have started
 
-/// The cluster's keys; the error says how to make one.
+/// The cluster's keys.  Error: says how to make one.
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys);
 
 class Daemon final : public Backend {

@@ -105,7 +105,7 @@ Status name_check(const std::string& address, const Identity& self, const std::v
         Handshake handshake(tls, Handshake::Side::connector, own, key);
         while (handshake.state() == Handshake::State::negotiating) {
             const auto text = handshake.output();
-            if (!text.empty()) {   // a few hundred bytes into an empty socket
+            if (!text.empty()) {   // a few hundred bytes, which an empty socket buffer takes
                 if (::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return {};
                 handshake.wrote(text.size());
             }

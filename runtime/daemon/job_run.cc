@@ -14,7 +14,7 @@ namespace {
 constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
 constexpr NodeId coordinator{0};            // where the job was submitted
 
-/// Of what is dropped, by DatagramFault; null: not told.
+/// Names of drop counters, by DatagramFault; null: not shown.
 constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
                                       nullptr, "type",      "before_key", "replayed",  "forged",     "no_room"};
 static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
@@ -70,7 +70,7 @@ void JobRun::end(const std::string& why, bool leaves) {
     leaves_ |= leaves;
     if (phase_ == Phase::running && bench_) bench_->cancel();
     if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
-    // Before that the worker looks at cancelled_ itself; membership hears of it first, because a verdict may be on its way.
+    // Earlier the worker looks at cancelled_ itself; membership is told first, because its answer may be on its way.
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
@@ -167,7 +167,7 @@ Status JobRun::prepare() {
     link.keys = host_.keys;
     link.protect = config.job.protect;
     link.profile = engine->profile();
-    link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is told and handled within D
+    link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
     if (engine->datagrams()) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));
@@ -249,9 +249,9 @@ void JobRun::work() {
         engine = std::move(engine_);
         driver = std::move(driver_);
     }
-    driver.reset();   // before the protocols that it drives
+    driver.reset();   // before its protocols
     engine.reset();
-    if (!ran_) {   // of one that was submitted here the reason stays
+    if (!ran_) {   // the record with the reason is kept where the job was submitted
         std::error_code ignored;
         for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
             if (entry.path().filename() != "log") std::filesystem::remove_all(entry.path(), ignored);

@@ -1,10 +1,9 @@
 // One job at this daemon, from PREPARE to its last packet: the engine, the job's own link, and their two threads.
 //
-//     worker    opens the engine and the driver, tells membership, waits for its verdict, trains (the engine's trainer thread), waits for
-//     `close` network   the driver's loop, from START until `close`
+//     worker    opens engine and driver, tells membership, waits for start, trains (it is the engine's trainer thread), waits for close
+//     network   the driver's loop, from start until close
 //
-// Whoever the other side is, waiting ends: membership follows each `open` by a start or an abort, each `ended` by a close, all within
-// deadlines.
+// No wait is endless: membership answers each `open` by start or abort and each `ended` by close, within deadlines.
 #pragma once
 #include <atomic>
 #include <condition_variable>

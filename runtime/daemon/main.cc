@@ -17,11 +17,11 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t leave_us = 20'000'000;   // how long running jobs may take to end after SIGTERM; systemd would kill after 90 s
-constexpr uint64_t round_us = 500'000;      // of the main thread, which tells systemd how we are
+constexpr uint64_t round_us = 500'000;      // of the main thread, which reports to systemd
 
 Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log) {
     int passed = ::sd_listen_fds(1);
-    if (passed > 1) return fail(Code::invalid, "{} sockets were passed on, at most one is wanted", passed);
+    if (passed > 1) return fail(Code::invalid, "{} sockets were passed on, at most one is allowed", passed);
     GC_TRY(make_directories(config.socket.substr(0, config.socket.rfind('/'))));
     std::unique_ptr<Daemon> daemon;
     GC_TRY(Daemon::open(config, passed == 1 ? SD_LISTEN_FDS_START : -1, log, &daemon));
@@ -49,14 +49,14 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
             ticks = seen;
             ticked_us = now;
         }
-        // The mesh's thread ticks once a second; one that has not for ten is stuck, and systemd shall know.
+        // The mesh's thread ticks once a second; without a tick for ten seconds it is stuck, and systemd's watchdog acts.
         if (watchdog_us && now - ticked_us < 10'000'000) ::sd_notify(0, "WATCHDOG=1");
         if (std::string summary = daemon->summary(); summary != told) {
             ::sd_notify(0, ("STATUS=" + summary).c_str());
             told = summary;
         }
     }
-    // The next one ends the process at once.
+    // A second signal ends the process at once.
     ::signal(SIGTERM, SIG_DFL);
     ::signal(SIGINT, SIG_DFL);
     ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -67,7 +67,7 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
     uint64_t until = clock_us() + leave_us;
     while (daemon->running() > 0 && clock_us() < until) ::usleep(20'000);
     if (daemon->running() > 0) {
-        log.warn("{} of the jobs did not end within {} s: left behind", daemon->running(), leave_us / 1'000'000);
+        log.warn("{} jobs did not end within {} s: exiting without them", daemon->running(), leave_us / 1'000'000);
         ::_exit(0);   // their threads cannot be joined
     }
     control.reset();
@@ -80,8 +80,8 @@ int main_(int argc, char** argv) {
     CLI::App app{"The daemon of a gradcast node: trains with the others in its gradcastd.toml.", "gradcastd"};
     std::string path = "/etc/gradcast/gradcastd.toml";
     bool check = false, debug = false;
-    app.add_option("-c,--config", path, "the file that says who we are and who the others are")->capture_default_str();
-    app.add_flag("--check", check, "only check that file, the key, and that the state folder can be used");
+    app.add_option("-c,--config", path, "configuration file")->capture_default_str();
+    app.add_flag("--check", check, "check the file, the key and the state folder, then exit");
     app.add_flag("--debug", debug, "more lines in the log");
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);
     app.footer("Keys of gradcastd.toml:\n" + config_help());
@@ -91,7 +91,7 @@ int main_(int argc, char** argv) {
         return cli_exit(app, error);
     }
     if (debug) log_level(Level::debug);
-    // Threads come and go with every job, and nothing allocates in a step: few arenas, and what is large goes back when it is freed.
+    // Each job has threads of its own and nothing allocates in a step: few arenas, and large blocks are returned when they are freed.
     ::mallopt(M_ARENA_MAX, 2);
     ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
     DaemonConfig config;
@@ -100,19 +100,19 @@ int main_(int argc, char** argv) {
     if (status.ok() && check) status = daemon_keys_read(config, &keys);
     if (status.ok() && check) status = state_check(config.state);
     if (status.ok() && check) {
-        fmt::print("{}: right, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),
+        fmt::print("{}: valid, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),
                    config.members.size() == 1 ? "" : "s");
         return 0;
     }
     if (status.ok()) status = nn_isa(config.isa);
-    // Blocked before the first thread is made, so that none but the main thread takes them.
+    // Blocked before the first thread is made: the main thread alone takes them.
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
-    ::signal(SIGXFSZ, SIG_IGN);   // a write that fails says so by itself
+    ::signal(SIGXFSZ, SIG_IGN);   // a failed write returns an error
     Log log;
     if (status.ok()) status = serve(config, signals, log);
     if (status.ok()) return 0;

@@ -55,7 +55,7 @@ struct Control : testing::Test {
         EXPECT_TRUE(json.is_object()) << reply->body;
         return json;
     }
-    /// Connected, and `request` is sent.
+    /// A connection on which `request` was sent.
     Fd half(const std::string& request) const {
         Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         sockaddr_un address{};
@@ -65,7 +65,7 @@ struct Control : testing::Test {
         EXPECT_EQ(::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
         return fd;
     }
-    /// Bytes out, bytes in, for what a client library would not send.
+    /// The answer to bytes that a client library would not send.
     std::string raw(const std::string& request) const {
         const Fd fd = half(request);
         std::string reply;
@@ -238,7 +238,7 @@ TEST_F(Control, GarbageIsRefusedWithOneClearLine) {
     EXPECT_NE(raw("nonsense\r\n\r\n").find(" 400 "), std::string::npos);
     EXPECT_NE(raw("POST /v1/jobs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").find(" 411 "), std::string::npos);
     EXPECT_NE(raw("POST /v1/jobs HTTP/1.1\r\n\r\n").find(" 411 "), std::string::npos);
-    get("/v1/version");   // and it lives on
+    get("/v1/version");   // the server still answers
 }
 
 TEST_F(Control, OversizeBodyIsRefused) {
@@ -310,7 +310,7 @@ TEST_F(Control, WatchersAreCappedAndTheRestIsServedOn) {
     backend.finish(detail, JobState::failed, "rank 1 lost");
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(ended, 2);
-    // Seats are given back, the moment after which is httplib's.
+    // Seats are freed when the connections are closed.
     for (uint64_t end = clock_us() + 10'000'000;;) {
         auto reply = client().Get("/v1/jobs/first/watch");
         ASSERT_TRUE(reply);
@@ -321,14 +321,14 @@ TEST_F(Control, WatchersAreCappedAndTheRestIsServedOn) {
 
 TEST_F(Control, ClientsThatSayNothingHoldNobodyUp) {
     backend.add(id_a, "first");
-    open(1);   // and 128 connections for all others
+    open(1);   // beside 128 connections for requests
     std::vector<Fd> idle;
     for (int i = 0; i < 400; ++i)
         idle.push_back(half(i % 3 == 0 ? "" : i % 3 == 1 ? "GET /v1/ver" : "POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n{"));
     const uint64_t start = clock_us();
     for (int i = 0; i < 20; ++i) get("/v1/version");
     EXPECT_LT(clock_us() - start, 2'000'000u);
-    // The oldest went where there was no room, the rest go because they say nothing.
+    // The oldest are closed where there is no room, the rest because they send nothing.
     char byte;
     for (const Fd& fd : idle) EXPECT_LE(::recv(fd.get(), &byte, 1, 0), 0);
     EXPECT_LT(clock_us() - start, 15'000'000u);
@@ -383,7 +383,7 @@ TEST_F(Control, AFileThatNobodyReadsHoldsNoMemory) {
     if (memory_is_judged) {
         EXPECT_LT(resident_bytes(), before + (16 << 20));   // 240 MiB, if all were kept
     }
-    auto reply = client().Get("/v1/jobs/first/log");   // who reads gets it
+    auto reply = client().Get("/v1/jobs/first/log");   // a client that reads gets it
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->body.size(), 4u << 20);
     for (const Fd& fd : deaf) {
@@ -453,7 +453,7 @@ TEST_F(Control, BadSocketsAreNamed) {
     Status status = control_open({.socket = path}, other, Log(), &second);
     EXPECT_EQ(status.code, Code::invalid);
     EXPECT_NE(std::string(status.what).find("another gradcastd answers at " + path), std::string::npos) << status.what;
-    get("/v1/version");   // the first one keeps its socket
+    get("/v1/version");   // the first server keeps its socket
 
     ASSERT_TRUE(file_write(folder + "/file", "precious").ok());
     status = control_open({.socket = folder + "/file"}, other, Log(), &second);

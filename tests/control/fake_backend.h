@@ -1,4 +1,4 @@
-// A daemon that exists only as far as the control plane can see: tests set its answers.
+// A Backend whose answers tests set.
 #pragma once
 #include <mutex>
 

@@ -1,4 +1,4 @@
-// The real gradcastctl, as a person or a script calls it: exit codes, texts, JSON.  Daemons are faked where the subject is the client.
+// Runs the real gradcastctl and looks at exit codes, texts and JSON.  Where the client is tested, the daemon is a FakeBackend.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -112,7 +112,7 @@ struct CtlData : Ctl {
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
         EXPECT_NE(outcome.out.find("320 samples to train on, 80 to test on"), std::string::npos) << outcome.out;
     }
-    /// Nothing of a private cluster is left: neither its folder nor a process that was given it.
+    /// A private cluster has left neither a folder nor a process.
     void expect_nothing_left() const {
         for (const auto& entry : fs::directory_iterator(folder))
             EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-")) << entry.path();

@@ -1,4 +1,4 @@
-// Commands that ask a daemon, which is faked: submit, list, describe, watch, logs, cancel, nodes.
+// Commands that ask a daemon (here a FakeBackend): submit, list, describe, watch, logs, cancel, nodes.
 #include <fstream>
 
 #include "tests/ctl/ctl.h"

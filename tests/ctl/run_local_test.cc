@@ -1,4 +1,4 @@
-// run --local: real daemons on this machine, of which nothing is left.
+// run --local: real daemons on this machine; nothing of them is left.
 #include <httplib.h>
 
 #include <fstream>
@@ -39,7 +39,7 @@ TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
     const nlohmann::json trace = nlohmann::json::parse(in, nullptr, false);
     ASSERT_FALSE(trace.is_discarded());
     EXPECT_EQ(trace["otherData"]["events_left_out"], 0);
-    EXPECT_EQ(trace["otherData"]["step"], 6);   // of 6, where the tenth is asked for
+    EXPECT_EQ(trace["otherData"]["step"], 6);   // the last one, as the default is step 10
     for (uint32_t rank = 0; rank < 3; ++rank) {
         std::map<std::string, double> begin, end;   // by phase
         for (const auto& event : trace["traceEvents"]) {
@@ -76,7 +76,7 @@ TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
     write("job.toml", job.replace(job.find("lenet5"), 6, "resnet9\"\npad = \"x"));
     EXPECT_EQ(run("run job.toml --local 2 --keep kept").exit, 2);
     job = good_job;
-    write("job.toml", job.replace(job.find("lenet5"), 6, "ridge"));   // which all nodes find out
+    write("job.toml", job.replace(job.find("lenet5"), 6, "ridge"));   // an error at all nodes
     Outcome outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
     EXPECT_EQ(outcome.exit, 2) << outcome.err;
     EXPECT_TRUE(outcome.says("does not fit 10 classes")) << outcome.err;
@@ -98,7 +98,7 @@ TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
     EXPECT_FALSE(fs::exists(folder + "/trace.json"));
     expect_nothing_left();
 
-    write("state", "not a folder");   // where results would go: told before the training
+    write("state", "not a folder");   // where results go: an error before the training
     write("job.toml", good_job);
     outcome = run("run job.toml --local 1");
     EXPECT_EQ(outcome.exit, 2);
@@ -128,7 +128,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(evaluated.json()["digest"], digest);
     EXPECT_EQ(evaluated.json()["samples"], 80);
 
-    // As on CPUs that have nothing beyond SSE.
+    // Kernels for any x86-64 CPU.
     outcome = run("run job.toml --local 2 --isa portable --keep portable");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_NE(read("portable/steps.jsonl").find("\"kernels\":\"portable\""), std::string::npos) << read("portable/steps.jsonl");
@@ -208,7 +208,7 @@ TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
     Outcome outcome = wait(pid, 120);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_TRUE(outcome.says("node-1 (gradcastd, process ")) << outcome.err;
-    EXPECT_TRUE(outcome.says("is followed at node-2 from here on")) << outcome.err;
+    EXPECT_TRUE(outcome.says("is now followed at node-2")) << outcome.err;
     EXPECT_NE(outcome.out.find("\ndigest "), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
     expect_nothing_left();

@@ -1,4 +1,4 @@
-// gradcastd.toml; what lies in the state folder: the identity, the records of jobs.
+// gradcastd.toml, and the state folder: identity, records of jobs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -84,39 +84,39 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
     struct Case {
         const char *text, *mistake;
     } cases[] = {
-        {"name = 7", "d.toml:1: name: a text in quotes is wanted"},
-        {"name = \"\"", "d.toml:1: name: a text in quotes is wanted"},
-        {"name = \"a b\"", "d.toml:1: name: \"a b\" may have letters"},
+        {"name = 7", "d.toml:1: name: must be a text in quotes"},
+        {"name = \"\"", "d.toml:1: name: must be a text in quotes"},
+        {"name = \"a b\"", "d.toml:1: name: \"a b\" must have 1 to 64 letters"},
         {"\nlisen = \"a:1\"", "d.toml:2: unknown key \"lisen\": did you mean listen?"},
         {"quux = 1", "d.toml:1: unknown key \"quux\": one of name, members, listen"},
-        {"members = \"a=x:1\"", "d.toml:1: members: a list is wanted"},
+        {"members = \"a=x:1\"", "d.toml:1: members: must be a list"},
         {"members = []", "d.toml:1: members: the list is empty"},
         {"members = [\"a\"]", "d.toml:1: members: \"a\" is not \"name=host:port\""},
         {"members = [3]", "d.toml:1: members: a member is"},
         {"members = [{ name = \"a\" }]", "d.toml:1: members: a member lacks its address"},
         {"members = [{ name = \"a\", port = 1, address = \"h:1\" }]", "d.toml:1: members: unknown key \"port\""},
-        {"members = [{ name = \"a\", address = 1 }]", "d.toml:1: members: address: a text in quotes is wanted"},
-        {"members = [\n\"a=h:1\",\n\"a=h:2\"]", "d.toml:3: members: a stands there twice"},
+        {"members = [{ name = \"a\", address = 1 }]", "d.toml:1: members: address: must be a text in quotes"},
+        {"members = [\n\"a=h:1\",\n\"a=h:2\"]", "d.toml:3: members: a is listed twice"},
         {"members = [\"a=h:1\", \"b=h:1\"]", "d.toml:1: members: a and b have the same address h:1"},
-        {"members = [\"a=h\"]", "members: a: \"h\": \"host:port\" is wanted"},
-        {"members = [\"a=h:99999\"]", "the port is a number up to 65535"},
-        {"members = [\"a=h:x\"]", "the port is a number up to 65535"},
-        {"members = [\"a=::1:4700\"]", "an IPv6 address stands in brackets"},
+        {"members = [\"a=h\"]", "members: a: \"h\": must be \"host:port\""},
+        {"members = [\"a=h:99999\"]", "the port must be a number up to 65535"},
+        {"members = [\"a=h:x\"]", "the port must be a number up to 65535"},
+        {"members = [\"a=::1:4700\"]", "an IPv6 address must be in brackets"},
         {"name = \"d\"\nmembers = [\"a=h:1\", \"b=h:2\"]", "d.toml:1: name: \"d\" is not among the members (a, b): add it there"},
         {"members = [\"no-such-host-of-ours=h:1\"]", "the host's name, is not among the members"},
-        {"listen = 4700", "d.toml:1: listen: a text in quotes"},
-        {"listen = \"4700\"", "d.toml:1: listen: \"4700\": \"host:port\" is wanted"},
+        {"listen = 4700", "d.toml:1: listen: must be a text in quotes"},
+        {"listen = \"4700\"", "d.toml:1: listen: \"4700\": must be \"host:port\""},
         {"interface = \"nope9\"", "d.toml:1: interface: there is no interface \"nope9\" here: one of "},
-        {"pace = 100", "d.toml:1: pace: a text in quotes is wanted"},
+        {"pace = 100", "d.toml:1: pace: must be a text in quotes"},
         {"pace = \"100 MB/s\"", "d.toml:1: pace: 100 MB/s: not a rate like 100mbit or 2.5gbit"},
-        {"cpus = 2", "d.toml:1: cpus: a list of CPU numbers is wanted"},
-        {"cpus = [\"0\"]", "d.toml:1: cpus: a CPU is a number"},
-        {"cpus = [100000]", "d.toml:1: cpus: 100000 cannot be used here"},
-        {"cpus = [0, 0]", "d.toml:1: cpus: 0 stands there twice"},
+        {"cpus = 2", "d.toml:1: cpus: must be a list of CPU numbers"},
+        {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},
+        {"cpus = [100000]", "d.toml:1: cpus: CPU 100000 is not available"},
+        {"cpus = [0, 0]", "d.toml:1: cpus: 0 is listed twice"},
         {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, avx2, avx512, avx512-bf16, amx"},
         {"link = \"rdma\"", "d.toml:1: link = \"rdma\": one of auto, uring_tcp, epoll_tcp"},
-        {"key = false", "d.toml:1: key: a text in quotes is wanted"},
-        {"state = 1", "d.toml:1: state: a text"},
+        {"key = false", "d.toml:1: key: must be a text in quotes"},
+        {"state = 1", "d.toml:1: state: must be a text"},
         {"name = \"a\"\nname = \"b\"", "d.toml:2: "},
         {"members = [", "d.toml:1: "},
     };
@@ -209,7 +209,7 @@ TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     for (uint32_t i = 0; i < 5; ++i) {
         JobDetail detail;
         detail.summary.id = fmt::format("{:032x}", i);
-        detail.summary.name = "j\xff";   // not UTF-8: is replaced, and does no harm
+        detail.summary.name = "j\xff";   // not UTF-8: replaced
         detail.summary.submitted_unix = 100 - i;
         detail.summary.status.state = i == 3 ? JobState::running : JobState::done;
         detail.summary.status.digest = "abc";
@@ -228,7 +228,7 @@ TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     EXPECT_EQ(details[0].summary.status.state, JobState::failed);   // number 3
     EXPECT_EQ(details[0].summary.status.error, "daemon restarted");
     EXPECT_EQ(details[1].summary.status.digest, "abc");
-    EXPECT_EQ(job_records_read(jobs, 4, log)[0].summary.status.error, "daemon restarted");   // written down
+    EXPECT_EQ(job_records_read(jobs, 4, log)[0].summary.status.error, "daemon restarted");   // also in the file
     EXPECT_FALSE(std::filesystem::exists(never));
     EXPECT_TRUE(std::filesystem::exists(broken));
     EXPECT_TRUE(std::filesystem::exists(other));

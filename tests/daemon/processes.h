@@ -1,4 +1,4 @@
-// Real gradcastd processes on loopback for tests: started with folders of their own, waited for by their state, never by time.
+// Real gradcastd processes on loopback for tests.  Each has its own folder; tests wait for a state, never for a time.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,9 +24,9 @@
 
 namespace gradcast {
 
-constexpr uint64_t patience_us = 30'000'000;   // a state that does not come by then never comes
+constexpr uint64_t patience_us = 30'000'000;   // how long to wait for a state
 
-/// Looks again and again until `there` is true.
+/// Polls until `there` is true.
 inline bool eventually(const std::function<bool()>& there, uint64_t patience = patience_us) {
     for (uint64_t end = clock_us() + patience; clock_us() < end; ::usleep(20'000))
         if (there()) return true;
@@ -73,7 +73,7 @@ public:
         std::vector<char*> argv;
         for (std::string& word : words) argv.push_back(word.data());
         argv.push_back(nullptr);
-        const Fd file(::open(argv[0], O_PATH | O_CLOEXEC));   // another user may not come to where it lies, as below /root
+        const Fd file(::open(argv[0], O_PATH | O_CLOEXEC));   // another user may not have access to its path
         ASSERT_TRUE(file) << argv[0];
         pid_ = ::fork();
         ASSERT_GE(pid_, 0);
@@ -97,7 +97,7 @@ public:
         ::fexecve(file.get(), argv.data(), environ);
         ::_exit(127);
     }
-    /// It has said READY=1.  False: it ended, or patience did.
+    /// Waits for READY=1.  False: it ended, or patience_us are over.
     bool ready() {
         for (uint64_t end = clock_us() + patience_us; clock_us() < end;) {
             pollfd polls[] = {{notify_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
@@ -135,7 +135,7 @@ private:
     std::string log_;
 };
 
-/// A port of loopback that nobody uses now, another one each time, outside the range that the kernel deals out by itself.
+/// A free port of loopback, a new one each time, outside the kernel's range for connections.
 inline uint16_t free_port() {
     static uint16_t random = [] {
         uint16_t first;
@@ -179,7 +179,7 @@ struct Node {
         Json json = job(id);
         return json.contains("status") ? json["status"].value("step", uint64_t{0}) : 0;
     }
-    /// The state of the job when it has ended, or what it is when patience ends.
+    /// The status of the job when it has ended, or after `patience`.
     JobStatus ended(const std::string& id, uint64_t patience = patience_us) {
         JobStatus status;
         (void)eventually(
@@ -281,7 +281,7 @@ struct Cluster {
             ASSERT_TRUE(eventually([&] { return node.sees() == all; })) << node.name << " sees " << node.sees() << "\n"
                                                                         << node.process->output();
     }
-    /// What a daemon that does not start says.
+    /// The output of a daemon that does not start.
     std::string refusal(Node& node) {
         start(node);
         EXPECT_EQ(node.process->wait(), 1);

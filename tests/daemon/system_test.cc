@@ -1,4 +1,4 @@
-// gradcastd as real processes: how it starts or says why not, who sees whom, jobs with deaths and restarts in between.
+// gradcastd as real processes: start and its errors, membership, jobs with deaths and restarts.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -36,7 +36,7 @@ TEST(SystemDaemon, FlagsAndCheck) {
     EXPECT_EQ(run(version, cluster, {"--version"}).wait(), 0);
     EXPECT_EQ(version.output().find("gradcastd "), 0u) << version.output();
     EXPECT_EQ(run(check, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 0);
-    EXPECT_TRUE(has(check.output(), "right, as are key and state folder; node a, 1 member")) << check.output();
+    EXPECT_TRUE(has(check.output(), "valid, as are key and state folder; node a, 1 member")) << check.output();
     EXPECT_FALSE(std::filesystem::exists(cluster[0].folder + "/state"));
     for (const auto& [key, says] : {std::pair{"key = \"none\"\n", "cannot read the cluster key"},
                                     {"state = \"gradcastd.toml/x\"\n", "gradcastd.toml is not a folder"}}) {
@@ -141,12 +141,12 @@ TEST(SystemDaemon, LeavesCleanly) {
     }
 }
 
-// ---- who is there --------------------------------------------------------------------------------------------------------------
+// ---- membership ------------------------------------------------------------------------------------------------------------------
 
 TEST(SystemDaemon, SeesDeathAndReturn) {
     Cluster cluster(3);
     ASSERT_NO_FATAL_FAILURE(cluster.up());
-    for (uint32_t victim : {2, 0}) {   // one whom others connect to, one who connects
+    for (uint32_t victim : {2, 0}) {   // one that others connect to, one that connects
         Node &node = cluster[victim], &other = cluster[1];
         node.process->kill(SIGKILL);
         EXPECT_EQ(node.process->wait(), 128 + SIGKILL);
@@ -185,7 +185,7 @@ TEST(SystemDaemon, TwoWithOneIdentityOrOneName) {
         << cluster[0].why("c");
     EXPECT_TRUE(eventually([&] { return has(cluster[1].process->output() + cluster[2].process->output(), "our own identity"); }))
         << cluster[1].process->output();
-    // Another that calls itself b, in a folder and on a port of its own: it ends, and names the holder.
+    // Another named b, with its own folder and port: it ends, and names the first.
     cluster[2].process->kill(SIGKILL);
     cluster[2].process->wait();
     std::filesystem::remove(cluster[2].folder + "/state/identity");
@@ -298,7 +298,7 @@ TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
             return true;
         })) << nodes.dump();
     }
-    // What is over stays listed after a restart.
+    // Ended jobs stay listed after a restart.
     cluster[0].process->kill(SIGTERM);
     EXPECT_EQ(cluster[0].process->wait(), 0);
     cluster.start(cluster[0]);
@@ -342,7 +342,7 @@ TEST(SystemDaemon, BenchesBetweenJobs) {
     ASSERT_TRUE(eventually([&] { return !has(error = bench("ps\n--size\n3").value("error", ""), "a benchmark"); }));
     EXPECT_TRUE(has(error, "node a: --size 3: '3' is not a multiple of 4 bytes")) << error;
     for (const auto& [text, said] :
-         {std::pair{"allreduce\n--help", "gradcast-bench COMMAND --help"}, {"p2p\n--nodes=3", "--nodes is not given"}}) {
+         {std::pair{"allreduce\n--help", "gradcast-bench COMMAND --help"}, {"p2p\n--nodes=3", "--nodes is set by the daemons"}}) {
         ASSERT_TRUE(eventually([&] { return !has(error = bench(text).value("error", ""), "a benchmark"); }));
         EXPECT_TRUE(has(error, said)) << error;
     }
@@ -362,7 +362,7 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
         return cluster[0].submit(text, nodes).value("error", "");
     };
     EXPECT_EQ(error(job_text(cluster.folder + "/none*.h5", 5)).find("node "), 0u);
-    EXPECT_TRUE(has(error(job_text(data, 5), {"b"}), "node a, which coordinates the job, must be among its nodes"));
+    EXPECT_TRUE(has(error(job_text(data, 5), {"b"}), "node a coordinates the job and must be one of its nodes"));
     EXPECT_TRUE(has(error(job_text(data, 5), {"a", "z"}), "there is no node z: the nodes are a, b"));
     EXPECT_TRUE(has(error(job_text(data, 5), {"a", "b", "b"}), "node b is named twice"));
     Json json = cluster[0].post("/v1/jobs", Json(Submission{job_text(data, 5), "job.toml", "/", {}, 3}));
@@ -391,7 +391,7 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     EXPECT_TRUE(eventually([&] { return has(error(job_text(data, 5), {"a", "b"}), "node b is not alive: "); }));
 }
 
-/// What a submitted job ends with, whether it is said at once or later.
+/// The error of a submitted job, from the answer or from its status.
 std::string error_of(Node& node, const std::string& text) {
     const Json json = node.submit(text);
     return json.contains("id") ? node.ended(json.value("id", "")).error : json.value("error", "");
@@ -624,7 +624,7 @@ TEST(SystemDaemon, CancelEndsItEverywhere) {
     Json again = cluster[0].post("/v1/jobs/endless/cancel", Json::object());
     EXPECT_TRUE(has(again.value("error", ""), "has ended already: cancelled")) << again.dump();
 
-    // One name, two jobs: an active one is meant where it is to be cancelled, else the id is wanted.
+    // Two jobs of one name: cancel takes the active one, all else needs the id.
     const std::string second = cluster[0].submit(job_text(data, 1'000'000, "endless")).value("id", "");
     const std::string error = cluster[0].job("endless").value("error", "");
     EXPECT_TRUE(has(error, "2 jobs are named endless, name one by its id: " + second.substr(0, 8))) << error;
@@ -633,7 +633,7 @@ TEST(SystemDaemon, CancelEndsItEverywhere) {
     EXPECT_EQ(cluster[0].ended(second).state, JobState::cancelled);
 }
 
-// What a job has taken is given back.  GRADCAST_JOBS=1000 for many.
+// A job's memory is returned.  GRADCAST_JOBS=1000 runs so many.
 TEST(SystemDaemon, JobsLeaveNoMemoryBehind) {
     const char* wanted = std::getenv("GRADCAST_JOBS");
     const int jobs = wanted ? std::atoi(wanted) : 80, warm = jobs / 2 < 50 ? jobs / 2 : 50;
@@ -664,7 +664,7 @@ TEST(SystemDaemon, JobsLeaveNoMemoryBehind) {
     std::printf("%ld KiB after %d jobs, %ld KiB after %d\n", before, warm, after, jobs);
 }
 
-// Each submission is answered at once, whatever its preparing waits for; the control plane goes on meanwhile.
+// Each submission is answered at once, and the control plane answers while jobs prepare.
 TEST(SystemDaemon, SlowPreparingHoldsNobodyUp) {
     Cluster cluster(2);
     std::string data = make_data(cluster.folder + "/data.h5");

@@ -13,7 +13,7 @@ namespace {
 
 constexpr time_t connect_seconds = 5;
 constexpr time_t answer_seconds = 60;
-constexpr time_t watch_seconds = 60;   // the server sends a line a second; on a machine that others fill, at low priority, it may take long
+constexpr time_t watch_seconds = 60;   // the server sends a line a second, later on a busy machine
 
 httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     httplib::Client client(socket, 1);
@@ -26,13 +26,13 @@ httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     return client;
 }
 
-/// httplib's words for what went wrong are the names of its enumerators.
+/// httplib's texts are the names of its enumerators.
 std::string words(httplib::Error error) {
     switch (error) {
-        case httplib::Error::Connection: return "nobody listens";
-        case httplib::Error::ConnectionTimeout: return "it does not accept";
-        case httplib::Error::Read: return "it broke off or was silent for too long";
-        case httplib::Error::Write: return "it does not read";
+        case httplib::Error::Connection: return "nothing listens";
+        case httplib::Error::ConnectionTimeout: return "it does not accept the connection";
+        case httplib::Error::Read: return "the answer broke off or took too long";
+        case httplib::Error::Write: return "it does not read the request";
         default: return to_string(error);
     }
 }
@@ -44,7 +44,7 @@ Reply failed(Exit exit, std::string error) {
     return reply;
 }
 
-/// A daemon's own words for what went wrong.
+/// The error that a daemon has answered.
 Reply refused(int http, const std::string& body) {
     Reply reply;
     reply.exit = exit_failed;
@@ -91,7 +91,7 @@ Reply Client::submit(const Submission& submission, JobDetail* job, const std::fu
     if (reply.exit != exit_done) return reply;
     const std::string id = reply.json.value("id", "");
     const Reply seen = follow(id, job, [&](const JobDetail& now) { return wait(id) && !now.started; });
-    if (job->started) return reply;   // whatever became of it
+    if (job->started) return reply;   // whatever its state is now
     if (seen.exit != exit_done) return seen;
     const JobStatus& status = job->summary.status;
     return failed(status.code == Code::invalid ? exit_usage : exit_failed, status.error);
@@ -157,12 +157,12 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
                         return wrong = error.what(), false;
                     }
                 }
-                if (!(wanted = seen(*detail))) return false;   // an idle line shows the last status again
+                if (!(wanted = seen(*detail))) return false;   // after an idle line: the last status again
             }
             return true;
         });
     if (!wanted) return failed(exit_failed, "");
-    if (http == 503) {   // no seat left among the watchers: ask now and then instead
+    if (http == 503) {   // too many watchers: poll instead
         for (;;) {
             reply = job(id, detail);
             if (reply.exit != exit_done) return reply;

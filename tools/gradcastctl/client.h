@@ -21,8 +21,8 @@ public:
     explicit Client(std::string socket) : socket_(std::move(socket)) {}
     Reply get(const std::string& route) const { return request(route, nullptr); }
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
-    /// Submits and waits until the job has started or, for which the daemons have 10 deadlines, could not: then that is the error.  `wait`
-    /// is called at least once a second and returns false to stop waiting (exit_failed, no error).  *job is the last status.
+    /// Submits and waits until the job has started or has failed, which is the error; the daemons allow 10 deadlines.  `wait` is called at
+    /// least once a second and returns false to stop waiting (exit_failed, no error).  *job is the last status.
     Reply submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait) const;
     Reply job(const std::string& which, JobDetail* detail) const;
     Reply nodes(std::vector<NodeInfo>* nodes) const;

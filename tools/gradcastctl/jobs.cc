@@ -33,7 +33,7 @@ Exit parse_nodes(const std::string& nodes, Submission* submission) {
     if (nodes.find_first_not_of("0123456789") != std::string::npos) {
         for (size_t at = 0; at <= nodes.size();) {
             size_t end = std::min(nodes.find(',', at), nodes.size());
-            if (end == at) return complain(exit_usage, "--nodes {}: a name is empty", nodes), exit_usage;
+            if (end == at) return complain(exit_usage, "--nodes {}: a node name is empty", nodes), exit_usage;
             submission->nodes.push_back(nodes.substr(at, end - at));
             at = end + 1;
         }
@@ -45,7 +45,7 @@ Exit parse_nodes(const std::string& nodes, Submission* submission) {
     return exit_done;
 }
 
-/// The daemon has ended or is not reached any more, and the job ran.
+/// The daemon does not answer any more, while the job ran.
 int went_away(const Options& options, const JobDetail& job) {
     std::vector<std::string> others = job.summary.nodes;
     if (const auto self = static_cast<size_t>(job.self); self < others.size()) others.erase(others.begin() + static_cast<ptrdiff_t>(self));
@@ -194,7 +194,7 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
     std::string whole;
     for (uint64_t offset = 0;;) {
         if (follow && interrupts()) return job_goes_on(id);
-        bool ended = job_ended(job.summary.status.state);   // before the read, so that the last lines are not missed
+        bool ended = job_ended(job.summary.status.state);   // asked before the read, so that no last lines are missed
         reply = client.get(job_route(id, fmt::format("/log?offset={}", offset)));
         if (reply.exit != exit_done) return complain_of(reply);
         bool more = reply.next > offset;
@@ -202,7 +202,7 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
         if (options.json) {
             whole += reply.text;
         } else if (std::fwrite(reply.text.data(), 1, reply.text.size(), stdout) != reply.text.size() || std::fflush(stdout) != 0) {
-            return exit_failed;   // whoever read us has gone
+            return exit_failed;   // the reader has closed its end
         }
         if (more) continue;   // a long log comes in pieces
         if (!follow || ended) break;

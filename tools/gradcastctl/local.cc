@@ -49,7 +49,7 @@ Status daemon_find(std::string* path) {
     return fail(Code::invalid, "gradcastd is not beside gradcastctl ({}) and not in PATH: build or install it", here.string());
 }
 
-/// A listening socket on a port of 127.0.0.1 that the kernel picks.  The daemon takes it over, so nobody can take the port in between.
+/// A listening socket on a free port of 127.0.0.1.  The daemon inherits it, so the port stays reserved.
 Status listener_make(Fd* listener, uint16_t* port) {
     Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
@@ -65,7 +65,7 @@ Status listener_make(Fd* listener, uint16_t* port) {
     return *listener ? Status{} : fail_sys(errno, "cannot listen on 127.0.0.1");
 }
 
-/// A folder only we can read, whose name is short because a Unix socket's path has at most 107 letters.
+/// A folder of mode 0700 with a short name: the path of a Unix socket has at most 107 bytes.
 Status folder_make(std::string* folder) {
     const char* wanted = std::getenv("TMPDIR");
     for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
@@ -136,7 +136,7 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa) {
     std::string members;
     for (uint32_t i = 0; i < nodes; ++i) {
         Node node;
-        node.name = fmt::format("node-{:0{}}", i + 1, std::to_string(nodes).size());   // sorted by name is sorted by number
+        node.name = fmt::format("node-{:0{}}", i + 1, std::to_string(nodes).size());   // zeros in front: sorted by name is sorted by number
         node.folder = folder_ + "/" + node.name;
         node.socket = node.folder + "/control.sock";
         node.log = node.folder + "/stderr";
@@ -149,7 +149,7 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa) {
     for (uint32_t i = 0; i < nodes; ++i) {
         const Node& node = nodes_[i];
         GC_TRY(make_directories(node.folder));
-        // The machine's CPUs are dealt out; where there are fewer than daemons, each daemon has one lane.
+        // The CPUs are divided among the daemons; each has one lane where there are fewer CPUs.
         std::vector<uint32_t> own;
         for (size_t at = i; at < cpus.size(); at += nodes) own.push_back(cpus[at]);
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
@@ -170,14 +170,14 @@ Status Cluster::spawn(const std::string& program, Node& node) {
     pid_t pid = ::fork();
     if (pid < 0) return fail_sys(errno, "cannot start {}", program);
     if (pid == 0) {
-        ::setpgid(0, 0);   // Ctrl-C is for gradcastctl, which ends its daemons in order
+        ::setpgid(0, 0);   // Ctrl-C reaches gradcastctl alone, which stops its daemons
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(1);
         ::signal(SIGPIPE, SIG_DFL);
         ::dup2(nothing.get(), 0);
         ::dup2(log.get(), 1);
         ::dup2(log.get(), 2);
-        ::dup2(node.listener.get(), 3);   // as systemd hands a socket over
+        ::dup2(node.listener.get(), 3);   // as systemd passes a socket
         ::setenv("LISTEN_FDS", "1", 1);
         ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
         ::execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
@@ -208,11 +208,11 @@ Status Cluster::ready() {
 }
 
 Status Cluster::start(uint32_t nodes, const std::string& isa) {
-    interrupts();   // caught before there is anything to leave behind
+    interrupts();   // counted before anything is created
     std::string program;
     GC_TRY(daemon_find(&program));
     GC_TRY(prepare(nodes, isa));
-    // Many daemons share this machine: their libraries must not start threads of their own, nor spin.
+    // The daemons share the CPUs: their libraries must not start threads or spin.
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
     for (Node& node : nodes_) GC_TRY(spawn(program, node));

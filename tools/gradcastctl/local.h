@@ -1,5 +1,4 @@
-// A private cluster: daemons on 127.0.0.1 with a key and folders of their own, as children of this process; nothing of it outlives the
-// object.
+// A private cluster: child processes on 127.0.0.1 with a key and folders of their own, which all end with the object.
 #pragma once
 #include <sys/types.h>
 
@@ -22,7 +21,7 @@ public:
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
     ~Cluster() { stop(); }
-    /// Starts `nodes` daemons and waits until each sees all the others.  Error: what is missing, or which daemon ended and its last words.
+    /// Starts `nodes` daemons and waits until each sees all the others.  Error: what is missing, or which daemon ended, with its last line.
     /// isa: of all daemons, as in gradcastd.toml.
     Status start(uint32_t nodes, const std::string& isa);
     /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
@@ -33,10 +32,10 @@ public:
     void stop(bool leave = false);
     Client client(uint32_t node) const { return Client(nodes_[node].socket); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
-    bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // as check() has found it
+    bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // at the last check()
     std::string job_folder(uint32_t node, const std::string& id) const { return nodes_[node].folder + "/state/jobs/" + id; }
     uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
-    std::string last_lines(uint32_t lines) const;   // of every daemon's log, for people
+    std::string last_lines(uint32_t lines) const;   // of every daemon's log
 
 private:
     struct Node {

@@ -1,4 +1,4 @@
-// gradcastctl: trains on a cluster or on this machine, asks and steers daemons, handles data sets and models.
+// gradcastctl: command line, and the function of each command.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -27,7 +27,7 @@ int command_help(const CLI::App& app, const std::string& topic) {
     return exit_done;
 }
 
-/// Of a command line that is wrong.
+/// Whether a wrong command line asks for JSON.
 bool asks_json(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const std::string word = argv[i], next = i + 1 < argc ? argv[i + 1] : "";
@@ -51,7 +51,9 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
     app.add_option("--socket", options.socket, "control socket of the daemon to ask")->capture_default_str();
-    app.footer("exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl help job");
+    app.footer(
+        "exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl "
+        "help job");
 
     std::vector<std::pair<CLI::App*, std::function<int()>>> commands;
     auto add = [&](const char* name, const char* help, std::function<int()> action) {
@@ -65,7 +67,7 @@ int run(int argc, char** argv) {
         command->add_option("JOB.toml", path, "the job file (gradcastctl help job)")->required();
     };
 
-    CLI::App* command = add("run", "train on this machine: a private cluster, gone afterwards",
+    CLI::App* command = add("run", "train on this machine, on a private cluster that is removed afterwards",
                             [&] { return command_run(options, path, local, isa, keep, profile); });
     file_argument(command);
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
@@ -91,25 +93,25 @@ int run(int argc, char** argv) {
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
     add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });
 
-    command = add("bench", "what an exchange costs between the nodes, while they have no job: gradcast-bench at each of them",
+    command = add("bench", "measure an exchange: runs gradcast-bench at the nodes while they have no job",
                   [&] { return command_bench(options, nodes, app.get_subcommand("bench")->remaining()); });
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
-    command->prefix_command()->fallthrough(false);   // what follows is not ours, flags included
+    command->prefix_command()->fallthrough(false);   // the rest is for gradcast-bench, flags included
     command->footer(
         "then a command of gradcast-bench and its options, as: allreduce --exchange ring,coded-rs --size 4M\n"
         "the daemons add key, interface and addresses; 'gradcastctl cancel bench' ends it");
 
     auto model_argument = [&](CLI::App* of) { of->add_option("MODEL", model, "final.h5, or the job whose model it is")->required(); };
-    command = add("evaluate", "accuracy of a model on this machine, by class, and which classes it takes for which",
+    command = add("evaluate", "accuracy of a model, by class, with the confusion matrix; on this machine",
                   [&] { return command_evaluate(options, model, data); });
     model_argument(command);
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
 
     command = add("export", "write a model for other programs", [&] { return command_export(options, model, out, format); });
     model_argument(command);
-    command->add_option("FILE", out, fmt::format("where to; its ending tells the format, one of {}", fmt::join(export_formats(), ", ")))
+    command->add_option("FILE", out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
         ->required();
-    command->add_option("--format", format, "whatever the ending")->check(CLI::IsMember(export_formats()));
+    command->add_option("--format", format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
 
     command = add("import", "write a data set as shards", [&] { return command_import(options, import); });
     command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
@@ -128,7 +130,7 @@ int run(int argc, char** argv) {
 
     CLI::App* on_data = app.add_subcommand("data", "look at data sets");
     on_data->require_subcommand(1);
-    command = on_data->add_subcommand("inspect", "what shards hold; compares every digest");
+    command = on_data->add_subcommand("inspect", "show what shards hold, and verify every digest");
     commands.emplace_back(command, [&] { return command_inspect(options, shards, sheet); });
     command->add_option("SHARDS", shards, "paths or patterns, or a manifest")->required();
     command->add_option("--sheet", sheet, "write a contact sheet to this PNG");
@@ -151,16 +153,16 @@ int run(int argc, char** argv) {
     interrupts_end();
     for (const auto& [each, action] : commands)
         if (each->parsed()) return action();
-    return exit_usage;   // require_subcommand(1) lets no one come here
+    return exit_usage;   // not reached: require_subcommand(1)
 }
 
 }   // namespace
 
 int main(int argc, char** argv) {
-    std::signal(SIGPIPE, SIG_IGN);   // a daemon that goes away is an error of a request, not of this process
+    std::signal(SIGPIPE, SIG_IGN);   // a closed connection is an error of the request
     try {
         return run(argc, argv);
-    } catch (const std::exception& error) {   // of CLI11, JSON or the file system; what we expect is handled where it happens
+    } catch (const std::exception& error) {   // unexpected ones, of CLI11, JSON or the file system
         return complain(exit_failed, "{}", error.what());
     }
 }

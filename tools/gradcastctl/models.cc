@@ -13,7 +13,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t matrix_classes_max = 20;   // what fits a terminal
+constexpr size_t matrix_classes_max = 20;   // fits a terminal
 
 /// The file `which`, or final.h5 of the job of that name.
 int find_model(const Options& options, const std::string& which, std::string* path) {
@@ -27,7 +27,7 @@ int find_model(const Options& options, const std::string& which, std::string* pa
     if (::access(path->c_str(), R_OK) == 0) return exit_done;
     const JobState state = job.summary.status.state;
     if (state != JobState::done) return complain(exit_failed, "job {} has no model: it is {}", which, job_state_name(state));
-    return complain(exit_failed, "the model of job {} cannot be read here as {}: {} keeps it, if it lived to the end", which, *path,
+    return complain(exit_failed, "the model of job {} cannot be read here as {}: {} keeps it, unless it was lost", which, *path,
                     job.summary.nodes.empty() ? "its first node" : job.summary.nodes.front());
 }
 
@@ -38,7 +38,7 @@ std::vector<std::string> labels_of(const Evaluation& evaluation) {
     std::vector<std::string> labels = class_names_split(evaluation.class_names);
     const size_t classes = evaluation.count_of_class.size();
     if (labels.size() >= classes) {
-        labels.resize(classes);   // a job may have learnt the first ones only
+        labels.resize(classes);   // a net may have fewer outputs than the data has classes
         return labels;
     }
     labels.clear();

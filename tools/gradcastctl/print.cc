@@ -145,7 +145,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                             text_seconds(static_cast<double>(each.load_wait_us) * 1e-6)});
         }
         if (rows.size() > 1) print_table(rows);
-        if (!unknown.empty()) fmt::print("not known here: {} (each node's daemon knows its own bytes)\n", fmt::join(unknown, ", "));
+        if (!unknown.empty()) fmt::print("not known here: {} (each daemon knows the bytes of its own node)\n", fmt::join(unknown, ", "));
         fmt::print("time {}, {} of {} steps, {:.0f} samples/s\n", text_seconds(status.seconds), status.step, status.steps,
                    status.samples_per_second);
         if (!kept.empty()) {

@@ -1,4 +1,4 @@
-// run JOB.toml --local N: a private cluster, one job on it, its results kept, and nothing else left.
+// run JOB.toml --local N: trains on a private cluster and keeps the results.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t profile_step = 10;   // where the job file names none: after the first ones, in which memory and streams warm up
+constexpr uint32_t profile_step = 10;   // where the job file names none: after the first steps, which are slower
 constexpr uint32_t log_lines = 3;       // of each daemon, shown when something failed
 
 /// $XDG_STATE_HOME/gradcast, in which each job has a folder of its own.
@@ -31,7 +31,7 @@ std::string keep_default() {
     return base + "/gradcast";
 }
 
-/// Copies what the job left in a node's folder, each file whole or not at all.
+/// Copies the results from a node's folder, each file whole or not at all.
 Status keep_results(const std::string& job, const std::string& folder) {
     GC_TRY(make_directories(folder));
     for (const char* name : {"job.toml", "log", "steps.jsonl", "final.h5"}) {
@@ -51,7 +51,7 @@ Status keep_results(const std::string& job, const std::string& folder) {
     return {};
 }
 
-/// Makes one trace of those that the nodes have left; each is a process in it.
+/// Joins the traces of all nodes; each node is a process in the result.
 Status keep_profile(const std::vector<std::string>& folders, const std::string& path) {
     nlohmann::json all;
     for (const std::string& folder : folders) {
@@ -88,12 +88,12 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     if (reply.exit != exit_done) {
         if (dead.ok()) dead = cluster.check();
         if (dead.code == Code::cancelled || (!dead.ok() && id.empty())) return give_up(dead);
-        // Its daemon may have ended when it had taken the job, which others go on with.
+        // Its daemon may have ended after the job was accepted, and the others go on.
         if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) return complain(reply.exit, "{}", reply.error);
     }
     if (reply.exit == exit_done) id = reply.json.value("id", id);
     if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
-    // Where nobody answers any more, a job that had done its last step has left its model in the folder of a daemon.
+    // No daemon answers any more: a job that has done its last step has left its model in a daemon's folder.
     auto lost = [&](const Status& status) {
         (void)give_up(status);
         cluster.halt();
@@ -106,8 +106,8 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         return complain(exit_failed, "there is no model: the job had not done its last step");
     };
     Progress bar;
-    // A daemon that ends takes its rank with it; the others go on where the exchange can do without, or end the job with the reason.  Where
-    // it was the one that is followed, another is from then on.
+    // When a daemon ends, the others go on without its rank or end the job with the reason.  If it was the one that is followed, another
+    // one is followed from then on.
     Status interrupted;
     auto look = [&] {
         const Status status = cluster.check();
@@ -123,14 +123,14 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
             look();
             return interrupted.ok() && cluster.alive(at);
         });
-        // The end of its stream comes before the end of its process.
+        // The stream ends before the process does.
         for (uint64_t end = clock_us() + 2'000'000; reply.exit != exit_done && interrupted.ok() && cluster.alive(at) && clock_us() < end;
              ::usleep(20'000))
             look();
         if (reply.exit == exit_done || !interrupted.ok() || cluster.alive(at)) break;
         for (at = 0; at < nodes && !cluster.alive(at);) ++at;
         if (at == nodes) break;
-        fmt::print(stderr, "job {} is followed at {} from here on\n", id.substr(0, 8), cluster.name(at));
+        fmt::print(stderr, "job {} is now followed at {}\n", id.substr(0, 8), cluster.name(at));
     }
     bar.end();
     if (!interrupted.ok()) {
@@ -159,7 +159,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     const bool done = job.summary.status.state == JobState::done;
     const std::string trace = profile.empty() && config.profile > 0 ? keep + "/profile.json" : profile;
     if (kept.ok() && done && !trace.empty()) kept = keep_profile(folders, trace);
-    // Where all say the same, their logs say no more.
+    // The logs are shown only where the nodes' errors differ.
     const bool agreed = std::all_of(results.begin(), results.end(),
                                     [&](const NodeResult& each) { return each.status && each.status->error == job.summary.status.error; });
     if (!done && !agreed) fmt::print(stderr, "{}", cluster.last_lines(log_lines));
@@ -180,7 +180,7 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
     if (!profile.empty() && config.profile == 0) {
         std::vector<JobMistake> mistakes;
         const std::string text = config.text + fmt::format("\n[profile]\nstep = {}\n", profile_step);
-        if (!job_parse(text, path, config.base, &config, &mistakes))   // what was good has a [profile] already
+        if (!job_parse(text, path, config.base, &config, &mistakes))   // a valid file fails only by a [profile] that it has
             return complain(exit_usage, "--profile: {} has a [profile] without a step, or with step 0: give it one, or leave it out", path);
     }
     std::error_code error;
@@ -188,10 +188,10 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
         return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
     const std::string place = keep.empty() ? keep_default() : keep;
     const bool made = !std::filesystem::exists(place, error);
-    if (Status status = make_directories(place); !status.ok())   // before the hours of training
+    if (Status status = make_directories(place); !status.ok())   // checked before the training
         return complain(exit_usage, "--keep: {}", status.what);
     if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
-    // One that is there stays until there is another, which is renamed to it.
+    // An existing trace stays until the new one replaces it.
     Status traceable;
     if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");
     else if (!profile.empty() && ::access(std::filesystem::absolute(profile).parent_path().c_str(), W_OK) != 0)
