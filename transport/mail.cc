@@ -1,8 +1,8 @@
-// A message is cut in fragments that are handed to the link at once, so between two ranks they arrive together and in order (mail needs a
-// stream link).
+// A message is cut into fragments, which go to the link at once: between two ranks they arrive in order and without other mail between them
+// (mail needs a stream link).
 //
-// A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments of more than lease_bytes_max land in the receiver's buffer,
-// smaller ones are copied there.  The buffer is the receiver's again at the completion.
+// A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments above lease_bytes_max land in the receiver's buffer, smaller
+// ones are copied there.  The protocol owns the buffer until the completion.
 #include "transport/mail.h"
 
 #include <algorithm>
@@ -26,14 +26,14 @@ public:
         const uint64_t offset = body.offset.get(), total = body.total.get();
         Receive* receive = find(packet.sender, body.tag.get(), offset);
         if (!receive) {
-            if (offset > 0) return Landing::drop;   // its receive was of another size
+            if (offset > 0) return Landing::drop;   // its receive ended with a conflict of sizes
             return total <= early_bytes() && early_.size() < mail_early_max ? Landing::lease : Landing::later;
         }
         if (bytes <= lease_bytes_max) return Landing::lease;
         if (total == receive->buffer.bytes) {
             *place = receive->buffer.part(offset, bytes);
         } else {
-            std::vector<std::byte>& unwanted = peers_[packet.sender].unwanted;   // read for its tag, then the conflict is told
+            std::vector<std::byte>& unwanted = peers_[packet.sender].unwanted;   // read to check its tag; take() reports the conflict
             unwanted.resize(segment_bytes_);
             *place = {unwanted.data(), nullptr, bytes, 0};
         }
@@ -72,7 +72,7 @@ private:
         uint64_t tag, ticket;
         Buffer buffer;
         bool begun = false;
-        uint64_t got = 0;   // bytes that are there
+        uint64_t got = 0;   // bytes received
     };
     struct Early {
         Rank from;
@@ -97,7 +97,7 @@ private:
 
     /// The receive that a fragment belongs to: fragment 0 begins the first one posted, the others follow.
     Receive* find(Rank from, uint64_t tag, uint64_t offset) {
-        // Fragments land before the one in front of them has been taken, so one that follows may find its receive not begun.
+        // land() of a fragment may come before take() of fragment 0: its receive has not begun then.
         for (bool begun : {true, false})
             for (Receive& receive : receives_)
                 if (receive.from == from && receive.tag == tag && receive.begun == begun &&
@@ -124,7 +124,7 @@ private:
         const uint64_t offset = body.offset.get(), total = body.total.get(), tag = body.tag.get();
         Receive* receive = find(packet.sender, tag, offset);
         if (!receive) {
-            // Also what was leased for a receive that has been taken by the message before it: nothing that came is lost.
+            // Also a message whose receive went to the message before it, after land().
             if (offset == 0 && total == packet.payload.bytes)
                 early_.push_back({packet.sender, tag, {packet.payload.host, packet.payload.host + packet.payload.bytes}});
             return;
@@ -134,7 +134,7 @@ private:
             return complete(*receive, wrong_size(packet.sender, tag, total, receive->buffer.bytes), actions);
         std::byte* place = receive->buffer.host + offset;
         if (packet.payload.bytes > 0 && place != packet.payload.host) {
-            if (packet.payload.bytes > lease_bytes_max) return;   // landed before this receive was posted
+            if (packet.payload.bytes > lease_bytes_max) return;   // it landed before this receive was posted
             std::memcpy(place, packet.payload.host, packet.payload.bytes);
         }
         receive->begun = true;
@@ -200,8 +200,8 @@ private:
     const uint32_t ranks_, segment_bytes_;
     uint64_t tickets_ = 0;
     std::vector<Outgoing> outgoing_;
-    std::vector<Receive> receives_;   // in the order in which they were posted
-    std::vector<Early> early_;        // in the order in which they came
+    std::vector<Receive> receives_;   // in posting order
+    std::vector<Early> early_;        // in arrival order
     std::vector<Peer> peers_;
 };
 

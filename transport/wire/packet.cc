@@ -12,7 +12,7 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
     if (header.sender.get() >= ranks) return "a packet whose sender is out of range";
     if (header.reserved.get() != 0) return "a packet whose reserved bytes are not 0";
     if (length > segment_bytes_stream) return "a packet that is too long";
-    if (header.sequence.get() >> 48 != 0) return "a packet of an unknown link stream";   // one so far
+    if (header.sequence.get() >> 48 != 0) return "a packet of an unknown link stream";   // only stream 0 exists
     switch (static_cast<PacketType>(header.type)) {
         case PacketType::ack:
             if (length != 0 || header.channel.get() != 0) return "an acknowledgement with a payload or channel";
