@@ -26,7 +26,7 @@ struct Png {
 };
 
 Status corrupt(const ImageFile& image, const char* reason) {
-    return fail(Code::data, "{}: corrupt {}: {}: mend it or take it away", image.path, image.jpeg ? "JPEG" : "PNG", reason);
+    return fail(Code::data, "{}: corrupt {}: {}: repair or remove it", image.path, image.jpeg ? "JPEG" : "PNG", reason);
 }
 const unsigned char* bytes_of(const ImageFile& image) { return reinterpret_cast<const unsigned char*>(image.bytes.data()); }
 
@@ -48,7 +48,7 @@ Status image_open(const std::string& path, ImageFile* image) {
         image->W = png.image.width;
         return {};
     }
-    if (!image->bytes.starts_with("\xff\xd8\xff")) return fail(Code::data, "{}: neither PNG nor JPEG: take it away", path);
+    if (!image->bytes.starts_with("\xff\xd8\xff")) return fail(Code::data, "{}: neither PNG nor JPEG: remove it", path);
     image->jpeg = true;
     Jpeg jpeg(tjInitDecompress());
     int width = 0, height = 0, sampling = 0, space = 0;   // 0 and success for a file of tables alone

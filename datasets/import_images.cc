@@ -58,7 +58,7 @@ Status images_find(const std::string& folder, const std::vector<std::string>& cl
     for (const std::string& name : names) {
         auto label = std::lower_bound(classes.begin(), classes.end(), name);
         if (label == classes.end() || *label != name)
-            return fail(Code::data, "{}/{}: a class that there is nothing to train on for: take it away, or make a folder for it", folder,
+            return fail(Code::data, "{}/{}: a class with nothing to train on: remove it, or add its folder to the training set", folder,
                         name);
         std::vector<std::string> files;
         GC_TRY(folder_list(folder + "/" + name, &files));
@@ -96,7 +96,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
             const mode_t type = type_of(path);
             if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
             if (type != 0 && type != S_IFREG)   // never read a pipe or a device
-                return fail(Code::data, "{}: not a file: take it away", path);
+                return fail(Code::data, "{}: not a file: remove it", path);
             GC_TRY(image_open(path, &image));
             if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
                 return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image.W,

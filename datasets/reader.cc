@@ -102,7 +102,7 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         result->fds_.push_back(std::move(fd));
     }
     if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
-        return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those that it was made for", name,
+        return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those of the manifest", name,
                     sha256_of(digests), manifest.digest);
     if (classes > 0 && result->info_.target_scale > 0)
         return fail(Code::invalid, "classes = {}: {} is a regression, which has none", classes, name);

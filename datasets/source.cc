@@ -131,8 +131,8 @@ Status Source::ended(std::string_view within) const {
         if (error == Z_ERRNO) return fail_sys(sys_, "cannot read {}", path_);
         if (error != Z_OK && error != Z_BUF_ERROR) reason = text;
     } else if (sys_ != 0) return fail_sys(sys_, "cannot read {}", path_);
-    else if (lzma_state_ == LZMA_MEMLIMIT_ERROR) reason = "xz wants more than 1 GiB of memory for it";
-    else if (lzma_state_ == LZMA_OPTIONS_ERROR) reason = "xz does not know how it was packed";
+    else if (lzma_state_ == LZMA_MEMLIMIT_ERROR) reason = "xz needs more than 1 GiB of memory";
+    else if (lzma_state_ == LZMA_OPTIONS_ERROR) reason = "xz does not support its options";
     else if (lzma_state_ != LZMA_OK && lzma_state_ != LZMA_STREAM_END && lzma_state_ != LZMA_BUF_ERROR) reason = "xz cannot unpack it";
     if (!reason.empty()) return fail(Code::data, "{}: damaged: {}", path_, reason);
     return fail(Code::data, "{}: truncated: it ends within {}", path_, within);
