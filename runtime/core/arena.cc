@@ -18,8 +18,8 @@ namespace {
 constexpr int MADV_POPULATE_WRITE = 23;
 #endif
 constexpr uint64_t page = 4096, huge_page = 2 << 20;
-constexpr uint64_t checked_from = 1 << 20;   // less is taken without a look at what there is
-constexpr uint64_t spare_max = 64 << 20;     // what a process takes outside of its arena: stacks, queues, libraries
+constexpr uint64_t checked_from = 1 << 20;   // smaller arenas are not checked
+constexpr uint64_t spare_max = 64 << 20;     // kept free for stacks, queues, libraries
 
 }   // namespace
 
@@ -45,7 +45,7 @@ Status Arena::seal() {
     if (memory == MAP_FAILED)
         return fail(Code::node_memory, "the job needs {}; this process may not map as much (ulimit -v, vm.overcommit_memory)", budget());
     base_ = static_cast<std::byte*>(memory);
-    ::madvise(base_, bytes_, MADV_HUGEPAGE);   // a hint
+    ::madvise(base_, bytes_, MADV_HUGEPAGE);   // a hint: errors are ignored
     if (Status status = touch(spare); !status.ok()) {
         ::munmap(std::exchange(base_, nullptr), bytes_);
         return status;
@@ -54,7 +54,7 @@ Status Arena::seal() {
     return {};
 }
 
-/// Piece by piece, each at most 1/16 of what is left then: so 16 processes that do this at once cannot take more than there is.
+/// In pieces of at most 1/16 of the memory that is left: 16 processes at the same time do not take more than there is.
 Status Arena::touch(uint64_t spare) {
     for (uint64_t done = 0; done < bytes_;) {
         const MemoryRoom room = checked_from <= bytes_ ? memory_room() : MemoryRoom{};
@@ -65,7 +65,7 @@ Status Arena::touch(uint64_t spare) {
                 return fail(Code::node_memory, "the job needs {}; the kernel gave {:.1f} MiB of it", budget(),
                             static_cast<double>(done) / 0x1p20);
             for (uint64_t at = done; at < done + piece; at += page)
-                *static_cast<volatile std::byte*>(base_ + at) = std::byte{0};   // before Linux 5.14
+                *static_cast<volatile std::byte*>(base_ + at) = std::byte{0};   // Linux before 5.14
         }
         done += piece;
     }

@@ -1,4 +1,4 @@
-// Monotonic time.  Only drivers, links and hosts read it; protocols get it in Actions::now_us, algorithms from Host::now_us().
+// Monotonic time, for drivers, links and hosts.  Protocols use Actions::now_us, algorithms Host::now_us().
 #pragma once
 #include <cstdint>
 #include <ctime>

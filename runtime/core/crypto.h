@@ -1,4 +1,4 @@
-// Keys, random bytes and the tag on every packet (AES-128-GCM by OpenSSL).  The handshake that makes keys is in transport/link.
+// Keys, random bytes and packet tags (AES-128-GCM of OpenSSL).  The handshake that makes packet keys is in transport/link.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace gradcast {
 
-constexpr uint32_t tag_bytes = 16;   // the most
+constexpr uint32_t tag_bytes = 16;   // the longest tag
 using Key = std::array<uint8_t, 16>;
 
-/// Fills `bytes` from the system's generator.
+/// Fills `bytes` from the system's random generator.
 void random_bytes(std::span<uint8_t> bytes);
 
-/// "3f…": two hex digits a byte.
+/// Two hex digits a byte: "3f…".
 std::string hex(std::span<const uint8_t> bytes);
 
-/// What is done to a packet: `auth` only tags it, `encrypt` also hides its payload, `none` sends a zero tag (and checks for it).
+/// Protection of a packet: `auth` tags it, `encrypt` also encrypts the payload, `none` sends and expects a zero tag.
 enum class Protect : uint8_t { none, auth, encrypt };
 
-/// One direction of one stream under one key.  Not thread-safe.  Cost: about 290 ns + 0.3 ns a byte for `auth`.
+/// One direction of one stream under one key.  Not thread-safe.  O(bytes).
 class Aead {
 public:
     Aead();
@@ -31,12 +31,11 @@ public:
     Aead(Aead&&) noexcept;
     Aead& operator=(Aead&&) noexcept;
     void key(const Key& key, Protect protect);
-    /// Tags (head, payload) under nonce = sequence, never used twice with one key.  With `encrypt` the payload is replaced by its cipher
-    /// text, written to `out` (which may be the payload itself); otherwise `out` is not touched and may be null.  The tag takes 12 to
-    /// 16 bytes.
+    /// Tags (head, payload) with the sequence as nonce: use a sequence once under a key.  With `encrypt` writes the ciphertext to `out`
+    /// (may be the payload); else `out` is not written and may be null.  tag: 12 to 16 bytes.
     void seal(uint64_t sequence, std::span<const std::byte> head, std::span<const std::byte> payload, std::byte* out,
               std::span<std::byte> tag);
-    /// False when the tag is wrong; the payload (deciphered in place with `encrypt`) must then not be used.
+    /// Checks the tag; with `encrypt` decrypts the payload in place.  False: wrong tag, do not use the payload.
     bool open(uint64_t sequence, std::span<const std::byte> head, std::span<std::byte> payload, std::span<const std::byte> tag);
 
 private:
@@ -45,14 +44,14 @@ private:
     Protect protect_ = Protect::auth;
 };
 
-/// The cluster's key: a file of one line "<id> <64 hex digits>" a key, newest first, mode 0600.  Any key of the ring is accepted, the first
-/// is offered.
+/// A key of the cluster's key ring.  File: one line "<id> <64 hex digits>" a key, newest first, mode 0600.  The first key is offered, any
+/// key is accepted.
 struct ClusterKey {
     std::string id;
     std::array<uint8_t, 32> secret;
 };
 Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys);
-/// Writes a new random key file, 0600; fails if it exists.
+/// Writes a new key file with a random key, mode 0600; fails if the file exists.
 Status cluster_key_create(const std::string& path);
 
 }   // namespace gradcast

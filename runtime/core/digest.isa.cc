@@ -1,5 +1,5 @@
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"   // g++ 12 warns of its own _mm512_undefined_epi32
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"   // g++ 12 warns about its own _mm512_undefined_epi32
 #endif
 #include <immintrin.h>
 
@@ -12,8 +12,8 @@ namespace {
 #if defined(__AVX512F__)
 using V = __m512i;
 V load(const uint32_t* from) { return _mm512_loadu_si512(from); }
-V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }           // of 64 bits each the lower half
-V upper(V v) { return _mm512_shuffle_epi32(v, _MM_PERM_DDBB); }   // which other units do than the products
+V multiply(V a, V b) { return _mm512_mul_epu32(a, b); }           // of the lower halves of 64 bits
+V upper(V v) { return _mm512_shuffle_epi32(v, _MM_PERM_DDBB); }   // on another execution port than the products
 #elif defined(__AVX2__)
 using V = __m256i;
 V load(const uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const V*>(from)); }
@@ -26,7 +26,7 @@ V multiply(V a, V b) { return _mm_mul_epu32(a, b); }
 V upper(V v) { return _mm_srli_epi64(v, 32); }
 #endif
 
-/// Sum over a whole row, of words times what is small.  The compiler finds longer ways.
+/// Sum of words times digest_smalls over a whole row, by intrinsics: shorter than the compiler's code.
 uint64_t row_sum(const uint32_t* words) {
     typedef unsigned long long Lanes __attribute__((vector_size(sizeof(V))));
     Lanes sums[4] = {};

@@ -16,7 +16,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t text_bytes_max = 64 << 20;   // far beyond any file that is read whole
+constexpr size_t text_bytes_max = 64 << 20;   // bound of file_read()
 constexpr uint64_t glob_entries_max = 100'000, glob_us_max = 2'000'000;
 
 const char* kind_name(mode_t mode) {
@@ -30,7 +30,7 @@ bool file_sync(const std::string& path) {
     Fd fd;
     return file_open(path, &fd).ok() && ::fsync(fd.get()) == 0;
 }
-/// Of the file's folder.  Some file systems have no such thing, and some folders may be written only.
+/// Syncs the file's folder.  True also where the file system cannot, or the folder cannot be read.
 bool folder_sync(const std::string& path) {
     const size_t slash = path.rfind('/');
     Fd fd(::open(slash == path.npos ? "." : path.substr(0, slash + 1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -94,7 +94,7 @@ Status file_write(const std::string& path, std::string_view text, unsigned mode)
 }
 
 Status file_rename(const std::string& from, const std::string& to) {
-    // The folder before the rename as well: else a crash may leave neither name.
+    // Also sync the folder before the rename: else a crash may leave neither name.
     if (!file_sync(from) || !folder_sync(from) || ::rename(from.c_str(), to.c_str()) != 0 || !folder_sync(to))
         return fail_sys(errno, "cannot write {}", to);
     return {};
@@ -117,7 +117,7 @@ Status file_glob(const std::string& pattern, std::vector<std::string>* paths) {
     if (pattern.size() >= PATH_MAX)
         return fail(Code::invalid, "a path of {} letters, {} at most are possible: {}…", pattern.size(), PATH_MAX - 1,
                     pattern.substr(0, 64));
-    if (::access(pattern.c_str(), F_OK) == 0) {   // a shell hands over names with brackets in them as they are
+    if (::access(pattern.c_str(), F_OK) == 0) {   // names may contain brackets
         *paths = {pattern};
         return {};
     }

@@ -1,4 +1,4 @@
-// An owned file descriptor, and the few file helpers that everybody needs.
+// An owned file descriptor, and file helpers.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,7 +15,10 @@ public:
     explicit Fd(int fd) : fd_(fd) {}
     Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     Fd& operator=(Fd&& other) noexcept {
-        if (this != &other) close(), fd_ = std::exchange(other.fd_, -1);
+        if (this != &other) {
+            close();
+            fd_ = std::exchange(other.fd_, -1);
+        }
         return *this;
     }
     ~Fd() { close(); }
@@ -28,22 +31,22 @@ private:
     int fd_ = -1;
 };
 
-/// Opens a regular file to read, and says how many bytes it has.  A pipe, a socket or a device is refused, never waited for.
-/// Error: names the path; Code::invalid where it is something else than a file.
+/// Opens a regular file for reading; *bytes is its size.  Refuses pipes, sockets and devices without waiting for them.
+/// Errors name the path; Code::invalid: not a regular file.
 Status file_open(const std::string& path, Fd* fd, uint64_t* bytes = nullptr);
-/// A whole small file as text.  Error: names the file and why.
+/// Reads a whole file of at most 64 MiB.  Errors name the file.
 Status file_read(const std::string& path, std::string* text);
-/// Writes beside the target and renames, so a reader sees the old file or the new one, never half of it, also after a power failure.
-/// mode as for open(2).
+/// Writes beside the target, then renames: readers see the old or the new file, also after a power failure.  mode as for
+/// open(2).
 Status file_write(const std::string& path, std::string_view text, unsigned mode = 0644);
-/// Gives a finished file its name: both are on the disk when it returns.
+/// Renames a finished file; file and name are on the disk at return.
 Status file_rename(const std::string& from, const std::string& to);
 /// mkdir -p.
 Status make_directories(const std::string& path);
-/// What a wildcard pattern is: one of * ? [ is in it.
+/// True if the path is a wildcard pattern: it has one of * ? [.
 bool file_is_pattern(std::string_view path);
-/// Files that match a shell pattern, sorted; the one that has this very name, if there is one.  Bounded in time and in what it looks at.
-/// Error: Code::data when there is none, Code::invalid for a pattern too wide or too long.
+/// Files that match a shell pattern, sorted; if a file has the pattern as its name, that one alone.  Bounded: 2 s, 100,000 entries.
+/// Errors: Code::data (no match), Code::invalid (pattern too wide or too long).
 Status file_glob(const std::string& pattern, std::vector<std::string>* paths);
 
 }   // namespace gradcast

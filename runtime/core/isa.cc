@@ -7,8 +7,8 @@
 namespace gradcast {
 namespace {
 
-/// AMX with bf16 and int8, and a kernel that keeps its tiles and lets this process use them.  (clang 14's __builtin_cpu_supports does not
-/// know it.)  Of a CPU with AVX-512.
+/// AMX with bf16 and int8 on a CPU with AVX-512, and a kernel that saves tiles and permits this process to use them.  (clang 14's
+/// __builtin_cpu_supports does not know AMX.)
 bool has_amx() {
     constexpr uint32_t bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, tile_state = 3u << 17;
     uint32_t a, b, c, d, state, high;

@@ -1,5 +1,5 @@
-// The instruction set of this process's own kernels and of oneDNN's: fixed once per process, before the first kernel runs, because results
-// of one block may differ in the last bit between levels.  Kernels that are exact (integers) may use any level.
+// The instruction set of this process's own kernels and oneDNN's: fixed once a process, before the first kernel, because results may differ
+// in the last bit between levels.  Exact (integer) kernels may use any level.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace gradcast {
 enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
 const char* isa_name(Isa isa);                       // "portable", "avx2", "avx512", "avx512-bf16", "amx"
-Isa isa_best();                                      // what this CPU has
-Status isa_parse(std::string_view name, Isa* isa);   // also "auto"; refuses what this CPU lacks
+Isa isa_best();                                      // the highest level of this CPU
+Status isa_parse(std::string_view name, Isa* isa);   // also "auto"; error if this CPU lacks it
 
 }   // namespace gradcast

@@ -9,7 +9,7 @@
 
 namespace gradcast {
 
-/// Awake for a moment, because to be woken takes as long as a small net's layer: with 2 lanes lenet5's step takes 0.92 of the time.
+/// Spins for 50 us before it sleeps: a wake-up takes as long as a layer of a small net.
 template <typename Until>
 void Lanes::wait(std::unique_lock<std::mutex>& lock, const std::atomic<uint32_t>& awake, std::condition_variable& asleep, Until until) {
     using Clock = std::chrono::steady_clock;

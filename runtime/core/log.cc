@@ -38,7 +38,7 @@ Log::Log() {
 }
 
 Status Log::open(const std::string& path, std::string prefix) {
-    // Tried by hand first: spdlog reports a file that cannot be opened by an exception only.
+    // Checked here first: spdlog reports a file that cannot be opened by an exception.
     if (Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)); !fd)
         return fail_sys(errno, "cannot open the log {}", path);
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);

@@ -1,4 +1,4 @@
-// Lines for people: to stderr (journald adds the rest) and, for a job, to its own file as well.  One line an event, lower case, value after
+// Log lines: to stderr (journald adds time and unit) and, for a job, also to its own file.  One line an event, lower case, value after
 // noun.
 #pragma once
 #include <fmt/core.h>
@@ -16,11 +16,11 @@ namespace gradcast {
 
 enum class Level : uint8_t { debug, info, warn, error };
 
-/// Thread-safe.  A default-made Log writes to stderr.  Copies share their sinks.
+/// Thread-safe.  A default-constructed Log writes to stderr.  Copies share their sinks.
 class Log {
 public:
     Log();
-    /// Also into `path` (appended).  Lines start with `prefix`, e.g. "job 7f3a: ".
+    /// Appends lines to `path`, too.  Lines start with `prefix`, e.g. "job 7f3a: ".
     Status open(const std::string& path, std::string prefix);
     template <typename... Args>
     void info(fmt::format_string<Args...> format, Args&&... args) const {
@@ -45,7 +45,7 @@ private:
     std::string prefix_;
 };
 
-/// Lines below this level are dropped, process-wide (info at first).
+/// Drops lines below this level, process-wide (default: info).
 void log_level(Level level);
 
 }   // namespace gradcast

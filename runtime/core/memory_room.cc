@@ -9,7 +9,7 @@
 namespace gradcast {
 namespace {
 
-/// The number behind `name` at the beginning of a line; false if there is none.
+/// The number after `name` at the start of a line; false: none.
 bool number_after(std::string_view text, std::string_view name, uint64_t* number) {
     for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
         if (at > 0 && text[at - 1] != '\n') continue;
@@ -19,7 +19,7 @@ bool number_after(std::string_view text, std::string_view name, uint64_t* number
     return false;
 }
 
-bool number_in(const std::string& path, uint64_t* number) {   // not "max"
+bool number_in(const std::string& path, uint64_t* number) {   // false for "max"
     std::string text;
     return file_read(path, &text).ok() && number_after(text, "", number);
 }
@@ -40,7 +40,7 @@ bool has(std::string_view list, std::string_view word) {
     return false;
 }
 
-/// The names of the same things in versions 2 and 1 of control groups.
+/// File names and keys, for versions 2 and 1 of control groups.
 struct Names {
     std::vector<const char*> limits;
     const char *current, *inactive, *active;
@@ -90,7 +90,8 @@ MemoryRoom memory_room(const std::string& root) {
             const std::string_view controllers = group.substr(first + 1, second - first - 1);
             if (two ? !controllers.empty() : !has(controllers, "memory")) continue;
             std::string_view path = group.substr(second + 1);
-            if (mount[3] != "/" && path.starts_with(mount[3])) path.remove_prefix(mount[3].size());   // a container's part of the hierarchy
+            if (mount[3] != "/" && path.starts_with(mount[3]))
+                path.remove_prefix(mount[3].size());   // a container sees a part of the hierarchy
             while (path.ends_with('/')) path.remove_suffix(1);
             group_room(root, std::string(mount[4]), std::string(path), two ? version_2 : version_1, &room);
         }

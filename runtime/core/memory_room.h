@@ -1,6 +1,5 @@
-// How much memory this process may still take before the kernel ends somebody for it: the least of what the machine has available and of
-// what each control group above this process (version 2 or 1) leaves.  File pages that a group could give back count as free, swap does
-// not.
+// The memory that this process can take before the OOM killer acts: the minimum of the machine's available memory and of what each control
+// group above this process (version 2 or 1) leaves.  Reclaimable file pages of a group count as free, swap does not.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +10,7 @@ struct MemoryRoom {
     uint64_t bytes = UINT64_MAX;   // UINT64_MAX: nothing could be read
     std::string where;             // "this machine", "control group /system.slice/gradcastd.service"
 };
-/// Reads small files under `root` (another one in tests).  What cannot be read does not limit.
+/// Reads small files under `root` (tests use another one).  A file that cannot be read sets no limit.
 MemoryRoom memory_room(const std::string& root = "");
 
 }   // namespace gradcast

@@ -1,4 +1,4 @@
-// What memory is taken for, for errors, logs and the control plane.
+// Memory by purpose, for errors, logs and the control plane.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@ namespace gradcast {
 
 /// Bytes by purpose, in the order of planning.
 struct MemoryUse {
-    std::string place;   // "job", "view", "gpu 0"; "" where there is one only
+    std::string place;   // "job", "view", "gpu 0"; "" if there is only one
     std::vector<std::pair<std::string, uint64_t>> bytes;
     void add(const char* purpose, uint64_t more);
     uint64_t total() const;

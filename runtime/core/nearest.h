@@ -1,4 +1,4 @@
-// For errors about keys, flags and kinds: "did you mean …", and a stranger's text in one line.
+// For messages about keys, flags and kinds: "did you mean …", and untrusted text in one line.
 #pragma once
 #include <span>
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace gradcast {
 
-/// The name with the least edit distance to `word` if that is at most a third of its length (at least 2), else "".
+/// The name with the smallest edit distance to `word`, if that is at most max(2, length / 3); else "".  O(names * letters^2).
 std::string nearest(std::string_view word, std::span<const std::string> names);
-/// A text from outside as part of a message: its first 60 bytes, without control characters.
+/// Untrusted text for a message: its first 60 bytes, without control characters.
 std::string one_line(std::string_view text);
 
 }   // namespace gradcast

@@ -22,7 +22,7 @@ std::string thread_name(uint32_t thread) {
 }   // namespace
 
 void Profile::add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns) {
-    const uint32_t place = count_.fetch_add(1, std::memory_order_relaxed);   // a lane's events are in order, the rest is sorted
+    const uint32_t place = count_.fetch_add(1, std::memory_order_relaxed);   // relaxed: viewers sort by time
     if (place >= events_max) return;
     Event& event = events_[place];
     event.thread = thread;
@@ -30,7 +30,7 @@ void Profile::add(uint32_t thread, const char* phase, std::string_view what, uin
     event.begin_ns = begin_ns;
     event.end_ns = end_ns;
     std::copy_n(what.data(), std::min(what.size(), event.what.size() - 1), event.what.data());
-    event.ready.store(true, std::memory_order_release);   // json() reads what was written above
+    event.ready.store(true, std::memory_order_release);   // pairs with json()
 }
 
 std::string Profile::json(uint32_t rank, const std::string& node) const {

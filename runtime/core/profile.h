@@ -1,4 +1,4 @@
-// What the threads of one rank do in one step, for people: written as a Chrome trace ("traceEvents", chrome://tracing or Perfetto).
+// A profile of one step of one rank: the phases of its threads as a Chrome trace ("traceEvents", chrome://tracing or Perfetto).
 #pragma once
 #include <array>
 #include <atomic>
@@ -10,20 +10,20 @@
 
 namespace gradcast {
 
-/// Events of all threads, as many as there is room for: those beyond are counted.  Takes no memory once it is made.
+/// Events of all threads, up to events_max; further ones are counted only.  Does not allocate after its construction.
 class Profile {
 public:
     static constexpr uint32_t events_max = 1 << 14;
-    /// Threads: lanes by number, and
+    /// Thread numbers besides those of lanes.
     static constexpr uint32_t trainer = 1000, network = 1001;
 
     explicit Profile(uint64_t of) : step(of) {}
-    const uint64_t step;                                              // the one that is recorded
-    bool on() const { return on_.load(std::memory_order_relaxed); }   // a window in time: it orders nothing
+    const uint64_t step;                                              // the recorded step
+    bool on() const { return on_.load(std::memory_order_relaxed); }   // relaxed: orders nothing
     void on(bool is) { on_.store(is, std::memory_order_relaxed); }
-    /// `phase` lives for ever; of `what` (a layer, a bucket) the first letters are kept.
+    /// phase: a string literal; what: a layer or bucket, of which the first 23 letters are kept.
     void add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns);
-    /// The whole trace, of one process: this rank.  After the step; an event that is being added right now is left out.
+    /// The trace of this rank.  Call after the step: events that are being added are left out.
     std::string json(uint32_t rank, const std::string& node) const;
 
 private:
@@ -39,7 +39,7 @@ private:
     std::array<Event, events_max> events_;
 };
 
-/// From its construction to its end; nothing where there is no profile or its step is not being computed.
+/// Adds an event that lasts for its lifetime; no-op if profile is null or off.
 class Span {
 public:
     Span(Profile* profile, uint32_t thread, const char* phase, std::string_view what = {})

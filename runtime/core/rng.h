@@ -1,5 +1,5 @@
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter-based generator.
-// Random numbers are keyed by what they are for (a Purpose, the job's seed, step, element …), never by who draws them or when.
+// The key says what a number is for (Purpose, the job's seed, step, element …): it does not depend on who draws it, or when.
 #pragma once
 #include <array>
 #include <cmath>
@@ -16,14 +16,15 @@ inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
         uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
         counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
                    static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-        key[0] += 0x9E3779B9, key[1] += 0xBB67AE85;
+        key[0] += 0x9E3779B9;
+        key[1] += 0xBB67AE85;
     }
     return counter;
 }
 
-/// 128 random bits for (purpose, seed, a, b).  a and b are what the numbers are for, e.g. (epoch, round) or (layer, element / 4).
+/// 128 random bits for (purpose, seed, a, b), e.g. (a, b) = (epoch, round) or (layer, element / 4).
 inline Philox random4(Purpose purpose, uint64_t seed, uint64_t a, uint32_t b) {
-    // The purpose is the fourth counter word, so no two purposes share a stream.
+    // The purpose is the fourth counter word: purposes share no numbers.
     return philox({static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), b, static_cast<uint32_t>(purpose)},
                   {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }

@@ -1,9 +1,9 @@
-// Errors that strangers and clients cause, by the thousand if they like, do not push out the texts of others (status.h).
+// Keeps errors that peers and clients cause, in any number, from replacing the texts of other errors (status.h).
 #pragma once
 
 namespace gradcast {
 
-/// While one lives, the texts of errors that this thread makes are for this thread alone, until it has made 64 others.
+/// While one exists, error texts that this thread makes are valid on this thread only, until it has made 64 more.
 class ShortTexts {
 public:
     ShortTexts();

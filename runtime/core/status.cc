@@ -35,11 +35,11 @@ const char* code_name(Code code) {
 
 namespace {
 
-constexpr size_t texts_kept = 4096, text_bytes = 512;   // most are a line
+constexpr size_t texts_kept = 4096, text_bytes = 512;   // most texts are one line
 constexpr size_t long_texts_kept = 64, long_text_bytes = 16 << 10;
 
-/// The texts that were made last, each once, in slots that are never freed: a pointer to one stays good for ever.  A slot is used again
-/// when all others have been filled since its text was made last.
+/// The latest texts, each once, in slots that are never freed: pointers stay valid memory.  A slot is reused after all others have been
+/// filled since its text was last made.
 class Texts {
 public:
     Texts(size_t count, size_t bytes) : count_(count), bytes_(bytes), slots_(static_cast<char*>(std::calloc(count, bytes))), again_(count) {
@@ -68,15 +68,15 @@ public:
 private:
     const size_t count_, bytes_;
     char* const slots_;
-    std::vector<bool> again_;   // made again since the last round
+    std::vector<bool> again_;   // the text was made again since the last round
     size_t next_ = 0;
     std::unordered_map<std::string_view, size_t> by_text_;
     std::mutex mutex_;
 };
 
-thread_local uint32_t short_lived = 0;   // scopes of ShortTexts
+thread_local uint32_t short_lived = 0;   // number of ShortTexts that exist
 
-/// The same for this thread alone.
+/// Keeps a text for this thread alone.
 const char* keep_short(std::string_view text) {
     constexpr size_t kept = 64;
     thread_local std::array<std::string, kept> texts;
@@ -92,7 +92,7 @@ ShortTexts::ShortTexts() { ++short_lived; }
 ShortTexts::~ShortTexts() { --short_lived; }
 
 Status fail_text(Code code, int sys, std::string_view message) {
-    static Texts& texts = *new Texts(texts_kept, text_bytes);   // never freed: errors may be told while the process ends
+    static Texts& texts = *new Texts(texts_kept, text_bytes);   // never freed: errors may be printed while the process exits
     static Texts& long_texts = *new Texts(long_texts_kept, long_text_bytes);
     std::string text(message);
     if (sys != 0) text.append(": ").append(std::strerror(sys));

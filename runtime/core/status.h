@@ -1,7 +1,7 @@
-// Errors by value.  The world fails -> Status, always handled; the code is wrong -> GC_ASSERT, which stays on in release.
+// Errors by value.  A failure of the environment is a Status, always handled; a bug is a GC_ASSERT, also in release builds.
 //
-// Who finds an error calls fail() with a whole sentence that names the thing and the way out; everybody else passes it on with
-// GC_TRY, and the edge (a command's main, the end of a job, an HTTP reply) prints `what` once.
+// The code that finds an error calls fail() with one sentence that names the thing and the way out; callers pass it on with GC_TRY; the
+// outermost code (a command's main, the end of a job, an HTTP reply) prints `what` once.
 #pragma once
 #include <fmt/core.h>
 
@@ -14,24 +14,24 @@ namespace gradcast {
 enum class Code : uint8_t {
     ok,
     packet_invalid,   // one packet is dropped
-    peer_lost,        // a peer: gone, or silent past its time-out
+    peer_lost,        // a peer: dead, or silent longer than its time-out
     peer_refused,     // a peer: wrong key, version, identity, job
     view_changed,     // the step is repeated in the next view
     cancelled,        // the job: ended on request
-    deadline,         // the job: somebody did not answer in time
+    deadline,         // the job: no answer in time
     diverged,         // the job: NaN or Inf in a gradient
-    conflict,         // the job: two ranks hold different bits where they must be equal
-    invalid,          // input of a user (file, flag, job, checkpoint) is wrong
-    data,             // a data set or checkpoint on disk is missing, broken or not ours
+    conflict,         // the job: two ranks have different bits that must be equal
+    invalid,          // wrong input of a user (file, flag, job, checkpoint)
+    data,             // a data set or checkpoint on disk is missing, broken or of another format
     node_io,          // this node: a system call failed (sys holds errno)
     node_memory,      // this node: out of memory, or over a limit
     unsupported,      // this build or machine cannot do it
 };
 
-/// 16 bytes, returned in registers.  `what` is "" for ok.  It may always be read, and is right until thousands of other errors were made.
+/// 16 bytes, returned in registers.  `what` is "" for ok; its memory is always readable, its text valid until thousands of later errors.
 struct [[nodiscard]] Status {
     Code code = Code::ok;
-    int32_t sys = 0;   // errno or a library's code, 0 if there is none
+    int32_t sys = 0;   // errno or a library's code; 0: none
     const char* what = "";
     bool ok() const { return code == Code::ok; }
 };
@@ -39,7 +39,8 @@ static_assert(sizeof(Status) == 16);
 
 const char* code_name(Code code);   // "peer_lost"
 
-/// Makes an error.  Equal texts, cut at 16 KiB, are one pointer.  Who keeps an error for hours copies the text.  Any thread; allocates.
+/// Makes an error.  Texts are cut at 16 KiB; equal texts share one pointer.  To keep an error for long, copy its text.  Any thread;
+/// allocates.
 Status fail_text(Code code, int sys, std::string_view message);
 
 template <typename... Args>

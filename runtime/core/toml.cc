@@ -7,7 +7,7 @@
 namespace gradcast {
 namespace {
 
-/// The end of the string that begins at `at`, as toml++ sees it.  One that is not closed ends with its line, which is where toml++ stops.
+/// The end of the string that begins at `at`.  An unclosed one ends with its line, where toml++ stops, too.
 size_t string_end(std::string_view text, size_t at, uint32_t* line) {
     const char quote = text[at];
     const bool multi = text.substr(at, 3) == std::string(3, quote);
@@ -20,14 +20,15 @@ size_t string_end(std::string_view text, size_t at, uint32_t* line) {
         else if (text[at] == quote && !multi) return at + 1;
         else if (text[at] == quote && text.substr(at, 3) == std::string(3, quote)) {
             at += 3;
-            for (int more = 0; more < 2 && at < text.size() && text[at] == quote; ++more) ++at;   // """a"" ends with five
+            for (int more = 0; more < 2 && at < text.size() && text[at] == quote; ++more)
+                ++at;   // a multi-line string may end with five quotes
             return at;
         }
     }
     return at;
 }
 
-/// Null, or what is too deep, and its line; also of a text that is not TOML.
+/// What is nested too deep, and its line; null: nothing.  Also works on text that is not TOML.
 const char* too_deep(std::string_view text, uint32_t* line) {
     uint32_t nested = 0, dots = 0;
     *line = 1;

@@ -1,10 +1,11 @@
-// toml++, the same everywhere: header-only, without exceptions, and without three faults of version 3.3 that any file can reach.
+// toml++: header-only, without exceptions, and without three faults of version 3.3 that a file can trigger:
 //
-//   * It asserts that a key begins with a key's character, which "[ =" does not, before it reports that in due form.  Assertions are left
-//     out; so is NDEBUG, which would turn some of them into assumptions.
-//   * Its test for white space beyond ASCII calls characters such as U+00E9 unreachable.  There, and only there, that has to mean "no".
-//   * A key or header of many parts becomes tables as deep, which it visits and frees by recursion.  toml_parse() bounds the depth first;
-//     nothing else calls toml::parse().
+//   * It asserts that a key begins with a valid character before it reports the error ("[ =").  Assertions are off; NDEBUG is not set,
+//     because it turns some of them into assumptions.
+//   * Its test for non-ASCII white space treats characters such as U+00E9 as unreachable.  TOML_UNREACHABLE returns false there.
+//   * A key or header of many parts makes tables of that depth, which it visits and frees recursively.  toml_parse() bounds the depth
+//   first;
+//     no other code calls toml::parse().
 #pragma once
 
 #include <string_view>
@@ -24,9 +25,9 @@
 
 namespace gradcast {
 
-constexpr unsigned toml_depth_max = 16;   // parts of a key or of a header; arrays and inline tables within one another
+constexpr unsigned toml_depth_max = 16;   // parts of a key or header; nested arrays and inline tables
 
-/// toml::parse() of a text within that depth; else a result with that error, after a scan linear in the text.
+/// toml::parse() if the text is within that depth, else a result with an error.  The check is linear in the text.
 toml::parse_result toml_parse(std::string_view text);
 
 }   // namespace gradcast

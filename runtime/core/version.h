@@ -1,4 +1,4 @@
-// The version of this build, told by every command and in every answer of the control plane.
+// The version of this build, in the output of every command and every answer of the control plane.
 #pragma once
 
 namespace gradcast {

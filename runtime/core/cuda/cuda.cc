@@ -52,7 +52,7 @@ Status wait(const Event& event) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
     while (cudaEventQuery(event.get()) == cudaErrorNotReady && std::chrono::steady_clock::now() < until) {
     }
-    (void)cudaGetLastError();   // "not ready" would be taken for the next launch's error
+    (void)cudaGetLastError();   // clears cudaErrorNotReady, which the next launch would report
     return check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
 }
 
@@ -67,13 +67,13 @@ Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, Grap
     if (captured) cudaGraphDestroy(captured);
     if (!status.ok()) return status;
     graph->reset(made);
-    return check(cudaGraphUpload(made, stream), "cudaGraphUpload");   // or the first launch would take memory for it
+    return check(cudaGraphUpload(made, stream), "cudaGraphUpload");   // else the first launch allocates
 }
 
 Status record(const Event& event, cudaStream_t stream) {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     GC_CUDA(cudaStreamIsCapturing(stream, &capturing));
-    // Without the flag the event would be known to the capture alone; outside of one the flag is an error.
+    // Without the flag only the capture knows the event; outside of a capture the flag is an error.
     const unsigned flags = capturing == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal;
     return check(cudaEventRecordWithFlags(event.get(), stream, flags), "cudaEventRecordWithFlags");
 }

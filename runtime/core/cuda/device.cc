@@ -6,10 +6,10 @@
 namespace gradcast::cuda {
 namespace {
 
-// NVIDIA's advice for Hopper.  One number for all GPUs, as it may decide between kernels.
+// NVIDIA's recommendation for Hopper; the same for all GPUs, because it may select kernels.
 constexpr uint64_t cublas_workspace_bytes = 32 << 20;
 
-// Kernels that cuDNN and cuBLAS load on first use, and graphs, come on top of planned memory.
+// Not planned: kernels that cuDNN and cuBLAS load on first use, and graphs.
 constexpr uint64_t libraries_bytes_max = uint64_t{512} << 20;
 
 std::string triple(uint64_t major, uint64_t minor, uint64_t patch) { return fmt::format("{}.{}.{}", major, minor, patch); }
@@ -76,7 +76,7 @@ Status CudaDevice::open(const DeviceConfig& config) {
         GC_TRY(make(&lane.beside));
         GC_TRY(cuda::make(&lane.codec));
     }
-    // The vector does not grow any more, so its buffers stay where they are.
+    // lanes_ does not grow from here on: its buffers do not move.
     for (Lane& lane : lanes_)
         for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
             gpus_[lane.gpu]->arena.plan("cuBLAS", cublas_workspace_bytes, &worker->workspace);
@@ -109,15 +109,14 @@ Status CudaDevice::seal() {
     }
     for (Lane& lane : lanes_) {
         GC_TRY(use(*gpus_[lane.gpu]));
-        // cuBLAS's own workspace would be shared by streams and allocated within a step.
+        // cuBLAS's default workspace is allocated within a step and shared by streams.
         for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
             GC_CUDA(cublasSetWorkspace(worker->cublas.get(), worker->workspace.device, worker->workspace.bytes));
     }
     return {};
 }
 
-// The calling thread's current GPU may be another one.  Library handles need the GPU that they were made for, and a context on any other
-// GPU would take its memory.
+// The calling thread may have another current GPU.  A library handle needs its own GPU, and a context on another GPU takes memory there.
 CudaDevice::~CudaDevice() {
     if (!shared_.empty()) (void)use(*gpus_[0]);
     for (const Buffer& each : shared_) cudaHostUnregister(each.host);
@@ -128,7 +127,7 @@ CudaDevice::~CudaDevice() {
 void CudaDevice::share(Buffer host) {
     if (!use(*gpus_[0]).ok()) return;
     if (host.bytes > 0 && cudaHostRegister(host.host, host.bytes, cudaHostRegisterPortable) == cudaSuccess) shared_.push_back(host);
-    else (void)cudaGetLastError();   // or the next launch would report it
+    else (void)cudaGetLastError();   // clears the error, which the next launch would report
 }
 
 void CudaDevice::unshare(Buffer host) {

@@ -1,5 +1,5 @@
-// The GPUs that a job computes on, and the lanes on them: each lane has a stream and library handles of its own, so blocks run side by side
-// and no lane's work changes another's bits.
+// The GPUs of a job and the lanes on them: each lane has its own streams and library handles, so blocks run concurrently and lanes do not
+// change each other's bits.
 #pragma once
 #include <memory>
 
@@ -16,21 +16,21 @@ public:
     struct Gpu {
         int number = 0;
         DeviceArena arena;
-        Stream stream;   // for what all lanes share: parameters, sums
+        Stream stream;   // for work that all lanes share: parameters, sums
         /// Recorded on `stream` when the parameters have changed; lanes wait for it before each block.
         Event changed;
     };
-    /// A stream, and handles of libraries that work in it.
+    /// A stream, and library handles that work in it.
     struct Worker {
         Stream stream;
         Cudnn cudnn;
         Cublas cublas;
         Buffer workspace;   // of cublas
     };
-    struct Lane : Worker {   // its stream has the blocks
+    struct Lane : Worker {   // its own stream runs the blocks
         uint32_t gpu = 0;    // index in gpus()
-        Stream codec;        // quantising, beside the rest of the backward pass
-        Worker beside;       // gradients of weights, beside those of activations
+        Stream codec;        // quantising, concurrent with the backward pass
+        Worker beside;       // gradients of weights, concurrent with those of activations
     };
     /// The codec's part of a block's graph.
     struct Follower {
@@ -49,24 +49,27 @@ public:
     void unshare(Buffer host) override;
     std::vector<MemoryUse> memory() const override;
 
-    /// A copy from the host in that stream of the current GPU; the call waits for the stream if the memory is not page-locked.
+    /// Enqueues a copy from the host in a stream of the current GPU; waits for the stream if the memory is not page-locked.
     Status copy_in(void* to, const void* from, uint64_t bytes, cudaStream_t stream);
     std::vector<std::unique_ptr<Gpu>>& gpus() { return gpus_; }
     std::vector<Lane>& lanes() { return lanes_; }
     Gpu& gpu_of(uint32_t lane) { return *gpus_[lanes_[lane].gpu]; }
-    /// Makes that GPU this thread's current one.
+    /// Sets this thread's current GPU.
     Status use(const Gpu& gpu) { return check(cudaSetDevice(gpu.number), "cudaSetDevice"); }
-    /// For the error of seal(): this many bytes on each GPU grow with the largest block, which now has `samples`.
-    void grows(uint64_t bytes, uint32_t samples) { growing_bytes_ = bytes, growing_samples_ = samples; }
+    /// For the message of seal(): `bytes` a GPU are proportional to the largest block's size, now `samples`.
+    void grows(uint64_t bytes, uint32_t samples) {
+        growing_bytes_ = bytes;
+        growing_samples_ = samples;
+    }
 
-    // Parts of blocks' graphs, if set before net_ready().
+    // Parts of the blocks' graphs, if set before net_ready().
     Follower* follower = nullptr;
-    ResidentImages* resident = nullptr;   // the data set that blocks come from
+    ResidentImages* resident = nullptr;   // the data set of the blocks' images
 
 private:
     static Status make(Worker* worker);
     std::vector<std::unique_ptr<Gpu>> gpus_;
-    std::vector<Lane> lanes_;   // after gpus_: streams and handles go before the memory that they use
+    std::vector<Lane> lanes_;   // after gpus_: destroyed before the memory that they use
     std::vector<Buffer> shared_;
     std::string name_;
     uint64_t growing_bytes_ = 0;
