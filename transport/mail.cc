@@ -55,8 +55,7 @@ public:
                 case Event::Kind::peer_lost: lost(event, actions); break;
                 case Event::Kind::timer:
                 case Event::Kind::computed:
-                case Event::Kind::ready:
-                case Event::Kind::view: break;
+                case Event::Kind::ready: break;
             }
         }
     }

@@ -1,15 +1,16 @@
-// A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/link) feeds it from a real
-// network, the simulator (transport/link/sim) from a virtual one, and both behave alike:
+// A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/link) runs it on a real
+// network, the simulator (transport/link/sim) on a virtual one, with the same contract:
 //
-//  * on() is called on the network thread with a batch of events; the driver executes the actions after it returns.
-//  * A payload that arrives is put where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
-//    checked where it was received, before a byte of it is put anywhere: nobody without the key can overwrite what has arrived already.
-//  * A payload that is sent belongs to the link until the event `sent` with its ticket; one of at most inline_bytes_max is copied at once.
-//    Between two ranks packets of one channel arrive in order and exactly once on a stream link; datagram links may lose, double and
-//    reorder.  What wants a packet exactly once there goes through transport/bulk.
-//  * A Send of words or record may be longer than the link's segment: it is cut into packets of segment bytes, the last one shorter, whose
-//    DataBody::index counts up from that of the Send.  Its ticket is for all of them.
-//  * Protocols do no arithmetic on gradients: that is a Compute action, answered by the event `computed` with its ticket.
+//  * The driver calls on() on the network thread with a batch of events and executes the actions after it returns.
+//  * A payload on a stream is received where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
+//    checked in the receive buffer, before the payload is copied: nobody without the key can overwrite a protocol's memory.
+//  * The link owns a sent payload until the event `sent` with its ticket; it copies payloads of at most inline_bytes_max at once.  Between
+//  two
+//    ranks packets of one channel arrive in order and exactly once on streams; datagrams may be lost, doubled and reordered
+//    (transport/bulk makes them reliable).
+//  * A Send of words or record may be longer than the link's segment: the link cuts it into packets of segment bytes, the last one shorter,
+//    with DataBody::index counting up from the Send's.  Its ticket is for all of them.
+//  * Protocols do no arithmetic on gradients: that is a Compute action, whose event is `computed` with its ticket.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -24,15 +25,15 @@ namespace gradcast {
 
 /// Types of packets; the 16-byte body of each is laid out in transport/wire/packet.h.
 enum class PacketType : uint8_t {
-    ack = 1,        // link: packets received so far
-    key = 2,        // link: sender keys (datagrams)
+    ack = 1,        // link: number of packets received
+    key = 2,        // link: senders' keys for datagrams
     job = 3,        // runtime/job and membership: control messages
-    record = 4,     // exchange: what goes with a sender's words of a bucket
-    words = 5,      // exchange: quantised gradient or sum
+    record = 4,     // exchange: digests, losses and maxima of a sender's bucket
+    words = 5,      // exchange: a quantised gradient or sum
     mail = 6,       // mail: a fragment of a tagged message
-    parity = 7,     // bulk: a repair packet of a block of packets
-    feedback = 8,   // bulk: what a receiver has had of a sender, and what it lacks
-    probe = 9,      // link: a datagram that shows what gets through; on a stream, what did
+    parity = 7,     // bulk: a repair packet for a block of packets
+    feedback = 8,   // bulk: which packets a receiver has, and which it lacks
+    probe = 9,      // link: a datagram that tests the path; on a stream, the result
 };
 
 struct Packet {
@@ -41,45 +42,75 @@ struct Packet {
     Rank sender = 0;
     uint32_t view = 0;
     std::array<std::byte, 16> body{};
-    Buffer payload;          // where land() wanted it, or a lease that ends when on() returns
-    uint64_t sequence = 0;   // datagrams: the sender's transmission number on this channel, see Send
+    Buffer payload;          // where land() said, or a lease that ends when on() returns
+    uint64_t sequence = 0;   // datagrams: Send::sequence
 };
 
 enum class Landing : uint8_t {
-    place,     // the payload goes into *place, which has exactly its size
-    lease,     // any memory will do (at most lease_bytes_max)
-    later,     // no room now: a stream stops reading from this sender and asks again after the next events; a datagram is lost
-    drop,      // not wanted (old, duplicate, out of range): read and forgotten, no event
-    foreign,   // never for this rank: it is in the group that heard a datagram, not in Send::to. As drop, and nothing is kept or told of it
+    place,     // receive into *place, which has exactly the payload's size
+    lease,     // into the link's memory (at most lease_bytes_max)
+    later,     // no memory now: a stream stops reading from this sender and calls land() again after the next events; a datagram is lost
+    drop,      // old, duplicate or out of range: skip it, without an event
+    foreign,   // a multicast whose Send::to does not have this rank: drop, and keep or report nothing about it
 };
 
 struct Event {
     enum class Kind : uint8_t {
-        packet,      // packet
+        packet,      // packet; rank: its sender
         sent,        // id: the ticket of a Send; its payload is free again
         timer,       // id: as given to Actions::timer
         computed,    // id: the ticket of a Compute
         ready,       // step, bucket: this rank's contribution is complete
         peer_up,     // rank: its stream is open
-        peer_lost,   // rank: its stream could not be opened again in time, or its death is proven; status says which.  May come twice.
-                     // Posted to any channel (Host::post) it makes the link give that rank up and tell all channels.
-        view,        // view
-        command,     // command and whatever goes with it: a protocol's own words, posted by its handle
+        peer_lost,   // rank, status: its stream did not open again in time, or its process is dead.  May come twice.
+                     // Posted to any channel (Host::post): the link gives that rank up and tells all channels.
+        command,     // command, and the fields it uses: posted by the protocol's handle
     };
     Kind kind{};
     uint64_t id = 0;        // sent, computed, timer
     uint32_t command = 0;   // an enum of the protocol
     const Packet* packet = nullptr;
-    const View* view = nullptr;
     StepId step = 0;
     uint32_t bucket = 0;
     Rank rank = 0;
     Status status;
-    // of some commands
+    // for some commands
     RankSet to;
     uint64_t tag = 0, ticket = 0;
     Buffer buffer;
 };
+inline Event packet_event(const Packet& packet) {
+    Event event;
+    event.kind = Event::Kind::packet;
+    event.packet = &packet;
+    event.rank = packet.sender;
+    return event;
+}
+inline Event sent_event(uint64_t ticket, Status status = {}) {
+    Event event;
+    event.kind = Event::Kind::sent;
+    event.id = ticket;
+    event.status = status;
+    return event;
+}
+inline Event timer_event(uint64_t id) {
+    Event event;
+    event.kind = Event::Kind::timer;
+    event.id = id;
+    return event;
+}
+inline Event computed_event(uint64_t ticket) {
+    Event event;
+    event.kind = Event::Kind::computed;
+    event.id = ticket;
+    return event;
+}
+inline Event up_event(Rank rank) {
+    Event event;
+    event.kind = Event::Kind::peer_up;
+    event.rank = rank;
+    return event;
+}
 inline Event ready_event(StepId step, uint32_t bucket) {
     Event event;
     event.kind = Event::Kind::ready;
@@ -109,11 +140,11 @@ struct Send {
     PacketType type{};
     std::array<std::byte, 16> body{};
     Buffer payload;
-    uint64_t ticket = 0;    // 0: no `sent` event is wanted (then the payload must be inline, or live as long as the view)
-    uint16_t channel = 0;   // filled in by the driver, as is
+    uint64_t ticket = 0;    // 0: no `sent` event; the payload must be inline, or live as long as the view
+    uint16_t channel = 0;   // set by the driver, like view
     uint32_t view = 0;
-    uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48, never used twice by a sender on a channel of a view (it makes the nonce)
-    bool copies = false;     // datagrams to several: each gets its own, since multicast does not reach all of them
+    uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48; the nonce, so used once by a sender on a channel of a view
+    bool copies = false;     // datagrams to several ranks: one to each, because multicast does not reach all
 };
 
 struct Timer {
@@ -121,7 +152,7 @@ struct Timer {
     uint64_t at_us;   // 0 cancels it
 };
 
-/// Arithmetic on words, run by the driver: inline, on a pool or on the GPU.  Kernels: transport/code/kernels.h.
+/// Arithmetic on words, executed by the driver.  Kernels: transport/code/kernels.h.
 enum class Kernel : uint8_t {
     copy,              // dst = src                 bytes
     add_i32,           // dst += src                wrapping
@@ -132,20 +163,20 @@ enum class Kernel : uint8_t {
     sub_i16,           // dst -= src                wrapping
     sub_i32,           // dst -= src                wrapping
     sub_i64,           // dst -= src                wrapping
-    combine,           // Compute::combine says what
+    combine,           // Compute::combine
 };
-/// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words are 2 bytes
-/// where prime is below 2^16, else 4: residues in 0 .. prime-1, or signed, where a residue above (prime-1)/2 stands for itself - prime.
-/// No out overlaps an in.  Memory of the protocol, untouched until `computed`.
 struct DeviceWords;   // transport/code/codec.h
+/// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words have 2 bytes
+/// if prime < 2^16, else 4: residues in 0 .. prime-1, or signed, where a residue above (prime-1)/2 stands for itself - prime.  No out
+/// overlaps an in.  The protocol owns the memory and must not touch it until `computed`.
 struct Combine {
     uint32_t prime = 0, outs = 0, ins = 0;
     const uint32_t* weights = nullptr;   // [outs][ins], residues
     const Buffer* in = nullptr;          // [ins]
     const Buffer* out = nullptr;         // [outs]
     bool in_signed = false, out_signed = false;
-    bool refused = false;            // set by the kernel: an input residue was not below prime, and the output means nothing
-    DeviceWords* device = nullptr;   // where the inputs are in its memory
+    bool refused = false;            // set by the kernel: an input residue was not below prime; the output is invalid
+    DeviceWords* device = nullptr;   // not null: the inputs are in its memory
 };
 struct Compute {
     Kernel kernel{};
@@ -155,34 +186,40 @@ struct Compute {
     Combine* combine = nullptr;
 };
 
-/// Told to the trainer of this rank (Host::wait).
+/// A notice to the trainer of this rank (Host::wait).
 struct Completion {
-    uint16_t channel = 0;   // filled in by the driver
-    uint64_t id = 0;        // exchange: the bucket; mail: the ticket; others: their own words
+    uint16_t channel = 0;   // set by the driver
+    uint64_t id = 0;        // exchange: the bucket; mail: the ticket; other protocols: their own value
     StepId step = 0;
-    const Sum* sum = nullptr;   // exchange: kept until release(step)
+    const Sum* sum = nullptr;   // exchange: valid until release(step)
     Status status;
-    Rank rank = 0;   // job: the rank that is lost
+    Rank rank = 0;   // job: the lost rank
 };
 
-/// What a protocol wants done.  Vectors keep their capacity, so a steady state allocates nothing.
+/// The actions of a protocol.  Vectors keep their capacity: the steady state does not allocate.
 struct Actions {
     uint64_t now_us = 0;                  // the driver's clock for this batch
-    const uint64_t* heard_us = nullptr;   // by rank: when its last bytes came, of whatever channel; null: the driver does not tell
-    bool drained = true;                  // false: datagrams that are older than some of this batch may be yet to come, not lost
+    const uint64_t* heard_us = nullptr;   // by rank: time of its last bytes on any channel; null: not known
+    bool drained = true;                  // false: older datagrams than this batch's may still come: not lost
     std::vector<Send> sends;
     std::vector<Timer> timers;
     std::vector<Compute> computes;
     std::vector<Completion> completions;
-    void clear() { sends.clear(), timers.clear(), computes.clear(), completions.clear(); }
+    void clear() {
+        sends.clear();
+        timers.clear();
+        computes.clear();
+        completions.clear();
+    }
 };
 
 struct Protocol {
     virtual ~Protocol() = default;
     virtual void on(std::span<const Event> events, Actions& actions) = 0;
-    /// Where the payload of `packet` (whose own payload is still empty, and whose tag is not checked yet) of `bytes` shall go.
+    /// Where to receive the payload of `bytes`.  packet.payload is empty; on a stream its tag is not checked yet.
     virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) {
-        (void)packet, (void)place;
+        (void)packet;
+        (void)place;
         return bytes <= lease_bytes_max ? Landing::lease : Landing::drop;
     }
 };
@@ -191,27 +228,27 @@ struct Protocol {
 struct Attachment {
     uint16_t channel = 0;
     Protocol* protocol = nullptr;
-    bool datagrams = false;   // its packets are datagrams, as those of transport/bulk
+    bool datagrams = false;   // its packets are datagrams, like transport/bulk's
 };
 
-/// The machine under one rank as its trainer thread sees it: real in the daemon, simulated in transport/link/sim.
+/// The trainer thread's interface to its rank's driver: real in the daemon, simulated in transport/link/sim.
 struct Host {
     virtual ~Host() = default;
     virtual uint64_t now_us() = 0;                                 // monotonic; virtual time in the simulator
-    virtual void post(uint16_t channel, const Event& event) = 0;   // to the protocol on that channel; any thread, never blocks
-    /// Opens view `number`, above all before it, with these protocols at this rank. They and their memory live until close_view() has
-    /// returned ok, or the driver is gone. One view at most is open. Each protocol is told peer_up and peer_lost of the ranks that are.
-    /// Packets of an older view are dropped, those of a newer one wait (streams) or are lost (datagrams). What is posted to a channel
-    /// while its view is not open is dropped. Trainer thread; never blocks.
+    virtual void post(uint16_t channel, const Event& event) = 0;   // to the protocol on that channel; any thread, does not block
+    /// Opens view `number`, larger than all before, with these protocols.  They and their memory must live until close_view() has returned
+    /// ok or the driver is destroyed.  At most one view is open.  Each protocol gets peer_up or peer_lost for the ranks that are up or
+    /// lost.  Packets of an older view are dropped; those of a newer one wait (streams) or are lost (datagrams).  Events that are posted to
+    /// a channel while its view is not open are dropped.  Trainer thread; does not block.
     virtual void open_view(uint32_t number, std::span<const Attachment> attachments) = 0;
-    /// Ends the open view: its protocols hear nothing more, and what still comes for it is dropped. Blocks until the link holds nothing of
-    /// its memory: what is queued on streams is copied and still sent, a payload that is arriving is waited for, datagrams that have not
-    /// left are dropped. Then the view's completions that were not waited for are gone. Trainer thread.
-    /// Errors: deadline (it may be called again), cancelled (the network thread has ended): the view's memory must live on.
+    /// Ends the open view: its protocols get no more events, and its packets are dropped.  Blocks until the link holds none of the view's
+    /// memory: payloads queued on streams are copied and still sent, a payload that is arriving is received, unsent datagrams are dropped.
+    /// The view's unread completions are dropped.  Trainer thread.
+    /// Errors, after which the view's memory must live on: deadline (call again), cancelled (the network thread has ended).
     virtual Status close_view(uint64_t until_us) = 0;
-    /// Blocks until there is at least one completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread only.
+    /// Blocks until there is a completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread.
     virtual Status wait(std::vector<Completion>* out, uint64_t deadline_us) = 0;
-    /// Time that computing took: lets virtual time pass (and packets flow) in the simulator, nothing in the daemon.
+    /// Reports computing time: the simulator lets virtual time pass; a no-op in the daemon.
     virtual void spend(uint64_t us) { (void)us; }
 };
 

@@ -56,8 +56,7 @@ public:
                 case Event::Kind::sent:
                 case Event::Kind::computed:
                 case Event::Kind::ready:
-                case Event::Kind::peer_up:
-                case Event::Kind::view: break;
+                case Event::Kind::peer_up: break;
             }
         advance(actions);
         if (tell_) tell(actions);

@@ -181,8 +181,7 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
                 if (ticks_ == 0) tick(actions);
                 break;
             case Event::Kind::computed:
-            case Event::Kind::ready:
-            case Event::Kind::view: break;
+            case Event::Kind::ready: break;
         }
     }
     peers_[config_.self].jobs = static_cast<uint32_t>(sessions_.size());

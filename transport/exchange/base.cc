@@ -126,8 +126,7 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
                 }
                 break;
             case Event::Kind::timer: timer(event.id, actions); break;
-            case Event::Kind::peer_up:
-            case Event::Kind::view: break;
+            case Event::Kind::peer_up: break;
         }
     }
 }

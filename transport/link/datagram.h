@@ -8,20 +8,20 @@
 
 namespace gradcast {
 
-/// The link's own, for PacketType::probe.
+/// The link's own channel, for PacketType::probe.
 constexpr uint16_t datagram_channel_probe = 0xff;
 
-/// Which sequence numbers have been seen, of the last `width` below the highest (as RFC 6479: a ring of words, one more than wanted).
+/// The sequence numbers seen, of the last `width` below the highest (RFC 6479: a ring of bit words, with one spare word).  O(1) amortised.
 class ReplayWindow {
 public:
     static constexpr uint64_t width = 65536;
     void clear();
-    bool fresh(uint64_t sequence) const;   // neither seen nor too old
-    void mark(uint64_t sequence);          // only a fresh one
+    bool fresh(uint64_t sequence) const;   // not seen and not too old
+    void mark(uint64_t sequence);          // must be fresh
 
 private:
     static constexpr uint64_t words = width / 64 + 1;
-    uint64_t highest_ = 0;   // sequences begin with 1
+    uint64_t highest_ = 0;   // sequences begin at 1
     std::vector<uint64_t> bits_ = std::vector<uint64_t>(words);
 };
 
@@ -35,8 +35,8 @@ struct DatagramShape {
 class DatagramSealer {
 public:
     explicit DatagramSealer(const DatagramShape& shape);
-    const Key& key() const { return key_; }   // random, of this sealer alone
-    /// Writes header and tag, datagram_overhead_bytes; with `encrypt` also the payload's cipher text to `out`.
+    const Key& key() const { return key_; }   // random, one a sealer
+    /// Writes header and tag, datagram_overhead_bytes; with `encrypt` also the payload's ciphertext to `out`.
     void seal(const Send& send, std::byte* header, std::byte* out);
 
 private:
@@ -45,23 +45,23 @@ private:
     Aead aead_;
 };
 
-/// What a DatagramReceiver asks and tells; as ReceiverSink.
+/// The callbacks of DatagramReceiver, like ReceiverSink's.
 struct DatagramSink {
     virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
-    virtual void packet(const Packet& packet) = 0;   // a leased payload lies in the receive buffer
+    virtual void packet(const Packet& packet) = 0;   // a leased payload is in the receive buffer
 };
 
 class DatagramReceiver {
 public:
     explicit DatagramReceiver(const DatagramShape& shape);
-    /// Before the first key.  Channels are at most datagram_channel_probe.
+    /// Before the first key().  channel <= datagram_channel_probe.
     void attach(uint16_t channel) { channels_.push_back(channel); }
     uint32_t view() const { return shape_.view; }
     bool attached(uint16_t channel) const;
-    /// The sender's key.  True when it is another one than before, and then all that was seen of it is forgotten.
+    /// Sets the sender's key.  True if it is new; the replay windows of the sender are then empty.
     bool key(Rank sender, const Key& key);
     void forget(Rank sender) { senders_[sender] = nullptr; }
-    /// One datagram, which is deciphered where it lies.  The tag is checked before land() is asked.
+    /// Takes one datagram and decrypts it in place.  Checks the tag before it calls land().
     DatagramFault take(std::span<std::byte> bytes, DatagramSink& sink);
 
 private:

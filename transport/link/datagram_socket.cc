@@ -27,7 +27,7 @@ Status group_address(const std::string& text, SocketAddress* address) {
 
 bool set(int fd, int level, int option, int value) { return ::setsockopt(fd, level, option, &value, sizeof value) == 0; }
 
-// The kernel doubles what is asked for its own book-keeping, and tells the double.
+// The kernel doubles the value for its own bookkeeping and returns the double.
 uint32_t receive_buffer(int fd, uint32_t wanted) {
     const int bytes = static_cast<int>(std::min<uint32_t>(wanted, 1 << 30));
     if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
@@ -49,7 +49,7 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     s.interface = interface.name;
     s.mtu = interface.mtu;
     s.interface_index = static_cast<int>(interface.index);
-    const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with the headers of IP and UDP
+    const uint32_t around = datagram_overhead_bytes + (ipv6 ? 48 : 28);   // with IP and UDP headers
     if (config.segment_bytes + around > s.mtu)
         return fail(Code::invalid, "datagrams of {} bytes do not fit interface {}, whose MTU is {}: set it to {}", config.segment_bytes,
                     s.interface, s.mtu, config.segment_bytes + around);
@@ -61,7 +61,7 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
         if (!*fd) return fail_sys(errno, "cannot open a socket for datagrams");
     }
 
-    // Several daemons of a machine share group and port; each gets every datagram.  Only of groups that it has joined itself.
+    // Several daemons on a machine share group and port, and each gets every datagram of the groups that it has joined.
     const int group = s.group.get();
     set(group, SOL_SOCKET, SO_REUSEADDR, 1);
     set(group, ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, ipv6 ? IPV6_MULTICAST_ALL : IP_MULTICAST_ALL, 0);
@@ -82,8 +82,8 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     if (::bind(own, reinterpret_cast<const sockaddr*>(&s.own_address.storage), s.own_address.bytes) != 0 ||
         ::getsockname(own, reinterpret_cast<sockaddr*>(&s.own_address.storage), &s.own_address.bytes) != 0)
         return fail_sys(errno, "cannot bind to an address of interface {}", s.interface);
-    // By index and address: by index alone datagrams on lo come from 0.0.0.0.  Time to live stays 1: routers do not pass the group on.
-    // PMTUDISC_PROBE: never in fragments, whatever was learned about the path; what does not fit is EMSGSIZE.
+    // Index and address: with the index alone datagrams on lo have the source 0.0.0.0.  The time to live stays 1: routers do not forward
+    // the group.  PMTUDISC_PROBE: no fragments and no path MTU; too large is EMSGSIZE.
     bool out;
     if (ipv6) {
         out = set(own, IPPROTO_IPV6, IPV6_MULTICAST_IF, s.interface_index);
@@ -96,7 +96,7 @@ Status datagram_sockets_open(const DatagramConfig& config, const Log& log, Datag
     if (!out) return fail_sys(errno, "cannot send to multicast groups by interface {}", s.interface);
     datagram_loop(s, true);
     s.place = network_place();
-    // Asking for a segment of 0 changes nothing and tells whether the kernel knows of it.
+    // A segment size of 0 changes nothing and shows whether the kernel has the option.
     s.segments = set(own, SOL_UDP, UDP_SEGMENT, 0);
     s.joins = set(own, SOL_UDP, UDP_GRO, 1) && set(group, SOL_UDP, UDP_GRO, 1);
 

@@ -12,15 +12,15 @@
 namespace gradcast {
 
 namespace {
-constexpr uint32_t burst_bytes_max = 63'000;     // above, shapers cut a burst by software (and veth at 65490)
-constexpr uint32_t flight_bytes_max = 160'000;   // handed to the kernel at a time: about what the default send buffer takes
+constexpr uint32_t burst_bytes_max = 63'000;     // above it shapers segment a burst in software (veth: above 65490)
+constexpr uint32_t flight_bytes_max = 160'000;   // in the kernel at a time: about the default send buffer
 constexpr uint64_t queue_max = 65536;
 constexpr uint64_t minute_us = 60'000'000;
-constexpr uint64_t suspicious = 100;   // strange datagrams from one address within a minute
+constexpr uint64_t suspicious = 100;   // bad datagrams from one address in a minute
 
 template <typename Number>
 void add(std::atomic<Number>& counter, Number by) {
-    counter.fetch_add(by, std::memory_order_relaxed);   // read as a statistic, ordered with nothing
+    counter.fetch_add(by, std::memory_order_relaxed);   // relaxed: a statistic
 }
 uint16_t route_of(const LinkConfig& config, uint32_t view) {
     uint32_t job;
@@ -44,7 +44,7 @@ bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {
     return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr, &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, 16) == 0;
 }
 bool same_address(const SocketAddress& a, const sockaddr_storage& b) {
-    const auto port = [](const sockaddr_storage& s) {   // at the same place in both families
+    const auto port = [](const sockaddr_storage& s) {   // the same offset in both families
         return reinterpret_cast<const sockaddr_in&>(s).sin_port;
     };
     return same_host(a.storage, b) && port(a.storage) == port(b);
@@ -140,7 +140,7 @@ void Datagrams::close_view() {
     view_receiver_ = nullptr;
 }
 
-/// A datagram of the open view, or one of the link's own.
+/// Takes a datagram of the open view or of the link itself.
 DatagramFault Datagrams::take(std::span<std::byte> bytes) {
     if (view_receiver_) {
         const DatagramFault fault = view_receiver_->take(bytes, *this);
@@ -184,7 +184,7 @@ void Datagrams::append(Burst& burst, std::byte* bytes, size_t count) {
     burst.vectors[burst.vectors_used++] = {bytes, count};
 }
 
-// Takes from the queue what can travel together, and seals it.
+// Takes datagrams from the queue that can share a burst, and seals them.
 Datagrams::Burst* Datagrams::next_burst() {
     Queue& queue = !trains_.empty() ? trains_ : data_;
     if (queue.empty() || (&queue == &data_ && phase_ != Phase::settled)) return nullptr;
@@ -226,7 +226,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     return &burst;
 }
 
-// The next address that the burst goes to, null when there is no other.
+// The burst's next address; null: none left.
 const SocketAddress* Datagrams::aim(Burst& burst) {
     if (burst.to_group) return burst.next++ == 0 ? &sockets_.group_address : nullptr;
     while (burst.next < mates_.size()) {
@@ -250,7 +250,7 @@ void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
     shot.op.next = nullptr;
     msghdr& message = shot.op.message;
     message = {};
-    message.msg_name = const_cast<sockaddr_storage*>(&to.storage);   // only read
+    message.msg_name = const_cast<sockaddr_storage*>(&to.storage);   // not written
     message.msg_namelen = to.bytes;
     message.msg_iov = burst.vectors;
     message.msg_iovlen = burst.vectors_used;
@@ -265,8 +265,8 @@ void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
     std::memcpy(CMSG_DATA(control), &segment, sizeof segment);
 }
 
-// One chain of sends at a time, so that datagrams leave in the order of their sequence numbers: what comes out of order looks lost to a
-// receiver.  The kernel still has a send buffer full of them when the next chain starts.
+// One chain of sends at a time: datagrams leave in order of their sequence numbers, because a receiver takes gaps for losses.  The kernel's
+// send buffer keeps the link busy until the next chain.
 void Datagrams::pump(uint64_t now) {
     tend(now);
     if (flying_) return;
@@ -279,7 +279,7 @@ void Datagrams::pump(uint64_t now) {
             ++flying_;
             bytes += current_->bytes;
         } else {
-            if (!current_->aimed) add(counters_.datagrams_unsent, uint64_t{current_->count});   // nobody has an address
+            if (!current_->aimed) add(counters_.datagrams_unsent, uint64_t{current_->count});   // no receiver has an address
             release(*std::exchange(current_, nullptr));
         }
     }
@@ -312,7 +312,7 @@ void Datagrams::failed(const Shot& shot, int error, uint64_t now) {
     add(counters_.datagrams_unsent, uint64_t{burst.count});
     if (error == ECANCELED) return;
     const uint32_t mtu = interface_mtu(sockets_.interface), needed = burst.segment_bytes + (sockets_.ipv6() ? 48 : 28);
-    if (error == EINVAL && mtu < needed) error = EMSGSIZE;   // said so of datagrams to be cut
+    if (error == EINVAL && mtu < needed) error = EMSGSIZE;   // the kernel's error for UDP_SEGMENT above the MTU
     if ((error == EIO || error == EINVAL) && burst.count > 1) {
         if (sockets_.segments)
             log_.warn("interface {} does not take datagrams to be cut (UDP_SEGMENT: {}): each is sent by itself, which costs more CPU",
@@ -344,7 +344,7 @@ void Datagrams::receive(uint64_t now) {
     auto own = [this](const Heard& heard) { return same_address(sockets_.own_address, *heard.from); };
     for (const Heard& heard : proactor_->heard())
         if (!own(heard)) bytes += heard.bytes.size();
-    if (bytes) add(counters_.bytes_received, bytes);   // before what arrived with them is told to anybody who reads the counters then
+    if (bytes) add(counters_.bytes_received, bytes);   // before the protocols see the datagrams: they may read the counters
     std::array<uint64_t, static_cast<size_t>(DatagramFault::kinds)> faults{};
     for (const Heard& heard : proactor_->heard()) {
         if (own(heard)) {
@@ -370,7 +370,7 @@ void Datagrams::receive(uint64_t now) {
     if (std::exchange(reporting_, false)) report();
 }
 
-// Who sends most of what is strange: a count that others' datagrams take down again.
+// Finds the address with most bad datagrams by majority vote: a count that those of other addresses lower.
 void Datagrams::suspect(const sockaddr_storage& from, uint64_t now) {
     if (suspect_count_ == 0 || now > suspect_since_us_ + minute_us) {
         suspect_ = from;
@@ -410,7 +410,7 @@ void Datagrams::packet(const Packet& packet) {
             arriving_.from_us = now_us_;
         } else arriving_.later_bytes += bytes;
     }
-    if (body.train.get() < mate.train[stage]) return;   // the verdict is on one train
+    if (body.train.get() < mate.train[stage]) return;   // packets of an older train
     if (std::exchange(mate.train[stage], body.train.get()) != body.train.get()) mate.heard[stage] = 0;
     ++mate.heard[stage];
     mate.reports |= 1u << stage;

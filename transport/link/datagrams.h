@@ -19,7 +19,7 @@
 
 namespace gradcast {
 
-/// The driver, as its datagrams see it.
+/// The part of the driver that Datagrams calls.
 struct DatagramOwner : DatagramSink {
     virtual void sent(uint32_t ticket) = 0;
     virtual void tell(Rank rank, const Send& send) = 0;   // on the rank's stream
@@ -38,38 +38,38 @@ public:
     void attach(uint16_t channel) { receiver_.attach(channel); }
     bool attached(uint16_t channel) const { return receiver_.attached(channel) || in_view(channel); }
     void open_view(uint32_t number, std::span<const uint16_t> channels);
-    void close_view();   // drops what is not sealed
+    void close_view();   // drops Sends that are not sealed yet
     bool view_drained() const { return closing_bursts_ == 0; }
 
     void opened(Rank rank, uint64_t now);           // its stream is open
     void lost(Rank rank);                           // the peer is lost
-    void told(const Packet& packet);                // key or probe, on its stream
+    void told(const Packet& packet);                // a key or probe packet of its stream
     void send(const Send& send, uint32_t ticket);   // ticket_none: no completion is needed
-    void complete(Op& op, uint64_t now);            // of kind send_datagrams
-    void receive(uint64_t now);                     // what the proactor has heard
-    void pump(uint64_t now);                        // starts what can be started
-    uint64_t due_us() const;                        // when pump() must be called if nothing happens before
+    void complete(Op& op, uint64_t now);            // op.kind: send_datagrams
+    void receive(uint64_t now);                     // takes what the proactor has received
+    void pump(uint64_t now);                        // starts sends
+    uint64_t due_us() const;                        // the latest time of the next pump()
     bool idle() const { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
-    void close();   // then wait until
+    void close();   // then wait until !busy()
     bool busy() const { return flying_ || proactor_->hearing(); }
     DatagramsFound found() const;
 
 private:
-    static constexpr uint32_t stages = 6;   // 0 the group, 1 one peer, 2.. one peer, smaller and smaller
+    static constexpr uint32_t stages = 6;   // 0: the group; 1: one peer; 2..: one peer, smaller sizes
     static constexpr uint32_t burst_max = 16, shots_max = 32;
     static constexpr uint32_t frame_bytes = datagram_overhead_bytes;
 
     struct Mate {
         SocketAddress address;
         bool up = false, lost = false, addressed = false;
-        bool ready = false;   // it has our key
+        bool ready = false;   // it has this rank's key
         bool beside = true;   // in our network namespace, unless its key says otherwise
         uint64_t up_us = 0;
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, by its answers
-        // Of its trains.
-        uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: of the newest train
-        uint32_t reports = 0;                                         // stages to tell about
-        uint32_t key_view = 0;                                        // the newest view of which it has told its key
+        // The peer's trains.
+        uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: packets of the newest train
+        uint32_t reports = 0;                                         // bits: stages to report
+        uint32_t key_view = 0;                                        // the newest view whose key it has sent
         Key view_key{};
     };
     /// The trains of all peers as one stream of bytes, for the rate.  The first burst is not counted, because a shaper lets it pass at
@@ -81,8 +81,8 @@ private:
     struct Queued {
         Send send;
         uint32_t ticket;
-        bool inlined, to_group;   // to_group: whatever the verdict
-        bool alone = false;       // in a burst of its own
+        bool inlined, to_group;   // to_group: even if multicast does not reach all
+        bool alone = false;       // in its own burst
     };
     class Queue {
     public:
@@ -93,22 +93,22 @@ private:
         void push(const Queued& queued);
 
     private:
-        std::vector<Queued> ring_ = std::vector<Queued>(1024);   // grows to the most that ever waited
+        std::vector<Queued> ring_ = std::vector<Queued>(1024);   // grows to the largest backlog
         uint64_t first_ = 0, end_ = 0;
     };
-    struct Burst {   // datagrams of one size (the last may be shorter) to the same receivers, sealed
+    struct Burst {   // sealed datagrams of one size (the last may be shorter) to the same receivers
         std::unique_ptr<std::byte[]> frames, cipher;
         iovec vectors[2 * burst_max];
         uint32_t vectors_used, count, segment_bytes, bytes;
         uint32_t tickets[burst_max];
         std::byte* inlined[burst_max];
         RankSet to;
-        bool to_group, copies, aimed;   // aimed: at somebody
-        bool closing;                   // of a view that has ended
-        Rank next;                      // receiver, where each gets its own
-        uint32_t open;                  // shots under way, and one while there are receivers to come
+        bool to_group, copies, aimed;   // aimed: at least one receiver has an address
+        bool closing;                   // its view has ended
+        Rank next;                      // copies: the next receiver
+        uint32_t open;                  // shots in flight, plus one while receivers are left
     };
-    struct Shot {   // a burst on its way to one address
+    struct Shot {   // a burst in flight to one address
         Op op;
         Burst* burst = nullptr;
         alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(uint16_t))];
@@ -132,9 +132,9 @@ private:
     void report();
 
     void tend(uint64_t now);
-    void train(uint32_t stage, Rank rank);   // ranks: the group
+    void train(uint32_t stage, Rank rank);   // rank = ranks: the group
     bool reached(const Mate& mate, uint32_t stage) const { return mate.had[stage] >= train_datagrams(stage) * 3 / 4; }
-    uint32_t train_datagrams(uint32_t stage) const {   // of few ranks longer ones, so that a rate shows
+    uint32_t train_datagrams(uint32_t stage) const {   // longer with few ranks, to measure a rate
         const auto others = static_cast<uint32_t>(mates_.size() - 1);
         return stage == 0 ? std::max(2 * burst_max, 128 / std::max(others, 1u)) : stage == 1 ? burst_max : 4;
     }
@@ -153,31 +153,31 @@ private:
     DatagramSockets sockets_;
     DatagramSealer sealer_;
     DatagramReceiver receiver_;
-    std::unique_ptr<DatagramSealer> view_sealer_;   // of the open view, as the next
+    std::unique_ptr<DatagramSealer> view_sealer_;   // of the open view; null: none
     std::unique_ptr<DatagramReceiver> view_receiver_;
-    uint32_t past_view_ = 0;        // the last one that has ended
-    uint32_t closing_bursts_ = 0;   // of it, under way
+    uint32_t past_view_ = 0;        // the last view that has ended
+    uint32_t closing_bursts_ = 0;   // of past_view_, in flight
     std::vector<Mate> mates_;
     bool reporting_ = false;
-    uint64_t now_us_ = 0;   // of the turn
+    uint64_t now_us_ = 0;   // start of this turn
 
     Queue data_, trains_;
     std::vector<Burst> bursts_ = std::vector<Burst>(shots_max + 1);
     std::vector<Burst*> bursts_free_;
     std::vector<Shot> shots_ = std::vector<Shot>(shots_max);
-    Burst* current_ = nullptr;   // has receivers to come
-    uint32_t flying_ = 0;        // shots
+    Burst* current_ = nullptr;   // the burst with receivers left
+    uint32_t flying_ = 0;        // shots in flight
     uint64_t complained_us_ = 0;
 
     enum class Phase : uint8_t { waiting, multicast, narrow, settled } phase_ = Phase::waiting;
     bool multicast_ = false, said_ = false;
-    uint32_t round_ = 0, sizes_[stages] = {};   // payload by stage, 0: no such stage
+    uint32_t round_ = 0, sizes_[stages] = {};   // sizes_: payload by stage, 0: none
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
     uint32_t trains_sent_ = 0;
     Arriving arriving_;
-    std::vector<std::byte> blank_;   // what probes carry
+    std::vector<std::byte> blank_;   // the payload of probes
     mutable std::mutex found_mutex_;
-    DatagramsFound found_;   // written by the network thread alone
+    DatagramsFound found_;   // written by the network thread only
 
     sockaddr_storage suspect_{};
     uint64_t suspect_count_ = 0, suspect_since_us_ = 0, suspect_said_us_ = 0;

@@ -1,4 +1,4 @@
-// What the start-up probe of datagrams has found (datagrams.h).
+// The result of the start-up probe of datagrams (datagrams.h).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,9 +10,9 @@ struct DatagramsFound {
     bool probed = false;
     bool multicast = true;   // false: each peer gets its own copy
     std::string group, interface;
-    uint32_t bytes = 0;                // of a datagram
-    uint32_t reached = 0, peers = 0;   // those that are not lost
-    uint32_t rate_mbit = 0;            // the slowest peer's, a rough figure; 0: not known
+    uint32_t bytes = 0;                // payload of a datagram
+    uint32_t reached = 0, peers = 0;   // peers: without lost ones
+    uint32_t rate_mbit = 0;            // of the slowest peer, approximate; 0: not known
     bool gso = false, gro = false;
     std::vector<std::string> without_multicast;   // peers that multicast does not reach
     bool operator==(const DatagramsFound&) const = default;

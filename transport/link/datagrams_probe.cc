@@ -35,7 +35,7 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     send.to.rank = rank;
     send.type = PacketType::key;
     send.body = body_bytes(body);
-    send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload, 0};   // copied at once, as all that is short
+    send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload, 0};   // inline: copied at once
     owner_.tell(rank, send);
 }
 
@@ -67,7 +67,7 @@ void Datagrams::told(const Packet& packet) {
     const KeyBody body = body_of<KeyBody>(packet);
     if (body.kind == key_kind_taken && !mate.ready) {
         mate.ready = true;
-        phase_ = Phase::waiting;   // and all is tried again
+        phase_ = Phase::waiting;   // probe again
     }
     if (body.kind != key_kind_here || packet.payload.bytes != sizeof(KeyPayload)) return;
     if (body.ipv6 != sockets_.ipv6() || body.segment_bytes.get() != config_.datagrams.segment_bytes) {
@@ -90,7 +90,7 @@ void Datagrams::told(const Packet& packet) {
         if (view_receiver_ && view_receiver_->view() == view) view_receiver_->key(packet.sender, payload.key);
         return;
     }
-    mate.address = sockets_.own_address;   // family, and the scope of a link-local address
+    mate.address = sockets_.own_address;   // sets the family, and the scope of a link-local address
     auto* v4 = reinterpret_cast<sockaddr_in*>(&mate.address.storage);
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&mate.address.storage);
     if (body.ipv6) {
@@ -128,7 +128,8 @@ void Datagrams::train(uint32_t stage, Rank rank) {
     queued.send.channel = datagram_channel_probe;
     for (uint32_t i = 0; i < count; ++i) {
         queued.send.sequence = ++probe_sequence_;
-        queued.alone = i <= count / 3;   // a bridge of smaller MTU lets bursts pass and drops these: more than may be missing
+        queued.alone =
+            i <= count / 3;   // a bridge with a smaller MTU drops single datagrams and passes bursts; a third exceeds the tolerated loss
         trains_.push(queued);
     }
 }
@@ -147,7 +148,7 @@ std::vector<std::string> Datagrams::missing(uint32_t stage) const {
 
 void Datagrams::tend(uint64_t now) {
     if (phase_ == Phase::settled) {
-        // A verdict that a busy machine made too early is taken back.
+        // Late reports correct a verdict that was too early.
         if (!multicast_ && all_reached(0)) settle(true);
         return;
     }
@@ -209,7 +210,7 @@ uint64_t Datagrams::due_us() const {
         case Phase::waiting:
             for (Rank rank = 0; rank < mates_.size(); ++rank)
                 if (const Mate& mate = mates_[rank]; concerns(rank) && mate.up && !mate.ready && mate.up_us + verdict_us > now_us_)
-                    due = std::min(due, mate.up_us + verdict_us);   // once: another peer may be missing for long
+                    due = std::min(due, mate.up_us + verdict_us);   // one wake-up: another peer may be missing for long
             break;
         case Phase::multicast: due = std::min(next_try_us_, deadline_us_); break;
         case Phase::narrow: due = std::min({next_try_us_, said_ ? due : deadline_us_, give_up_us_}); break;
@@ -217,7 +218,7 @@ uint64_t Datagrams::due_us() const {
     return due;
 }
 
-// One line a peer: who is not reached, by what, and the way out.
+// Logs one line a peer that is not reached: the path and the way out.
 void Datagrams::say_unreachable() {
     for (Rank rank = 0; rank < mates_.size(); ++rank) {
         const Mate& mate = mates_[rank];

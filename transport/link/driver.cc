@@ -8,14 +8,14 @@
 namespace gradcast {
 
 namespace {
-constexpr uint64_t flush_us = 200'000;     // stop() lets what is queued go out and be acknowledged for so long
-constexpr uint64_t close_us = 1'000'000;   // and waits so long for cancelled operations
+constexpr uint64_t flush_us = 200'000;     // stop() waits this long for queued packets to be sent and acknowledged
+constexpr uint64_t close_us = 1'000'000;   // and this long for cancelled operations
 constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
 }   // namespace
 
 uint32_t datagram_segment(uint32_t mtu, bool ipv6) {
-    // Above a jumbo frame (lo has 65536) nothing is gained, and a block of packets to repair would be large.
+    // At most a jumbo frame (lo has 65536): larger datagrams make large repair blocks.
     return (std::clamp(mtu, 1280u, 9000u) - (ipv6 ? 48 : 28) - datagram_overhead_bytes) / 8 * 8;
 }
 const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
@@ -62,7 +62,7 @@ void TcpDriver::post(Posted posted) {
 void TcpDriver::adopt(std::unique_ptr<AcceptedStream> stream) {
     {
         std::lock_guard lock(mutex_);
-        adopted_.emplace_back(static_cast<Accepted*>(stream.release()));   // there is no other kind
+        adopted_.emplace_back(static_cast<Accepted*>(stream.release()));   // the only implementation
     }
     wake();
 }
@@ -70,7 +70,7 @@ void TcpDriver::stop() {
     stop_.store(true);
     wake();
 }
-// The loop sets asleep_ and then looks at the queues under their mutex: either it sees what was put there, or who put it sees asleep_.
+// The loop sets asleep_, then reads the queues under their mutex: either it sees a new entry, or the thread that adds it sees asleep_.
 void TcpDriver::wake() {
     if (asleep_.exchange(false)) proactor_->wake();
 }
@@ -172,13 +172,13 @@ Status TcpDriver::run() {
         ring_alarms(now);
         for (auto& peer : peers_)
             if (peer) tend(*peer, now);
-        // All packets of a turn are taken before its dispatch, and the next receive starts after it: so leases live long enough.
+        // A turn takes packets before its dispatch and starts receives after it: leases are valid in between.
         if (std::exchange(handled_, false))
             for (auto& peer : peers_)
                 if (peer && peer->state == Peer::State::open && peer->receiver.blocked()) parse(*peer, now);
         handled_ = dispatch(now);
         if (std::exchange(ending_, false)) end_view();
-        if (!closing_.empty() && view_drained()) forget_view();   // before the next sends
+        if (!closing_.empty() && view_drained()) forget_view();   // before the next sends are started
         if (stopping && !stopping_us_) stopping_us_ = now + flush_us;
         for (auto& peer : peers_)
             if (peer) pump(*peer, now);
@@ -203,7 +203,7 @@ Status TcpDriver::run() {
     return status;
 }
 
-// How long nothing of our own can happen.
+// The time until the next own event.
 uint64_t TcpDriver::sleep_us(uint64_t now) {
     if (!happened_.empty() || handled_) return 0;
     uint64_t until = now + sleep_us_max;
@@ -239,8 +239,8 @@ void TcpDriver::take_posted() {
     }
     for (const Posted& each : taken_) {
         if (each.what == Posted::What::open_view) begin_view(each);
-        else if (each.what == Posted::What::close_view) ending_ = true;   // after what was posted before
-        // A rank that the job has given up, though its stream may live: all protocols hear of it here.
+        else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
+        // The job gives a rank up, whose stream may be open: tell all protocols.
         else if (each.event.kind == Event::Kind::peer_lost) give_up(each.event.rank, each.event.status);
         else if (attached(each.channel)) tell(each.channel, each.event);
     }
@@ -254,15 +254,12 @@ void TcpDriver::give_up(Rank rank, Status why) {
     fall(peer, why);
 }
 
-// In the order of their times, also when a busy turn finds several due.
+// In order of time, also if several are due.
 void TcpDriver::ring_alarms(uint64_t now) {
     while (!alarms_.empty()) {
         auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
         if (first->at_us > now) return;
-        Event event;
-        event.kind = Event::Kind::timer;
-        event.id = first->id;
-        tell(first->channel, event);
+        tell(first->channel, timer_event(first->id));
         *first = alarms_.back();
         alarms_.pop_back();
     }
@@ -272,7 +269,7 @@ void TcpDriver::tell_all(const Event& event) {
     for (const Attached& each : protocols_) tell(each.channel, event);
 }
 
-// True when there was an event.  What the protocols' actions make happen is for the next turn.
+// True if there was an event.  Events that the actions cause come in the next turn.
 bool TcpDriver::dispatch(uint64_t now) {
     if (happened_.empty()) return false;
     std::swap(happening_, happened_);
@@ -295,7 +292,7 @@ bool TcpDriver::dispatch(uint64_t now) {
     return true;
 }
 
-// For the profile: exchanges that do not code copy and add; so does cssgd, whose codes are sums.
+// The phase for the profile: exchanges without a code (and cssgd, whose code is a sum) copy and add.
 static const char* compute_phase(const Compute& compute) {
     if (compute.kernel != Kernel::combine) return compute.kernel == Kernel::copy ? "copy" : "add";
     return compute.combine->in_signed ? "encode" : "decode";
@@ -323,16 +320,13 @@ void TcpDriver::carry_out(const Attached& attached) {
             const Span span(config_.profile, Profile::network, compute_phase(compute));
             compute_now(compute);
         }
-        Event event;
-        event.kind = Event::Kind::computed;
-        event.id = compute.ticket;
-        tell(channel, event);
+        tell(channel, computed_event(compute.ticket));
     }
     for (Completion& completion : actions_.completions) completion.channel = channel;
     trainer_.push(actions_.completions);
 }
 
-// Its number, with one of its sends open; ticket_none if nobody wants to know.
+// A ticket's index, with one send open; ticket_none if the Send has no ticket.
 uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
     if (!send.ticket) return ticket_none;
     if (tickets_free_.empty()) {
@@ -346,7 +340,7 @@ uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
 }
 
 void TcpDriver::send(const Send& send, uint32_t view) {
-    const uint32_t ticket = ticket_take(send, view);   // one too many until all are queued
+    const uint32_t ticket = ticket_take(send, view);   // keeps the ticket open until all sends are queued
     auto queue = [&](Rank rank) {
         GC_ASSERT(rank < peers_.size() && rank != config_.rank);
         Peer& peer = *peers_[rank];
@@ -373,11 +367,7 @@ void TcpDriver::ticket_done(uint32_t index, Status status) {
     if (--ticket.open) return;
     tickets_free_.push_back(index);
     if (ticket.view && !(view_open_ && ticket.view == view_)) return;
-    Event event;
-    event.kind = Event::Kind::sent;
-    event.id = ticket.id;
-    event.status = ticket.status;
-    tell(ticket.channel, event);
+    tell(ticket.channel, sent_event(ticket.id, ticket.status));
 }
 
 }   // namespace gradcast

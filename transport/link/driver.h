@@ -20,39 +20,39 @@ struct Peer {
     enum class State : uint8_t { down, connecting, greeting, open, closing } state = State::down;
     Peer(const StreamConfig& config, InlinePool& pool) : rank(config.peer), sender(config, pool), receiver(config) {}
     const Rank rank;
-    bool active = false;   // we connect
-    Identity identity;     // expected; once it was here, what it said
+    bool active = false;   // this side connects
+    Identity identity;     // the expected one; after the first handshake the peer's
     std::string label;     // "peer 'b' (rank 1, 127.0.0.1:4711)"
     SocketAddress address;
     Fd fd;
     Op connect, receive, send;
     std::unique_ptr<Handshake> handshake;
-    std::unique_ptr<Accepted> next;   // a stream from the listener, taken up when the old one is closed
+    std::unique_ptr<Accepted> next;   // a stream from the listener, used when the old one is closed
     Sender sender;
     Receiver receiver;
     iovec receive_to[2];
-    std::vector<std::byte> greeting, telling;   // what arrives during the handshake, what is being sent of it
+    std::vector<std::byte> greeting, telling;   // handshake bytes: received, being sent
     iovec telling_vector{};
-    uint64_t stream = 0, peer_stream = 0;   // Hello::stream, ours and the peer's (0: not met yet)
+    uint64_t stream = 0, peer_stream = 0;   // Hello::stream: own, the peer's (0: not known)
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
-    uint32_t key = 0;       // of the ring, offered next
-    uint32_t strikes = 0;   // refusals without a stream between them
-    bool up = false;        // told by peer_up
-    bool lost = false;      // told by peer_lost
+    uint32_t key = 0;       // number of the key to offer next
+    uint32_t strikes = 0;   // refusals since the last open stream
+    bool up = false;        // peer_up has been sent
+    bool lost = false;      // peer_lost has been sent
     bool final = false;     // lost for good
-    bool losing = false;    // lost as soon as its operations are done
+    bool losing = false;    // to be lost when its operations are done
     Status last;            // why there is no stream
 };
 
-/// Host::wait's side, for the trainer.
+/// Completions from the network thread to the trainer (Host::wait).
 class TrainerQueue {
 public:
     void push(std::vector<Completion>& completions);
     void end();
     Status wait(std::vector<Completion>* out, uint64_t deadline_us);
-    /// Driver::close_view, before it asks for it and while it waits; closed(): the network thread's answer, which forgets what has been
-    /// completed on these channels.
+    /// For Host::close_view: closing() before the request, wait_closed() after it.  closed() is the network thread's answer and drops the
+    /// completions of these channels.
     void closing();
     Status wait_closed(uint64_t until_us);
     void closed(std::span<const uint16_t> channels);
@@ -85,7 +85,7 @@ public:
     }
 
 private:
-    struct Happening {   // an event on its way to a channel
+    struct Happening {   // an event for a channel
         uint16_t channel;
         Event event;
         Packet packet;
@@ -95,7 +95,7 @@ private:
         uint32_t view;   // 0: it belongs to none
         Protocol* protocol;
     };
-    /// What other threads hand to the network thread, in order.
+    /// Posted by other threads to the network thread, in order.
     struct Posted {
         enum class What : uint8_t { event, open_view, close_view } what = What::event;
         uint16_t channel = 0;
@@ -105,7 +105,7 @@ private:
     };
     struct Ticket {
         uint64_t id;
-        uint32_t open;   // ranks that have not acknowledged yet
+        uint32_t open;   // sends that are not acknowledged
         uint16_t channel;
         uint32_t view;   // 0: of none
         Status status;
@@ -121,7 +121,7 @@ private:
     Status wait(std::vector<Completion>* out, uint64_t deadline_us) override { return trainer_.wait(out, deadline_us); }
     void open_view(uint32_t number, std::span<const Attachment> attachments) override;
     Status close_view(uint64_t until_us) override;
-    // ReceiverSink, for the peer in receiving_, and DatagramSink
+    // ReceiverSink (of the peer receiving_) and DatagramSink
     bool known(uint16_t channel, uint32_t view) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
     void packet(const Packet& packet) override;
@@ -151,7 +151,7 @@ private:
     bool flushed(uint64_t now);
     void wake();
 
-    // driver_views.cc: what belongs to one view
+    // driver_views.cc: the open view
     void begin_view(const Posted& posted);
     void end_view();
     bool view_drained();
@@ -170,7 +170,7 @@ private:
     void meet(Peer& peer);
     void opened(Peer& peer, std::span<const std::byte> rest, uint64_t now);
     void turned_away(Peer& peer);
-    void fall(Peer& peer, Status why);   // the stream is broken; the next one comes after the back-off
+    void fall(Peer& peer, Status why);   // breaks the stream; the next one follows after the back-off
     void begin_anew(Peer& peer);
     void lose(Peer& peer);
     void tend(Peer& peer, uint64_t now);
@@ -184,29 +184,29 @@ private:
     std::unique_ptr<Proactor> proactor_;
     InlinePool pool_;
     std::unique_ptr<Datagrams> datagrams_;       // null without LinkConfig::datagrams
-    std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for ourselves
+    std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for self
     std::vector<Attached> protocols_;
-    uint32_t view_ = 0;   // the open one, or the last that was; 0: none yet
+    uint32_t view_ = 0;   // the open view, else the last one; 0: none yet
     bool view_open_ = false, ending_ = false;
-    std::vector<uint16_t> closing_;   // channels of the view that has ended and is not drained
+    std::vector<uint16_t> closing_;   // channels of the ended view until it is drained
     LinkCounters counters_;
     TrainerQueue trainer_;
 
     std::vector<Op*> done_;
-    std::vector<Happening> happened_, happening_;   // for the next dispatch, in the current one
+    std::vector<Happening> happened_, happening_;   // for the next dispatch; in the current one
     std::vector<Event> batch_;
     Actions actions_;
     std::vector<Alarm> alarms_;
     std::vector<Ticket> tickets_;
     std::vector<uint32_t> tickets_free_;
-    std::vector<uint64_t> heard_us_;   // by rank: when its last bytes came
-    uint64_t turn_us_ = 0;             // when the present turn began
+    std::vector<uint64_t> heard_us_;   // by rank: time of its last bytes
+    uint64_t turn_us_ = 0;             // start of the current turn
     Peer* receiving_ = nullptr;
-    bool handled_ = false;       // the last dispatch had events, so who said `later` is asked again
-    std::string stranger_;       // the last line about one
-    uint64_t stopping_us_ = 0;   // when flushing must end; 0: not stopping
+    bool handled_ = false;       // the last dispatch had events: parse blocked streams again
+    std::string stranger_;       // the last log line about a stranger
+    uint64_t stopping_us_ = 0;   // deadline of the flush; 0: not stopping
 
-    std::mutex mutex_;   // of the two below
+    std::mutex mutex_;   // guards posted_ and adopted_
     std::vector<Posted> posted_, taken_;
     std::vector<std::unique_ptr<Accepted>> adopted_;
     std::atomic<bool> asleep_{false}, stop_{false};

@@ -8,21 +8,21 @@ namespace gradcast {
 namespace {
 constexpr uint64_t backoff_us_min = 5'000, backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
 constexpr uint64_t connect_limit_us_min = 200'000;
-constexpr uint64_t greet_limit_us = 5'000'000;   // the handshake
-constexpr uint64_t ack_wait_us = 5'000;          // packets that came are acknowledged after so long,
-constexpr uint64_t ack_bytes = 1 << 20;          // or so much, or with the next packet that goes the other way
-constexpr uint32_t strikes_max = 3;              // a key is offered so often to a peer that was never here
+constexpr uint64_t greet_limit_us = 5'000'000;   // for the handshake
+constexpr uint64_t ack_wait_us = 5'000;          // acknowledge after this time,
+constexpr uint64_t ack_bytes = 1 << 20;          // after this many bytes, or with the next packet to the peer
+constexpr uint32_t strikes_max = 3;              // offers of keys to a peer that was never up
 
 constexpr std::array<uint8_t, 16> unset{};
 
 template <typename Number>
 void add(std::atomic<Number>& counter, Number by) {
-    counter.fetch_add(by, std::memory_order_relaxed);   // read as a statistic, ordered with nothing
+    counter.fetch_add(by, std::memory_order_relaxed);   // relaxed: a statistic
 }
 bool busy(const Peer& peer) { return peer.connect.busy || peer.receive.busy || peer.send.busy; }
 }   // namespace
 
-// ---- what the kernel says ------------------------------------------------------------------------------------------------------
+// ---- completions ---------------------------------------------------------------------------------------------------------------
 
 void TcpDriver::complete(Op& op, uint64_t now) {
     if (op.kind == Op::Kind::send_datagrams) return datagrams_->complete(op, now);
@@ -75,18 +75,15 @@ void TcpDriver::packet(const Packet& packet) {
         return;
     }
     heard_us_[packet.sender] = turn_us_;
-    if (!receiver_of(packet.channel, packet.view)) return;   // its view has ended since it landed
-    Event event;
-    event.kind = Event::Kind::packet;
-    event.rank = packet.sender;
-    happened_.push_back({packet.channel, event, packet});
+    if (!receiver_of(packet.channel, packet.view)) return;                 // its view has ended after land()
+    happened_.push_back({packet.channel, packet_event(packet), packet});   // dispatch() points the event to the copy
 }
 void TcpDriver::tell(Rank rank, const Send& send) {
     Peer& peer = *peers_[rank];
     if (peer.lost) return;
     Send of_link = send;
     of_link.view = config_.view;
-    (void)peer.sender.push(of_link, ticket_none);   // a full queue is noticed by who waits for an answer
+    (void)peer.sender.push(of_link, ticket_none);   // a full queue: the missing answer is noticed
 }
 void TcpDriver::unreachable(Rank rank, Status why) {
     Peer& peer = *peers_[rank];
@@ -140,7 +137,7 @@ void TcpDriver::equip(Peer& peer, uint64_t now) {
     peer.greeting.resize(Receiver::rest_max);
 }
 
-// A stream from the listener finds its peer by the name in its Hello.
+// Finds the peer of a stream from the listener by the name in its Hello.
 void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
     const Hello& hello = stream->handshake->peer();
     add(counters_.bytes_sent, stream->bytes_sent);
@@ -148,7 +145,7 @@ void TcpDriver::invite(std::unique_ptr<Accepted> stream) {
     std::string why;
     for (auto& peer : peers_)
         if (peer && !peer->active && !peer->final && peer->identity.name == hello.name) {
-            // One that is wrong must not end the stream of the right one.
+            // A wrong peer must not replace the right one's stream.
             if (peer->state == Peer::State::open) why = conflict(*peer, hello);
             if (why.empty()) {
                 peer->next = std::move(stream);
@@ -186,7 +183,7 @@ void TcpDriver::greet(Peer& peer, std::span<const std::byte> bytes, uint64_t now
     if (handshake.state() == Handshake::State::done) opened(peer, bytes, now);
 }
 
-// Why the peer that says `hello` is not the one that is expected, "" if it is.
+// Why the sender of `hello` is not the expected peer; "": it is.
 std::string TcpDriver::conflict(const Peer& peer, const Hello& hello) const {
     const Identity& self = config_.self;
     static constexpr const char* protects[] = {"none", "auth", "encrypt"};
@@ -211,7 +208,7 @@ std::string TcpDriver::conflict(const Peer& peer, const Hello& hello) const {
     return "";
 }
 
-// The peer's Hello is here: accepts it, or refuses and leaves the stream broken.
+// Answers the peer's Hello: accepts it, or refuses it and breaks the stream.
 void TcpDriver::meet(Peer& peer) {
     Handshake& handshake = *peer.handshake;
     const Hello hello = handshake.peer();
@@ -229,8 +226,7 @@ void TcpDriver::meet(Peer& peer) {
         peer.losing = true;
         return fall(peer, fail(Code::peer_lost, "{}: {}", peer.label, restarted ? "it has restarted" : "it had given us up"));
     }
-    // Counts mean something between sides that know each other's streams.  A peer that knows another stream of ours finds out by our
-    // answer.
+    // Counts are valid only if both sides know each other's stream numbers.  The answer tells a peer that knows another one.
     bool known = hello.peer_stream == peer.stream;
     if (known ? !peer.sender.acked(hello.received, [this](uint32_t ticket) { ticket_done(ticket, {}); })
               : hello.peer_stream == 0 && hello.received != 0)
@@ -258,10 +254,7 @@ void TcpDriver::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now
         log_.info("{}: the stream is open again", peer.label);
     } else {
         peer.up = true;
-        Event event;
-        event.kind = Event::Kind::peer_up;
-        event.rank = peer.rank;
-        tell_all(event);
+        tell_all(up_event(peer.rank));
     }
     peer.last = {};
     if (datagrams_) datagrams_->opened(peer.rank, now);
@@ -275,11 +268,11 @@ void TcpDriver::turned_away(Peer& peer) {
     Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
     Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
     if (handshake.keys_differ()) {
-        // Not proven by anything, so a peer that was here before gets until the deadline.
+        // An unauthenticated refusal: a peer that was up keeps its deadline.
         peer.key = (peer.key + 1) % static_cast<uint32_t>(tls_->keys.size());
         if (peer.active && !peer.peer_stream && ++peer.strikes == strikes_max * tls_->keys.size()) peer.losing = true;
     } else if (peer.active && handshake.verdict() == Verdict::refuse) {
-        peer.losing = true;   // proven by the key: it will not change its mind.  On the other side the right peer may still come
+        peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
     }
     fall(peer, why);
 }
@@ -309,19 +302,15 @@ void TcpDriver::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
     if (peer.last.ok())
         peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
-    const bool again = std::exchange(peer.lost, true);   // one that has not come back since: fall() has told what is new
+    const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
     peer.losing = peer.up = false;
-    peer.final = expected.incarnation != 0;   // where any incarnation will do, the next one may come
+    peer.final = expected.incarnation != 0;   // without an expected incarnation the next one may come
     peer.identity = expected;
     peer.sender.clear([&](uint32_t ticket) { ticket_done(ticket, peer.last); });
     begin_anew(peer);
     if (datagrams_) datagrams_->lost(peer.rank);
     if (!again) log_.warn("lost {}", peer.last.what);
-    Event event;
-    event.kind = Event::Kind::peer_lost;
-    event.rank = peer.rank;
-    event.status = peer.last;
-    tell_all(event);
+    tell_all(lost_event(peer.rank, peer.last));
 }
 
 // Handles the times of a peer.
@@ -364,7 +353,7 @@ bool TcpDriver::provable(const Peer& peer) const {
     return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.address.bytes != 0;
 }
 
-// When tend() or pump() must look at the peer again, if nothing happens before.
+// The latest time of the next tend() or pump().
 uint64_t TcpDriver::due_us(const Peer& peer) const {
     constexpr uint64_t never = ~uint64_t{0};
     uint64_t lost_us = peer.lost ? never : peer.down_us + config_.deadline_us;
@@ -381,14 +370,14 @@ uint64_t TcpDriver::due_us(const Peer& peer) const {
     return never;
 }
 
-// Starts what can be started.
+// Starts sends and receives.
 void TcpDriver::pump(Peer& peer, uint64_t now) {
     if (peer.state != Peer::State::greeting && peer.state != Peer::State::open) return;
     if (!peer.send.busy) {
         std::span<iovec> vectors;
         if (peer.handshake && peer.telling.empty()) {
             auto text = peer.handshake->output();
-            peer.telling.assign(text.begin(), text.end());   // its own memory: the handshake may say more while this is sent
+            peer.telling.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
             peer.handshake->wrote(text.size());
             if (text.empty() && peer.state == Peer::State::open) peer.handshake = nullptr;
         }
@@ -399,7 +388,7 @@ void TcpDriver::pump(Peer& peer, uint64_t now) {
             uint64_t delivered = peer.receiver.delivered();
             bool ack = delivered != peer.sender.told() && (peer.unacknowledged_bytes >= ack_bytes || now >= peer.ack_us || stopping_us_);
             if (!peer.sender.idle()) {
-                const Span span(config_.profile, Profile::network, "send", "packets");   // tags or encrypts them
+                const Span span(config_.profile, Profile::network, "send", "packets");   // includes tags or encryption
                 vectors = peer.sender.batch(delivered);
             } else if (ack) {
                 vectors = peer.sender.batch(delivered);

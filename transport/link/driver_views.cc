@@ -1,9 +1,9 @@
-// Host::open_view and close_view: what of the driver belongs to one view of a job.
+// Host::open_view and close_view.
 //
-//     open_view    begin_view: its protocols are attached, told which peers are up and lost, and packets that waited for it are asked about
-//     again close_view   end_view: they are detached, their events, alarms and unsent datagrams forgotten; what still comes for them is
-//     dropped
-//                  -> view_drained: no packet, burst or half-received payload is in the view's memory any more -> forget_view: told
+// open_view:   begin_view attaches the view's protocols, tells them which peers are up or lost, and calls land() again for packets that
+// waited. close_view:  end_view detaches the protocols and drops their events, alarms and unsent datagrams; later packets of the view are
+// dropped.
+//              view_drained: the link holds none of the view's memory (packets, bursts, partial payloads); then forget_view answers.
 #include <algorithm>
 
 #include "transport/link/driver.h"
@@ -65,19 +65,15 @@ void TcpDriver::begin_view(const Posted& posted) {
         if (each.datagrams) by_datagrams.push_back(each.channel);
         for (const auto& peer : peers_) {
             if (!peer || (!peer->up && !peer->lost)) continue;
-            Event event;
-            event.kind = peer->lost ? Event::Kind::peer_lost : Event::Kind::peer_up;
-            event.rank = peer->rank;
-            event.status = peer->lost ? peer->last : Status{};
-            tell(each.channel, event);
+            tell(each.channel, peer->lost ? lost_event(peer->rank, peer->last) : up_event(peer->rank));
         }
     }
     if (datagrams_) datagrams_->open_view(view_, by_datagrams);
-    handled_ = true;   // who said `later` to packets of this view is asked again
+    handled_ = true;   // packets of this view that waited: land() again
 }
 
 void TcpDriver::end_view() {
-    if (!view_open_) {   // asked again, after a deadline
+    if (!view_open_) {   // a repeated close_view
         if (closing_.empty()) trainer_.closed({});
         return;
     }
@@ -88,11 +84,11 @@ void TcpDriver::end_view() {
     std::erase_if(happened_, [this](const Happening& each) { return holds(closing_, each.channel); });
     std::erase_if(alarms_, [this](const Alarm& each) { return holds(closing_, each.channel); });
     if (datagrams_) datagrams_->close_view();
-    handled_ = true;   // who said `later` to its packets drops them
+    handled_ = true;   // packets of this view that waited are dropped
 }
 
-// A peer that is ahead may have its acknowledgements behind packets of the next view, which wait for that one to be opened here: so what it
-// has not acknowledged is copied.
+// Unacknowledged payloads are copied: a peer that is ahead may send its acknowledgements behind packets of the next view, which wait until
+// that view is open here.
 bool TcpDriver::view_drained() {
     bool drained = !datagrams_ || datagrams_->view_drained();
     for (const auto& peer : peers_) {
@@ -109,7 +105,7 @@ void TcpDriver::forget_view() {
     closing_.clear();
 }
 
-// Who takes a packet: a protocol of no view takes those that carry the link's own number.
+// The receiver of a packet; protocols without a view take packets with the link's own view number.
 const TcpDriver::Attached* TcpDriver::receiver_of(uint16_t channel, uint32_t view) const {
     const Attached* found = attached(channel);
     return found && view == (found->view ? found->view : config_.view) ? found : nullptr;
@@ -120,7 +116,7 @@ bool TcpDriver::known(uint16_t channel, uint32_t view) {
         if (found->view && view != found->view) return true;
         return view == (found->view ? found->view : config_.view) && !by_datagrams(channel);
     }
-    // Of a view that is over, or is still to come; a link that has no views has its protocols from the start.
+    // An older or newer view; a link without views has its protocols from the start.
     return view_ || protocols_.empty() || view != config_.view;
 }
 

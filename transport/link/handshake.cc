@@ -14,10 +14,9 @@ constexpr uint32_t hello_magic = 0x48526347;   // "GcRH"
 constexpr size_t name_bytes_max = 64, reason_bytes_max = 512;
 constexpr size_t record_bytes_max = 16384 + 256;   // RFC 8446, section 5.2
 
-// The first 16 bytes, and where name and reason are, mean the same in every version, so that sides that do not understand each other can
-// say so.
-struct HelloWire {   // 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 reserved | 16 name … | 80 the
-                     // rest
+// 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 reserved | 16 name … | 80 the rest
+// The first 16 bytes and the places of name and reason are the same in every version: unlike versions can exchange a reason.
+struct HelloWire {
     Le32 magic;
     Le16 version_min, version_max;
     uint8_t verdict, protect, name_bytes, reserved;
@@ -130,7 +129,7 @@ int psk_find(SSL* ssl, const unsigned char* id, size_t id_bytes, SSL_SESSION** s
 TlsContext::TlsContext(const std::vector<ClusterKey>& ring) : keys(ring), ssl(SSL_CTX_new(TLS_method())) {
     GC_ASSERT(!keys.empty() && ssl);
     GC_ASSERT(SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) == 1 && SSL_CTX_set_ciphersuites(ssl, "TLS_AES_128_GCM_SHA256") == 1);
-    SSL_CTX_set_num_tickets(ssl, 0);   // so that nothing of TLS comes after the last Hello
+    SSL_CTX_set_num_tickets(ssl, 0);   // no TLS data after the last Hello
     SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_psk_use_session_callback(ssl, psk_use);
     SSL_CTX_set_psk_find_session_callback(ssl, psk_find);
@@ -163,7 +162,7 @@ void Handshake::wrote(size_t bytes) {
     }
 }
 
-// Records are handed to OpenSSL one by one: what follows the last of them is not TLS, and a memory BIO would swallow it.
+// Gives OpenSSL one record at a time: bytes after the last record are not TLS, and a memory BIO would consume them.
 size_t Handshake::feed(std::span<const std::byte> bytes) {
     size_t used = 0;
     while (used < bytes.size() && (state_ == State::negotiating || state_ == State::waiting)) {
@@ -221,7 +220,7 @@ void Handshake::progress() {
 }
 
 void Handshake::hear(const Hello& hello) {
-    bool asks = !connector_ && !met_;   // the one message that asks
+    bool asks = !connector_ && !met_;   // only the connector's first Hello asks
     met_ = true;
     if (asks != (hello.verdict == Verdict::ask)) return fail_with(fail(Code::peer_refused, "it answers out of turn"));
     bool second = !connector_ && !asks;
@@ -268,7 +267,7 @@ void Handshake::fail_tls() {
     unsigned long error = ERR_peek_last_error();
     int reason = ERR_GET_REASON(error);
     ERR_clear_error();
-    collect();   // the alert that tells the other side
+    collect();   // the alert for the other side
     const std::string& first = tls_->keys[key_].id;
     keys_differ_ = true;
     if (connector_ && reason >= SSL_AD_REASON_OFFSET)
@@ -282,7 +281,10 @@ void Handshake::fail_tls() {
     fail_with(fail(Code::peer_refused, "it does not speak TLS 1.3 with a cluster key ({})", text ? text : "no reason given"));
 }
 
-void Handshake::fail_with(Status status) { state_ = State::failed, status_ = status; }
+void Handshake::fail_with(Status status) {
+    state_ = State::failed;
+    status_ = status;
+}
 
 void Handshake::keys(Key* to_acceptor, Key* to_connector) const {
     const Hello &connector = connector_ ? own_ : peer_, &acceptor = connector_ ? peer_ : own_;

@@ -1,5 +1,5 @@
-// How a stream begins: TLS 1.3 with the cluster key as external PSK and (EC)DHE, then one Hello each way inside it, then both leave TLS
-// and go on with packets under keys exported from it.  Bytes in, bytes out: no socket, clock or thread.
+// The start of a stream: TLS 1.3 with the cluster key as external PSK and (EC)DHE, one Hello each way inside it; then both sides leave TLS
+// and send packets under keys exported from it.  Bytes in, bytes out: no socket, clock or thread.
 //
 //     connecting side                           accepting side
 //     ClientHello …            TLS 1.3          … Finished
@@ -24,7 +24,7 @@ namespace gradcast {
 constexpr uint16_t link_version_min = 1, link_version_max = 1;
 constexpr uint32_t rank_any = 0xffffffff;
 
-/// later: not now (the job is not open yet); refuse: never, as things are.
+/// later: the job is not open yet; refuse: the two sides do not fit.
 enum class Verdict : uint8_t { ask = 0, accept = 1, later = 2, refuse = 3 };
 
 struct Hello {
@@ -37,18 +37,18 @@ struct Hello {
     uint32_t segment_bytes = 0;
     std::array<uint8_t, 16> uuid{};
     uint64_t incarnation = 0;
-    uint64_t stream = 0;        // drawn by the speaker when its side of the stream began, or began anew; never 0
-    uint64_t peer_stream = 0;   // the other side's, if the speaker knows it
-    uint64_t received = 0;      // packets the speaker has had on this stream
+    uint64_t stream = 0;        // random, drawn by the sender when its side of the stream began (again); never 0
+    uint64_t peer_stream = 0;   // the receiver's, if the sender knows it; 0: not known
+    uint64_t received = 0;      // packets that the sender has received on this stream
     std::string name;
-    std::string reason;   // of later and refuse
+    std::string reason;   // for later and refuse
 };
-/// Appends the wire form.  Name and reason are cut to what fits.
+/// Appends the wire form.  Name and reason are truncated to fit.
 void hello_write(const Hello& hello, std::vector<std::byte>* bytes);
-/// Why `bytes` do not begin with a Hello: null if they may.  *used is its size, or 0 when more bytes are needed.
+/// Why `bytes` do not begin with a Hello; null: they do or may.  *used is its size, 0 if more bytes are needed.
 const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* used);
 
-/// TLS settings and the key ring, shared by all handshakes of a listener or link.
+/// TLS settings and the key ring, shared by all handshakes of a listener or driver.
 class TlsContext {
 public:
     explicit TlsContext(const std::vector<ClusterKey>& ring);
@@ -62,33 +62,33 @@ public:
 class Handshake {
 public:
     enum class State : uint8_t {
-        negotiating,   // feed() me
-        asked,         // peer() is here: accept() or refuse()
-        waiting,       // accepted; the other side's verdict is still to come
+        negotiating,   // needs feed()
+        asked,         // peer() is known: call accept() or refuse()
+        waiting,       // accepted; waits for the other side's verdict
         done,          // send output(), then packets
         failed,        // send output() if possible, then close; status() says why
     };
     enum class Side : uint8_t { connector, acceptor };
-    /// The connector offers key number `key` of the ring and asks with `own`; the acceptor needs of `own` the name alone.
+    /// The connector offers key number `key` of the ring and asks with `own`; the acceptor uses only own.name.
     Handshake(std::shared_ptr<const TlsContext> tls, Side side, const Hello& own, uint32_t key = 0);
     ~Handshake();
     Handshake(const Handshake&) = delete;
     Handshake& operator=(const Handshake&) = delete;
 
-    /// How many of the bytes belonged to it: what is left after `done` are packets.
+    /// Returns how many bytes it has used; after `done` the rest are packets.
     size_t feed(std::span<const std::byte> bytes);
     std::span<const std::byte> output() const { return std::span(out_).subspan(sent_); }
     void wrote(size_t bytes);
 
     State state() const { return state_; }
     const Status& status() const { return status_; }
-    bool keys_differ() const { return keys_differ_; }   // failed, and another key of the ring may help
-    Verdict verdict() const { return peer_.verdict; }   // failed: later or refuse when the peer said so
+    bool keys_differ() const { return keys_differ_; }   // failed: another key of the ring may work
+    Verdict verdict() const { return peer_.verdict; }   // failed: the peer's verdict, if it gave one
     const Hello& peer() const { return peer_; }
     void accept(const Hello& own);
-    /// `reason` is told to the peer and becomes status().
+    /// Sends `reason` to the peer; it is the text of status().
     void refuse(Verdict verdict, const std::string& reason);
-    /// Packet keys, bound to the job and both incarnations.  State done.
+    /// The packet keys of both directions, bound to the job and both incarnations.  In state done.
     void keys(Key* to_acceptor, Key* to_connector) const;
 
     const ClusterKey* psk_find(std::string_view id);   // for OpenSSL's callbacks
@@ -98,7 +98,7 @@ private:
     void progress();
     void hear(const Hello& hello);
     void say(const Hello& hello);
-    void collect();   // from OpenSSL to out_
+    void collect();   // moves bytes from OpenSSL to out_
     void fail_tls();
     void fail_with(Status status);
 
@@ -108,11 +108,11 @@ private:
     uint32_t key_ = 0;
     State state_ = State::negotiating;
     Status status_;
-    bool secure_ = false, keys_differ_ = false, known_ = false;   // known_: the ring has the key id that was offered
-    bool met_ = false;                                            // the first Hello has come
+    bool secure_ = false, keys_differ_ = false, known_ = false;   // known_: the offered key id is in the ring
+    bool met_ = false;                                            // the first Hello has arrived
     Hello own_, peer_;
-    std::string offered_;             // accepting side: the key id that was offered
-    std::vector<std::byte> record_;   // the TLS record that is arriving
+    std::string offered_;             // acceptor: the offered key id
+    std::vector<std::byte> record_;   // the partial TLS record
     std::vector<std::byte> plain_, out_;
     size_t sent_ = 0;
 };

@@ -19,7 +19,7 @@
 namespace gradcast {
 namespace {
 
-struct Candidate {   // an interface with one of its addresses, or with none
+struct Candidate {   // an interface with one of its addresses, or without
     std::string name, text;
     SocketAddress address;
     bool up;

@@ -1,4 +1,4 @@
-// The network interface that datagrams use.  It is always named by the user: a group without one would leave by the default route.
+// The network interface of datagrams.  The user always names it: without one a multicast would use the default route.
 #pragma once
 #include <string>
 
@@ -9,20 +9,19 @@ namespace gradcast {
 struct NetworkInterface {
     std::string name;
     uint32_t index = 0;
-    SocketAddress address;   // port 0; with the scope of a link-local one
+    SocketAddress address;   // port 0; a link-local one has its scope
     uint32_t mtu = 0;
     bool ipv6() const { return address.storage.ss_family == AF_INET6; }
 };
-/// By name ("eth0") or by one of its addresses ("fe80::1%eth0" too).  `family`: of the address that is wanted; 0: that of the address that
-/// was given, or IPv4 where the interface has one.  A global IPv6 address goes before a link-local one.
-/// The error lists what there is.
+/// Finds an interface by name ("eth0") or by one of its addresses (also "fe80::1%eth0").  family: of the wanted address; 0: of the given
+/// address, else IPv4 if the interface has one.  Prefers global IPv6 addresses to link-local ones.  The error lists the interfaces.
 Status interface_find(const std::string& wanted, NetworkInterface* found, int family = 0);
-/// What it takes now; 0 when it is gone.
+/// The present MTU; 0 if the interface is gone.
 uint32_t interface_mtu(const std::string& name);
-/// "100mbit", "2.5gbit": a speed in bit/s, as `tc` says it.
+/// A rate in bit/s, as tc writes it: "100mbit", "2.5gbit".
 Status rate_parse(const std::string& text, uint64_t* bits_per_s);
 
-/// The same for all threads of a network namespace of a running kernel, another one in any other; 0 if that cannot be told.
+/// A number that identifies this thread's network namespace and the running kernel; 0: not known.
 uint32_t network_place();
 
 }   // namespace gradcast

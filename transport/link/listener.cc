@@ -14,7 +14,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t half_open_max = 256;   // connections without a Hello yet; one more drops the oldest of them
+constexpr size_t half_open_max = 256;   // connections without a Hello; one more drops the oldest
 constexpr size_t said_max = 64;
 constexpr uint64_t accept_pause_us = 1'000'000;
 
@@ -74,7 +74,7 @@ private:
         std::vector<pollfd> polls;
         for (;;) {
             uint64_t now = clock_us();
-            // The oldest are in front.
+            // In order of age.
             while (!guests_.empty() && guests_.front().until_us <= now) drop_oldest("said nothing in time");
             polls.assign({{stop_.get(), POLLIN, 0}, {accepting_at_us_ <= now ? socket_.get() : -1, POLLIN, 0}});
             for (const Guest& guest : guests_) polls.push_back({guest.stream->fd.get(), POLLIN, 0});
@@ -100,7 +100,7 @@ private:
             if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
             if (!fd) {
                 if (errno == EAGAIN) return;
-                log_.warn("cannot accept a connection: {}", std::strerror(errno));   // out of descriptors or memory: not again for a moment
+                log_.warn("cannot accept a connection: {}", std::strerror(errno));   // out of descriptors or memory: pause
                 accepting_at_us_ = clock_us() + accept_pause_us;
                 return;
             }
@@ -113,7 +113,7 @@ private:
         }
     }
 
-    // False when the stream is closed or has been handed on.
+    // False if the stream is closed or passed on.
     bool serve(Accepted& stream) {
         std::byte bytes[4096];
         ssize_t got = ::recv(stream.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
@@ -124,7 +124,7 @@ private:
         size_t used = handshake.feed({bytes, static_cast<size_t>(got)});
         auto text = handshake.output();
         if (!text.empty()) {
-            // A few hundred bytes into an empty socket: a peer whose socket does not take them is not worth waiting for.
+            // A few hundred bytes into an empty socket: no wait if it does not take them.
             if (::send(stream.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
                 return false;
             stream.bytes_sent += text.size();
@@ -155,7 +155,7 @@ private:
         if (!take_(job, std::move(owned))) log_.debug("nobody has opened job {}", job_id_text(job));
     }
 
-    // Unauthenticated peers cause these lines, so each is logged once a minute for a host, and at most said_max of them.
+    // Unauthenticated peers cause these lines: one a minute and host, at most said_max hosts.
     void complain(const Accepted& stream, std::string_view why) {
         uint64_t now = clock_us();
         std::erase_if(said_, [now](const Said& said) { return said.until_us <= now; });

@@ -107,17 +107,17 @@ public:
             heard_.reserve(2 * heard_max);
         }
         ears_.push_back(fd);
-        at(fd).full = true;   // perhaps
+        at(fd).full = true;   // maybe: try once
         return {};
     }
     void hush() override { ears_.clear(); }
-    bool hearing() const override { return false; }   // nothing is under way
+    bool hearing() const override { return false; }   // no receive is in flight
     const char* name() const override { return "epoll_tcp"; }
 
 private:
     struct Socket {
-        Op *in = nullptr, *out = nullptr;   // those that wait for an edge
-        bool full = false;                  // datagrams may be there
+        Op *in = nullptr, *out = nullptr;   // waiting for an edge
+        bool full = false;                  // datagrams may be waiting
     };
     struct Slot {
         sockaddr_storage from;
@@ -133,7 +133,7 @@ private:
         }
         for (; op; op = op->next) op->busy = true;
     }
-    // As many as may be, in one call.  True: there were no more.
+    // Receives up to heard_max datagrams in one call.  True: the socket is empty.
     bool listen(int fd) {
         const size_t first = heard_.size();
         for (size_t i = 0; i < heard_max; ++i) {
@@ -142,7 +142,7 @@ private:
             messages_[i].msg_hdr = {&slot.from, sizeof slot.from, &vectors_[i], 1, slot.control, sizeof slot.control, 0};
         }
         const int count = ::recvmmsg(fd, messages_.data(), heard_max, MSG_DONTWAIT, nullptr);
-        if (count < 0 && errno != EINTR) at(fd).full = false;   // EAGAIN, or an error that its next edge or nobody tells
+        if (count < 0 && errno != EINTR) at(fd).full = false;   // EAGAIN, or an error, which a later call reports
         for (int i = 0; i < count; ++i) {
             Slot& slot = slots_[first + static_cast<size_t>(i)];
             msghdr& message = messages_[static_cast<size_t>(i)].msg_hdr;
@@ -173,7 +173,7 @@ private:
     std::vector<Socket> sockets_;   // by descriptor
     std::vector<Op*> ready_;        // done, not yet returned
     std::vector<int> ears_;
-    std::unique_ptr<Slot[]> slots_;   // heard_[i] lies in slots_[i]
+    std::unique_ptr<Slot[]> slots_;   // heard_[i] is in slots_[i]
     std::vector<mmsghdr> messages_;
     std::vector<iovec> vectors_;
 };

@@ -15,10 +15,10 @@
 namespace gradcast {
 namespace {
 
-constexpr unsigned ring_entries = 256;   // operations started between two waits; more are submitted early
+constexpr unsigned ring_entries = 256;   // operations between two waits; more are submitted early
 
-// Memory registered with the ring is not used here: a TCP receive copies out of socket buffers whatever the target is, and
-// IORING_OP_READ_FIXED takes one range where a receive wants two (payload, then tag and next header).
+// Does not use registered memory: a TCP receive copies from socket buffers in any case, and IORING_OP_READ_FIXED takes one range where a
+// receive needs two (payload; tag and next header).
 class Uring final : public Proactor {
 public:
     ~Uring() override {
@@ -27,17 +27,17 @@ public:
     Status open() {
         wake_ = Fd(::eventfd(0, EFD_CLOEXEC));
         if (!wake_) return fail_sys(errno, "cannot make an eventfd");
-        // Disabled until the first wait(), because SINGLE_ISSUER binds the ring to the thread that enables it.
+        // Disabled until the first wait(): SINGLE_ISSUER binds the ring to the thread that enables it.
         int error = io_uring_queue_init(
             ring_entries, &ring_,
             IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
         if (error == -EINVAL)
-            error = io_uring_queue_init(ring_entries, &ring_, IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL);   // before 6.1
+            error = io_uring_queue_init(ring_entries, &ring_, IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL);   // Linux before 6.1
         if (error) return fail_text(Code::unsupported, -error, "io_uring is refused here");
         open_ = true;
         return {};
     }
-    void add(int) override {}   // blocking sockets: io_uring waits in the kernel, a non-blocking one would answer EAGAIN
+    void add(int) override {}   // sockets stay blocking: io_uring waits in the kernel, non-blocking ones would give EAGAIN
     void remove(int) override {}
     void start(Op& first) override {
         for (Op* op = &first; op; op = op->next) start_one(*op);
@@ -86,7 +86,7 @@ public:
         uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof one);
     }
-    // A multishot receive takes its memory from a ring of buffers that user and kernel share.
+    // A multishot receive takes its memory from a buffer ring, which user and kernel share.
     Status hear(int fd) override {
         Ear& ear = ears_[0].fd < 0 ? ears_[0] : ears_[1];
         GC_ASSERT(ear.fd < 0);
@@ -113,11 +113,11 @@ private:
     struct Ear {
         std::unique_ptr<io_uring_buf_ring, Free> ring;
         std::unique_ptr<std::byte[]> slots;
-        std::vector<uint16_t> taken;   // slots whose bytes are in heard_
+        std::vector<uint16_t> taken;   // slots in heard_
         int fd = -1;
         bool armed = false;
         int error = 0;
-        msghdr shape{};   // how much room for address and control
+        msghdr shape{};   // sizes of address and control data
     };
     static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
     static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
@@ -141,7 +141,7 @@ private:
         return {};
     }
     uint16_t group(const Ear& ear) const { return static_cast<uint16_t>(&ear - ears_); }
-    /// How many completions there were.
+    /// Returns the number of completions.
     unsigned take(std::vector<Op*>* done) {
         unsigned head, count = 0;
         io_uring_cqe* entry;
@@ -162,7 +162,7 @@ private:
         io_uring_cq_advance(&ring_, count);
         return count;
     }
-    // Gives back the buffers of the last turn, and starts to receive again where the kernel has stopped (it had no buffer left).
+    // Returns the buffers of the last turn and restarts a receive that the kernel has ended for lack of buffers.
     Status listen() {
         heard_.clear();
         for (Ear& ear : ears_) {
@@ -207,7 +207,7 @@ private:
     void enable() {
         if (enabled_) return;
         enabled_ = true;
-        // liburing 2.3 declares io_uring_enable_rings() and does not export it.
+        // liburing 2.3 does not export io_uring_enable_rings().
         GC_ASSERT(::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) == 0);
     }
     io_uring_sqe* next() {

@@ -1,4 +1,4 @@
-// Nodes, trainers and the loop of the simulator: sim_impl.h tells the whole story.
+// The simulator's nodes, trainers and loop; see sim_impl.h.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,7 @@ bool disturbs(const Compute& a, const Compute& b) {
 
 }   // namespace
 
-/// Who waits, and which packets nobody takes.
+/// Describes a deadlock: who waits, and which packets are not taken.
 std::string SimulatorImpl::standstill() {
     std::string text, held;
     int shown = 0;
@@ -117,7 +117,7 @@ void SimulatorImpl::perform(Rank rank, const Attached& attached, Actions& action
                 m.waiting = 1;
                 node.datagrams.push_back(index);
                 transmit(rank);
-            } else if (m.waiting == 0) {   // to lost ranks alone
+            } else if (m.waiting == 0) {   // all receivers are lost
                 m.waiting = 1;
                 message_settle(index);
             } else {
@@ -141,10 +141,7 @@ void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
     Node& node = nodes_[rank];
     if (!config_.compute_async) {
         compute_now(c);
-        Event event;
-        event.kind = Event::Kind::computed;
-        event.id = c.ticket;
-        return tell(rank, channel, event);
+        return tell(rank, channel, computed_event(c.ticket));
     }
     for (Running& r : node.running) {
         const Compute& o = r.compute;
@@ -161,31 +158,24 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     std::vector<Running>& running = nodes_[rank].running;
     auto it =
         std::find_if(running.begin(), running.end(), [&](const Running& r) { return r.channel == channel && r.compute.ticket == ticket; });
-    if (it == running.end()) return;   // its view has ended
+    if (it == running.end()) return;   // dropped: its view has ended
     compute_now(it->compute);
     *it = running.back();
     running.pop_back();
-    Event event;
-    event.kind = Event::Kind::computed;
-    event.id = ticket;
-    tell(rank, static_cast<uint16_t>(channel), event);
+    tell(rank, static_cast<uint16_t>(channel), computed_event(ticket));
 }
 
 void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
     if (!nodes_[rank].pairs.empty()) {
         if (pair(rank, peer).lost) return;
-        if (!nodes_[peer].dead) {   // given up: it finds out as late as anybody does
+        if (!nodes_[peer].dead) {   // given up while alive: it learns that after lost_after_us
             disconnect(rank, peer, false);
             happen(now_ns_ + config_.lost_after_us * 1000, Do::lost, peer, rank);
         }
         drop_all(rank, peer);
     }
-    Event event;
-    event.kind = Event::Kind::peer_lost;
-    event.rank = peer;
-    event.status = lost_status(peer);
-    tell_all(rank, event);
+    tell_all(rank, lost_event(peer, lost_status(peer)));
 }
 
 void SimulatorImpl::die(Rank rank) {
@@ -210,7 +200,7 @@ void SimulatorImpl::die(Rank rank) {
 
 // ---- trainers ------------------------------------------------------------------------------------------------------------------
 
-/// Scheduler: gives the turn to a trainer and waits until it is back.
+/// Scheduler: gives the turn to a trainer and waits until the trainer gives it back.
 void SimulatorImpl::resume(Rank rank) {
     Node& node = nodes_[rank];
     ++node.stamp;
@@ -222,7 +212,7 @@ void SimulatorImpl::resume(Rank rank) {
     scheduler_.wait(lock, [&] { return scheduler_turn_; });
 }
 
-/// Trainer: gives the turn back and waits for the next.
+/// Trainer: gives the turn back and waits for the next one.
 void SimulatorImpl::pause(Rank rank, Trainer state) {
     Node& node = nodes_[rank];
     std::unique_lock lock(mutex_);
@@ -288,7 +278,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
                 node.arrived.push_back({static_cast<uint32_t>(h.a), false, h.b});
                 drain(t.from, t.to);
             } else if (valid && config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
-                disconnect(t.from, t.to, true);   // in the middle of it
+                disconnect(t.from, t.to, true);   // while it arrives
             } else if (valid) {
                 t.complete = true;
                 drain(t.from, t.to);
@@ -309,14 +299,10 @@ void SimulatorImpl::dispatch(const Happening& h) {
             receive(h.rank);
             break;
         }
-        case Do::timer: {
+        case Do::timer:
             node.timers.erase({static_cast<uint16_t>(h.a), h.b});
-            Event event;
-            event.kind = Event::Kind::timer;
-            event.id = h.b;
-            tell(h.rank, static_cast<uint16_t>(h.a), event);
+            tell(h.rank, static_cast<uint16_t>(h.a), timer_event(h.b));
             break;
-        }
         case Do::computed:
             if (!node.dead) computed(h.rank, h.a, h.b);
             break;
@@ -348,11 +334,9 @@ void SimulatorImpl::dispatch(const Happening& h) {
 Status SimulatorImpl::run() {
     if (!started_) {
         started_ = true;
-        Event event;
-        event.kind = Event::Kind::peer_up;
         for (Rank r = 0; r < nodes_.size(); ++r)
-            for (event.rank = 0; event.rank < nodes_.size(); ++event.rank)
-                if (event.rank != r) tell_all(r, event);
+            for (Rank peer = 0; peer < nodes_.size(); ++peer)
+                if (peer != r) tell_all(r, up_event(peer));
         for (Rank r = 0; r < nodes_.size(); ++r) {
             Node& node = nodes_[r];
             if (!node.trainer) continue;
@@ -375,7 +359,7 @@ Status SimulatorImpl::run() {
             break;
         }
         Happening next = queue_.top();
-        if (next.what == Do::timer && !pending(next)) {   // moved or cancelled: no time passes for it
+        if (next.what == Do::timer && !pending(next)) {   // moved or cancelled: drop it before time passes
             queue_.pop();
             continue;
         }

@@ -1,13 +1,15 @@
-// The inside of the simulator, for sim.cc (nodes, trainers, the loop) and sim_packets.cc (what happens to packets) alone.
+// The implementation of the simulator, for sim.cc (nodes, trainers, the loop), sim_packets.cc and sim_views.cc.
 //
-// One queue of things to happen, ordered by (virtual time, number).  A packet's life on a stream:
+// One queue of happenings, ordered by (virtual time, number).  A packet on a stream:
 //
-//   perform -> Pair::queue -> transmit: the sender's link is busy for its bytes, Pair::flight -> arrive: its head is there, land() ->
-//   deliver: the receiver's link has passed its bytes -> inbox -> wake: the batch                                      and, a latency
-//   later, acked: `sent`
+//   perform -> Pair::queue -> transmit: the sender's link is busy for its bytes, Pair::flight
+//           -> arrive: the head is there, land() -> deliver: the receiver's link has passed its bytes -> inbox -> wake: the batch
+//           -> a latency after deliver: acked, `sent`
 //
-// As a datagram: Node::datagrams -> transmit, where each copy meets its fate -> left: the last byte is out, `sent` -> datagram_arrive: into
-// the queue before the receiver's link -> datagram_deliver -> inbox -> wake.
+// A datagram:
+//
+//   Node::datagrams -> transmit: each copy is lost or not -> left: the last byte has left, `sent`
+//           -> datagram_arrive: queued before the receiver's link -> datagram_deliver -> inbox -> wake
 #pragma once
 #include "transport/link/sim.h"
 
@@ -56,25 +58,25 @@ struct Happening {
     bool operator>(const Happening& other) const { return at_ns != other.at_ns ? at_ns > other.at_ns : number > other.number; }
 };
 
-/// One Send.
+/// A Send.
 struct Message {
     Rank from = 0;
-    uint32_t view = 0;                     // 0: of none
-    bool datagram = false, left = false;   // left: the last byte has
+    uint32_t view = 0;                     // 0: none
+    bool datagram = false, left = false;   // left: the last byte has left
     Send send;
-    std::vector<std::byte> copy;   // of the payload: from the start if it is inline, from its transmission on a datagram link
-    uint64_t sum = 0;              // of the payload when it was sent
-    Status status;                 // of the ticket: not ok when a receiver was lost
-    uint32_t waiting = 0;          // receivers that have not got it; datagrams: copies on their way
+    std::vector<std::byte> copy;   // of the payload: made at once if inline, at transmission for datagrams
+    uint64_t sum = 0;              // checksum of the payload at Send
+    Status status;                 // of the ticket: an error if a receiver was lost
+    uint32_t waiting = 0;          // receivers left; datagrams: copies in flight
     uint32_t overhead = 0;
     uint64_t bytes() const { return send.payload.bytes + overhead; }
 };
 
-/// One Send on its way to one receiver over a stream.
+/// A Send to one receiver over a stream.
 struct Transfer {
     uint32_t message, next;
     Rank from, to;
-    uint64_t stamp;   // of its transmission: what happens to an earlier one is void
+    uint64_t stamp;   // of its transmission: happenings of an earlier one are void
     bool arrived, landed, complete;
     Landing landing;
     Buffer place;
@@ -87,8 +89,8 @@ struct List {
 
 /// One direction of a stream.
 struct Pair {
-    List queue, flight;                       // not yet transmitted; transmitted and not yet taken
-    uint64_t flight_bytes = 0, head_ns = 0;   // head_ns: when the last head arrives, so that none overtakes
+    List queue, flight;                       // not yet transmitted; transmitted, not yet taken
+    uint64_t flight_bytes = 0, head_ns = 0;   // head_ns: arrival of the last head, keeps the order
     bool up = true, lost = false, active = false, stalled = false;
 };
 
@@ -101,7 +103,7 @@ struct Slot {
     Packet packet;
     std::vector<std::byte> lease;
 };
-struct Running {   // a Compute that is not done yet
+struct Running {   // a pending Compute
     uint16_t channel;
     Compute compute;
 };
@@ -129,7 +131,10 @@ public:
     void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) override {
         nodes_[rank].protocols.push_back({channel, true, 0, protocol});
     }
-    void trainer(Rank rank, std::function<Status(Host&)> trainer) override { nodes_[rank].trainer = std::move(trainer), ++trainers_; }
+    void trainer(Rank rank, std::function<Status(Host&)> trainer) override {
+        nodes_[rank].trainer = std::move(trainer);
+        ++trainers_;
+    }
     Host& host(Rank rank) override { return nodes_[rank].host; }
     void kill(Rank rank, uint64_t at_us) override { happen(at_us * 1000, Do::kill, rank); }
     void slow(Rank rank, double factor) override { nodes_[rank].slow = factor; }
@@ -170,24 +175,24 @@ private:
         uint32_t view;   // 0: it belongs to none
         Protocol* protocol;
     };
-    struct Arrived {   // a packet whose bytes queue at our link
+    struct Arrived {   // a packet in the queue of the receiver's link
         uint32_t index;
-        bool datagram;    // then index is a message, else a transfer
+        bool datagram;    // index is a message, else a transfer
         uint64_t stamp;   // of the transfer
     };
     struct Node {
         SimHost host;
         std::vector<Attached> protocols;
-        uint32_t view = 0;   // the open one, or the last that was
+        uint32_t view = 0;   // the open view, else the last one
         bool view_open = false;
-        std::vector<Pair> pairs;   // to each rank; none where all is datagrams
+        std::vector<Pair> pairs;   // to each rank; empty if only datagrams are used
         std::vector<Incoming> inbox;
         std::vector<Completion> completions;
-        std::vector<uint64_t> heard_us;   // by rank: when its last packet came
+        std::vector<uint64_t> heard_us;   // by rank: time of its last packet
         std::vector<Running> running;
         std::map<std::pair<uint16_t, uint64_t>, uint64_t> timers;   // (channel, id) -> number of the happening
-        std::vector<Rank> stalled;                                  // senders told `later`
-        std::deque<Rank> active;                                    // receivers with packets to transmit, by turns
+        std::vector<Rank> stalled;                                  // senders that got `later`
+        std::deque<Rank> active;                                    // receivers with packets to transmit, in turn
         std::deque<uint32_t> datagrams;
         std::deque<Arrived> arrived;
         uint64_t queued_bytes = 0, wake_ns = never;   // queued: datagrams in `arrived`
@@ -201,7 +206,7 @@ private:
         std::condition_variable turn;
         bool has_turn = false;
         Trainer state = Trainer::runs;
-        uint64_t stamp = 0;   // of the trainer's present wait
+        uint64_t stamp = 0;   // of the trainer's current wait
         Status result;
     };
 
@@ -308,7 +313,7 @@ private:
     bool separated(Rank a, Rank b) const;
     bool unlucky(double loss, bool* bad);
 
-    // trainers: whoever has the turn runs, and passes it on
+    // trainers: the one with the turn runs
     void resume(Rank rank);
     void pause(Rank rank, Trainer state);
     Status wait(Rank rank, std::vector<Completion>* out, uint64_t deadline_us);
@@ -323,7 +328,7 @@ private:
     uint64_t random_, now_ns_ = 0, number_ = 0, hash_ = 0;
     std::deque<Node> nodes_;
     std::priority_queue<Happening, std::vector<Happening>, std::greater<>> queue_;
-    std::deque<Message> messages_;   // deques: addresses stay
+    std::deque<Message> messages_;   // deques: addresses are stable
     std::deque<Transfer> transfers_;
     std::deque<Slot> slots_;
     std::vector<uint32_t> messages_free_, transfers_free_, slots_free_;

@@ -1,4 +1,4 @@
-// What happens to packets: sim_impl.h tells the whole story.
+// The simulator's network; see sim_impl.h.
 #include <algorithm>
 #include <utility>
 
@@ -48,8 +48,9 @@ void SimulatorImpl::note_packet(SimTrace::What what, Rank rank, Rank peer, const
 
 uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const Send& send) {
     uint32_t index = static_cast<uint32_t>(messages_.size());
-    if (messages_free_.empty()) messages_.emplace_back();
-    else {
+    if (messages_free_.empty()) {
+        messages_.emplace_back();
+    } else {
         index = messages_free_.back();
         messages_free_.pop_back();
     }
@@ -79,7 +80,7 @@ bool SimulatorImpl::untouched(const Message& m, Rank to) {
     return false;
 }
 
-/// One receiver (datagrams: one copy) less.
+/// One receiver (datagrams: one copy) is done.
 void SimulatorImpl::message_settle(uint32_t index) {
     Message& m = messages_[index];
     if (--m.waiting) return;
@@ -87,7 +88,7 @@ void SimulatorImpl::message_settle(uint32_t index) {
     messages_free_.push_back(index);
 }
 
-/// Asks the protocol.  What comes on a channel where nobody listens is dropped, but for a view that is still to come.
+/// Calls the protocol's land().  Without a protocol the packet is dropped; one of a newer view waits.
 Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
     const Attached* found = attached(to, m.send.channel, m.view);
     if (!found) return m.view > nodes_[to].view ? Landing::later : Landing::drop;
@@ -103,12 +104,13 @@ Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
     return landing;
 }
 
-/// The payload is whole at the receiver: into its place and into the inbox.
+/// The payload has arrived: copies it to its place and adds the event to the inbox.
 void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer place) {
     if (landing == Landing::drop || landing == Landing::foreign || !fault_.ok()) return;
     uint32_t index = static_cast<uint32_t>(slots_.size());
-    if (slots_free_.empty()) slots_.emplace_back();
-    else {
+    if (slots_free_.empty()) {
+        slots_.emplace_back();
+    } else {
         index = slots_free_.back();
         slots_free_.pop_back();
     }
@@ -122,12 +124,9 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     }
     if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
     slot.packet.payload = place;
-    Event event;
-    event.kind = Event::Kind::packet;
-    event.packet = &slot.packet;
     nodes_[to].heard_us[m.from] = now_us();
     note_packet(SimTrace::What::deliver, to, m.from, m.send);
-    tell(to, m.send.channel, event, index);
+    tell(to, m.send.channel, packet_event(slot.packet), index);
 }
 
 // ---- streams -------------------------------------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ void SimulatorImpl::activate(Rank from, Rank to) {
     transmit(from);
 }
 
-/// Puts the next packet on the sender's link if that is free; peers take turns, and streams with datagrams.
+/// Puts the next packet on the sender's link if it is free.  Peers take turns, and streams with datagrams.
 void SimulatorImpl::transmit(Rank from) {
     Node& node = nodes_[from];
     while (!node.transmitting && (!node.active.empty() || !node.datagrams.empty())) {
@@ -182,7 +181,7 @@ void SimulatorImpl::transmit(Rank from) {
     }
 }
 
-/// Puts the next packet on the receiver's link if that is free.
+/// Puts the next packet on the receiver's link if it is free.
 void SimulatorImpl::receive(Rank to) {
     Node& node = nodes_[to];
     while (!node.arrived.empty() && !node.receiving) {
@@ -196,7 +195,7 @@ void SimulatorImpl::receive(Rank to) {
             happen(now_ns_ + pass_ns(bytes), Do::datagram_deliver, to, index);
             return;
         }
-        if (transfers_[index].stamp != stamp) continue;   // its connection broke
+        if (transfers_[index].stamp != stamp) continue;   // its connection has broken since
         uint64_t bytes = messages_[transfers_[index].message].bytes();
         node.bytes_received += bytes;
         node.receiving = true;
@@ -204,7 +203,7 @@ void SimulatorImpl::receive(Rank to) {
     }
 }
 
-/// The connection of a and b breaks, both ways: what was not taken will be sent again.
+/// Breaks the connection of a and b in both directions: packets that were not taken are sent again.
 void SimulatorImpl::disconnect(Rank a, Rank b, bool back) {
     for (auto [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
         Pair& p = pair(from, to);
@@ -224,7 +223,7 @@ void SimulatorImpl::disconnect(Rank a, Rank b, bool back) {
     if (back) happen(now_ns_ + config_.reconnect_us * 1000, Do::reconnect, a, b);
 }
 
-/// Nothing goes this way any more; the sender's tickets complete.
+/// Drops all packets of this direction and completes their tickets.
 void SimulatorImpl::drop_all(Rank from, Rank to) {
     Pair& p = pair(from, to);
     p.lost = true;
@@ -236,7 +235,7 @@ void SimulatorImpl::drop_all(Rank from, Rank to) {
     }
 }
 
-/// Takes what can be taken, in order: land() at a head, the event at the last byte.
+/// Takes arrived packets in order: land() at the head, the event at the last byte.
 void SimulatorImpl::drain(Rank from, Rank to) {
     Pair& p = pair(from, to);
     while (!p.stalled && !p.flight.empty() && transfers_[p.flight.head].arrived && fault_.ok()) {
@@ -275,7 +274,7 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     for (Rank to = 0, first = 1; m.send.copies && to < nodes_.size(); ++to)
         if (m.send.to.bits && addressed(to) && !std::exchange(first, 0)) bytes += m.bytes();
     node.bytes_sent += bytes;
-    const uint64_t end_ns = now_ns_ + pass_ns(bytes), last_ns = end_ns - pass_ns(m.bytes());   // when the last copy begins
+    const uint64_t end_ns = now_ns_ + pass_ns(bytes), last_ns = end_ns - pass_ns(m.bytes());   // last_ns: the start of the last copy
     happen(end_ns, Do::left, from, index);
     happen(end_ns, Do::transmit, from);
     const bool lossy = config_.loss_type == PacketType{} || config_.loss_type == m.send.type;
@@ -287,8 +286,8 @@ void SimulatorImpl::transmit_datagram(Rank from) {
         m.waiting += copies;
         while (copies--) happen(last_ns + delay_ns(), Do::datagram_arrive, to, index);
     };
-    if (!m.send.to.bits) return deliver(m.send.to.rank);   // not looked for: there may be thousands of ranks
-    // All of a group hear what is for some of it.
+    if (!m.send.to.bits) return deliver(m.send.to.rank);   // no search over thousands of ranks
+    // Every rank of the group gets it, receiver or not.
     const Rank count = static_cast<Rank>(nodes_.size()), group = config_.group_ranks == 0 ? count : config_.group_ranks;
     const Rank first = from / group * group;
     for (Rank to = first; to < std::min(first + group, count); ++to)
@@ -301,7 +300,7 @@ bool SimulatorImpl::separated(Rank a, Rank b) const {
     return false;
 }
 
-/// Gilbert-Elliott with a bad state that loses everything, entered so often that `loss` is the mean; loss_burst 1 is independent loss.
+/// Gilbert-Elliott: the bad state loses everything and is entered so often that the mean is `loss`; loss_burst 1: independent losses.
 bool SimulatorImpl::unlucky(double loss, bool* bad) {
     if (loss <= 0) return false;
     if (config_.loss_burst <= 1) return chance() < loss;
@@ -309,7 +308,7 @@ bool SimulatorImpl::unlucky(double loss, bool* bad) {
     return *bad;
 }
 
-/// The last byte has left: the payload is free again.
+/// The last byte has left: the payload may be reused.
 void SimulatorImpl::left(uint32_t index) {
     Message& m = messages_[index];
     if (nodes_[m.from].dead) return message_settle(index);

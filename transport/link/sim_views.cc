@@ -1,4 +1,4 @@
-// Host::open_view and close_view in the simulator: sim_impl.h tells the whole story.
+// Host::open_view and close_view in the simulator; see sim_impl.h.
 #include <algorithm>
 #include <utility>
 
@@ -23,22 +23,18 @@ void SimulatorImpl::open_view(Rank rank, uint32_t number, std::span<const Attach
         node.protocols.push_back({each.channel, each.datagrams, number, each.protocol});
         for (Rank peer = 0; peer < nodes_.size(); ++peer) {
             if (peer == rank) continue;
-            Event event;
             const bool lost = !node.pairs.empty() && pair(rank, peer).lost;
-            event.kind = lost ? Event::Kind::peer_lost : Event::Kind::peer_up;
-            event.rank = peer;
-            event.status = lost ? lost_status(peer) : Status{};
-            tell(rank, each.channel, event);
+            tell(rank, each.channel, lost ? lost_event(peer, lost_status(peer)) : up_event(peer));
         }
     }
-    wake(rank, 0);   // whoever was told `later` is asked again
+    wake(rank, 0);   // land() again for packets that waited
 }
 
 Status SimulatorImpl::close_view(Rank rank, uint64_t) {
     if (stopped(rank)) return fail(Code::cancelled, "rank {}: {}", rank, nodes_[rank].dead ? "killed" : "the simulation has ended");
     Node& node = nodes_[rank];
     GC_ASSERT(node.view_open);
-    batch(rank);   // what was posted before
+    batch(rank);   // handles events that were posted before
     node.view_open = false;
     auto ended = [&](uint16_t channel) { return attached(rank, channel, node.view) != nullptr; };
     std::erase_if(node.inbox, [&](const Incoming& each) {
@@ -55,7 +51,7 @@ Status SimulatorImpl::close_view(Rank rank, uint64_t) {
     for (const uint32_t index : queued)
         if (messages_[index].view == node.view) message_settle(index);
         else node.datagrams.push_back(index);
-    // What is queued or leaving is sent from a copy, what is arriving in the view's memory does not get there.
+    // Queued and leaving payloads are sent from copies; arriving ones no longer go to the view's memory.
     for (Message& message : messages_)
         if (Buffer& payload = message.send.payload;
             message.from == rank && message.view == node.view && message.waiting > 0 && message.copy.empty() && payload.bytes > 0) {
@@ -71,11 +67,7 @@ Status SimulatorImpl::close_view(Rank rank, uint64_t) {
 
 void SimulatorImpl::tell_sent(const Message& m, uint64_t ticket) {
     if (!ticket || nodes_[m.from].dead || !attached(m.from, m.send.channel, m.view)) return;
-    Event event;
-    event.kind = Event::Kind::sent;
-    event.id = ticket;
-    event.status = m.status;
-    tell(m.from, m.send.channel, event);
+    tell(m.from, m.send.channel, sent_event(ticket, m.status));
 }
 
 }   // namespace gradcast::sim

@@ -12,7 +12,7 @@ Status address_resolve(const std::string& text, bool listening, SocketAddress* a
     size_t colon = text.rfind(':');
     std::string host = text.substr(0, colon), port = colon == text.npos ? "" : text.substr(colon + 1);
     if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-    else if (host.find(':') != host.npos) port.clear();   // a bare v6 address
+    else if (host.find(':') != host.npos) port.clear();   // an IPv6 address without brackets
     if (host.empty() || port.empty()) return fail(Code::invalid, "'{}' is not an address: write host:port or [v6]:port", text);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -61,7 +61,7 @@ void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
     set(IPPROTO_TCP, TCP_KEEPCNT, 3);
     set(IPPROTO_TCP, TCP_USER_TIMEOUT, deadline_us / 2000);
     // Without a bound the time between retransmissions doubles: with heavy loss it exceeds the deadline.
-    constexpr int tcp_rto_max_ms = 44;   // since Linux 6.15
+    constexpr int tcp_rto_max_ms = 44;   // Linux 6.15
     set(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
     set(IPPROTO_TCP, tcp_rto_max_ms, std::max<uint64_t>(deadline_us / 8000, 1000));
     if (socket_bytes) {

@@ -43,7 +43,7 @@ void Sender::own(uint32_t view) {
         if (!borrowed(packet, view)) continue;
         auto* copy = new std::byte[packet.bytes];
         std::memcpy(copy, packet.payload, packet.bytes);
-        for (iovec& vector : pending_) {   // sealed and not yet written
+        for (iovec& vector : pending_) {   // sealed, not yet written
             auto* base = static_cast<std::byte*>(vector.iov_base);
             if (base >= packet.payload && base < packet.payload + packet.bytes) vector.iov_base = copy + (base - packet.payload);
         }
@@ -108,8 +108,8 @@ void Sender::seal(const Queued& packet) {
     ++packets_;
 }
 
-// Whatever is sent after a packet was received tells about that packet first.  So who answers `later` while it waits for an acknowledgement
-// cannot wait for ever: the peer's answer to its packets comes behind their acknowledgement.
+// A batch begins with the acknowledgement of all received packets.  So a protocol that returns `later` until its own packets are
+// acknowledged does not deadlock: the peer's packets follow their acknowledgement.
 std::span<iovec> Sender::batch(uint64_t received) {
     if (!pending_.empty()) return pending_;
     vectors_used_ = count_ = 0;
@@ -174,7 +174,7 @@ void Receiver::grow(size_t bytes) {
     room_ = bytes;
 }
 
-// Before a payload with a place of its own little is read ahead, because what is read ahead must be copied.
+// Reads little ahead of a payload that has its own place: bytes that are read ahead must be copied.
 uint32_t Receiver::space(iovec out[2]) {
     if (at_ == At::place && got_ < length_) {
         begin_ = end_ = 0;
@@ -182,7 +182,7 @@ uint32_t Receiver::space(iovec out[2]) {
         out[1] = {staging_.get(), tag_bytes + read_ahead_little};
         return 2;
     }
-    if (end_ == room_) grow(2 * room_);   // more comes at a time than fits
+    if (end_ == room_) grow(2 * room_);   // staging was full
     if (at_ == At::lease) grow(packet_head_bytes + length_ + tag_bytes);
     std::memmove(staging_.get(), staging_.get() + begin_, end_ - begin_);
     end_ -= begin_;

@@ -1,6 +1,6 @@
-// One stream of packets, apart from what carries it: Sender turns queued packets into bytes, Receiver bytes into packets.  Exactly once and
-// in order across reconnects: both sides count packets, the receiver tells its count (in the Hello and in ack packets), and what it lacks
-// is sealed and sent again under the next connection's keys.
+// One stream of packets without I/O: Sender turns queued packets into bytes, Receiver turns bytes into packets.  Exactly once and in order
+// across reconnects: both sides count packets, the receiver sends its count (in the Hello and in ack packets), and the sender seals and
+// sends the missing packets again under the next connection's keys.
 #pragma once
 #include <sys/uio.h>
 
@@ -14,20 +14,20 @@
 namespace gradcast {
 
 struct StreamConfig {
-    uint32_t job = 0, view = 0;   // view: of the link's own packets
+    uint32_t job = 0, view = 0;   // view: number in the link's own packets
     Rank self = 0, peer = 0;
     uint32_t ranks = 0, segment_bytes = 0;
     Protect protect = Protect::auth;
 };
 
-/// Copies of small payloads, one slot each.  Slots never move; memory grows to the most that was ever queued at once.
+/// Slots for copies of small payloads.  Slots do not move; memory grows to the largest number in use.
 class InlinePool {
 public:
     std::byte* take();
     void give(std::byte* slot) { free_.push_back(slot); }
 
 private:
-    static constexpr size_t slots = 256;   // a slab
+    static constexpr size_t slots = 256;   // in a slab
     std::vector<std::unique_ptr<std::byte[]>> slabs_;
     std::vector<std::byte*> free_;
 };
@@ -43,25 +43,24 @@ public:
     Sender(const Sender&) = delete;
     Sender& operator=(const Sender&) = delete;
 
-    /// Queues a packet.  False when queue_max packets wait already.  `ticket` comes back from acked() or clear().
+    /// Queues a packet; false if queue_max packets wait.  acked() or clear() give `ticket` back.
     bool push(const Send& send, uint32_t ticket);
-    /// Copies the payloads of a view that are not acknowledged, so that their memory may go.  Not while what batch() gave is being written.
+    /// Copies the payloads of a view that are not acknowledged, to release the view's memory.  Not while a batch() is being written.
     void own(uint32_t view);
-    bool borrows(uint32_t view) const;   // there are some
-    /// A new connection, whose peer's count acked() has been told, and to whose peer our own count `told` has been told in the handshake.
+    bool borrows(uint32_t view) const;   // true: own() has something to copy
+    /// Starts on a new connection, after acked() with the peer's count.  `told`: the own count that the handshake has sent.
     void restart(const Key& key, uint64_t told);
-    /// What to write next, sealed, empty when there is nothing; what is left of it after wrote().  `received`: packets that we have had,
-    /// told in front.
+    /// The sealed bytes to write next, or the rest of the last batch after wrote(); empty: nothing.  `received`: the own count, sent first.
     std::span<iovec> batch(uint64_t received);
     void wrote(uint64_t bytes);
-    /// The peer has had `received` packets: calls done(ticket) for each that is new.  False when that cannot be.
+    /// The peer has received `received` packets: calls done(ticket) for each new one.  False: impossible count.
     template <typename Done>
     bool acked(uint64_t received, Done done) {
         if (received < base_ || received > next_) return false;
         for (; base_ < received; ++base_) release(at(base_), done);
         return true;
     }
-    /// Forgets everything, as if nothing had ever been sent.
+    /// Drops all packets and starts again from count 0.
     template <typename Done>
     void clear(Done done) {
         for (; base_ < end_; ++base_) release(at(base_), done);
@@ -69,15 +68,15 @@ public:
         told_ = 0;
         pending_ = {};
     }
-    bool idle() const { return next_ == end_ && pending_.empty(); }   // nothing left to write
+    bool idle() const { return next_ == end_ && pending_.empty(); }   // nothing to write
     bool acknowledged() const { return base_ == end_; }
-    uint64_t told() const { return told_; }         // the count that the peer has last been told
-    uint64_t packets() const { return packets_; }   // written or about to be, repeats and acks included
+    uint64_t told() const { return told_; }         // the count last sent to the peer
+    uint64_t packets() const { return packets_; }   // sealed packets, with repeats and acks
 
     static constexpr uint64_t queue_max = 65536;
 
 private:
-    enum class Memory : uint8_t { borrowed, pooled, owned };   // owned: of the heap
+    enum class Memory : uint8_t { borrowed, pooled, owned };   // owned: on the heap
     struct Queued {
         std::byte* payload;
         uint32_t bytes, ticket;
@@ -102,50 +101,50 @@ private:
     void append(std::byte* bytes, size_t count);
 
     static constexpr uint32_t batch_packets = 64;
-    static constexpr uint64_t batch_bytes = 512 * 1024;   // sealed at a time; the socket's own buffer keeps the wire busy meanwhile
+    static constexpr uint64_t batch_bytes = 512 * 1024;   // sealed at a time; the socket's buffer keeps the link busy meanwhile
     const StreamConfig config_;
     InlinePool& pool_;
     Aead aead_;
     uint64_t sequence_ = 0, packets_ = 0, told_ = 0;
-    uint64_t base_ = 0, next_ = 0, end_ = 0;   // not acknowledged | not yet in a batch | not queued
+    uint64_t base_ = 0, next_ = 0, end_ = 0;   // first packet: not acknowledged | not yet in a batch | not queued
     std::vector<Queued> ring_;
-    std::unique_ptr<std::byte[]> frames_;   // 64 bytes a packet: tag of the one before it lies next to the head of the next
-    std::unique_ptr<std::byte[]> cipher_;   // of a batch, for Protect::encrypt; grows with use
+    std::unique_ptr<std::byte[]> frames_;   // 64 bytes a packet: tag of one packet beside the head of the next
+    std::unique_ptr<std::byte[]> cipher_;   // a batch's ciphertext, for Protect::encrypt; grows with use
     uint64_t cipher_bytes_ = 0, cipher_used_ = 0;
-    uint32_t count_ = 0;   // packets of the batch
+    uint32_t count_ = 0;   // packets in the batch
     iovec vectors_[2 * batch_packets + 1];
     std::span<iovec> pending_;
     uint32_t vectors_used_ = 0;
 };
 
-/// Packets of the link itself about datagrams, which belong to no channel.
+/// The link's own packets about datagrams, which have no channel.
 constexpr bool link_packet(PacketType type) { return type == PacketType::key || type == PacketType::probe; }
 
-/// What a Receiver asks and tells.
+/// The callbacks of Receiver.
 struct ReceiverSink {
-    virtual bool known(uint16_t channel, uint32_t view) = 0;   // such a packet may come: land() is asked about it
+    virtual bool known(uint16_t channel, uint32_t view) = 0;   // such a packet is possible: call land()
     virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
-    virtual void packet(const Packet& packet) = 0;   // a payload that was leased is valid until the next space()
-    virtual bool ack(uint64_t received) = 0;         // false: impossible
+    virtual void packet(const Packet& packet) = 0;   // a leased payload is valid until the next space()
+    virtual bool ack(uint64_t received) = 0;         // false: impossible count
 };
 
 class Receiver {
 public:
     explicit Receiver(const StreamConfig& config);
-    /// A new connection; `rest` are bytes of it that came with the handshake.  Then call parse().
+    /// Starts on a new connection; `rest`: its bytes that came with the handshake.  Then call parse().
     void restart(const Key& key, std::span<const std::byte> rest);
-    /// Where the next bytes shall go.  Leases end here.
+    /// Where to receive the next bytes; the number of ranges.  Leases end here.
     uint32_t space(iovec out[2]);
     void received(uint64_t bytes);
-    /// Takes all packets that are complete.  Null, or why the stream must be broken.
+    /// Takes all complete packets.  Null, or the reason to break the stream.
     const char* parse(ReceiverSink& sink);
-    /// A payload is being put in its place, which belongs to a protocol on one of these channels.
+    /// True while a payload is received into memory of a protocol on one of these channels.
     bool placing(std::span<const uint16_t> channels) const;
-    bool blocked() const { return blocked_; }   // land() said later: do not read, parse() again after the next events
+    bool blocked() const { return blocked_; }   // land() returned later: do not read; parse() again after the next events
     uint64_t delivered() const { return delivered_; }
     uint64_t packets() const { return packets_; }
     void forget() { delivered_ = 0; }
-    static constexpr size_t rest_max = 16384;   // that restart() takes
+    static constexpr size_t rest_max = 16384;   // most bytes of restart()'s rest
 
 private:
     const char* head(ReceiverSink& sink);
@@ -153,17 +152,17 @@ private:
     std::span<std::byte> waiting() { return {staging_.get() + begin_, end_ - begin_}; }
 
     const StreamConfig config_;
-    const size_t capacity_;   // of staging_, at most
+    const size_t capacity_;   // the largest size of staging_
     Aead aead_;
     uint64_t sequence_ = 0, delivered_ = 0, packets_ = 0;
     std::unique_ptr<std::byte[]> staging_;   // room_ bytes; grows with use
     size_t room_ = 0;
     size_t begin_ = 0, end_ = 0;
-    enum class At : uint8_t { head, place, lease } at_ = At::head;   // what arrives next
-    bool blocked_ = false, wanted_ = true, large_ = false;           // large_: the last payload had a place of its own
+    enum class At : uint8_t { head, place, lease } at_ = At::head;   // what comes next
+    bool blocked_ = false, wanted_ = true, large_ = false;           // large_: the last payload had its own place
     std::byte head_[packet_head_bytes];
-    Packet packet_;                   // its payload.bytes is 0 until landed
-    uint64_t got_ = 0, length_ = 0;   // of the payload
+    Packet packet_;                   // payload.bytes is 0 until it has landed
+    uint64_t got_ = 0, length_ = 0;   // bytes of the payload
 };
 
 }   // namespace gradcast
