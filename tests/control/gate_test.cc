@@ -19,6 +19,12 @@ namespace {
 struct GateTest : testing::Test {
     sockaddr_un address{};
     socklen_t address_bytes = sizeof(sa_family_t);   // a name that the kernel picks
+    // What handlers use outlives the gate, which calls them to its end.
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Fd> clients;
+    bool go_on = false;
+    std::atomic<uint64_t> looks{0}, served{0};
     std::unique_ptr<Gate> gate;
 
     void open(const GateConfig& config, GateHandler handler) {
@@ -65,17 +71,14 @@ TEST_F(GateTest, AnswersThatNobodyReadsAreBounded) {
 }
 
 TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
-    std::mutex mutex;
-    std::vector<Fd> clients;
-    std::atomic<uint64_t> looks{0};
-    open({.watch_us = 1000}, {.serve = [](const std::string&) { return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n", .watch = "job"}; },
-                              .look =
-                                  [&](const std::string&, bool* last) {
-                                      std::lock_guard lock(mutex);
-                                      clients.clear();
-                                      *last = false;
-                                      return std::to_string(++looks);
-                                  }});
+    auto serve = [](const std::string&) { return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n", .watch = "job"}; };
+    auto look = [&](const std::string&, bool* last) {
+        std::lock_guard lock(mutex);
+        clients.clear();
+        *last = false;
+        return std::to_string(++looks);
+    };
+    open({.watch_us = 1000}, {.serve = serve, .look = look});
     for (int round = 0; round < 50; ++round) {
         const uint64_t before = looks;
         std::vector<Fd> made;
@@ -91,20 +94,14 @@ TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
 }
 
 TEST_F(GateTest, RequestsThatWaitForAWorkerAreBounded) {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool go_on = false;
-    std::atomic<int> served{0};
-    open({.body_bytes_max = 1 << 20, .buffers_bytes_max = 8 << 20}, {.serve =
-                                                                         [&](const std::string&) {
-                                                                             std::unique_lock lock(mutex);
-                                                                             changed.wait(lock, [&] { return go_on; });
-                                                                             ++served;
-                                                                             return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n"};
-                                                                         },
-                                                                     .look = {}});
+    auto serve = [&](const std::string&) {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return go_on; });
+        ++served;
+        return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n"};
+    };
+    open({.body_bytes_max = 1 << 20, .buffers_bytes_max = 8 << 20}, {.serve = serve, .look = {}});
     const std::string request = "POST / HTTP/1.1\r\nContent-Length: 1048576\r\n\r\n" + std::string(1 << 20, 'x');
-    std::vector<Fd> clients;
     for (int i = 0; i < 20; ++i) clients.push_back(ask(request));
     int closed = 0;
     for (const Fd& fd : clients) closed += wait_for(fd, POLLRDHUP, 100);
@@ -114,7 +111,7 @@ TEST_F(GateTest, RequestsThatWaitForAWorkerAreBounded) {
     }
     changed.notify_all();
     for (const Fd& fd : clients) EXPECT_TRUE(wait_for(fd, POLLRDHUP));
-    EXPECT_EQ(served, 7);   // of 1 MiB and a head each, 8 MiB do not hold 8
+    EXPECT_EQ(served, 7u);   // of 1 MiB and a head each, 8 MiB do not hold 8
 }
 
 }   // namespace
