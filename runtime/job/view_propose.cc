@@ -12,19 +12,22 @@ ViewChange::Reason ViewChange::reason(uint64_t now_us) const {
     if (action_.kind != ViewAction::Kind::none && stage_ == ViewStage::going) return {config_.self, Suspicion::command};
     // Catching up needs all members.
     const bool covered = stage_ == ViewStage::going && suspected_count() <= view_.fitted().s;
+    Reason lost;
     for (const ViewMember& member : view_.members) {
         if (member.node == config_.self || !suspected(member)) continue;
         const ViewNode& its = nodes_[index_of(member.node)];
         const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
-        return {member.node, restarted ? Suspicion::restarted : its.suspicion, covered};
+        lost = {member.node, restarted ? Suspicion::restarted : its.suspicion, covered};
+        break;
     }
-    if (stage_ != ViewStage::going) return {};
+    if (stage_ != ViewStage::going || (lost.why != Suspicion::none && !covered)) return lost;
+    // A loss that waits for a quorum holds up no joiner.
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         const ViewNode& its = nodes_[each];
         const bool fresh = its.ready_us > 0 && now_us - its.ready_us < part(4) && now_us >= its.retry_us;
         if (fresh && !ranks_[each] && its.suspicion == Suspicion::none) return {NodeId{each}, Suspicion::joiner};
     }
-    return {};
+    return lost;
 }
 
 /// The first member after `after` that is not suspected, from the lowest on again.

@@ -238,6 +238,16 @@ TEST(View, OneNodesAlarmAboutACoveredLossIsNoReason) {
     EXPECT_GT(world.applied(0), before + 10);
 }
 
+TEST(View, UnconfirmedLossHoldsUpNoJoiner) {
+    World world({.members = 4, .others = 1, .m = 1, .s = 1});
+    world.run(D / 2);
+    for (uint32_t each = 0; each < 4; ++each) world.cut((each + 1) % 4, each, true);   // each misses another one
+    world.run(D);
+    EXPECT_EQ(world.seen().views, 0u);
+    world.join(4);
+    EXPECT_TRUE(world.run(2 * D, [&] { return world.going(4); })) << world.describe();
+}
+
 TEST(View, ForceViewIsRefusedWhileTheNodeAnswers) {
     World world({.members = 2});
     world.run(D / 2);

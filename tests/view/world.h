@@ -33,7 +33,7 @@ struct WorldConfig {
 /// What has come to pass in a world.
 struct Seen {
     uint64_t views = 0, by_proof = 0, adopted = 0, refused = 0, joiners = 0, sums = 0, states = 0;
-    uint64_t excluded = 0, minority = 0, forgotten = 0;
+    uint64_t excluded = 0, minority = 0, forgotten = 0, quorums = 0;
 };
 
 class World {
