@@ -1,14 +1,15 @@
 // The datagram half of a driver: sends for protocols on datagram channels, gives them what arrives, and finds out at the start whether
 // multicast reaches all ranks.
 //
-// Keys: each rank has a random key and sends it on every new stream, with the address of its socket (PacketType::key).  The peer confirms
-// it. Probe: once every peer that is not lost has our key, a train of full-size datagrams goes to the group, at most three times.  Peers
-// answer on their streams how many arrived.
-//   waiting -> multicast --(all have 3/4 of it)--> settled: multicast
-//              multicast --(500 ms)--> narrow: trains to each peer alone, also of smaller sizes -> settled: a Send to several is one to
-//              each
-// A peer that these do not reach either is named at once, probed for a quarter of the link's deadline, then lost.  Sends wait until the
-// probe has ended.  It starts again when a peer comes that was not there.
+// Keys: each rank sends a random key and the address of its socket on every new stream (PacketType::key); the peer confirms it.
+// Probe: once every peer that is not lost has our key, a train of full-size datagrams goes to the group, at most three times; peers answer
+// on their streams how many arrived.
+//
+//   waiting -> multicast --(all have 3/4 of a train)--> settled: multicast
+//   multicast --(500 ms)--> narrow: trains to each peer alone, also of smaller sizes -> settled: a Send to several is one to each
+//
+// A peer that no train reaches is logged at once, probed for a quarter of the link's deadline, then lost.  Sends wait until the probe has
+// ended.  It starts again when a new peer comes.
 #pragma once
 #include <mutex>
 

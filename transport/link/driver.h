@@ -1,8 +1,8 @@
 // The Driver: the network thread of one rank.  A turn of its loop collects completed operations, posted events and timers, gives them to
 // the protocols as batches of events, carries out the protocols' actions, and starts the next operations.
 //
-// A peer's stream:  down --(connect, or a stream adopted from the listener)--> connecting -> greeting -> open --(any fault)--> closing ->
-// down.
+//   a peer's stream: down --(connect, or a stream from the listener)--> connecting -> greeting -> open --(any error)--> closing -> down
+//
 // Times of a peer: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
 // acknowledged).

@@ -1,9 +1,9 @@
 // Host::open_view and close_view.
 //
-// open_view:   begin_view attaches the view's protocols, tells them which peers are up or lost, and calls land() again for packets that
-// waited. close_view:  end_view detaches the protocols and drops their events, alarms and unsent datagrams; later packets of the view are
-// dropped.
-//              view_drained: the link holds none of the view's memory (packets, bursts, partial payloads); then forget_view answers.
+//   open_view    begin_view: attaches the view's protocols, tells them which peers are up or lost, calls land() again for waiting packets
+//   close_view   end_view: detaches them, drops their events, alarms and unsent datagrams; later packets of the view are dropped
+//                view_drained: the link holds none of the view's memory (packets, bursts, partial payloads)
+//                forget_view: answers close_view
 #include <algorithm>
 
 #include "transport/link/driver.h"
