@@ -13,6 +13,12 @@ struct Algorithm {
     /// One round (a step for ssgd).  Trainer thread.  Errors: peer_lost, cancelled, deadline, diverged, conflict; the parameters are then
     /// as before the round.
     virtual Status round(Context& context) = 0;
+    /// Between rounds: all that the next one needs beside parameters, optimiser state and scales, for checkpoints.  Bytes for restore().
+    virtual std::span<const std::byte> state() { return {}; }
+    /// Before the first round.  Error: it is none of this algorithm's.
+    virtual Status restore(std::span<const std::byte> state) {
+        return state.empty() ? Status{} : fail(Code::data, "the state of the algorithm has {} bytes instead of none", state.size());
+    }
     /// Between rounds; the same step is then repeated.
     virtual Status on_view(Context& context, const View& view) = 0;
 };

@@ -39,6 +39,7 @@ struct Context {
     uint64_t spend_us = 0;        // what the backward pass of one bucket costs (the simulator)
     Profile* profile = nullptr;   // of one step; its round turns it on and off
 
+    StepId first = 0;         // that this run of the job computes
     StepId step = 0;          // the next one to compute
     uint64_t state = 0;       // digest of the state that step is computed from
     StepRecord record = {};   // of the last step applied

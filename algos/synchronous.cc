@@ -144,7 +144,7 @@ public:
     explicit Patience(SynchronousStep& step)
         : context_(step.context_),
           exchange_(step.exchange_),
-          us_((context_.step == 0 ? 10 : 1) * context_.deadline_us),
+          us_((context_.step == context_.first ? 10 : 1) * context_.deadline_us),
           until_us_(context_.host.now_us() + us_) {}
     uint64_t us() const { return us_; }
     uint64_t next_us() const { return std::min(context_.host.now_us() + context_.deadline_us / 40, until_us_); }

@@ -32,6 +32,7 @@ struct Optimiser {
     /// device.
     virtual std::span<float> state() = 0;
     virtual uint64_t state_size() { return state().size(); }   // elements
+    virtual void refresh() {}                                  // state() was written: it goes where the state is
     /// digest64(state(), first), taken where the state is.
     virtual uint64_t digest(uint64_t first) { return digest64(state(), first); }
 };

@@ -61,6 +61,16 @@ std::span<float> CudaOptimiser::state() {
     return {host_.as<float>(), host_.bytes / sizeof(float)};
 }
 
+void CudaOptimiser::refresh() {
+    if (state_.bytes == 0) return;
+    auto store = [this]() -> Status {
+        GC_TRY(device_.use(gpu_));
+        GC_CUDA(cudaMemcpyAsync(state_.device, host_.host, state_.bytes, cudaMemcpyHostToDevice, gpu_.stream.get()));
+        return check(cudaStreamSynchronize(gpu_.stream.get()), "cudaStreamSynchronize");
+    };
+    must(store());
+}
+
 uint64_t CudaOptimiser::digest(uint64_t first) {
     if (state_.bytes == 0) return 0;
     must(digest_.start(first));

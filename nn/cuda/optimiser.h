@@ -37,6 +37,7 @@ public:
     }
     std::span<float> state() override;   // waits; a copy on the host
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
+    void refresh() override;
     uint64_t digest(uint64_t first) override;
     /// digest() in two parts; the caller waits for the first GPU's stream in between.
     Status digest_start(uint64_t first) { return state_.bytes ? digest_.start(first) : Status{}; }

@@ -46,6 +46,9 @@ struct Backend {
     /// Checks the job and begins to prepare it at all members: it is listed from then on, and fails with the reason where a member
     /// refuses.  Error: one line a mistake, or the node that is not alive and why.
     virtual Status submit(const Submission& submission, std::string* id) = 0;
+    /// Lets a job that has ended go on from its newest checkpoint, in its folder and under its id.  The submission's text may be empty:
+    /// that of the job.  Listed as preparing while the nodes are asked what they have.  Error: as submit()'s, or the job runs or is done.
+    virtual Status resume(const std::string& which, const Submission& submission, std::string* id) = 0;
     virtual std::vector<JobSummary> jobs() = 0;
     /// `which`: an id, its unique prefix of at least 4 digits, or the name of a job (the newest of that name).
     virtual Status job(const std::string& which, JobDetail* detail) = 0;

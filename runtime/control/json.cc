@@ -127,6 +127,8 @@ void to_json(Json& json, const JobStatus& status) {
                 {"steps", status.steps},
                 {"epoch", status.epoch},
                 {"epochs", status.epochs},
+                {"checkpoint", status.checkpoint},
+                {"resumed", status.resumed},
                 {"loss", number_or_null(status.loss, status.step > 0)},
                 {"accuracy", number_or_null(status.accuracy, status.accuracy >= 0)},
                 {"test_loss", number_or_null(status.test_loss, status.test_loss >= 0)},
@@ -166,6 +168,8 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "steps", status.steps);
     take(json, "epoch", status.epoch);
     take(json, "epochs", status.epochs);
+    take(json, "checkpoint", status.checkpoint);
+    take(json, "resumed", status.resumed);
     take(json, "loss", status.loss);
     take(json, "accuracy", status.accuracy);
     take(json, "test_loss", status.test_loss);

@@ -199,6 +199,8 @@ private:
         http_.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
         http_.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
         http_.Post("/v1/jobs", [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });
+        http_.Post("/v1/jobs/([^/]+)/resume",
+                   [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });
         http_.Get("/v1/jobs/([^/]+)", [this](const Request& req, Response& res) {
             if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
         });
@@ -228,6 +230,7 @@ private:
         return status.ok();
     }
 
+    /// Of a new job; or of one that is to go on, which may come without a job file.
     void submit(const Request& req, Response& res, const httplib::ContentReader& read) {
         if (!req.has_header("Content-Length")) return answer_error(res, 411, Code::invalid, "a body needs a Content-Length");
         std::string body;
@@ -239,20 +242,21 @@ private:
             if (body.size() > body_bytes_max) res.status = 413;
             return;
         }
+        const bool resume = req.matches.size() > 1;
         Submission submission;
         try {
             Json json = Json::parse(body);
-            if (!json.is_object() || !json.contains("text"))
+            if (!json.is_object() || (!json.contains("text") && !resume))
                 return answer_error(res, 400, Code::invalid, R"(the body must be {"text": the job file, "base": its folder})");
             json.get_to(submission);
         } catch (const Json::exception& error) {
             return answer_error(res, 400, Code::invalid, fmt::format("the body is not the JSON of a submission: {}", error.what()));
         }
-        if (submission.base.empty() || submission.base[0] != '/')
+        if ((submission.base.empty() || submission.base[0] != '/') && !(resume && submission.text.empty()))
             return answer_error(res, 400, Code::invalid, "base must be an absolute folder");
         if (submission.count > ranks_max) return answer_error(res, 400, Code::invalid, fmt::format("count must be at most {}", ranks_max));
         std::string id;
-        Status status = backend_.submit(submission, &id);
+        Status status = resume ? backend_.resume(req.matches[1], submission, &id) : backend_.submit(submission, &id);
         if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
         answer(res, Json{{"id", id}, {"state", job_state_name(JobState::preparing)}}, 202);
     }

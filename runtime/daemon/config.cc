@@ -155,6 +155,23 @@ void read_cpus(const toml::node& node, Parser& parser) {
     }
 }
 
+void read_jobs_kept(const toml::node& node, Parser& parser) {
+    auto number = node.value_exact<int64_t>();
+    if (!number || *number < 1 || *number > 100'000) return parser.wrong(node, "jobs_kept: must be a number from 1 to 100000");
+    parser.config.jobs_kept = static_cast<uint32_t>(*number);
+}
+
+void read_jobs_bytes(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "jobs_bytes", &text)) return;
+    char* unit = nullptr;
+    const double number = std::strtod(text.c_str(), &unit);
+    const double scale = std::strcmp(unit, "MB") == 0 ? 1e6 : std::strcmp(unit, "GB") == 0 ? 1e9 : std::strcmp(unit, "TB") == 0 ? 1e12 : 0;
+    if (!(number > 0) || !(number * scale >= 1e6) || number * scale > 1e18)
+        return parser.wrong(node, fmt::format("jobs_bytes = \"{}\": must be a size such as \"500MB\", \"20GB\" or \"1TB\"", text));
+    parser.config.jobs_bytes = static_cast<uint64_t>(number * scale);
+}
+
 void read_isa(const toml::node& node, Parser& parser) {
     std::string text;
     if (!parser.text(node, "isa", &text)) return;
@@ -196,6 +213,8 @@ constexpr Option options[] = {
      read_key},
     {"state", "/var/lib/gradcast", "folder of this node's identity and of all jobs", read_state},
     {"socket", "/run/gradcast/control.sock", "the control socket, for gradcastctl", read_socket},
+    {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
+    {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},

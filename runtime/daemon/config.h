@@ -19,6 +19,8 @@ struct DaemonConfig {
     uint32_t datagram_bytes = 0;   // largest payload of a datagram on `interface`; 0: none was chosen
     uint64_t pace = 0;             // highest rate of datagrams sent, bit/s; 0: no limit
     std::vector<uint32_t> cpus;    // empty: any
+    uint32_t jobs_kept = 100;      // that are over, with their folders
+    uint64_t jobs_bytes = 0;       // of these folders; 0: any
     Isa isa = Isa::portable;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
     Rank self() const;                     // index of `name` in members

@@ -45,7 +45,8 @@ Status Daemon::open(int listen_fd) {
     if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys_));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
-    over_ = job_records_read(folder, jobs_listed_max, log_);
+    over_ = job_records_read(folder, log_);
+    job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 
     Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
     if (status.sys == EADDRINUSE)
@@ -107,6 +108,7 @@ void Daemon::steward() {
         // It also returns when the time is over.
         if (mesh_->host().wait(&completions, clock_us() + steward_us).code == Code::cancelled) return;   // failed() says why
         for (const Notice& notice : membership_->notices()) act(notice);
+        search();
         watch_peers(&peers);
         std::vector<std::unique_ptr<JobRun>> over;   // their threads are joined outside the lock
         std::unique_lock lock(mutex_);
@@ -115,7 +117,7 @@ void Daemon::steward() {
                 ++run;
                 continue;
             }
-            if (run->second->listed()) ended(run->second->detail());
+            if (run->second->listed() && !submitted_.contains(run->first)) ended(run->second->detail());   // else it resumes already
             over.push_back(std::move(run->second));
             run = runs_.erase(run);
         }
@@ -131,6 +133,7 @@ void Daemon::act(const Notice& notice) {
     if (notice.kind == Notice::Kind::open) {
         log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->members.size(),
                   notice.plan->members[0].name);
+        std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
         auto run = std::make_unique<JobRun>(*job_host_, notice.plan, NodeId{notice.self});
         if (!leaving_.empty()) run->cancel(leaving_);
         if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
@@ -140,6 +143,8 @@ void Daemon::act(const Notice& notice) {
         runs_.emplace(notice.id, std::move(run));
         return;
     }
+    if (notice.kind == Notice::Kind::find) return look(notice);
+    if (notice.kind == Notice::Kind::found) return answered(notice);
     if (notice.kind == Notice::Kind::submitted) {
         auto submitted = submitted_.find(notice.id);   // one that was opened gets start or abort
         if (submitted == submitted_.end()) return;
@@ -164,6 +169,8 @@ void Daemon::act(const Notice& notice) {
             break;
         case Notice::Kind::close: run->second->close(); break;
         case Notice::Kind::open:
+        case Notice::Kind::find:
+        case Notice::Kind::found:
         case Notice::Kind::submitted: break;
     }
 }
@@ -221,7 +228,8 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
     return {};
 }
 
-Status Daemon::submit(const Submission& submission, std::string* id) {
+/// All of a plan but id and time.
+Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     const ShortTexts told_to_the_client;
     if (submission.text.size() > job_text_max)
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
@@ -236,7 +244,6 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
         for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
         return fail(Code::invalid, "{}", fmt::join(lines, "\n"));
     }
-    auto plan = std::make_shared<JobPlan>();
     GC_TRY(choose(submission, &plan->members));
     std::vector<std::string> notes;   // the job repeats them
     if (!submission.bench) {
@@ -244,19 +251,25 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
                                static_cast<uint32_t>(plan->members.size()), &notes));
         GC_TRY(isa_check(config, plan->members));
     }
-    random_bytes(plan->id);
     plan->name = config.name;
     plan->text = submission.text;
     plan->path = submission.path;
     plan->base = submission.base;
+    plan->deadline_us = config.deadline_us;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
+    return {};
+}
+
+Status Daemon::submit(const Submission& submission, std::string* id) {
+    auto plan = std::make_shared<JobPlan>();
+    GC_TRY(this->plan(submission, plan.get()));
+    random_bytes(plan->id);
+    plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
     if (submission.bench) {
         const std::string& own = config_.members[config_.self()].address;
         plan->listener = std::make_shared<Fd>();
         GC_TRY(socket_listen(own.substr(0, own.rfind(':')) + ":0", plan->listener.get(), &plan->server));
     }
-    plan->deadline_us = config.deadline_us;
-    plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
 
     Submitted submitted;
     JobSummary& summary = submitted.detail.summary;
@@ -310,7 +323,7 @@ void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {
     for (const JobDetail& detail : over_) see(detail);
     for (const auto& [id, submitted] : submitted_) see(submitted.detail);
     for (const auto& [id, run] : runs_)
-        if (run->listed()) see(run->detail());
+        if (run->listed() && !submitted_.contains(id)) see(run->detail());
 }
 
 std::vector<JobSummary> Daemon::jobs() {
@@ -375,13 +388,10 @@ Status Daemon::cancel(const std::string& which) {
     return {};
 }
 
-/// Lists it among the ended jobs; the oldest is dropped at jobs_listed_max.
+/// Lists it among the ended jobs; the oldest ones go at the limits of gradcastd.toml.
 void Daemon::ended(JobDetail detail) {
     over_.push_back(std::move(detail));
-    if (over_.size() <= jobs_listed_max) return;
-    std::error_code ignored;
-    if (!over_.front().started && !over_.front().folder.empty()) std::filesystem::remove_all(over_.front().folder, ignored);
-    over_.erase(over_.begin());
+    job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 }
 
 std::vector<NodeInfo> Daemon::nodes() {

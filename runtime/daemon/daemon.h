@@ -10,11 +10,10 @@
 #include "runtime/control/backend.h"
 #include "runtime/daemon/config.h"
 #include "runtime/daemon/job_run.h"
+#include "runtime/daemon/search.h"
 #include "runtime/job/membership.h"
 
 namespace gradcast {
-
-constexpr size_t jobs_listed_max = 1000;   // that are over; of older ones the folder is left, if they have started
 
 /// The cluster's keys.  Error: says how to make one.
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys);
@@ -27,6 +26,7 @@ public:
     ~Daemon() override;   // when no job runs
 
     Status submit(const Submission& submission, std::string* id) override;
+    Status resume(const std::string& which, const Submission& submission, std::string* id) override;
     std::vector<JobSummary> jobs() override;
     Status job(const std::string& which, JobDetail* detail) override;
     Status cancel(const std::string& which) override;
@@ -46,6 +46,11 @@ private:
     void act(const Notice& notice);
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
+    void look(const Notice& notice);       // holding mutex_
+    void answered(const Notice& notice);   // holding mutex_
+    void search();
+    Status resume_from(const JobId& id, const Search& search);
+    Status plan(const Submission& submission, JobPlan* plan) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
     Status isa_check(const JobConfig& job, const std::vector<Member>& members) const;
     void each_job(const std::function<void(const JobDetail&)>& see) const;         // holding mutex_
@@ -63,6 +68,7 @@ private:
     std::unique_ptr<Driver> mesh_;   // after its protocol, so that it goes first
     std::unique_ptr<JobHost> job_host_;
     std::thread network_, steward_;
+    Lookers lookers_;                 // the steward's
     std::atomic<bool> stop_{false};   // read by the steward
 
     struct Submitted {   // and not opened yet
@@ -72,6 +78,9 @@ private:
     mutable std::mutex mutex_;   // all below
     std::map<JobId, std::unique_ptr<JobRun>> runs_;
     std::map<JobId, Submitted> submitted_;
+    std::map<JobId, Search> searches_;   // each with its place in submitted_
+    uint64_t searches_made_ = 0;
+    std::vector<Notice> asked_;     // about jobs that are about to be over here
     std::vector<JobDetail> over_;   // oldest first
     std::string leaving_;           // why; empty: not
     Status failed_;

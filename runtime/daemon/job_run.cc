@@ -1,10 +1,13 @@
 #include "runtime/daemon/job_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/checkpoint.h"
 #include "runtime/job/model_file.h"
 #include "transport/link/interface.h"
 
@@ -37,6 +40,7 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
     for (const Member& member : plan_->members) detail_.summary.nodes.push_back(member.name);
     detail_.self = self_;
     detail_.folder = host_.folder + "/" + detail_.summary.id;
+    ran_before_ = plan_->resumes && std::filesystem::exists(detail_.folder + "/job.json");
     worker_ = std::thread([this] { work(); });
 }
 
@@ -118,7 +122,7 @@ JobDetail JobRun::detail() const {
 }
 bool JobRun::listed() const {
     std::lock_guard lock(mutex_);
-    return !aborted_ || self_ == coordinator;
+    return !aborted_ || self_ == coordinator || ran_before_;
 }
 bool JobRun::over() const {
     std::lock_guard lock(mutex_);
@@ -144,6 +148,15 @@ Status JobRun::prepare() {
     config.roster = plan_->members;
     config.self = self_;
     config.folder = detail_.folder;
+    if (plan_->resumes) {
+        const std::string path = checkpoint_path(detail_.folder, plan_->resume_steps);
+        config.resume = {.on = true,
+                         .steps = plan_->resume_steps,
+                         .state = plan_->resume_state,
+                         .holder = NodeId{plan_->resume_holder},
+                         .path = ::access(path.c_str(), F_OK) == 0 ? path : detail_.folder + "/final.h5",
+                         .notes = plan_->notes};
+    }
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
     config.pace_bytes_per_s = host_.config.pace / 8;
@@ -251,7 +264,9 @@ void JobRun::work() {
     }
     driver.reset();   // before its protocols
     engine.reset();
-    if (!ran_) {   // the record with the reason is kept where the job was submitted
+    if (!ran_ && ran_before_) {   // its files stay
+        record();
+    } else if (!ran_) {   // of one that was submitted here the reason stays
         std::error_code ignored;
         for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
             if (entry.path().filename() != "log") std::filesystem::remove_all(entry.path(), ignored);
@@ -264,7 +279,7 @@ void JobRun::work() {
 
 Status job_record_write(const JobDetail& detail) { return file_write(detail.folder + "/job.json", json_text(Json(detail), 2) + "\n"); }
 
-std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, const Log& log) {
+std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log) {
     std::vector<JobDetail> details;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -297,8 +312,27 @@ std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, 
     }
     std::sort(details.begin(), details.end(),
               [](const JobDetail& a, const JobDetail& b) { return a.summary.submitted_unix < b.summary.submitted_unix; });
-    if (details.size() > keep) details.erase(details.begin(), details.end() - static_cast<ptrdiff_t>(keep));
     return details;
+}
+
+void job_records_trim(std::vector<JobDetail>* jobs, size_t count, uint64_t bytes, const Log& log) {
+    std::error_code error;
+    std::vector<uint64_t> sizes(jobs->size());
+    uint64_t all = 0;
+    for (size_t i = 0; bytes > 0 && i < jobs->size(); ++i) {
+        for (std::filesystem::directory_iterator at((*jobs)[i].folder, error), end; !error && at != end; at.increment(error))
+            if (std::error_code none; at->is_regular_file(none)) sizes[i] += at->file_size(none);
+        all += sizes[i];
+    }
+    size_t gone = 0;
+    for (; gone + 1 < jobs->size() && (jobs->size() - gone > count || (bytes > 0 && all > bytes)); ++gone) {
+        const JobDetail& job = (*jobs)[gone];
+        all -= sizes[gone];
+        if (job.folder.empty()) continue;
+        log.info("job {}: its folder goes: {} are kept at most (jobs_kept, jobs_bytes)", job.summary.id, count);
+        std::filesystem::remove_all(job.folder, error);
+    }
+    jobs->erase(jobs->begin(), jobs->begin() + static_cast<ptrdiff_t>(gone));
 }
 
 }   // namespace gradcast

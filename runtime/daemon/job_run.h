@@ -59,6 +59,7 @@ private:
     const JobHost& host_;
     const std::shared_ptr<const JobPlan> plan_;
     const NodeId self_;
+    bool ran_before_ = false;    // here; set when it is made
     mutable std::mutex mutex_;   // all below, but the worker alone uses engine_ and driver_ without it where it does not change them
     std::condition_variable changed_;
     Phase phase_ = Phase::preparing;
@@ -75,8 +76,11 @@ private:
 
 /// What is kept of a job when it is over, in its folder's job.json.
 Status job_record_write(const JobDetail& detail);
-/// All that are kept below `folder`, oldest first, the newest `keep` of them.  A job that was running when the daemon died has failed:
-/// "daemon restarted". Folders of jobs that never started are removed.
-std::vector<JobDetail> job_records_read(const std::string& folder, size_t keep, const Log& log);
+/// All that are kept below `folder`, oldest first.  A job that was running when the daemon died has failed: "daemon restarted".  Folders of
+/// jobs that never started are removed.
+std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log);
+/// Of jobs that are over, oldest first: beyond `count`, or `bytes` in their folders (0: any), the oldest go with their folders.  The last
+/// one stays.
+void job_records_trim(std::vector<JobDetail>* jobs, size_t count, uint64_t bytes, const Log& log);
 
 }   // namespace gradcast

@@ -7,8 +7,10 @@
 #include "algos/algorithm.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/checkpoint.h"
 #include "runtime/job/exchange_choice.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/resume.h"
 #include "runtime/job/session.h"
 
 namespace gradcast {
@@ -22,6 +24,11 @@ public:
         GC_TRY(make_directories(config_.folder));
         GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
         GC_TRY(report_.open(config_));
+        for (size_t at = 0; at < config_.resume.notes.size();) {
+            const size_t end = std::min(config_.resume.notes.find('\n', at), config_.resume.notes.size());
+            report_.warn(config_.resume.notes.substr(at, end - at));
+            at = end + 1;
+        }
         GC_TRY(parts_.plan(config_, report_));
         GC_TRY(choice_.open(config_, *parts_.compute.codec, report_));
         const AlgorithmKind* algorithm;
@@ -29,6 +36,7 @@ public:
         algorithm_ = algorithm->create();
         SessionConfig first;
         first.exchange = choice_.first();
+        first.first_step = config_.resume.steps;
         for (uint32_t node = 0; node < config_.roster.size(); ++node) first.nodes.push_back(NodeId{node});
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());
@@ -38,6 +46,9 @@ public:
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
         GC_TRY(session_->ready());
+        if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
+        if (config_.resume.on && config_.resume.holder == config_.self) GC_TRY(resume_load(config_, parts_, *algorithm_, &standing_));
+        GC_TRY(checkpoints_.open(config_, parts_, report_));
         if (session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
@@ -53,7 +64,7 @@ public:
     Profile* profile() override { return parts_.profile.get(); }
     void counters(const LinkCounters* counters) override { report_.counters(counters); }
 
-    bool datagrams() const override { return choice_.datagrams(parts_.steps); }
+    bool datagrams() const override { return choice_.datagrams(parts_.steps - std::min(config_.resume.steps, parts_.steps)); }
 
     Status run(Host& host) override {
         if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
@@ -70,7 +81,9 @@ public:
                         .blocks = job_.blocks,
                         .deadline_us = parts_.deadline_us,
                         .spend_us = config_.spend_us,
-                        .profile = parts_.profile.get()};
+                        .profile = parts_.profile.get(),
+                        .first = config_.resume.steps,
+                        .step = config_.resume.steps};
         open(context, {});
         Status status = train(context);
         if (const Profile* profile = parts_.profile.get(); profile && context.step > profile->step)
@@ -85,7 +98,8 @@ public:
             status = agreed;
         }
         close();
-        if (!status.ok() && !ended_ && trained_) rescue_model(context.step, status);
+        if (!status.ok() && !ended_) rescue(context, status);
+        checkpoints_.close();
         // What was reserved and is not needed, or has bits that are in doubt; not a model that could not be renamed.
         if (!written_ || status.code == Code::conflict) ::unlink((model_path() + ".part").c_str());
         report_.end(status, context.step, digest_, host.now_us(), context.why_lost);
@@ -149,58 +163,96 @@ private:
     }
 
     Status train(Context& context) {
-        if (!session_->own_blocks().empty()) parts_.loader->plan(0, session_->own_blocks());
-        context.state = context.digest(0, parts_.model_digest());
+        if (!session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
+        context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
         GC_TRY(session_->begin());
-        report_.begin(context.host.now_us());
-        uint64_t epoch = 0;
-        while (context.step < parts_.steps && !(job_.stop_at > 0 && accuracy_ >= job_.stop_at)) {
+        checkpoints_.begin(context.step);
+        if (config_.resume.on) GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
+        has_state_ = true;
+        report_.begin(context.host.now_us(), context.step);
+        if (config_.resume.on) GC_TRY(resumed(context));
+        while (context.step < parts_.steps && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
             GC_TRY(between(context));
             GC_TRY(algorithm_->round(context));
             choice_.record(context.record);
             record(context);
             trained_ = context.step == parts_.steps;
-            bool boundary = false;
-            for (; parts_.sampler->steps(epoch + 1) <= context.step; ++epoch) boundary = true;
-            if (job_.evaluate > 0) boundary = context.step % job_.evaluate == 0;
+            checkpoints_.applied(context.step);
             Status status;
-            if (parts_.test && (boundary || context.step == parts_.steps)) status = evaluate(epoch, &accuracy_);
+            if (evaluation_due(context.step)) status = evaluate(context.step);
             report_.step_end();
             GC_TRY(status);
+            if (const uint64_t number = checkpoints_.number(context.step); number > 0 && session_->turn(number))
+                checkpoints_.snapshot(model(context), algorithm_->state());
         }
         return finish(context);
+    }
+
+    /// The state is that after config_.resume.steps, as a checkpoint had it.
+    Status resumed(Context& context) {
+        report_.log().info("goes on after {} steps, digest {:016x}", context.step, context.state);
+        standing_.algorithm_bytes = 0;
+        if (standing_.evaluated == context.step || !evaluation_due(context.step)) {
+            if (standing_.evaluated > 0) report_.resumed(standing_.accuracy, standing_.test_loss);
+            return {};
+        }
+        return evaluate(context.step);   // the run before ended before it
+    }
+    bool evaluation_due(StepId steps) const {
+        if (!parts_.test || steps == 0) return false;
+        const uint64_t epochs = parts_.sampler->epoch_of(steps);
+        const bool boundary = job_.evaluate > 0 ? steps % job_.evaluate == 0 : parts_.sampler->steps(epochs) == steps;
+        return boundary || steps == parts_.steps;
     }
 
     /// What the job has trained gets its file when all ranks have the same bits.
     Status finish(Context& context) {
         trained_ = true;
         digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
-        const bool lowest = session_->lowest();   // it keeps the model
-        if (lowest) GC_TRY(write_model(context.step));
+        const bool lowest = session_->turn(0);   // it keeps the model
+        if (lowest) GC_TRY(write_model(context, true));
         GC_TRY(session_->finish(digest_));
         ended_ = true;
         return lowest ? name_model() : Status{};
     }
 
     std::string model_path() const { return config_.folder + "/final.h5"; }
-    Model model(StepId step) const {
-        return {parts_.compute.net->spec(),
-                parts_.train->info().mean,
-                parts_.train->info().std,
-                job_.text,
-                digest_,
-                parts_.kernel_set,
-                step,
-                accuracy_};
+    /// Of the present state.
+    Model model(const Context& context) const {
+        Model model;
+        model.net = parts_.compute.net->spec();
+        model.mean = parts_.train->info().mean;
+        model.std = parts_.train->info().std;
+        model.job = job_.text;
+        model.base = job_.base;
+        model.digest = digest_;
+        model.kernel_set = parts_.kernel_set;
+        model.data_digest = parts_.data_digest;
+        model.id = hex(config_.id);
+        model.step = context.step;
+        model.state = context.state;
+        model.accuracy = standing_.accuracy;
+        model.test_loss = standing_.test_loss;
+        model.evaluated = standing_.evaluated;
+        return model;
     }
     /// At the ranks that may come to write it.
     Status reserve_model() {
-        return model_reserve(model_path() + ".part", model(0), parts_.compute.net->layout().elements,
-                             parts_.compute.optimiser->state_size(), parts_.compute.codec->exponents().size());
+        const uint64_t values = parts_.compute.net->layout().elements + parts_.compute.optimiser->state_size();
+        Model largest;
+        largest.net = parts_.compute.net->spec();
+        largest.mean = largest.std = parts_.train->info().mean;
+        largest.job = job_.text;
+        largest.base = job_.base;
+        return model_reserve(model_path() + ".part", largest,
+                             values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm_->state().size());
     }
-    Status write_model(StepId step) {
-        GC_TRY(model_write(model_path() + ".part", model(step), parts_.compute.net->parameters(), parts_.compute.optimiser->state(),
-                           parts_.compute.codec->exponents()));
+    Status write_model(const Context& context, bool agreed) {
+        Model last = model(context);
+        last.agreed = agreed;
+        GC_TRY(model_write(
+            model_path() + ".part", last,
+            {parts_.compute.net->parameters(), parts_.compute.optimiser->state(), parts_.compute.codec->exponents(), algorithm_->state()}));
         written_ = true;
         return {};
     }
@@ -209,12 +261,14 @@ private:
         report_.update([this](JobStatus& status) { status.model = model_path(); });
         return {};
     }
-    /// Other ranks were lost, or the job was cancelled, when this rank had done all steps: its model is not lost with them.
-    void rescue_model(StepId step, Status why) {
+    /// The job ends with an error: what this rank has trained is not lost with it.
+    void rescue(const Context& context, const Status& why) {
+        if (!has_state_ || why.code == Code::conflict || session_->synchronous().outvoted()) return;
+        if (!trained_) return checkpoints_.rescue(model(context), algorithm_->state());
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
-        if (!good || session_->synchronous().outvoted()) return;
+        if (!good) return;
         if (digest_.empty()) digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
-        Status status = written_ ? Status{} : write_model(step);
+        Status status = written_ ? Status{} : write_model(context, false);
         if (status.ok()) status = name_model();
         if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_path()));
         else report_.log().error("{}", status.what);
@@ -250,12 +304,14 @@ private:
                      context.why_lost);
     }
 
-    Status evaluate(uint64_t epoch, double* accuracy) {
+    Status evaluate(StepId steps) {
         BatchResult sum;
         GC_TRY(session_->evaluate(&sum));
         const auto samples = static_cast<double>(parts_.test->info().count);
-        if (parts_.test->info().target_scale == 0) *accuracy = static_cast<double>(sum.right) / samples;
-        report_.evaluated(epoch, *accuracy, sum.loss / samples);
+        if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
+        standing_.test_loss = sum.loss / samples;
+        standing_.evaluated = steps;
+        report_.evaluated(parts_.sampler->epoch_of(steps), standing_.accuracy, standing_.test_loss);
         return {};
     }
 
@@ -269,10 +325,12 @@ private:
     JobParts parts_;
     ExchangeChoice choice_;
     std::unique_ptr<Algorithm> algorithm_;
+    Checkpoints checkpoints_;
     std::unique_ptr<Session> session_;   // the present one; the last one lives as long as this, the driver may still send for it
     bool deaf_told_ = false;
     std::string digest_;
-    double accuracy_ = -1;                     // of the last evaluation
+    Standing standing_;                        // of it the last evaluation is kept
+    bool has_state_ = false;                   // what the next step begins from
     bool trained_ = false, written_ = false;   // all steps are done; the model is written
     bool ended_ = false;                       // all ranks have agreed that the job is done
 

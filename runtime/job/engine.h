@@ -14,6 +14,16 @@
 
 namespace gradcast {
 
+/// Where a job goes on that has run before.
+struct Resume {
+    bool on = false;
+    uint64_t steps = 0;   // that are done
+    uint64_t state = 0;   // digest of the state after them (Model::state)
+    NodeId holder{};      // whose checkpoint it is; the others get the state from it
+    std::string path;     // of the checkpoint, at the holder
+    std::string notes;    // for people, a line each: what is otherwise than they may think
+};
+
 struct EngineConfig {
     JobId id{};
     JobConfig job;
@@ -24,8 +34,9 @@ struct EngineConfig {
     std::string folder;              // of the job; made if missing
     uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
-    std::vector<uint32_t> cpus;                // lanes are pinned to these where given
-    uint64_t spend_us = 0;                     // simulated cost of one bucket's backward pass (the simulator)
+    std::vector<uint32_t> cpus;   // lanes are pinned to these where given
+    uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
+    Resume resume;
     uint32_t change_every = 0;                 // steps after which a session ends and the next one begins, as tests want it; 0: never
     bool confidential = false;                 // see DataOptions
     const std::atomic<bool>* stop = nullptr;   // ends open() with Code::cancelled

@@ -6,6 +6,7 @@ namespace gradcast {
 
 Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& report) {
     const JobConfig& job = config.job;
+    first_step_ = config.resume.steps;
     const uint32_t n = static_cast<uint32_t>(config.roster.size());
     GC_TRY(alternatives_find(job.exchange,
                              {.layout = &codec.words(),
@@ -38,9 +39,10 @@ bool ExchangeChoice::datagrams(StepId steps) const {
 }
 
 void ExchangeChoice::record(const StepRecord& step) {
-    if (step.step < measured_first || step.step >= measured_end) return;
-    computes_us_[step.step - measured_first] = step.compute_us;
-    waits_us_[step.step - measured_first] = step.wait_us;
+    const StepId at = step.step - first_step_;
+    if (at < measured_first || at >= measured_end) return;
+    computes_us_[at - measured_first] = step.compute_us;
+    waits_us_[at - measured_first] = step.wait_us;
 }
 
 Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best) {

@@ -20,9 +20,9 @@ public:
 
     void record(const StepRecord& step);
     /// Before this step: choose().  Never, where there is nothing to choose.
-    bool due(StepId step) const { return alternatives_.size() > 1 && step == measured_end; }
+    bool due(StepId step) const { return alternatives_.size() > 1 && step == first_step_ + measured_end; }
     /// Some exchange of a job of so many steps may go by datagrams.
-    bool datagrams(StepId steps) const;
+    bool datagrams(StepId steps) const;   // of this run
     /// Between two steps: the same one at all ranks.  `lanes` of this rank compute.
     Status choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best);
 
@@ -32,6 +32,7 @@ private:
 
     Status agree(Context& context, const Session& session, Measured* measured);
 
+    StepId first_step_ = 0;   // of this run of the job
     std::vector<Alternative> alternatives_;
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};
     std::vector<Measured> told_;   // by rank

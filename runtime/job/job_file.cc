@@ -107,6 +107,12 @@ constexpr Option options[] = {
      set<&JobConfig::evaluate>},
     {"job", "stop_at", Kind::number, "0", 0, 1, false, nullptr, "end as soon as an evaluation has this accuracy; 0: never",
      set<&JobConfig::stop_at>},
+    {"job", "checkpoint_every", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "steps between two checkpoints, from which `gradcastctl resume` goes on; 0: after each epoch, about 100 at most", set<&JobConfig::checkpoint_every>},
+    {"job", "checkpoint_keep", Kind::integer, "2", 0, 1000000, false, nullptr,
+     "newest checkpoints that each node keeps; 0: none is written", set<&JobConfig::checkpoint_keep>},
+    {"job", "audit_every", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "of so many checkpoints one is kept for `gradcastctl verify`; 0: about 20 of the job", set<&JobConfig::audit_every>},
     {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", set<&JobConfig::batch>},
     {"job", "blocks", Kind::integer, "8", 1, blocks_max, false, nullptr,
      "parts of a mini-batch, at most its samples; fixes the result, whatever the number of nodes", set<&JobConfig::blocks>},
@@ -482,6 +488,47 @@ Status job_read(const std::string& path, JobConfig* config) {
     std::string all;
     for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
     return fail(Code::invalid, "{}", all);
+}
+
+std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config) {
+    const OptimiserConfig& o = config.optimiser;
+    std::vector<std::pair<std::string, std::string>> all = {
+        {"job.seed", fmt::format("{}", config.seed)},
+        {"job.batch", fmt::format("{}", config.batch)},
+        {"job.blocks", fmt::format("{}", config.blocks)},
+        {"data.classes", fmt::format("{}", config.classes)},
+        {"data.crop", fmt::format("{}", config.crop)},
+        {"data.flip", fmt::format("{}", config.flip)},
+        {"net.preset", config.preset.empty() ? "none" : config.preset},
+        {"net.pad", fmt::format("{}", config.net_pad)},
+        {"net.precision", precision_names()[static_cast<size_t>(config.precision)]},
+        {"optimiser.kind", o.kind},
+        {"optimiser.lr", fmt::format("{}", o.lr)},
+        {"optimiser.momentum", fmt::format("{}", o.momentum)},
+        {"optimiser.weight_decay", fmt::format("{}", o.weight_decay)},
+        {"optimiser.nesterov", fmt::format("{}", o.nesterov)},
+        {"optimiser.beta1", fmt::format("{}", o.beta1)},
+        {"optimiser.beta2", fmt::format("{}", o.beta2)},
+        {"optimiser.epsilon", fmt::format("{}", o.epsilon)},
+        {"optimiser.schedule", o.schedule},
+        {"optimiser.warm_up", fmt::format("{}", o.warm_up)},
+        {"optimiser.decay_every", fmt::format("{}", o.decay_every)},
+        {"optimiser.decay", fmt::format("{}", o.decay)},
+        {"optimiser.lr_end", fmt::format("{}", o.lr_end)},
+        {"algorithm.kind", config.algorithm},
+        {"algorithm.quantiser", quantiser_name(config.quantiser)},
+    };
+    if (o.schedule == "cosine") {   // which ends at the last step
+        all.emplace_back("job.epochs", fmt::format("{}", config.epochs));
+        all.emplace_back("job.steps", fmt::format("{}", config.steps));
+    }
+    for (size_t i = 0; i < config.layers.size(); ++i) {
+        const LayerSpec& layer = config.layers[i];
+        all.emplace_back(fmt::format("layer {}", i + 1),
+                         fmt::format("{} {} {} {} {} {} {:d} {:d} {} {}", layer.kind, layer.name, layer.outputs, layer.kernel, layer.stride,
+                                     layer.pad, layer.ceil, layer.bias, layer.rate, layer.from));
+    }
+    return all;
 }
 
 std::string job_help() {

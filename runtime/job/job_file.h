@@ -19,6 +19,9 @@ struct JobConfig {
     uint32_t epochs = 0, steps = 0;   // exactly one is not 0
     uint32_t evaluate = 0;            // steps between two evaluations; 0: after each epoch
     double stop_at = 0;               // accuracy that ends the job; 0: none
+    uint32_t checkpoint_every = 0;    // steps between two checkpoints; 0: after each epoch, at most 100
+    uint32_t checkpoint_keep = 2;     // that stay at a node; 0: none is written
+    uint32_t audit_every = 0;         // of so many checkpoints one stays for audits; 0: about 20 of the job
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
     std::string train, test;   // absolute patterns; test may be empty
@@ -53,6 +56,9 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
                std::vector<JobMistake>* mistakes);
 /// Reads and parses; the error has one line a mistake.
 Status job_read(const std::string& path, JobConfig* config);
+/// The keys that fix every bit of a training, as the file writes them, with their values: a state of one job is a state of any other
+/// that has the same.
+std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config);
 /// All keys with their defaults and allowed values, for people.
 std::string job_help();
 

@@ -341,7 +341,7 @@ private:
             held_us_ = now_us_;
         }
         if (!held || std::find(behind_.begin(), behind_.end(), config_.self) != behind_.end()) return;
-        const uint64_t us = (now_us_ - held_us_) / (lowest == 0 ? 10 : 1);
+        const uint64_t us = (now_us_ - held_us_) / (lowest == config_.first_step ? 10 : 1);
         if (us <= timeouts_.suspicion_us) return;
         const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(lowest));
         for (Rank rank : behind_) {

@@ -63,6 +63,7 @@ struct JobProtocolConfig {
     bool first = true;               // view of the job: when it begins nobody may be missing
     std::vector<bool> lost = {};     // by rank, before this view; empty: none
     StepId steps = ~StepId{0};       // of the whole job
+    StepId first_step = 0;           // of this run of the job
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

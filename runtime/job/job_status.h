@@ -25,6 +25,8 @@ struct JobStatus {
     std::vector<std::string> warnings;   // what is otherwise than was asked for
     uint64_t step = 0, steps = 0;        // that are done; of the whole job
     uint64_t epoch = 0, epochs = 0;      // in which the last step was, from 1 on; 0: no step is done
+    uint64_t checkpoint = 0;             // steps that this node's newest checkpoint has; 0: none
+    uint64_t resumed = 0;                // steps that were done when this run of the job began
     double loss = 0;                     // of the last step, mean over the mini-batch
     double accuracy = -1;                // on the test data, 0..1; -1: not known, or a regression
     double test_loss = -1;               // mean; of a regression its mean squared error; -1: not known

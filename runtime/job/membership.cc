@@ -14,6 +14,8 @@ constexpr uint64_t tick_us = 1'000'000;
 constexpr uint64_t verdict_us =
     5'000'000;                        // how much longer than the coordinator a member waits, so that the verdict is the coordinator's
 constexpr size_t reason_max = 2000;   // letters of a reason from another node
+constexpr size_t path_max = 4096;
+constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken yet
 
 struct Writer {
     std::vector<std::byte> bytes;
@@ -75,11 +77,39 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
     writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
     for (const Member& member : plan.members) writer.member(member);
-    writer.number(plan.datagram_bytes), writer.text(plan.server);
+    writer.number(plan.datagram_bytes);
+    writer.text(plan.server);
+    writer.number(plan.resumes ? 1 : 0);
+    writer.number(plan.resume_steps);
+    writer.number(plan.resume_state);
+    writer.number(plan.resume_holder);
+    writer.text(std::string_view(plan.notes).substr(0, reason_max));
     return std::move(writer.bytes);
 }
 
 namespace {
+std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found) {
+    Writer writer;
+    writer.raw(id.data(), id.size());
+    for (const uint64_t number : {request, uint64_t{found.active}, found.steps, found.state, uint64_t{found.agreed}}) writer.number(number);
+    for (const std::string* text : {&found.name, &found.text, &found.base}) writer.text(*text);
+    writer.text(std::string_view(found.notes).substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+bool found_parse(Reader reader, uint64_t* request, Found* found) {
+    *request = reader.number();
+    found->active = reader.number() != 0;
+    found->steps = reader.number();
+    found->state = reader.number();
+    found->agreed = reader.number() != 0;
+    found->name = reader.text(reason_max);
+    found->text = reader.text(job_text_max);
+    found->base = reader.text(path_max);
+    found->notes = reader.text(reason_max);
+    return reader.whole() && found->steps <= UINT32_MAX;
+}
+
 /// What a member says that its datagrams carry; 0, which is none, if bulk cannot use it.
 uint32_t datagram_bytes_of(uint64_t said) {
     return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
@@ -98,7 +128,15 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
     result.server = reader.text(reason_max);
+    const uint64_t resumes = reader.number();
+    result.resume_steps = reader.number();
+    result.resume_state = reader.number();
+    const uint64_t holder = reader.number();
+    result.notes = reader.text(reason_max);
     if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
+    if (resumes > 1 || holder >= members || result.resume_steps > UINT32_MAX) return false;
+    result.resumes = resumes == 1;
+    result.resume_holder = static_cast<Rank>(holder);
     result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
     *plan = std::move(result);
     return true;
@@ -147,6 +185,21 @@ void Membership::opened(const JobId& id, Status status, std::string kernel_set, 
     command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)});
 }
 void Membership::ended(const JobId& id, bool leaves) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}, leaves}); }
+
+void Membership::find(const JobId& id, uint64_t request) {
+    Command command{
+        .kind = Command::Kind::find, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
+    command.request = request;
+    this->command(std::move(command));
+}
+void Membership::found(const JobId& id, Rank peer, uint64_t request, Found found) {
+    Command command{
+        .kind = Command::Kind::found, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
+    command.peer = peer;
+    command.request = request;
+    command.found = std::move(found);
+    this->command(std::move(command));
+}
 
 std::vector<Notice> Membership::notices() {
     std::lock_guard lock(mutex_);
@@ -260,6 +313,23 @@ void Membership::run(Command& command, Actions& actions) {
             send_all(at->second, Kind::ended, id_write(command.id), actions);
             close_if_over(at);
             break;
+        case Command::Kind::find: {
+            Writer writer;
+            writer.raw(command.id.data(), command.id.size());
+            writer.number(command.request);
+            for (Rank peer = 0; peer < peers_.size(); ++peer) {
+                if (peer == config_.self) look(peer, command.id, command.request);
+                else if (peers_[peer].alive) send(peer, Kind::find, writer.bytes, actions);
+            }
+            break;
+        }
+        case Command::Kind::found:
+            if (command.peer != config_.self) {
+                send(command.peer, Kind::found, found_write(command.id, command.request, command.found), actions);
+                break;
+            }
+            found_here(command.peer, command.id, command.request, std::move(command.found));
+            break;
     }
 }
 
@@ -328,7 +398,19 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     if (kind == Kind::hello) return hello(from, bytes, actions);
     if (kind == Kind::prepare) return prepare(from, bytes, actions);
     Reader reader{bytes};
-    auto at = sessions_.find(reader.id());
+    const JobId id = reader.id();
+    if (kind == Kind::find) {
+        const uint64_t request = reader.number();
+        if (reader.whole()) look(from, id, request);
+        return;
+    }
+    if (kind == Kind::found) {
+        uint64_t request = 0;
+        Found found;
+        if (found_parse(reader, &request, &found)) found_here(from, id, request, std::move(found));
+        return;
+    }
+    auto at = sessions_.find(id);
     if (!reader.good || at == sessions_.end()) return;
     Session& session = at->second;
     Rank rank = rank_of(session, from);
@@ -360,6 +442,24 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         session.parts[rank].ended = true;
         close_if_over(at);
     }
+}
+
+/// The daemon is to look what it has of the job.
+void Membership::look(Rank peer, const JobId& id, uint64_t request) {
+    const auto finds = std::count_if(notices_.begin(), notices_.end(), [](const Notice& each) { return each.kind == Notice::Kind::find; });
+    if (finds >= finds_max) return;   // whoever asks gives up in time
+    Notice notice{Notice::Kind::find, id, nullptr, 0, {}};
+    notice.peer = peer;
+    notice.request = request;
+    this->notice(std::move(notice));
+}
+
+void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found found) {
+    Notice notice{Notice::Kind::found, id, nullptr, 0, {}};
+    notice.peer = peer;
+    notice.request = request;
+    notice.found = std::move(found);
+    this->notice(std::move(notice));
 }
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {

@@ -33,8 +33,12 @@ struct JobPlan {
     std::string name, text, path, base;   // of the job file: see Submission
     uint64_t deadline_us = 0;             // D
     uint64_t submitted_unix = 0;
-    std::vector<Member> members;    // by rank; 0 coordinates
-    uint32_t datagram_bytes = 0;    // payload of one datagram that every member's interface can carry; 0: streams alone
+    std::vector<Member> members;                   // by rank; 0 coordinates
+    uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
+    bool resumes = false;                          // a run of the job before this one has left a checkpoint:
+    uint64_t resume_steps = 0, resume_state = 0;   // see Resume
+    Rank resume_holder = 0;
+    std::string notes;              // of the coordinator about this run, a line each, which the job tells
     std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
@@ -43,6 +47,15 @@ struct JobPlan {
 /// The wire form of a plan (of PREPARE); parse returns false where bytes are not one.
 std::vector<std::byte> plan_write(const JobPlan& plan);
 bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan);
+
+/// What a node has of a job that has run.
+struct Found {
+    bool active = false;             // it runs, or is being prepared
+    uint64_t steps = 0, state = 0;   // of its newest checkpoint that is whole; steps 0: there is none
+    bool agreed = false;             // see Model
+    std::string name, text, base;    // of the job file
+    std::string notes;               // newer checkpoints that are not whole, a line each
+};
 
 struct MembershipConfig {
     Rank self = 0;                    // peer number of this daemon
@@ -66,13 +79,17 @@ struct PeerState {
     std::string why;   // not alive: the last error
 };
 
-/// What the daemon has to do.  Each open is followed by exactly one start or abort, each start by exactly one close.
+/// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
+/// one close.
 struct Notice {
-    enum class Kind : uint8_t { open, start, abort, close, submitted } kind;
+    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan;   // of open
     Rank self = 0;                         // of open: our rank
     Status status;                         // of abort: why; of submitted: the outcome
+    Rank peer = 0;                         // of find: who asks, by found(); of found: who has answered
+    uint64_t request = 0;                  // of find, found: number of the search at the one who asks
+    Found found = {};
 };
 
 /// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
@@ -87,6 +104,10 @@ public:
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest);
     /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.
     void ended(const JobId& id, bool leaves = false);
+    /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
+    void find(const JobId& id, uint64_t request);
+    /// The answer to the notice find.
+    void found(const JobId& id, Rank peer, uint64_t request, Found found);
     std::vector<Notice> notices();
     std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
     uint64_t ticks() const;                 // grows by one a second as long as the network thread lives
@@ -94,7 +115,7 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
@@ -116,18 +137,23 @@ private:
         std::vector<std::byte> message;
     };
     struct Command {
-        enum class Kind : uint8_t { submit, opened, ended } kind;
+        enum class Kind : uint8_t { submit, opened, ended, find, found } kind;
         JobId id{};
         std::shared_ptr<const JobPlan> plan;
         Status status;
         std::string kernel_set, data_digest, start_digest;
         bool leaves = false;
+        Rank peer = 0;
+        uint64_t request = 0;
+        Found found = {};
     };
     void wake();
     void command(Command command);
     void run(Command& command, Actions& actions);
     void packet(const Packet& packet, Actions& actions);
     void message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions);
+    void look(Rank peer, const JobId& id, uint64_t request);
+    void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void tick(Actions& actions);

@@ -17,7 +17,7 @@ namespace gradcast {
 namespace {
 
 constexpr char format_name[] = "gradcast model";
-constexpr uint32_t format_version = 1;
+constexpr uint32_t format_version = 2;
 constexpr uint64_t text_bytes_max = 1 << 20;
 constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
 
@@ -100,19 +100,21 @@ public:
         GC_TRY(numbers(name, H5T_INTEGER, H5T_NATIVE_UINT64, std::span(value, 1)));
         return *value >= low && *value <= high ? Status{} : broken(name, fmt::format("is {}, outside {} .. {}", *value, low, high));
     }
-    Status floats(const char* name, std::vector<float>* values) const {
+    template <typename T>
+    Status vector(const char* name, hid_t stored, std::vector<T>* values) const {
         Hid data = data_set(name);
         if (!data) return broken(name, "is missing");
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
-        if (!type || !space || H5Tequal(type.get(), H5T_IEEE_F32LE) <= 0) return broken(name, "is not float32");
+        if (!type || !space || H5Tequal(type.get(), stored) <= 0) return broken(name, "has the wrong type");
         hssize_t count = H5Sget_simple_extent_npoints(space.get());
-        if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(float))
+        if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(T))
             return broken(name, "is longer than the file: it is truncated");
         values->resize(static_cast<uint64_t>(count));
-        if (H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0)
+        if (H5Dread(data.get(), stored, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0)
             return broken(name, "cannot be read: " + hdf5_reason());
         return {};
     }
+    bool has(const char* name) const { return H5Lexists(file_, name, H5P_DEFAULT) > 0; }
 
 private:
     /// One that lies in this very file: a link or external storage could lead HDF5 to any other.
@@ -165,7 +167,23 @@ bool layers_parse(const std::string& text, NetSpec* net) {
     return !net->layers.empty();
 }
 
-Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, std::vector<float>* parameters) {
+std::string digest_of(auto values) { return sha256_hex(std::as_bytes(values)); }
+
+/// All that a file holds as text, vectors by their SHA-256.
+std::string model_content(const Model& model, const ModelState& state) {
+    const NetSpec& net = model.net;
+    const std::string text = fmt::format(
+        "sample {} {} {} pad {} classes {} target_scale {}\nmean {}\nstd {}\nstep {} state {:016x} agreed {:d}\naccuracy {} test_loss {} "
+        "evaluated {}\n"
+        "kernel_set {}\ndata_digest {}\nid {}\nbase {}\njob {}\nlayers {}\nparameters {}\noptimiser {}\nexponents {}\nalgorithm {}\n",
+        net.C, net.H, net.W, net.pad, net.classes, net.target_scale, fmt::join(model.mean, " "), fmt::join(model.std, " "), model.step,
+        model.state, model.agreed, model.accuracy, model.test_loss, model.evaluated, model.kernel_set, model.data_digest, model.id,
+        model.base, digest_of(std::span(model.job)), digest_of(std::span<const char>(layers_text(net))), model.digest,
+        digest_of(state.optimiser), digest_of(state.exponents), digest_of(state.algorithm));
+    return digest_of(std::span(text));
+}
+
+Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, ModelVectors* state, std::string* content) {
     Hdf5Lock lock;
     Hid file = hdf5_open(fd, H5F_ACC_RDONLY);
     if (!file) return fail(Code::data, "{}: not a gradcast model: {}", path, hdf5_reason());
@@ -174,7 +192,9 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     GC_TRY(reader.text("format", &format));
     if (format != format_name) return reader.broken("format", fmt::format("is not \"{}\"", format_name));
     uint64_t version, pad, classes, sample[3];
-    GC_TRY(reader.number("version", 1, format_version, &version));
+    GC_TRY(reader.number("version", 1, UINT32_MAX, &version));
+    if (version > format_version)
+        return fail(Code::data, "{}: written by a newer gradcast: format version {}, this one reads {}", path, version, format_version);
     GC_TRY(reader.numbers("sample", H5T_INTEGER, H5T_NATIVE_UINT64, std::span<uint64_t>(sample)));
     for (uint64_t side : sample)
         if (side == 0 || side > side_max) return reader.broken("sample", fmt::format("has a side of {}", side));
@@ -202,14 +222,49 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     if (!layers_parse(layers, &model->net)) return reader.broken("layers", "is not a list of layers");
     for (float value : model->std)
         if (!(value > 0) || !std::isfinite(value)) return reader.broken("std", "is not above 0");
-    return reader.floats("parameters", parameters);
+    GC_TRY(reader.vector("parameters", H5T_IEEE_F32LE, &state->parameters));
+    if (version < 2) return {};
+    uint64_t agreed = 0;
+    GC_TRY(reader.numbers("test_loss", H5T_FLOAT, H5T_NATIVE_DOUBLE, std::span(&model->test_loss, 1)));
+    GC_TRY(reader.number("evaluated", 0, UINT32_MAX, &model->evaluated));
+    GC_TRY(reader.text("data_digest", &model->data_digest));
+    GC_TRY(reader.text("id", &model->id));
+    GC_TRY(reader.text("base", &model->base));
+    GC_TRY(reader.number("state", 0, UINT64_MAX, &model->state));
+    GC_TRY(reader.number("agreed", 0, 1, &agreed));
+    model->agreed = agreed == 1;
+    GC_TRY(reader.text("content", content));
+    if (reader.has("optimiser")) GC_TRY(reader.vector("optimiser", H5T_IEEE_F32LE, &state->optimiser));
+    GC_TRY(reader.vector("exponents", H5T_STD_I32LE, &state->exponents));
+    if (reader.has("algorithm")) GC_TRY(reader.vector("algorithm", H5T_STD_U8LE, &state->algorithm));
+    return {};
+}
+
+/// content: that the file says it has; empty in version 1.
+Status model_check(const std::string& path, Model* model, ModelVectors* state, std::string* content) {
+    Fd fd;
+    uint64_t file_bytes = 0;
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+        return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
+    GC_TRY(file_open(path, &fd, &file_bytes));
+    GC_TRY(model_load(path, fd.get(), file_bytes, model, state, content));
+    if (digest_of(std::span(state->parameters)) != model->digest)
+        return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
+    std::vector<Layer> layers;
+    if (Status status = layers_check(model->net, &layers); !status.ok()) return fail(Code::data, "{}: damaged: {}", path, status.what);
+    if (const uint64_t elements = layers_layout(layers, 1).elements; elements != state->parameters.size())
+        return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, state->parameters.size(), elements);
+    if (!content->empty() && *content != model_content(*model, {state->parameters, state->optimiser, state->exponents, state->algorithm}))
+        return fail(Code::data, "{}: the digest of its content differs: the file is damaged", path);
+    return {};
 }
 
 }   // namespace
 
-Status model_reserve(const std::string& path, const Model& model, uint64_t parameters, uint64_t optimiser, uint64_t exponents) {
-    // Beside the data sets: headers, attributes, and two texts.
-    const uint64_t bytes = 4 * (parameters + optimiser + exponents) + model.job.size() + layers_text(model.net).size() + (64 << 10) +
+Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes) {
+    // Beside the data sets: headers, attributes, and the texts.
+    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + layers_text(model.net).size() + (64 << 10) +
                            8 * (model.mean.size() + model.std.size());
     auto failed = [&](int error) {
         Status status = fail_sys(error, "cannot reserve {:.1f} MB for the model in {}", static_cast<double>(bytes) / 1e6,
@@ -229,8 +284,8 @@ Status model_reserve(const std::string& path, const Model& model, uint64_t param
     return error == 0 ? Status{} : failed(error);
 }
 
-Status model_write(const std::string& path, const Model& model, std::span<const float> parameters, std::span<const float> optimiser,
-                   std::span<const int32_t> exponents) {
+Status model_write(const std::string& path, const Model& model, const ModelState& state) {
+    const std::string content = model_content(model, state);
     Status status;
     {
         Hdf5Lock lock;
@@ -241,7 +296,7 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
         }
         const hid_t h = file.get();
         const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
-                       classes = model.net.classes;
+                       classes = model.net.classes, agreed = model.agreed ? 1 : 0;
         bool good =
             file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
             put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
@@ -251,11 +306,17 @@ Status model_write(const std::string& path, const Model& model, std::span<const 
             put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
             put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", model.digest) &&
             put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
-            put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
+            put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) &&
+            put_numbers(h, "test_loss", H5T_NATIVE_DOUBLE, std::span(&model.test_loss, 1)) &&
+            put_numbers(h, "evaluated", H5T_NATIVE_UINT64, std::span(&model.evaluated, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
+            put_text(h, "data_digest", model.data_digest) && put_text(h, "id", model.id) && put_text(h, "base", model.base) &&
+            put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
+            put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
             put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
-            put_vector(h, "parameters", H5T_NATIVE_FLOAT, parameters.size(), parameters.data()) &&
-            (optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, optimiser.size(), optimiser.data())) &&
-            put_vector(h, "exponents", H5T_NATIVE_INT32, exponents.size(), exponents.data());
+            put_vector(h, "parameters", H5T_NATIVE_FLOAT, state.parameters.size(), state.parameters.data()) &&
+            (state.optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, state.optimiser.size(), state.optimiser.data())) &&
+            put_vector(h, "exponents", H5T_NATIVE_INT32, state.exponents.size(), state.exponents.data()) &&
+            (state.algorithm.empty() || put_vector(h, "algorithm", H5T_NATIVE_UINT8, state.algorithm.size(), state.algorithm.data()));
         // Not hdf5_reason(): whatever is closed on the way here has wiped it.
         if (!good || !file.close()) status = fail_sys(errno, "cannot write {}", path);
     }
@@ -275,23 +336,23 @@ std::string model_kept(const std::string& folder) {
 }
 
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters) {
-    Fd fd;
-    uint64_t file_bytes = 0;
-    struct stat info;
-    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
-        return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
-    GC_TRY(file_open(path, &fd, &file_bytes));
     Model read;
-    std::vector<float> values;
-    GC_TRY(model_load(path, fd.get(), file_bytes, &read, &values));
-    std::string digest = sha256_hex(std::as_bytes(std::span(values)));
-    if (digest != read.digest) return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
-    std::vector<Layer> layers;
-    if (Status status = layers_check(read.net, &layers); !status.ok()) return fail(Code::data, "{}: damaged: {}", path, status.what);
-    if (const uint64_t elements = layers_layout(layers, 1).elements; elements != values.size())
-        return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, values.size(), elements);
+    ModelVectors state;
+    std::string content;
+    GC_TRY(model_check(path, &read, &state, &content));
     *model = std::move(read);
-    *parameters = std::move(values);
+    *parameters = std::move(state.parameters);
+    return {};
+}
+
+Status checkpoint_read(const std::string& path, Model* model, ModelVectors* state) {
+    Model read;
+    ModelVectors vectors;
+    std::string content;
+    GC_TRY(model_check(path, &read, &vectors, &content));
+    if (content.empty()) return fail(Code::data, "{}: a model of format version 1, from which no training can go on", path);
+    *model = std::move(read);
+    *state = std::move(vectors);
     return {};
 }
 

@@ -8,7 +8,7 @@ Status Report::open(const EngineConfig& config) {
     quantiser_ = quantiser_name(config.job.quantiser);
     batch_ = config.job.batch;
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
-    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, log_);
+    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on, log_);
 }
 
 void Report::warn(const std::string& text) {
@@ -27,10 +27,13 @@ JobStatus Report::status() const {
     return status;
 }
 
-void Report::begin(uint64_t now_us) {
+void Report::begin(uint64_t now_us, uint64_t steps) {
     begin_us_ = now_us;
+    first_ = steps;
+    if (steps > 0) steps_log_.keep(steps);
     std::lock_guard lock(mutex_);
     status_.state = JobState::running;
+    status_.step = status_.resumed = steps;
 }
 
 void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
@@ -58,7 +61,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
-    status_.samples_per_second = status_.seconds > 0 ? static_cast<double>(steps * batch_) / status_.seconds : 0;
+    status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;
     status_.load_wait_us = step.load_wait_us;
     status_.exchange_wait_us += record_.wait_us;
     const double rate = status_.samples_per_second;
@@ -84,6 +87,12 @@ void Report::evaluated(uint64_t epoch, double accuracy, double loss) {
         status_.test_loss = loss;
     }
     log_.info("epoch {} step {} loss {:.4f} test loss {:.4f}{}", epoch, record_.step + 1, record_.loss, loss, shown);
+}
+
+void Report::resumed(double accuracy, double loss) {
+    std::lock_guard lock(mutex_);
+    status_.accuracy = accuracy;
+    status_.test_loss = loss;
 }
 
 void Report::step_end() {

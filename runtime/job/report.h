@@ -29,8 +29,8 @@ public:
     }
 
     // Trainer thread.
-    /// The first step begins.
-    void begin(uint64_t now_us);
+    /// The first step of this run begins, after `steps` of an earlier one.
+    void begin(uint64_t now_us, uint64_t steps);
     struct Step {
         StepRecord record;
         uint64_t epoch, load_wait_us, now_us;
@@ -44,6 +44,8 @@ public:
     /// After that step; accuracy below 0: a regression, of which nothing is right or wrong.
     void evaluated(uint64_t epoch, double accuracy, double loss);
     void step_end();
+    /// What an earlier run has evaluated last.
+    void resumed(double accuracy, double loss);
     /// Of the whole job, after `steps` steps, with this digest where it has gone well.
     void end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost);
 
@@ -54,7 +56,7 @@ private:
     uint64_t batch_ = 0;   // samples of a step
     const LinkCounters* counters_ = nullptr;
     StepRecord record_;   // of the last step
-    uint64_t begin_us_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
+    uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     fmt::memory_buffer line_;
     mutable std::mutex mutex_;
     JobStatus status_;

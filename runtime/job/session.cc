@@ -70,7 +70,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .losses_tolerated = losses_tolerated(),
                                   .first = config_.first,
                                   .lost = lost_ranks,
-                                  .steps = parts_.steps},
+                                  .steps = parts_.steps,
+                                  .first_step = context.first},
                                  log_);
     dispatch_ = std::make_unique<Dispatch>(context.host, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(context.host, *dispatch_, parts_.progress, parts_.deadline_us);
@@ -142,10 +143,14 @@ std::vector<NodeId> Session::lost() const {
     return nodes;
 }
 
-bool Session::lowest() const {
-    Rank rank = 0;
-    while (rank < self_ && dispatch_->lost(rank)) ++rank;
-    return rank == self_;
+bool Session::turn(uint64_t number) const {
+    uint32_t living = 0, before = 0;
+    for (Rank rank = 0; rank < view_.n(); ++rank) {
+        if (dispatch_->lost(rank)) continue;
+        before += rank < self_ ? 1 : 0;
+        ++living;
+    }
+    return number % living == before;
 }
 
 const Member* Session::deaf() const {

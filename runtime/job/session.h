@@ -70,7 +70,8 @@ public:
     // While it is open.
     const Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;
-    bool lowest() const;   // of those that are not lost, this is the first
+    /// Of the ranks that are not lost, in turn, that with this number is this one.
+    bool turn(uint64_t number) const;
     const SynchronousStep& synchronous() const { return *synchronous_; }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }

@@ -3,18 +3,50 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 
 namespace gradcast {
+namespace {
+constexpr size_t line_bytes_max = 1 << 16;
+}
 
-Status StepLog::open(const std::string& path, bool threaded, const Log& log) {
-    path_ = path, log_ = log, threaded_ = threaded;
-    fd_ = Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+Status StepLog::open(const std::string& path, bool threaded, bool append, const Log& log) {
+    path_ = path;
+    log_ = log;
+    threaded_ = threaded;
+    fd_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | (append ? 0 : O_TRUNC) | O_CLOEXEC, 0644));
     if (!fd_) return fail_sys(errno, "cannot open {}", path);
     lines_.reserve(1 << 20), writing_.reserve(1 << 20);
     if (threaded) thread_ = std::thread([this] { loop(); });
     return {};
+}
+
+void StepLog::keep(uint64_t steps) {
+    constexpr std::string_view start = "{\"step\":";
+    std::string block(1 << 16, '\0'), line;
+    uint64_t kept = 0, at = 0;   // bytes
+    for (bool more = true; more;) {
+        const ssize_t got = ::pread(fd_.get(), block.data(), block.size(), static_cast<off_t>(at));
+        if (got <= 0) break;
+        at += static_cast<uint64_t>(got);
+        for (ssize_t i = 0; i < got && more; ++i) {
+            line += block[static_cast<size_t>(i)];
+            if (line.back() != '\n') {
+                more = line.size() < line_bytes_max;
+                continue;
+            }
+            uint64_t step = 0;
+            const char* number = line.data() + std::min(start.size(), line.size());
+            more = line.starts_with(start) && std::from_chars(number, line.data() + line.size(), step).ec == std::errc() && step <= steps;
+            if (more) kept += line.size();
+            line.clear();
+        }
+    }
+    if (::ftruncate(fd_.get(), static_cast<off_t>(kept)) != 0 || ::lseek(fd_.get(), 0, SEEK_END) < 0)
+        log_.error("{}", fail_sys(errno, "cannot cut {} after step {}", path_, steps).what);
 }
 
 void StepLog::add(std::string_view line) {

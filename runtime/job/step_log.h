@@ -18,7 +18,10 @@ public:
     StepLog& operator=(const StepLog&) = delete;
     ~StepLog() { close(); }
     /// threaded: a second after it was added at the latest, a line is in the file.  Otherwise add() writes it (the simulator).
-    Status open(const std::string& path, bool threaded, const Log& log);
+    /// What an earlier run of the job has written stays where `append` says so; see keep().
+    Status open(const std::string& path, bool threaded, bool append, const Log& log);
+    /// Before the first line: of an earlier run's lines those of later steps go, and a last one that is torn.
+    void keep(uint64_t steps);
     /// Trainer thread.  Takes memory only when the disk is far behind.
     void add(std::string_view line);
     /// Writes what is left.  An error has been logged, once.

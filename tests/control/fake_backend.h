@@ -12,6 +12,7 @@ struct FakeBackend : Backend {
     std::vector<NodeInfo> members;
     std::vector<Submission> submitted;   // server threads write it: read it by submissions()
     Status submit_answer;
+    std::string resumed;   // by the last resume()
     bool throws = false;
 
     /// A running job of two nodes.
@@ -59,6 +60,10 @@ struct FakeBackend : Backend {
         submit_answer = status;
     }
 
+    Status resume(const std::string& which, const Submission& submission, std::string* id) override {
+        resumed = which;
+        return submit(submission, id);
+    }
     Status submit(const Submission& submission, std::string* id) override {
         std::lock_guard lock(mutex);
         GC_TRY(submit_answer);

@@ -20,7 +20,7 @@ struct CtlModel : CtlData {
         std::vector<float> parameters(layout.elements);
         weights_initial(model.net, layout, 1, parameters);
         model.digest = sha256_hex(std::as_bytes(std::span(parameters)));
-        ASSERT_TRUE(model_write(folder + "/" + name, model, parameters, {}, {}).ok());
+        ASSERT_TRUE(model_write(folder + "/" + name, model, {parameters, {}, {}, {}}).ok());
     }
 };
 

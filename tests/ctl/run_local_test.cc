@@ -159,19 +159,50 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_FALSE(fs::exists(folder + "/none/final.h5"));
 }
 
-TEST_F(SystemLocal, CtrlCLeavesNothing) {
+TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     import();
     std::string job = good_job;
-    job.replace(job.find("steps = 6"), 9, "steps = 1000000");
+    job.replace(job.find("steps = 6"), 9, "steps = 4000\ncheckpoint_every = 40");
     write("job.toml", job);
-    pid_t pid = start("run job.toml --local 2");
+    const Outcome whole = run("run job.toml --local 1 --keep whole -o json");
+    ASSERT_EQ(whole.exit, 0) << whole.err;
+    fs::remove(folder + "/err");
+    pid_t pid = start("run job.toml --local 2 --keep kept");
     for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_NE(read("err").find("step "), std::string::npos) << read("err");
     ::kill(pid, SIGINT);
     Outcome outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 1) << outcome.err;
-    EXPECT_TRUE(outcome.says("of 1000000: the training is lost")) << outcome.err;
+    expect_nothing_left();
+
+    // The line that it prints goes on, here with another number of daemons.
+    const std::string says = "gradcastctl run --resume ", on = " --local 2 goes on";
+    const size_t at = outcome.err.find(says), end = outcome.err.find(on);
+    ASSERT_TRUE(at != std::string::npos && end != std::string::npos) << outcome.err;
+    const std::string checkpoint = outcome.err.substr(at + says.size(), end - at - says.size());
+    EXPECT_EQ(run("run --local 2").exit, 2);
+    outcome = run("run --resume kept/job.toml --local 2");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("kept/job.toml: not a gradcast model")) << outcome.err;
+    outcome = run("run --resume " + checkpoint + " --local 3 --keep kept -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["status"]["digest"], whole.json()["status"]["digest"]);
+    EXPECT_GE(outcome.json()["status"]["resumed"].get<uint64_t>(), 1u);
+    const std::string lines = read("kept/steps.jsonl");
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4000);
+    expect_nothing_left();
+
+    // A job file beside it: more steps from the model, or another training, which is refused.
+    job.replace(job.find("steps = 4000"), 12, "steps = 4010");
+    write("job.toml", job);
+    outcome = run("run job.toml --resume kept/final.h5 --local 1 --keep more");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    job.replace(job.find("lr = 0.05"), 9, "lr = 0.06");
+    write("job.toml", job);
+    outcome = run("run job.toml --resume kept/final.h5 --local 1 --keep other");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
     expect_nothing_left();
 }
 

@@ -38,6 +38,8 @@ key = "keys/cluster"
 state = "/s"
 socket = "run/s"
 cpus = [0]
+jobs_kept = 7
+jobs_bytes = "1.5GB"
 isa = "portable"
 link = "epoll_tcp"
 )",
@@ -53,6 +55,8 @@ link = "epoll_tcp"
     EXPECT_EQ(config.state, "/s");
     EXPECT_EQ(config.socket, "/base/run/s");
     EXPECT_EQ(config.lanes(), 1u);
+    EXPECT_EQ(config.jobs_kept, 7u);
+    EXPECT_EQ(config.jobs_bytes, 1'500'000'000u);
     EXPECT_EQ(config.isa, Isa::portable);
     EXPECT_EQ(config.link, LinkKind::epoll_tcp);
 }
@@ -109,6 +113,9 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"interface = \"nope9\"", "d.toml:1: interface: there is no interface \"nope9\" here: one of "},
         {"pace = 100", "d.toml:1: pace: must be a text in quotes"},
         {"pace = \"100 MB/s\"", "d.toml:1: pace: 100 MB/s: not a rate like 100mbit or 2.5gbit"},
+        {"jobs_kept = 0", "d.toml:1: jobs_kept: must be a number from 1 to 100000"},
+        {"jobs_bytes = \"20 GB\"", "d.toml:1: jobs_bytes = \"20 GB\": must be a size such as \"500MB\""},
+        {"jobs_bytes = \"-1GB\"", "d.toml:1: jobs_bytes"},
         {"cpus = 2", "d.toml:1: cpus: must be a list of CPU numbers"},
         {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},
         {"cpus = [100000]", "d.toml:1: cpus: CPU 100000 is not available"},
@@ -205,7 +212,7 @@ TEST(DaemonIdentity, RefusesFilesThatAreNotOurs) {
 TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     std::string jobs = folder("records");
     Log log;
-    EXPECT_TRUE(job_records_read(jobs, 10, log).empty());   // no folder yet
+    EXPECT_TRUE(job_records_read(jobs, log).empty());   // no folder yet
     for (uint32_t i = 0; i < 5; ++i) {
         JobDetail detail;
         detail.summary.id = fmt::format("{:032x}", i);
@@ -221,17 +228,28 @@ TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     for (const std::string& path : {never, broken, other}) ASSERT_TRUE(make_directories(path).ok());
     ASSERT_TRUE(file_write(never + "/job.toml", "x").ok());
     ASSERT_TRUE(file_write(broken + "/job.json", "{\"id\": 7").ok());
-    std::vector<JobDetail> details = job_records_read(jobs, 4, log);
-    ASSERT_EQ(details.size(), 4u);   // the newest, oldest first
+    std::vector<JobDetail> details = job_records_read(jobs, log);
+    ASSERT_EQ(details.size(), 5u);   // oldest first
+    job_records_trim(&details, 4, 0, log);
+    ASSERT_EQ(details.size(), 4u);
+    EXPECT_FALSE(std::filesystem::exists(jobs + "/" + fmt::format("{:032x}", 4)));
     EXPECT_EQ(details[0].summary.submitted_unix, 97u);
     EXPECT_EQ(details[3].summary.submitted_unix, 100u);
     EXPECT_EQ(details[0].summary.status.state, JobState::failed);   // number 3
     EXPECT_EQ(details[0].summary.status.error, "daemon restarted");
     EXPECT_EQ(details[1].summary.status.digest, "abc");
-    EXPECT_EQ(job_records_read(jobs, 4, log)[0].summary.status.error, "daemon restarted");   // also in the file
+    EXPECT_EQ(job_records_read(jobs, log)[0].summary.status.error, "daemon restarted");   // also in the file
     EXPECT_FALSE(std::filesystem::exists(never));
     EXPECT_TRUE(std::filesystem::exists(broken));
     EXPECT_TRUE(std::filesystem::exists(other));
+    // By what their folders take: the newest stays, however large it is.
+    for (const JobDetail& each : details) ASSERT_TRUE(file_write(each.folder + "/final.h5", std::string(1'000'000, 'x')).ok());
+    job_records_trim(&details, 100, 2'500'000, log);
+    EXPECT_EQ(details.size(), 2u);
+    job_records_trim(&details, 100, 1'000, log);
+    ASSERT_EQ(details.size(), 1u);
+    EXPECT_EQ(details[0].summary.submitted_unix, 100u);
+    EXPECT_TRUE(std::filesystem::exists(details[0].folder + "/final.h5"));
     std::filesystem::remove_all(jobs);
 }
 

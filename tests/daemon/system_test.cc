@@ -6,7 +6,7 @@
 
 #include <regex>
 
-#include "tests/daemon/processes.h"
+#include "tests/daemon/jobs.h"
 
 #include "datasets/hdf5.h"
 #include "datasets/shard.h"
@@ -16,8 +16,6 @@
 
 namespace gradcast {
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Process& run(Process& process, Cluster& cluster, std::vector<std::string> arguments) {
     process.start({std::move(arguments), cluster.folder + "/out", "", -1, 0});
@@ -238,31 +236,6 @@ TEST(SystemDaemon, EndsWhenItsNetworkFails) {
 }
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------------------
-
-std::string job_text(const std::string& data, uint32_t steps, const std::string& name = "j", const std::string& deadline = "10s") {
-    return "[job]\nname = \"" + name + "\"\nseed = 1\nsteps = " + std::to_string(steps) + "\nbatch = 16\nblocks = 8\ndeadline = \"" +
-           deadline + "\"\n[data]\ntrain = \"" + data + "\"\ntest = \"" + data +
-           "\"\n[net]\npreset = \"mlp\"\n[optimiser]\nkind = \"sgd\"\nlr = 0.05\nmomentum = 0.9\n" +
-           "[algorithm]\nkind = \"ssgd\"\nexchange = \"ring\"\nquantiser = \"auto32\"\n";
-}
-
-std::string make_data(const std::string& path) {
-    DataInfo info{64, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
-    std::vector<uint8_t> images(info.count * 28 * 28);
-    std::vector<int32_t> labels(info.count);
-    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);
-    for (uint32_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int32_t>(i % 10);
-    Status status = shard_write(path, info, images.data(), labels.data());
-    EXPECT_TRUE(status.ok()) << status.what;
-    return path;
-}
-
-/// The log of a job at each node, for messages of failures.
-std::string logs(Cluster& cluster) {
-    std::string text;
-    for (Node& node : cluster.nodes) text += "--- " + node.name + "\n" + node.process->output();
-    return text;
-}
 
 TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
     Cluster cluster(3);

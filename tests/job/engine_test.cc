@@ -1,4 +1,4 @@
-// Whole jobs on a tiny data set: one rank on real threads, several in the simulator.
+// Whole jobs.
 #include "runtime/job/engine.h"
 #include "runtime/job/model_evaluate.h"
 
@@ -25,172 +25,13 @@
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/safetensors.h"
+#include "tests/job/jobs.h"
 #include "tests/wrapped_host.h"
 #include "transport/code/kernels.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {
 namespace {
-
-/// The machine under a job of one rank: its protocols run on the trainer's thread whenever that waits.
-class OneRank final : public Host {
-public:
-    uint64_t now_us() override { return clock_us(); }
-    void post(uint16_t channel, const Event& event) override {
-        std::lock_guard lock(mutex_);
-        if (!protocols_.contains(channel)) return;
-        inbox_.emplace_back(channel, event);
-        changed_.notify_one();
-    }
-    Status wait(std::vector<Completion>* out, uint64_t until_us) override {
-        std::unique_lock lock(mutex_);
-        while (done_.empty()) {
-            if (inbox_.empty()) {
-                if (now_us() >= until_us) return fail(Code::deadline, "nothing was completed");
-                changed_.wait_for(lock, std::chrono::milliseconds(10));
-                continue;
-            }
-            auto batch = std::exchange(inbox_, {});
-            lock.unlock();
-            for (auto& [channel, event] : batch) give(channel, event);
-            lock.lock();
-        }
-        out->insert(out->end(), done_.begin(), done_.end());
-        done_.clear();
-        return {};
-    }
-    void open_view(uint32_t, std::span<const Attachment> attachments) override {
-        std::lock_guard lock(mutex_);
-        for (const Attachment& each : attachments) protocols_[each.channel] = each.protocol;
-    }
-    Status close_view(uint64_t) override {
-        std::lock_guard lock(mutex_);
-        inbox_.clear(), done_.clear(), protocols_.clear();
-        return {};
-    }
-    std::optional<StepId> swallow;   // the exchange never hears of bucket 0 of this step
-
-private:
-    void give(uint16_t channel, const Event& event) {
-        if (event.kind == Event::Kind::ready && swallow == event.step && event.bucket == 0) return;
-        Actions actions;
-        actions.now_us = now_us();
-        protocols_.at(channel)->on({&event, 1}, actions);
-        EXPECT_TRUE(actions.sends.empty());
-        for (const Compute& compute : actions.computes) {
-            compute_now(compute);
-            Event computed;
-            computed.kind = Event::Kind::computed;
-            computed.id = compute.ticket;
-            post(channel, computed);
-        }
-        for (Completion completion : actions.completions) {
-            completion.channel = channel;
-            done_.push_back(completion);
-        }
-    }
-    std::map<uint16_t, Protocol*> protocols_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<std::pair<uint16_t, Event>> inbox_;
-    std::vector<Completion> done_;
-};
-
-class EngineTest : public ::testing::Test {
-protected:
-    void SetUp() override {
-        log_level(Level::error);
-        folder_ = ::testing::TempDir() + "gradcast_engine_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
-        std::filesystem::remove_all(folder_);
-        ASSERT_TRUE(make_directories(folder_).ok());
-        write("train.h5", 600, 0);
-        write("test.h5", 250, 600);
-    }
-    void TearDown() override { std::filesystem::remove_all(folder_); }
-
-    /// Four classes that can be told by which quarter of the picture is bright.
-    void write(const std::string& name, uint32_t count, uint32_t first, uint32_t side = 8, uint32_t classes = 4, uint32_t compress = 0) {
-        std::vector<uint8_t> images(count * side * side);
-        std::vector<int32_t> labels(count);
-        for (uint32_t i = 0; i < count; ++i) {
-            labels[i] = static_cast<int32_t>((first + i) % classes);
-            for (uint32_t y = 0; y < side; ++y)
-                for (uint32_t x = 0; x < side; ++x) {
-                    uint32_t noise = random4(Purpose::test, 1, first + i, y * side + x)[0] % 100;
-                    uint32_t quarter = 2 * (y / (side / 2)) + x / (side / 2);
-                    images[(i * side + y) * side + x] = static_cast<uint8_t>(noise + (quarter == (first + i) % 4 ? 90 : 0));
-                }
-        }
-        DataInfo info{.count = count, .C = 1, .H = side, .W = side, .classes = classes, .mean = {0.3f}, .std = {0.2f}, .source = "test"};
-        Status status = shard_write(folder_ + "/" + name, info, images.data(), labels.data(), compress);
-        ASSERT_TRUE(status.ok()) << status.what;
-    }
-
-    std::string job_text(const std::string& more = "") {
-        return "[job]\nepochs = 2\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\ntest = \"test.h5\"\n[net]\n"
-               "[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = "
-               "\"inner_product\"\noutputs = 4\n"
-               "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n" +
-               more;
-    }
-    /// The same with batch norm, dropout and a shortcut: a net with state and random numbers of its own.
-    std::string job_text_of_all(const std::string& more = "") {
-        return replaced(job_text(more), "[[net.layers]]\nkind = \"relu\"\n",
-                        "[[net.layers]]\nkind = \"batch_norm\"\n[[net.layers]]\nkind = \"relu\"\nname = \"low\"\n"
-                        "[[net.layers]]\nkind = \"dropout\"\nrate = 0.25\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 16\n"
-                        "[[net.layers]]\nkind = \"add\"\nfrom = \"low\"\n");
-    }
-    static std::string replaced(std::string text, const std::string& from, const std::string& to) {
-        size_t at = text.find(from);
-        EXPECT_NE(at, std::string::npos) << from;
-        return text.replace(at, from.size(), to);
-    }
-
-    EngineConfig config(const std::string& text, uint32_t n = 1, Rank self = 0) {
-        EngineConfig config;
-        std::vector<JobMistake> mistakes;
-        EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
-        for (Rank rank = 0; rank < n; ++rank) config.roster.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
-        config.self = NodeId{self};
-        config.folder = fmt::format("{}/job-{}-{}-{}", folder_, runs_++, n, self);
-        return config;
-    }
-
-    /// A job of one rank.
-    Status run_one(const std::string& text, uint32_t lanes, JobStatus* status, std::string* final_path = nullptr) {
-        EngineConfig c = config(text);
-        c.lanes = lanes;
-        std::unique_ptr<Engine> engine;
-        GC_TRY(Engine::open(c, Log(), &engine));
-        OneRank host;
-        Status result = engine->run(host);
-        *status = engine->status();
-        if (final_path) *final_path = c.folder + "/final.h5";
-        return result;
-    }
-
-    /// A job of n ranks in the simulator.
-    Status run_many(const std::string& text, uint32_t n, std::vector<JobStatus>* statuses,
-                    std::function<void(std::vector<std::unique_ptr<Engine>>&)> meddle = {}) {
-        auto simulator = Simulator::create({.ranks = n});
-        std::vector<std::unique_ptr<Engine>> engines(n);
-        for (Rank rank = 0; rank < n; ++rank) {
-            EngineConfig c = config(text, n, rank);
-            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
-            GC_TRY(Engine::open(c, Log(), &engines[rank]));
-            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
-        }
-        if (meddle) meddle(engines);
-        Status status = simulator->run();
-        statuses->clear();
-        for (auto& engine : engines) statuses->push_back(engine->status());
-        simulator.reset();
-        return status;
-    }
-
-    std::string folder_;
-    uint32_t runs_ = 0;
-};
 
 TEST(ModelFile, SaysWhyItCannotBeWritten) {
     std::string path = testing::TempDir() + "gc-model.h5";
@@ -203,38 +44,15 @@ TEST(ModelFile, SaysWhyItCannotBeWritten) {
     small.rlim_cur = 50'000;
     auto handler = std::signal(SIGXFSZ, SIG_IGN);
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-    Status status = model_write(path, model, parameters, {}, {});
+    Status status = model_write(path, model, {parameters, {}, {}, {}});
     ::setrlimit(RLIMIT_FSIZE, &before);
     std::signal(SIGXFSZ, handler);
     EXPECT_EQ(status.what, "cannot write " + path + ": File too large");
     EXPECT_FALSE(std::filesystem::exists(path));
     // And the library is as good as before, also at exit.
-    EXPECT_TRUE(model_write(path, model, parameters, {}, {}).ok());
+    EXPECT_TRUE(model_write(path, model, {parameters, {}, {}, {}}).ok());
     std::filesystem::remove(path);
 }
-
-/// A disk of few bytes at `path`: a tmpfs, which only root may mount.
-struct SmallDisk {
-    SmallDisk(const std::string& path, const char* size) : path_(path) {
-        std::filesystem::create_directories(path);
-        mounted = ::mount("tmpfs", path.c_str(), "tmpfs", 0, fmt::format("size={}", size).c_str()) == 0;
-    }
-    ~SmallDisk() {
-        if (mounted) ::umount2(path_.c_str(), MNT_DETACH);
-    }
-    /// Writes until nothing more fits.
-    void fill() const {
-        Fd fd(::open((path_ + "/rest").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-        const std::string page(4096, 'x');
-        while (::write(fd.get(), page.data(), page.size()) > 0) {
-        }
-        EXPECT_EQ(errno, ENOSPC);
-    }
-    bool mounted = false;
-
-private:
-    const std::string path_;
-};
 
 TEST_F(EngineTest, AModelThatDoesNotFitTheDiskIsRefusedBeforeTheFirstStep) {
     EngineConfig c = config(job_text());

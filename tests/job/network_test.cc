@@ -45,7 +45,8 @@ protected:
         JobConfig job;
         std::vector<JobMistake> mistakes;
         std::string text = fmt::format(
-            "[job]\nsteps = {}\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\n[net]\n[[net.layers]]\nkind = "
+            "[job]\nsteps = {}\ncheckpoint_keep = 0\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = "
+            "\"train.h5\"\n[net]\n[[net.layers]]\nkind = "
             "\"inner_product\"\noutputs = {}\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
             "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n"
             "[transport]\nprotect = \"{}\"\n",

@@ -85,9 +85,10 @@ Reply Client::unreachable(const std::string& why) const {
                               there ? why : "no such file"));
 }
 
-Reply Client::submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait) const {
+Reply Client::submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait,
+                     const std::string& resumes) const {
     const std::string body = json_text(Json(submission));
-    Reply reply = post("/v1/jobs", body);
+    Reply reply = post(resumes.empty() ? "/v1/jobs" : job_route(resumes, "/resume"), body);
     if (reply.exit != exit_done) return reply;
     const std::string id = reply.json.value("id", "");
     const Reply seen = follow(id, job, [&](const JobDetail& now) { return wait(id) && !now.started; });

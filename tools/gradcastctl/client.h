@@ -23,7 +23,9 @@ public:
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
     /// Submits and waits until the job has started or has failed, which is the error; the daemons allow 10 deadlines.  `wait` is called at
     /// least once a second and returns false to stop waiting (exit_failed, no error).  *job is the last status.
-    Reply submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait) const;
+    /// `resumes`: the job that is to go on; empty: a new one.
+    Reply submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait,
+                 const std::string& resumes = {}) const;
     Reply job(const std::string& which, JobDetail* detail) const;
     Reply nodes(std::vector<NodeInfo>* nodes) const;
     /// Calls `seen` with every status until the job has ended, and at least once a second while nothing changes; ends early (exit_failed,

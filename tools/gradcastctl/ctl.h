@@ -3,7 +3,7 @@
 // main.cc     flags, and which function they call
 // client.*    requests to a daemon, watching a job
 // print.*     numbers with units, tables, the progress line, the result of a job
-// jobs.cc     submit, list, describe, watch, logs, cancel, nodes
+// jobs.cc     submit, resume, list, describe, watch, logs, cancel, nodes
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
 // data.cc     import, data inspect;  models.cc  evaluate, export
 #pragma once
@@ -36,6 +36,8 @@ int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
 
 // Each returns the exit code.
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
+/// path: of a job file that takes the place of the job's; may be empty.
+int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait);
 int command_list(const Options& options);
 int command_describe(const Options& options, const std::string& job);
 int command_watch(const Options& options, const std::string& job);
@@ -43,8 +45,9 @@ int command_logs(const Options& options, const std::string& job, bool follow);
 int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
-int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& isa, const std::string& keep,
-                const std::string& profile);
+/// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
+int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
+                const std::string& profile, const std::string& resume);
 int command_import(const Options& options, const ImportConfig& config);
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);

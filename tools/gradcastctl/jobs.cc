@@ -59,7 +59,7 @@ int went_away(const Options& options, const JobDetail& job) {
 
 /// Follows the job to its end and prints its result.
 int finish(const Options& options, const Client& client, const std::string& which) {
-    Progress bar;
+    ProgressBar bar;
     JobDetail job;
     Reply reply = client.follow(which, &job, [&](const JobDetail& now) {
         bar.show(now);
@@ -79,19 +79,19 @@ int finish(const Options& options, const Client& client, const std::string& whic
 
 }   // namespace
 
-int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
-    JobConfig config;
-    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
-    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
-    if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+namespace {
+int send_job(const Options& options, const Submission& submission, bool wait, const std::string& resumes) {
     Client client(options.socket);
     JobDetail job;
     (void)interrupts();   // caught from here on
     std::string submitted;
-    Reply reply = client.submit(submission, &job, [&](const std::string& its_id) {
-        submitted = its_id;
-        return interrupts() == 0;
-    });
+    Reply reply = client.submit(
+        submission, &job,
+        [&](const std::string& its_id) {
+            submitted = its_id;
+            return interrupts() == 0;
+        },
+        resumes);
     if (interrupts() && !submitted.empty()) return job_goes_on(submitted);
     if (reply.exit != exit_done) return complain_of(reply);
     std::string id = reply.json.value("id", "");
@@ -102,6 +102,28 @@ int command_submit(const Options& options, const std::string& path, const std::s
     print_warnings(job.summary.status);
     fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
     return exit_done;
+}
+}   // namespace
+
+int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
+    JobConfig config;
+    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
+    if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+    return send_job(options, submission, wait, {});
+}
+
+int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait) {
+    Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
+    if (!path.empty()) {
+        JobConfig config;
+        if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+        submission.text = config.text;
+        submission.path = path;
+        submission.base = config.base;
+    }
+    if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+    return send_job(options, submission, wait, job);
 }
 
 int command_list(const Options& options) {
@@ -151,6 +173,8 @@ int command_describe(const Options& options, const std::string& which) {
     if (status.choice) line("chosen", exchange_report_text(*status.choice));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     if (status.datagrams) line("datagrams", datagrams_text(*status.datagrams));
+    line("resumed", status.resumed > 0 ? fmt::format("after {} steps", status.resumed) : "");
+    line("checkpoint", status.checkpoint > 0 ? fmt::format("after {} steps, at this node", status.checkpoint) : "");
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
     line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");

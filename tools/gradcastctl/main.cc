@@ -42,7 +42,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options{.socket = socket_default(), .json = false};
-    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile, isa = "auto";
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile, resume, isa = "auto";
     uint32_t local = 0;
     bool wait = false, follow = false;
     std::vector<std::string> shards;
@@ -68,8 +68,9 @@ int run(int argc, char** argv) {
     };
 
     CLI::App* command = add("run", "train on this machine, on a private cluster that is removed afterwards",
-                            [&] { return command_run(options, path, local, isa, keep, profile); });
-    file_argument(command);
+                            [&] { return command_run(options, path, local, isa, keep, profile, resume); });
+    command->add_option("JOB.toml", path, "the job file (gradcastctl help job)");
+    command->add_option("--resume", resume, "a checkpoint to go on from; without JOB.toml by the job file that is in it");
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
 
@@ -81,6 +82,13 @@ int run(int argc, char** argv) {
 
     command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
     file_argument(command);
+    command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
+    command->add_flag("--wait", wait, "show progress and, at its end, the result");
+
+    command = add("resume", "let a job that has ended go on from its newest checkpoint",
+                  [&] { return command_resume(options, job, path, nodes, wait); });
+    job_argument(command);
+    command->add_option("JOB.toml", path, "a changed job file: other epochs, steps, exchange, deadline, … (default: the job's own)");
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 

@@ -73,9 +73,9 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
     }
 }
 
-Progress::Progress() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
-void Progress::show(const JobDetail& job) {
+void ProgressBar::show(const JobDetail& job) {
     const JobStatus& status = job.summary.status;
     bool last = status.state != JobState::preparing && status.state != JobState::running;
     uint64_t now = clock_us();
@@ -109,7 +109,7 @@ void Progress::show(const JobDetail& job) {
     open_ = true;
 }
 
-void Progress::end() {
+void ProgressBar::end() {
     if (std::exchange(open_, false)) fmt::print(stderr, "\n");
 }
 

@@ -22,10 +22,10 @@ std::vector<std::string> class_names_split(const std::string& names);
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
 /// One rewritten line on a terminal; otherwise a line an epoch, and one every five seconds.
-class Progress {
+class ProgressBar {
 public:
-    Progress();
-    ~Progress() { end(); }
+    ProgressBar();
+    ~ProgressBar() { end(); }
     void show(const JobDetail& job);
     void end();   // leaves the line as it is
 

@@ -12,6 +12,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
+#include "runtime/job/checkpoint.h"
 #include "runtime/job/job_file.h"
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/local.h"
@@ -32,9 +33,9 @@ std::string keep_default() {
 }
 
 /// Copies the results from a node's folder, each file whole or not at all.
-Status keep_results(const std::string& job, const std::string& folder) {
+Status keep_results(const std::string& job, const std::string& folder, const std::vector<std::string>& names) {
     GC_TRY(make_directories(folder));
-    for (const char* name : {"job.toml", "log", "steps.jsonl", "final.h5"}) {
+    for (const std::string& name : names) {
         std::filesystem::path from = std::filesystem::path(job) / name;
         std::error_code error;
         if (!std::filesystem::exists(from, error)) continue;   // a job that failed has no model
@@ -48,6 +49,38 @@ Status keep_results(const std::string& job, const std::string& folder) {
         std::filesystem::remove(part, ignored);
         return fail(Code::node_io, "cannot copy {} to {}: {}; it is left where it is", from.string(), folder, error.message());
     }
+    return {};
+}
+
+const std::vector<std::string> results_of_a_job = {"job.toml", "log", "steps.jsonl", "final.h5"};
+
+/// Keeps what a job that has not come to its end left at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
+/// there is no checkpoint.
+std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const std::string& folder) {
+    std::string from;
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < cluster.count(); ++i) {
+        const std::vector<uint64_t> all = checkpoints_in(cluster.job_folder(i, id));
+        if (all.empty() || all.back() <= steps) continue;
+        steps = all.back();
+        from = cluster.job_folder(i, id);
+    }
+    if (from.empty()) return {};
+    const std::string name = checkpoint_path("", steps).substr(1);
+    if (Status status = keep_results(from, folder, {"job.toml", "log", "steps.jsonl", name}); !status.ok()) return status.what;
+    return fmt::format("its state after {} steps is kept: gradcastctl run --resume {}/{} --local {} goes on", steps, folder, name,
+                       cluster.count());
+}
+
+/// Puts a checkpoint, and what its run has written beside it, where the first daemon finds it.
+Status place_checkpoint(const Cluster& cluster, const std::string& path, const Model& model) {
+    const std::filesystem::path to = cluster.job_folder(0, model.id), beside = std::filesystem::absolute(path).parent_path();
+    GC_TRY(make_directories(to));
+    std::error_code error;
+    std::filesystem::copy_file(path, checkpoint_path(to, model.step), error);
+    if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", path, to.string(), error.message());
+    for (const char* name : {"log", "steps.jsonl"})
+        if (std::filesystem::is_regular_file(beside / name, error)) std::filesystem::copy_file(beside / name, to / name, error);
     return {};
 }
 
@@ -65,8 +98,9 @@ Status keep_profile(const std::vector<std::string>& folders, const std::string& 
     return file_write(path, all.dump() + "\n");
 }
 
+/// from: the model in the checkpoint `resume`; null where the job begins.
 int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, const std::string& isa,
-          std::string keep, const std::string& profile) {
+          std::string keep, const std::string& profile, const std::string& resume, const Model* from) {
     Cluster cluster;
     auto give_up = [&](const Status& status) {
         if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
@@ -76,15 +110,20 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     if (Status status = cluster.start(nodes, isa); !status.ok()) return give_up(status);
     fmt::print(stderr, "{} daemon{} on 127.0.0.1 {} ready\n", nodes, nodes == 1 ? "" : "s", nodes == 1 ? "is" : "are");
 
+    if (from)
+        if (Status status = place_checkpoint(cluster, resume, *from); !status.ok()) return give_up(status);
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
     Client client = cluster.client(0);
     JobDetail job;
     Status dead;
     std::string id;
-    Reply reply = client.submit(submission, &job, [&](const std::string& given) {
-        id = given;
-        return (dead = cluster.check()).ok();
-    });
+    Reply reply = client.submit(
+        submission, &job,
+        [&](const std::string& given) {
+            id = given;
+            return (dead = cluster.check()).ok();
+        },
+        from ? from->id : "");
     if (reply.exit != exit_done) {
         if (dead.ok()) dead = cluster.check();
         if (dead.code == Code::cancelled || (!dead.ok() && id.empty())) return give_up(dead);
@@ -99,13 +138,14 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         cluster.halt();
         for (uint32_t i = 0; i < nodes; ++i) {
             if (model_kept(cluster.job_folder(i, id)).empty()) continue;
-            const Status kept = keep_results(cluster.job_folder(i, id), keep);
+            const Status kept = keep_results(cluster.job_folder(i, id), keep, results_of_a_job);
             cluster.stop(!kept.ok());
             return complain(exit_failed, "{}", kept.ok() ? "the model of the last step is " + keep + "/final.h5" : kept.what);
         }
-        return complain(exit_failed, "there is no model: the job had not done its last step");
+        const std::string goes_on = keep_checkpoint(cluster, id, keep);
+        return complain(exit_failed, "there is no model: the job had not done its last step{}{}", goes_on.empty() ? "" : "; ", goes_on);
     };
-    Progress bar;
+    ProgressBar bar;
     // When a daemon ends, the others go on without its rank or end the job with the reason.  If it was the one that is followed, another
     // one is followed from then on.
     Status interrupted;
@@ -134,8 +174,10 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     bar.end();
     if (!interrupted.ok()) {
-        return complain(exit_failed, "interrupted after step {} of {}: the training is lost, the daemons are being stopped",
-                        job.summary.status.step, job.summary.status.steps);
+        cluster.halt();   // each daemon writes a checkpoint
+        const std::string goes_on = keep_checkpoint(cluster, id, keep);
+        return complain(exit_failed, "interrupted after step {} of {}: {}", job.summary.status.step, job.summary.status.steps,
+                        goes_on.empty() ? "the training is lost" : goes_on);
     }
     if (reply.exit != exit_done) return lost(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
 
@@ -155,7 +197,9 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
             results[i].status ? !results[i].status->model.empty() : !cluster.alive(i) && !model_kept(cluster.job_folder(i, id)).empty();
         if (has) with_model = cluster.job_folder(i, id);
     }
-    Status kept = keep_results(with_model.empty() ? job.folder : with_model, keep);
+    Status kept = keep_results(with_model.empty() ? job.folder : with_model, keep, results_of_a_job);
+    if (kept.ok() && with_model.empty())
+        if (const std::string goes_on = keep_checkpoint(cluster, id, keep); !goes_on.empty()) fmt::print(stderr, "{}\n", goes_on);
     const bool done = job.summary.status.state == JobState::done;
     const std::string trace = profile.empty() && config.profile > 0 ? keep + "/profile.json" : profile;
     if (kept.ok() && done && !trace.empty()) kept = keep_profile(folders, trace);
@@ -171,12 +215,24 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
 }   // namespace
 
-int command_run(const Options& options, const std::string& path, uint32_t nodes, const std::string& isa, const std::string& keep,
-                const std::string& profile) {
+int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
+                const std::string& profile, const std::string& resume) {
     Isa level;
     if (Status status = isa_parse(isa, &level); !status.ok()) return complain(exit_usage, "--{}", status.what);
+    if (job.empty() && resume.empty()) return complain(exit_usage, "run: name a job file, or a checkpoint by --resume");
     JobConfig config;
-    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    Model from;
+    if (!resume.empty()) {
+        ModelVectors state;
+        if (Status status = checkpoint_read(resume, &from, &state); !status.ok()) return complain(exit_usage, "--resume: {}", status.what);
+    }
+    const std::string path = job.empty() ? resume : job;   // for messages
+    std::vector<JobMistake> wrong;
+    if (!job.empty()) {
+        if (Status status = job_read(job, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    } else if (!job_parse(from.job, resume, from.base, &config, &wrong)) {
+        return complain(exit_usage, "{}", wrong.front().text);
+    }
     if (!profile.empty() && config.profile == 0) {
         std::vector<JobMistake> mistakes;
         const std::string text = config.text + fmt::format("\n[profile]\nstep = {}\n", profile_step);
@@ -196,8 +252,8 @@ int command_run(const Options& options, const std::string& path, uint32_t nodes,
     if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");
     else if (!profile.empty() && ::access(std::filesystem::absolute(profile).parent_path().c_str(), W_OK) != 0)
         traceable = fail_sys(errno, "cannot write {}", profile);
-    int exit =
-        traceable.ok() ? train(options, config, path, nodes, isa, keep, profile) : complain(exit_usage, "--profile: {}", traceable.what);
+    int exit = traceable.ok() ? train(options, config, path, nodes, isa, keep, profile, resume, resume.empty() ? nullptr : &from)
+                              : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
     return exit;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 
 #include "transport/code/kernels.h"
 
@@ -20,6 +21,15 @@ uint32_t datagram_segment(uint32_t mtu, bool ipv6) {
 }
 const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
 std::string job_id_text(const JobId& id) { return hex(id); }
+
+bool job_id_parse(std::string_view text, JobId* id) {
+    if (text.size() != 2 * id->size()) return false;
+    for (size_t i = 0; i < id->size(); ++i) {
+        const char* digits = text.data() + 2 * i;
+        if (std::from_chars(digits, digits + 2, (*id)[i], 16).ptr != digits + 2) return false;
+    }
+    return job_id_text(*id) == text;
+}
 
 // ---- the trainer's side --------------------------------------------------------------------------------------------------------
 

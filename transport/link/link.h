@@ -25,6 +25,7 @@ const char* link_name(LinkKind kind);
 
 using JobId = std::array<uint8_t, 16>;      // all zero: the daemons' own mesh
 std::string job_id_text(const JobId& id);   // 32 hex digits
+bool job_id_parse(std::string_view text, JobId* id);
 
 /// A daemon's identity, sent in every handshake.
 struct Identity {

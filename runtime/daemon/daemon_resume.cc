@@ -1,0 +1,163 @@
+// How a daemon lets a job go on: it asks all nodes what they have of it (search.h), chooses, and submits the job once more.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/short_texts.h"
+#include "runtime/daemon/daemon.h"
+
+namespace gradcast {
+
+Status Daemon::resume(const std::string& which, const Submission& submission, std::string* id) {
+    const ShortTexts told_to_the_client;
+    JobPlan checked;   // what is wrong with nodes or text is told at once
+    if (!submission.text.empty()) GC_TRY(plan(submission, &checked));
+    else GC_TRY(choose(submission, &checked.members));
+
+    std::lock_guard lock(mutex_);
+    if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
+    JobDetail before;
+    JobId job{};
+    if (const Status known = find(which, true, &before); !known.ok()) {
+        // Of another node's job its whole id is enough.
+        if (!job_id_parse(which, &job)) return known;
+        before.summary.id = which;
+        before.summary.status.state = JobState::failed;
+        before.summary.submitted_unix = static_cast<uint64_t>(std::time(nullptr));
+    }
+    GC_ASSERT(job_id_parse(before.summary.id, &job));
+    const JobState state = before.summary.status.state;
+    if (submitted_.contains(job) || state == JobState::preparing || state == JobState::running)
+        return fail(Code::conflict, "job {} has not ended: there is nothing to resume", before.summary.id);
+    if (state == JobState::done && submission.text.empty())
+        return fail(Code::conflict, "job {} is done: a job file of more epochs or steps would let it go on", before.summary.id);
+
+    Search search;
+    search.submission = submission;
+    search.name = before.summary.name;
+    search.submitted_unix = before.summary.submitted_unix;
+    search.request = ++searches_made_;
+    search.deadline_us = clock_us() + search_us;
+    for (const PeerState& peer : membership_->peers()) {
+        const bool member =
+            std::any_of(checked.members.begin(), checked.members.end(), [&](const Member& each) { return each.name == peer.member.name; });
+        search.answers.push_back({.node = peer.member.name, .member = member, .why = peer.alive ? "" : peer.why});
+    }
+    membership_->find(job, search.request);
+    searches_.emplace(job, std::move(search));
+
+    Submitted submitted;
+    submitted.detail = before;
+    submitted.detail.summary.status.state = JobState::preparing;
+    submitted.detail.started = false;
+    submitted.detail.summary.status.error.clear();
+    submitted.detail.summary.status.code = Code::ok;
+    submitted.detail.summary.nodes.clear();
+    for (const Member& member : checked.members) submitted.detail.summary.nodes.push_back(member.name);
+    submitted_.emplace(job, std::move(submitted));
+    std::erase_if(over_, [&](const JobDetail& each) { return each.summary.id == before.summary.id; });
+    *id = before.summary.id;
+    return {};
+}
+
+/// Somebody asks what there is of a job here.
+void Daemon::look(const Notice& notice) {
+    Lookers::Look look{notice.id, notice.peer, notice.request, {}};
+    if (auto run = runs_.find(notice.id); run != runs_.end()) {
+        const JobState state = run->second->detail().summary.status.state;
+        look.found.active = state == JobState::preparing || state == JobState::running;
+        if (!look.found.active) return asked_.push_back(notice);   // until it is over
+    } else if (lookers_.start(look, job_host_->folder + "/" + job_id_text(notice.id))) {
+        return;
+    } else {
+        look.found.notes = "busy with other searches for checkpoints: resume again in a minute";
+    }
+    membership_->found(look.id, look.peer, look.request, std::move(look.found));
+}
+
+void Daemon::answered(const Notice& notice) {
+    auto at = searches_.find(notice.id);
+    if (at == searches_.end() || at->second.request != notice.request) return;
+    SearchAnswer& answer = at->second.answers[notice.peer];
+    answer.came = true;
+    answer.found = notice.found;
+}
+
+/// What the lookers have found goes to those who asked; searches that are over become jobs.
+void Daemon::search() {
+    for (Lookers::Look& look : lookers_.take()) membership_->found(look.id, look.peer, look.request, std::move(look.found));
+    std::vector<std::pair<JobId, Search>> over;
+    {
+        std::lock_guard lock(mutex_);
+        for (const Notice& notice : std::exchange(asked_, {})) look(notice);
+        for (auto at = searches_.begin(); at != searches_.end();) {
+            Search& each = at->second;
+            auto submitted = submitted_.find(at->first);
+            const bool cancelled = !submitted->second.cancelled.empty();
+            if (!cancelled && !each.over(clock_us())) {
+                ++at;
+                continue;
+            }
+            over.emplace_back(at->first, std::move(each));
+            at = searches_.erase(at);
+        }
+    }
+    for (auto& [id, each] : over) {
+        Status status = resume_from(id, each);
+        if (status.ok()) continue;
+        std::lock_guard lock(mutex_);
+        auto submitted = submitted_.find(id);
+        JobStatus& now = submitted->second.detail.summary.status;
+        if (!submitted->second.cancelled.empty()) status = fail(Code::cancelled, "{}", submitted->second.cancelled);
+        now.state = status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
+        now.error = status.what;
+        now.code = status.code;
+        log_.info("job {}: not resumed: {}", job_id_text(id), status.what);
+        ended(std::move(submitted->second.detail));
+        submitted_.erase(submitted);
+    }
+}
+
+Status Daemon::resume_from(const JobId& id, const Search& search) {
+    {
+        std::lock_guard lock(mutex_);
+        if (const std::string& why = submitted_.at(id).cancelled; !why.empty()) return fail(Code::cancelled, "{}", why);
+        if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
+    }
+    std::vector<SearchAnswer> answers = search.answers;
+    for (SearchAnswer& each : answers)
+        if (!each.came && each.why.empty()) each.why = fmt::format("no answer within {} s", search_us / 1'000'000);
+    size_t best = 0;
+    std::vector<std::string> notes;
+    GC_TRY(search_choose(job_id_text(id), answers, &best, &notes));
+    const SearchAnswer& from = answers[best];
+    Submission submission = search.submission;
+    if (submission.text.empty()) {
+        submission.text = from.found.text;
+        submission.base = from.found.base;
+        submission.path = fmt::format("the job file of {}", from.found.name.empty() ? search.name : from.found.name);
+    }
+    auto plan = std::make_shared<JobPlan>();
+    GC_TRY(this->plan(submission, plan.get()));
+    plan->id = id;
+    plan->submitted_unix = search.submitted_unix;
+    plan->resumes = true;
+    plan->resume_steps = from.found.steps;
+    plan->resume_state = from.found.state;
+    auto holder = std::find_if(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == from.node; });
+    if (holder == plan->members.end())
+        return fail(Code::peer_lost, "node {}, which has the newest checkpoint, is not alive any more", from.node);
+    plan->resume_holder = static_cast<Rank>(holder - plan->members.begin());
+    notes.insert(notes.begin(), fmt::format("goes on from the checkpoint of node {} after {} steps", from.node, from.found.steps));
+    plan->notes = fmt::format("{}", fmt::join(notes, "\n"));
+    std::lock_guard lock(mutex_);
+    JobSummary& summary = submitted_.at(id).detail.summary;
+    summary.name = plan->name;
+    summary.nodes.clear();
+    for (const Member& member : plan->members) summary.nodes.push_back(member.name);
+    return membership_->submit(plan);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,66 @@
+// Which checkpoint a job goes on from: every node is asked for its newest one that is whole, and the one of the most steps is taken.
+#pragma once
+#include <atomic>
+#include <list>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/control/backend.h"
+#include "runtime/core/log.h"
+#include "runtime/job/membership.h"
+
+namespace gradcast {
+
+constexpr uint64_t search_us = 60'000'000;   // how long nodes may read their files
+
+/// A node that was asked.
+struct SearchAnswer {
+    std::string node;
+    bool member = false;   // of the run to come
+    bool came = false;
+    std::string why;   // it did not: the last error
+    Found found = {};
+};
+/// The answer to go on from, by index, and what the user should know: nodes that did not answer, files that are not whole, a newer
+/// checkpoint at a node that is no member.  Where nodes have different states of one step, agreed ones count, and else none of that step.
+/// Errors: the job runs somewhere; no member has a checkpoint.
+Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, size_t* best, std::vector<std::string>* notes);
+
+/// A search at the node that coordinates the run to come.
+struct Search {
+    Submission submission;
+    std::string name;
+    uint64_t submitted_unix = 0;
+    uint64_t request = 0, deadline_us = 0;
+    std::vector<SearchAnswer> answers;   // by peer
+    bool over(uint64_t now_us) const;
+};
+
+/// Looks through this node's folders for others, each in a thread of its own.  One thread calls.
+class Lookers {
+public:
+    ~Lookers();
+    struct Look {
+        JobId id{};
+        Rank peer = 0;
+        uint64_t request = 0;
+        Found found = {};
+    };
+    /// At most `looks_max` at a time: false.
+    bool start(const Look& look, const std::string& folder);
+    /// Those that are done.
+    std::vector<Look> take();
+
+private:
+    static constexpr size_t looks_max = 4;
+    struct Thread {
+        Look look;
+        std::atomic<bool> done{false};
+        std::thread thread;
+    };
+    std::list<Thread> threads_;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,129 @@
+#include "runtime/job/resume.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "runtime/core/fd.h"
+#include "runtime/job/checkpoint.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
+
+/// The state of that checkpoint fits this job on these nodes.
+Status check(const std::string& path, const Model& model, const ModelVectors& state, const EngineConfig& config, JobParts& parts) {
+    JobConfig before;
+    std::vector<JobMistake> mistakes;
+    if (!job_parse(model.job, path, model.base, &before, &mistakes))
+        return fail(Code::data, "{}: its job file is not one for this version: {}", path, mistakes.front().text);
+    const auto was = job_identity(before), is = job_identity(config.job);
+    for (size_t i = 0; i < std::max(was.size(), is.size()); ++i) {
+        if (i < was.size() && i < is.size() && was[i] == is[i]) continue;
+        const auto& [key, value] = i < was.size() ? was[i] : is[i];
+        const bool both = i < was.size() && i < is.size() && was[i].first == is[i].first;
+        return fail(Code::data, "{}: of another training: {} was {}{}", path, key, i < was.size() ? value : "not set",
+                    both ? fmt::format(" and is {} now", is[i].second) : "");
+    }
+    if (model.data_digest != parts.data_digest)
+        return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
+                    config.job.train, parts.data_digest);
+    if (model.kernel_set != parts.kernel_set)
+        return fail(Code::data,
+                    "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set (`isa` in "
+                    "gradcastd.toml) or device are needed",
+                    path, model.kernel_set, parts.kernel_set);
+    if (model.step >= parts.steps)
+        return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
+                    parts.steps);
+    if (state.parameters.size() != parts.compute.net->layout().elements ||
+        state.optimiser.size() != parts.compute.optimiser->state_size() ||
+        state.exponents.size() != parts.compute.codec->exponents().size())
+        return fail(Code::data, "{}: {} parameters, {} values of the optimiser and {} scales do not fit the job's {}, {} and {}", path,
+                    state.parameters.size(), state.optimiser.size(), state.exponents.size(), parts.compute.net->layout().elements,
+                    parts.compute.optimiser->state_size(), parts.compute.codec->exponents().size());
+    return {};
+}
+
+Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes(), 0}; }
+
+}   // namespace
+
+Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes) {
+    std::vector<std::string> paths;
+    if (const std::string final = folder + "/final.h5"; ::access(final.c_str(), F_OK) == 0) paths.push_back(final);
+    const std::vector<uint64_t> all = checkpoints_in(folder);
+    for (size_t i = all.size(); i-- > 0;) paths.push_back(checkpoint_path(folder, all[i]));
+    for (const std::string& each : paths) {
+        ModelVectors state;
+        const Status status = checkpoint_read(each, model, &state);
+        if (status.ok()) {
+            *path = each;
+            return {};
+        }
+        notes->push_back(status.what);
+    }
+    return fail(Code::data, "{} holds no checkpoint{}", folder, paths.empty() ? "" : " that is whole");
+}
+
+Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+    Model model;
+    ModelVectors state;
+    const std::string& path = config.resume.path;
+    GC_TRY(checkpoint_read(path, &model, &state));
+    GC_TRY(check(path, model, state, config, parts));
+    if (model.step != config.resume.steps || model.state != config.resume.state)
+        return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
+                    config.resume.state, config.resume.steps);
+    std::copy(state.parameters.begin(), state.parameters.end(), parts.compute.net->parameters().begin());
+    std::copy(state.optimiser.begin(), state.optimiser.end(), parts.compute.optimiser->state().begin());
+    std::copy(state.exponents.begin(), state.exponents.end(), parts.compute.codec->exponents().begin());
+    parts.compute.net->refresh();
+    parts.compute.optimiser->refresh();
+    if (Status restored = algorithm.restore(state.algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
+    *standing = {model.step, model.state, model.evaluated, model.accuracy, model.test_loss, state.algorithm.size()};
+    return {};
+}
+
+Status resume_spread(const EngineConfig& config, Context& context, const Session& session, JobParts& parts, Algorithm& algorithm,
+                     Standing* standing) {
+    const std::vector<NodeId>& nodes = session.config().nodes;
+    const auto holder = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), config.resume.holder) - nodes.begin());
+    GC_ASSERT(holder < nodes.size());
+    const bool holds = holder == session.self();
+    Mailbox& mail = *context.mail;
+    // One message after the other, each with a tag and a ticket of its own.
+    const uint64_t tags = uint64_t{1} << 62;
+    auto move = [&](uint64_t number, Buffer message) -> Status {
+        if (message.bytes == 0 || nodes.size() == 1) return {};
+        mail.begin(1);
+        if (holds) mail.send(session.others(), tags | number, message, 1);
+        else mail.receive(holder, tags | number, message, 1);
+        GC_TRY(mail.wait(1, 1, session.first_step_us(), "state to go on from"));
+        if (!holds && mail.lost(1)) return fail(Code::peer_lost, "node {} is lost, which holds the state to go on from", holder);
+        return {};
+    };
+    GC_TRY(move(0, bytes_of(std::span(standing, 1))));
+    if (standing->algorithm_bytes > algorithm_bytes_max)
+        return fail(Code::conflict, "the state of the algorithm has {} bytes: too many", standing->algorithm_bytes);
+    const std::span<float> parameters = parts.compute.net->parameters(), optimiser = parts.compute.optimiser->state();
+    GC_TRY(move(1, bytes_of(parameters)));
+    GC_TRY(move(2, bytes_of(optimiser)));
+    GC_TRY(move(3, bytes_of(parts.compute.codec->exponents())));
+    std::vector<std::byte> state(standing->algorithm_bytes);
+    if (holds) std::ranges::copy(algorithm.state(), state.begin());
+    GC_TRY(move(4, bytes_of(std::span(state))));
+    if (!holds) {
+        parts.compute.net->refresh();
+        parts.compute.optimiser->refresh();
+        GC_TRY(algorithm.restore(state));
+    }
+    const uint64_t digest = context.digest(config.resume.steps, parts.model_digest());
+    if (standing->steps != config.resume.steps || digest != config.resume.state)
+        return fail(Code::conflict, "the state after {} steps has the digest {:016x}, its checkpoint says {:016x}", config.resume.steps,
+                    digest, config.resume.state);
+    return {};
+}
+
+}   // namespace gradcast

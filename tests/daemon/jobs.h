@@ -1,0 +1,36 @@
+// What jobs on real daemons are made of, for tests.
+#pragma once
+#include "datasets/shard.h"
+#include "runtime/core/rng.h"
+#include "tests/daemon/processes.h"
+
+namespace gradcast {
+
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline std::string job_text(const std::string& data, uint32_t steps, const std::string& name = "j", const std::string& deadline = "10s") {
+    return "[job]\nname = \"" + name + "\"\nseed = 1\nsteps = " + std::to_string(steps) + "\nbatch = 16\nblocks = 8\ndeadline = \"" +
+           deadline + "\"\n[data]\ntrain = \"" + data + "\"\ntest = \"" + data +
+           "\"\n[net]\npreset = \"mlp\"\n[optimiser]\nkind = \"sgd\"\nlr = 0.05\nmomentum = 0.9\n" +
+           "[algorithm]\nkind = \"ssgd\"\nexchange = \"ring\"\nquantiser = \"auto32\"\n";
+}
+
+inline std::string make_data(const std::string& path) {
+    DataInfo info{64, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
+    std::vector<uint8_t> images(info.count * 28 * 28);
+    std::vector<int32_t> labels(info.count);
+    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);
+    for (uint32_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int32_t>(i % 10);
+    Status status = shard_write(path, info, images.data(), labels.data());
+    EXPECT_TRUE(status.ok()) << status.what;
+    return path;
+}
+
+/// The log of a job at each node, for messages of failures.
+inline std::string logs(Cluster& cluster) {
+    std::string text;
+    for (Node& node : cluster.nodes) text += "--- " + node.name + "\n" + node.process->output();
+    return text;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,302 @@
+// Checkpoints, and jobs that go on from them.
+#include "runtime/job/resume.h"
+
+#include <fstream>
+#include <thread>
+
+#include "datasets/hdf5.h"
+#include "runtime/core/crypto.h"
+#include "runtime/job/checkpoint.h"
+#include "tests/job/jobs.h"
+
+namespace gradcast {
+namespace {
+
+class ResumeTest : public EngineTest {
+protected:
+    struct Run {
+        Status status;
+        std::vector<JobStatus> ranks;
+        std::vector<std::string> folders;   // by rank
+        std::vector<std::string> errors;    // of opening
+    };
+    /// A run in the simulator on ranks that begin with empty folders, but for those that are given.
+    Run run(const std::string& text, uint32_t n, const Resume& resume = {}, const std::function<void(Simulator&)>& meddle = {},
+            std::vector<std::string> folders = {}) {
+        Run run;
+        auto simulator = Simulator::create({.ranks = n});
+        std::vector<std::unique_ptr<Engine>> engines(n);
+        for (Rank rank = 0; rank < n; ++rank) {
+            EngineConfig c = config(text, n, rank);
+            c.id[0] = 7;
+            c.lanes = 0;
+            c.loader_threaded = false;
+            c.spend_us = 100;
+            c.resume = resume;
+            if (rank < folders.size()) c.folder = folders[rank];
+            run.folders.push_back(c.folder);
+            run.status = Engine::open(c, Log(), &engines[rank]);
+            if (!run.status.ok()) return run;
+            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+        }
+        if (meddle) meddle(*simulator);
+        run.status = simulator->run();
+        for (auto& engine : engines) run.ranks.push_back(engine->status());
+        simulator.reset();
+        return run;
+    }
+    static Resume from(const std::string& path, Rank holder = 0) {
+        Model model;
+        ModelVectors state;
+        const Status read = checkpoint_read(path, &model, &state);
+        EXPECT_TRUE(read.ok()) << read.what;
+        return {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{holder}, .path = path, .notes = {}};
+    }
+    /// All checkpoints of a run, by steps.
+    static std::map<uint64_t, std::string> checkpoints(const Run& run) {
+        std::map<uint64_t, std::string> all;
+        for (const std::string& folder : run.folders)
+            for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+        return all;
+    }
+    static std::map<uint64_t, std::string> digests(const std::string& folder) {
+        std::map<uint64_t, std::string> all;
+        std::ifstream file(folder + "/steps.jsonl");
+        for (std::string line; std::getline(file, line);) {
+            const size_t at = line.find("\"digest\":\"");
+            EXPECT_NE(at, std::string::npos) << line;
+            EXPECT_TRUE(all.emplace(std::stoull(line.substr(8)), line.substr(at + 10, 16)).second) << line;
+        }
+        return all;
+    }
+};
+
+bool starts(const std::string& text, const std::string& with) { return text.starts_with(with); }
+
+std::string with_job(std::string text, const std::string& lines) { return text.insert(text.find("[data]"), lines); }
+
+/// Every way to train from which something is kept: optimisers, schedules, nets with state and chance, augmentation, quantisers.
+TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
+    const std::string plain = job_text(), often = "checkpoint_every = 7\ncheckpoint_keep = 100\n";
+    const std::string optimiser = "[optimiser]\nlr = 0.05\nmomentum = 0.9\n";
+    const std::pair<const char*, std::string> jobs[] = {
+        {"momentum", plain},
+        {"sgd without state", replaced(plain, "momentum = 0.9\n", "")},
+        {"nesterov, cosine", replaced(plain, optimiser, optimiser + "nesterov = true\nschedule = \"cosine\"\nwarm_up = 9\n")},
+        {"adam, steps", replaced(plain, optimiser, "[optimiser]\nkind = \"adam\"\nlr = 0.005\nschedule = \"step\"\ndecay_every = 20\n")},
+        {"batch norm and dropout", job_text_of_all()},
+        {"augmentation", replaced(plain, "[net]\n", "crop = 2\nflip = true\n[net]\n")},
+        {"auto16", job_text("[algorithm]\nquantiser = \"auto16\"\n")},
+        {"fixed", job_text("[algorithm]\nexchange = \"unicast\"\nquantiser = \"fixed\"\n")},
+        {"auto", job_text("[algorithm]\nexchange = \"auto\"\n")},
+    };
+    for (const auto& [name, text] : jobs) {
+        SCOPED_TRACE(name);
+        const Run quiet = run(text, 1);
+        ASSERT_TRUE(quiet.status.ok()) << quiet.status.what;
+        const Run first = run(with_job(text, often), 3);
+        ASSERT_TRUE(first.status.ok()) << first.status.what;
+        EXPECT_EQ(first.ranks[0].digest, quiet.ranks[0].digest);
+        const auto all = checkpoints(first);
+        ASSERT_EQ(all.size(), 7u);   // after 7, 14, … 49 of 50 steps
+        const auto quiet_digests = digests(quiet.folders[0]);
+        for (const uint32_t n : {1u, 2u, 5u}) {
+            const uint64_t steps = 7 * (n + 1);
+            SCOPED_TRACE(fmt::format("{} ranks after {} steps", n, steps));
+            std::string other = text;
+            if (text.find("[algorithm]") == std::string::npos) other += "[algorithm]\nexchange = \"coded-rs\"\nm = 1\n";
+            const Run second = run(other, n, from(all.at(steps), n - 1));
+            ASSERT_TRUE(second.status.ok()) << second.status.what;
+            for (const JobStatus& rank : second.ranks) {
+                EXPECT_EQ(rank.digest, quiet.ranks[0].digest);
+                EXPECT_EQ(rank.accuracy, quiet.ranks[0].accuracy);
+                EXPECT_EQ(rank.resumed, steps);
+            }
+            for (const auto& [step, digest] : digests(second.folders[0])) EXPECT_EQ(digest, quiet_digests.at(step)) << step;
+        }
+    }
+}
+
+TEST_F(ResumeTest, WhatADeathLeavesBehindGoesOnOnFewerNodes) {
+    const Run quiet = run(job_text(), 3);
+    ASSERT_TRUE(quiet.status.ok()) << quiet.status.what;
+    const Run broken = run(job_text(), 3, {}, [](Simulator& simulator) { simulator.kill(1, 6'000); });
+    ASSERT_FALSE(broken.status.ok());
+    // The survivors keep the state in which they were, a step beyond the last checkpoint.
+    Model model;
+    std::string path;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(resume_find(broken.folders[0], &model, &path, &notes).ok());
+    EXPECT_EQ(model.step, broken.ranks[0].step);
+    EXPECT_EQ(broken.ranks[0].checkpoint, model.step);
+    EXPECT_GT(model.step, 0u);
+    EXPECT_FALSE(model.agreed);
+    // In the same folders: steps.jsonl goes on where it was.
+    const Run second = run(job_text(), 2, from(path), {}, {broken.folders[0], broken.folders[2]});
+    ASSERT_TRUE(second.status.ok()) << second.status.what;
+    EXPECT_EQ(second.ranks[0].digest, quiet.ranks[0].digest);
+    EXPECT_EQ(digests(second.folders[0]), digests(quiet.folders[0]));
+    EXPECT_TRUE(std::filesystem::exists(second.folders[0] + "/final.h5"));
+}
+
+TEST_F(ResumeTest, AnEvaluationThatWasMissedIsMadeUpFor) {
+    const std::string text =
+        with_job(replaced(job_text(), "lr = 0.05", "lr = 0.002"), "checkpoint_every = 10\ncheckpoint_keep = 100\nevaluate = 10\n");
+    const Run first = run(text, 2);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    Model model;
+    ModelVectors state;
+    // The first that is better than all before it, but not the first of all.
+    std::string path;
+    for (const auto& [steps, each] : checkpoints(first)) {
+        const double before = model.accuracy;
+        ASSERT_TRUE(checkpoint_read(each, &model, &state).ok());
+        EXPECT_EQ(model.evaluated, steps);
+        path = each;
+        if (before >= 0 && model.accuracy > before) break;
+    }
+    ASSERT_GT(model.step, 10u);
+    // As a run leaves it that ends in the evaluation.
+    const double accuracy = model.accuracy;
+    model.evaluated -= 10;
+    model.accuracy = 0;
+    ASSERT_TRUE(model_write(path, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
+    const std::string stop = with_job(text, fmt::format("stop_at = {}\n", accuracy));
+    const Run whole = run(stop, 1), second = run(stop, 1, from(path));
+    ASSERT_TRUE(whole.status.ok() && second.status.ok()) << second.status.what;
+    EXPECT_EQ(second.ranks[0].digest, whole.ranks[0].digest);
+    EXPECT_EQ(second.ranks[0].step, model.step);
+}
+
+TEST_F(ResumeTest, ACheckpointThatIsNotWholeIsToldAndTheOneBeforeIsTaken) {
+    const Run first = run(with_job(job_text(), "checkpoint_every = 10\ncheckpoint_keep = 100\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const std::string& folder = first.folders[0];
+    std::filesystem::remove(folder + "/final.h5");
+    // Half of one, and one flipped bit in the other's optimiser state.
+    std::filesystem::resize_file(checkpoint_path(folder, 40), std::filesystem::file_size(checkpoint_path(folder, 40)) / 2);
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(checkpoint_path(folder, 30).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        Hid data(H5Dopen2(file.get(), "optimiser", H5P_DEFAULT));
+        std::vector<float> values(static_cast<size_t>(H5Sget_simple_extent_npoints(Hid(H5Dget_space(data.get())).get())));
+        ASSERT_GE(H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+        values[3] += 1;
+        ASSERT_GE(H5Dwrite(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+    }
+    std::ofstream(checkpoint_path(folder, 25)) << "";
+    Model model;
+    std::string path;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    EXPECT_EQ(path, checkpoint_path(folder, 20));
+    ASSERT_EQ(notes.size(), 3u);
+    EXPECT_EQ(notes[0].substr(0, notes[0].find(": ")), checkpoint_path(folder, 40));
+    EXPECT_EQ(notes[1], checkpoint_path(folder, 30) + ": the digest of its content differs: the file is damaged");
+    for (const uint64_t steps : {10, 20}) std::filesystem::remove(checkpoint_path(folder, steps));
+    EXPECT_EQ(resume_find(folder, &model, &path, &notes).what, folder + " holds no checkpoint that is whole");
+    EXPECT_EQ(resume_find(folder_ + "/nothing", &model, &path, &notes).what, folder_ + "/nothing holds no checkpoint");
+}
+
+TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
+    const Run first = run(with_job(job_text(), "checkpoint_every = 10\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const std::string path = checkpoint_path(first.folders[0], 40);
+    auto refused = [&](const std::string& text, const std::string& found = "") -> std::string {
+        return run(text, 1, from(found.empty() ? path : found)).status.what;
+    };
+    EXPECT_EQ(refused(replaced(job_text(), "blocks = 6", "blocks = 5")), path + ": of another training: job.blocks was 6 and is 5 now");
+    EXPECT_EQ(refused(replaced(job_text(), "outputs = 16", "outputs = 17")).substr(0, path.size() + 30),
+              path + ": of another training: layer 1");
+    EXPECT_EQ(refused(replaced(job_text(), "epochs = 2", "steps = 40")),
+              path + ": all 40 steps of the job are done: more epochs or steps in the job file would go on");
+    write("train.h5", 601, 0);
+    EXPECT_PRED2(starts, refused(job_text()), path + ": trained on other data: its digest was ");
+    write("train.h5", 600, 0);
+    Model model;
+    ModelVectors state;
+    ASSERT_TRUE(checkpoint_read(path, &model, &state).ok());
+    const std::string forged = folder_ + "/forged.h5";
+    auto forge = [&](const std::function<void()>& change) {
+        const Model before = model;
+        change();
+        EXPECT_TRUE(model_write(forged, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
+        model = before;
+        std::string what = refused(job_text(), forged);
+        std::filesystem::remove(forged);
+        return what;
+    };
+    EXPECT_PRED2(starts, forge([&] { model.kernel_set = "0123456789abcdef"; }),
+                 forged + ": trained with other kernels: the kernel set was 0123456789abcdef,");
+    // A state that is whole as a file, but not the one that it says: found before the first step.
+    EXPECT_NE(forge([&] { model.state ^= 1; }).find("its checkpoint says"), std::string::npos);
+    EXPECT_PRED2(starts, forge([&] { model.job = "[jobs]\n"; }), forged + ": its job file is not one for this version: ");
+    // More epochs than before: final.h5 goes on to what a longer job gives.
+    const Run whole = run(replaced(job_text(), "epochs = 2", "epochs = 3"), 1);
+    const Run more = run(replaced(job_text(), "epochs = 2", "epochs = 3"), 2, from(first.folders[0] + "/final.h5"));
+    ASSERT_TRUE(more.status.ok()) << more.status.what;
+    EXPECT_EQ(more.ranks[0].digest, whole.ranks[0].digest);
+}
+
+TEST_F(ResumeTest, TheNewestStayAndSomeForAudits) {
+    auto left = [&](const std::string& lines, uint32_t n) {
+        const Run run = this->run(with_job(job_text(), lines), n);
+        EXPECT_TRUE(run.status.ok()) << run.status.what;
+        std::vector<uint64_t> steps;
+        for (const auto& [each, path] : checkpoints(run)) steps.push_back(each);
+        for (const std::string& folder : run.folders)
+            for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_NE(entry.path().extension(), ".part");
+        return steps;
+    };
+    using Steps = std::vector<uint64_t>;
+    EXPECT_EQ(left("", 1), (Steps{25}));   // an epoch each; the last state is final.h5
+    EXPECT_EQ(left("checkpoint_keep = 0\n", 1), Steps{});
+    EXPECT_EQ(left("checkpoint_every = 10\naudit_every = 100\n", 1), (Steps{30, 40}));
+    EXPECT_EQ(left("checkpoint_every = 5\naudit_every = 3\n", 1), (Steps{15, 30, 35, 40, 45}));
+    EXPECT_EQ(left("checkpoint_every = 10\naudit_every = 100\n", 4), (Steps{10, 20, 30, 40}));   // two a node
+    EXPECT_EQ(left("checkpoint_every = 1\ncheckpoint_keep = 1\n", 1).size(), 17u);   // 49, of which one in three stays, and the last
+}
+
+TEST_F(ResumeTest, ADiskThatIsSlowerThanTheStepsHoldsNoneUp) {
+    EngineConfig c = config(with_job(job_text(), "checkpoint_every = 2\n"));
+    c.lanes = 1;
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    std::optional<Hdf5Lock> disk(std::in_place);   // whoever writes a file waits
+    std::thread release([&] {
+        while (engine->status().step < 20 && engine->status().state != JobState::failed)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    OneRank host;
+    Status status;
+    std::thread trainer([&] { status = engine->run(host); });
+    release.join();
+    disk.reset();
+    trainer.join();
+    EXPECT_TRUE(status.ok()) << status.what;
+    const std::vector<std::string> warnings = engine->status().warnings;
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_PRED2(starts, warnings[0], "checkpoint after 4 steps left out: ");
+}
+
+TEST_F(ResumeTest, ADiskWithoutRoomForCheckpointsEndsNoJob) {
+    const std::string folder = folder_ + "/small";
+    SmallDisk disk(folder, "256k");
+    if (!disk.mounted) GTEST_SKIP() << "a tmpfs cannot be mounted";
+    EngineConfig c = config(with_job(job_text(), "checkpoint_every = 10\ncheckpoint_keep = 9\n"));
+    c.folder = folder;
+    c.lanes = 1;
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    disk.fill();
+    OneRank host;
+    const Status status = engine->run(host);
+    EXPECT_TRUE(status.ok()) << status.what;
+    const std::vector<std::string> warnings = engine->status().warnings;
+    const std::string why = "no checkpoint after 10 steps: cannot write " + checkpoint_path(folder, 10);
+    EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [&](const std::string& each) { return each.starts_with(why); }));
+    EXPECT_TRUE(checkpoints_in(folder).empty());
+}
+
+}   // namespace
+}   // namespace gradcast
