@@ -49,6 +49,8 @@ public:
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on && config_.resume.holder == config_.self) GC_TRY(resume_load(config_, parts_, *algorithm_, &standing_));
         GC_TRY(checkpoints_.open(config_, parts_, report_));
+        memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
+        report_.update([&](JobStatus& status) { status.memory = memory; });
         if (session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
