@@ -24,7 +24,9 @@ PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
 # -ffp-contract=off: a fused multiply-add would make results depend on the compiler.
-FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(shell pkg-config --cflags $(PC_ALL)) $(MODE) $(CXXFLAGS)
+# Asked once, when make deps has installed it.
+PC_FLAGS  = $(eval PC_FLAGS := $(shell pkg-config --cflags $(PC_ALL)))$(PC_FLAGS)
+FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(PC_FLAGS) $(MODE) $(CXXFLAGS)
 LIBS      = $(shell pkg-config --libs $(PC_ALL)) -ldnnl -lgomp -ldl -pthread
 STRICT   := -fno-exceptions -fno-rtti
 
@@ -145,6 +147,9 @@ $(BUILD)/obj/%.o: %.cc | $(BUILD)/.dir
 $(BUILD)/obj/emulated/%.o: %.amx.cc | $(BUILD)/.dir
 	$(call say,amx,$<)
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -O3 $(subst =avx512,=emulated,$(ISA_avx512)) -DGC_TILES='"tests/nn/emulated_tiles.h"' -c $< -o $@
+
+# What tests check is in the library; they themselves are quick to compile.
+$(BUILD)/obj/tests/%.o: OPT := -O1 -g1
 
 # A fuzz target for tests/replay, which calls them all.
 $(BUILD)/obj/tests/fuzz/%.replay.o: tests/fuzz/%.cc | $(BUILD)/.dir
