@@ -52,7 +52,8 @@ struct Backend {
     virtual std::vector<JobSummary> jobs() = 0;
     /// `which`: an id, its unique prefix of at least 4 digits, or the name of a job (the newest of that name).
     virtual Status job(const std::string& which, JobDetail* detail) = 0;
-    virtual Status cancel(const std::string& which) = 0;
+    /// Of jobs with one name, the active one.  *id: whole.
+    virtual Status cancel(const std::string& which, std::string* id) = 0;
     virtual std::vector<NodeInfo> nodes() = 0;
 };
 

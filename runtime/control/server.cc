@@ -213,9 +213,12 @@ private:
         // still writes when the connection is closed would miss the answer.
         http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader& read) {
             if (req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
-            Status status = backend_.cancel(req.matches[1]);
+            std::string id;
+            JobDetail detail;
+            Status status = backend_.cancel(req.matches[1], &id);
+            if (status.ok()) status = job(id, &detail);
             if (!status.ok()) return answer_lookup_error(res, status);
-            if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
+            answer(res, detail);
         });
     }
 

@@ -374,7 +374,7 @@ Status Daemon::job(const std::string& which, JobDetail* detail) {
     return find(which, false, detail);
 }
 
-Status Daemon::cancel(const std::string& which) {
+Status Daemon::cancel(const std::string& which, std::string* cancelled) {
     std::lock_guard lock(mutex_);
     JobDetail detail;
     GC_TRY(find(which, true, &detail));
@@ -385,6 +385,7 @@ Status Daemon::cancel(const std::string& which) {
         if (submitted.detail.summary.id == detail.summary.id) submitted.cancelled = why;
     for (auto& [id, run] : runs_)
         if (run->detail().summary.id == detail.summary.id) run->cancel(why);
+    *cancelled = detail.summary.id;
     return {};
 }
 

@@ -29,7 +29,7 @@ public:
     Status resume(const std::string& which, const Submission& submission, std::string* id) override;
     std::vector<JobSummary> jobs() override;
     Status job(const std::string& which, JobDetail* detail) override;
-    Status cancel(const std::string& which) override;
+    Status cancel(const std::string& which, std::string* id) override;
     std::vector<NodeInfo> nodes() override;
 
     void leave(const std::string& why);   // no new jobs; cancels those that are here

@@ -87,9 +87,10 @@ struct FakeBackend : Backend {
         }
         return fail(Code::invalid, "there is no job {}", which);
     }
-    Status cancel(const std::string& which) override {
+    Status cancel(const std::string& which, std::string* id) override {
         JobDetail found;
         GC_TRY(job(which, &found));
+        *id = found.summary.id;
         std::lock_guard lock(mutex);
         for (JobDetail& each : all)
             if (each.summary.id == found.summary.id) each.summary.status.state = JobState::cancelled;

@@ -602,7 +602,7 @@ TEST(SystemDaemon, CancelEndsItEverywhere) {
     const std::string error = cluster[0].job("endless").value("error", "");
     EXPECT_TRUE(has(error, "2 jobs are named endless, name one by its id: " + second.substr(0, 8))) << error;
     EXPECT_TRUE(has(error, id.substr(0, 8) + " (cancelled)")) << error;
-    cluster[0].post("/v1/jobs/endless/cancel", Json::object());
+    EXPECT_EQ(cluster[0].post("/v1/jobs/endless/cancel", Json::object()).value("id", ""), second);
     EXPECT_EQ(cluster[0].ended(second).state, JobState::cancelled);
 }
 
