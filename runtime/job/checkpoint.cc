@@ -14,8 +14,8 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t audited_about = 20;   // checkpoints of a job that stay where audit_every is 0
-constexpr uint64_t of_epochs_max = 100;    // checkpoints of a job where checkpoint_every is 0
+constexpr uint64_t audited_about = 20;    // checkpoints of a job that stay where audit_every is 0
+constexpr uint64_t of_epochs_max = 100;   // checkpoints of a job where checkpoint_every is 0
 constexpr std::string_view prefix = "checkpoint-", suffix = ".h5";
 constexpr uint64_t copy_bytes = 1 << 20;   // that a lane copies at a time
 

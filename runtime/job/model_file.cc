@@ -325,7 +325,8 @@ Status model_write(const std::string& path, const Model& model, const ModelState
 }
 
 std::string model_kept(const std::string& folder) {
-    const std::string path = folder + "/final.h5", part = path + ".part";
+    std::string path = folder + "/final.h5";
+    const std::string part = path + ".part";
     if (::access(path.c_str(), F_OK) == 0) return path;
     if (::access(part.c_str(), F_OK) != 0) return {};
     Model model;
