@@ -5,84 +5,33 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <map>
 #include <optional>
 
 #include "datasets/shard.h"
-#include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
+#include "runtime/job/alone.h"
 #include "runtime/job/engine.h"
-#include "transport/code/kernels.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {
 
-/// The machine under a job of one rank: its protocols run on the trainer's thread whenever that waits.
+/// A job of one rank on real threads.
 class OneRank final : public Host {
 public:
-    uint64_t now_us() override { return clock_us(); }
+    uint64_t now_us() override { return alone_.now_us(); }
     void post(uint16_t channel, const Event& event) override {
-        std::lock_guard lock(mutex_);
-        if (!protocols_.contains(channel)) return;
-        inbox_.emplace_back(channel, event);
-        changed_.notify_one();
+        if (event.kind != Event::Kind::ready || swallow != event.step || event.bucket != 0) alone_.post(channel, event);
     }
-    Status wait(std::vector<Completion>* out, uint64_t until_us) override {
-        std::unique_lock lock(mutex_);
-        while (done_.empty()) {
-            if (inbox_.empty()) {
-                if (now_us() >= until_us) return fail(Code::deadline, "nothing was completed");
-                changed_.wait_for(lock, std::chrono::milliseconds(10));
-                continue;
-            }
-            auto batch = std::exchange(inbox_, {});
-            lock.unlock();
-            for (auto& [channel, event] : batch) give(channel, event);
-            lock.lock();
-        }
-        out->insert(out->end(), done_.begin(), done_.end());
-        done_.clear();
-        return {};
-    }
-    void open_view(uint32_t, std::span<const Attachment> attachments) override {
-        std::lock_guard lock(mutex_);
-        for (const Attachment& each : attachments) protocols_[each.channel] = each.protocol;
-    }
-    Status close_view(uint64_t) override {
-        std::lock_guard lock(mutex_);
-        inbox_.clear(), done_.clear(), protocols_.clear();
-        return {};
-    }
+    Status wait(std::vector<Completion>* out, uint64_t until_us) override { return alone_.wait(out, until_us); }
+    void open_view(uint32_t number, std::span<const Attachment> attachments) override { alone_.open_view(number, attachments); }
+    Status close_view(uint64_t until_us) override { return alone_.close_view(until_us); }
     std::optional<StepId> swallow;   // the exchange never hears of bucket 0 of this step
 
 private:
-    void give(uint16_t channel, const Event& event) {
-        if (event.kind == Event::Kind::ready && swallow == event.step && event.bucket == 0) return;
-        Actions actions;
-        actions.now_us = now_us();
-        protocols_.at(channel)->on({&event, 1}, actions);
-        EXPECT_TRUE(actions.sends.empty());
-        for (const Compute& compute : actions.computes) {
-            compute_now(compute);
-            Event computed;
-            computed.kind = Event::Kind::computed;
-            computed.id = compute.ticket;
-            post(channel, computed);
-        }
-        for (Completion completion : actions.completions) {
-            completion.channel = channel;
-            done_.push_back(completion);
-        }
-    }
-    std::map<uint16_t, Protocol*> protocols_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<std::pair<uint16_t, Event>> inbox_;
-    std::vector<Completion> done_;
+    Alone alone_;
 };
 
 class EngineTest : public ::testing::Test {
