@@ -162,6 +162,7 @@ Status JobRun::prepare() {
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.confidential = true;
+    if (!host_.keys.empty()) config.key = &host_.keys.front();
     config.stop = &stop_;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));

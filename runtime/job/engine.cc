@@ -12,6 +12,7 @@
 #include "runtime/job/model_file.h"
 #include "runtime/job/resume.h"
 #include "runtime/job/session.h"
+#include "runtime/job/transcript.h"
 
 namespace gradcast {
 namespace {
@@ -51,7 +52,7 @@ public:
         GC_TRY(checkpoints_.open(config_, parts_, report_));
         memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
         report_.update([&](JobStatus& status) { status.memory = memory; });
-        if (session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
+        if (config_.until == 0 && session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
                            layout.elements, layout.buckets.size(), session_->own_blocks().size(), job_.blocks, memory_text(memory));
@@ -104,6 +105,7 @@ public:
         checkpoints_.close();
         // What was reserved and is not needed, or has bits that are in doubt; not a model that could not be renamed.
         if (!written_ || status.code == Code::conflict) ::unlink((model_path() + ".part").c_str());
+        if (status.ok() && config_.until == 0) write_transcript(context);
         report_.end(status, context.step, digest_, host.now_us(), context.why_lost);
         return status;
     }
@@ -118,6 +120,8 @@ private:
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
         report_.update([this](JobStatus& status) { status.bytes_bound = session_->bytes_bound(); });
+        TranscriptView& view = transcript_.views.emplace_back(session_->view().number, context.step + 1);
+        for (const NodeId node : session_->config().nodes) view.members.push_back(config_.roster[static_cast<uint32_t>(node)].name);
         std::lock_guard lock(host_mutex_);
         host_ = &context.host;
         if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
@@ -169,11 +173,13 @@ private:
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
         GC_TRY(session_->begin());
         checkpoints_.begin(context.step);
+        ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (config_.resume.on) GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
         has_state_ = true;
         report_.begin(context.host.now_us(), context.step);
         if (config_.resume.on) GC_TRY(resumed(context));
-        while (context.step < parts_.steps && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
+        const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
+        while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
             GC_TRY(between(context));
             GC_TRY(algorithm_->round(context));
             choice_.record(context.record);
@@ -201,7 +207,7 @@ private:
         return evaluate(context.step);   // the run before ended before it
     }
     bool evaluation_due(StepId steps) const {
-        if (!parts_.test || steps == 0) return false;
+        if (!parts_.test || steps == 0 || config_.until > 0) return false;
         const uint64_t epochs = parts_.sampler->epoch_of(steps);
         const bool boundary = job_.evaluate > 0 ? steps % job_.evaluate == 0 : parts_.sampler->steps(epochs) == steps;
         return boundary || steps == parts_.steps;
@@ -211,7 +217,7 @@ private:
     Status finish(Context& context) {
         trained_ = true;
         digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
-        const bool lowest = session_->turn(0);   // it keeps the model
+        const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
         if (lowest) GC_TRY(write_model(context, true));
         GC_TRY(session_->finish(digest_));
         ended_ = true;
@@ -262,6 +268,18 @@ private:
         GC_TRY(file_rename(model_path() + ".part", model_path()));
         report_.update([this](JobStatus& status) { status.model = model_path(); });
         return {};
+    }
+    /// The job has ended well.  Its steps are written, and nobody waits for this rank any more.
+    void write_transcript(const Context& context) {
+        report_.steps_end();
+        transcript_.id = hex(config_.id);
+        transcript_.job = job_.text;
+        transcript_.data_digest = parts_.data_digest;
+        transcript_.kernel_set = parts_.kernel_set;
+        transcript_.steps = context.step;
+        transcript_.digest = digest_;
+        if (Status status = transcript_write(config_.folder, transcript_, config_.key); !status.ok())
+            report_.warn(fmt::format("no transcript: {}", status.what));
     }
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
@@ -331,6 +349,7 @@ private:
     std::unique_ptr<Session> session_;   // the present one; the last one lives as long as this, the driver may still send for it
     bool deaf_told_ = false;
     std::string digest_;
+    Transcript transcript_;                    // its views, until the job ends
     Standing standing_;                        // of it the last evaluation is kept
     bool has_state_ = false;                   // what the next step begins from
     bool trained_ = false, written_ = false;   // all steps are done; the model is written

@@ -1,4 +1,5 @@
-// One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5), says how
+// One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5,
+// transcript.json), says how
 // far it is.
 #pragma once
 #include <atomic>
@@ -37,8 +38,10 @@ struct EngineConfig {
     std::vector<uint32_t> cpus;   // lanes are pinned to these where given
     uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
     Resume resume;
-    uint32_t change_every = 0;                 // steps after which a session ends and the next one begins, as tests want it; 0: never
-    bool confidential = false;                 // see DataOptions
+    uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
+    const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does
+    uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
+    bool confidential = false;         // see DataOptions
     const std::atomic<bool>* stop = nullptr;   // ends open() with Code::cancelled
 };
 

@@ -103,6 +103,7 @@ void Report::step_end() {
 void Report::end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost) {
     steps_log_.close();
     if (status.ok()) log_.info("done after {} steps, digest {}", steps, digest);
+    else if (status.code == Code::cancelled) log_.warn("{}", status.what);
     else log_.error("{}", status.what);
     std::lock_guard lock(mutex_);
     status_.state = status.ok() ? JobState::done : status.code == Code::cancelled ? JobState::cancelled : JobState::failed;

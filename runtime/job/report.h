@@ -44,6 +44,8 @@ public:
     /// After that step; accuracy below 0: a regression, of which nothing is right or wrong.
     void evaluated(uint64_t epoch, double accuracy, double loss);
     void step_end();
+    /// After the last step: steps.jsonl is complete.
+    void steps_end() { steps_log_.close(); }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);
     /// Of the whole job, after `steps` steps, with this digest where it has gone well.

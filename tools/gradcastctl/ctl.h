@@ -5,7 +5,7 @@
 // print.*     numbers with units, tables, the progress line, the result of a job
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel, nodes
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
-// data.cc     import, data inspect;  models.cc  evaluate, export
+// data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify
 #pragma once
 #include <fmt/format.h>
 
@@ -52,6 +52,15 @@ int command_import(const Options& options, const ImportConfig& config);
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);
 int command_evaluate(const Options& options, const std::string& which, const std::string& data);
+struct VerifyOptions {
+    std::string which;               // a job, its folder, or a transcript.json
+    std::string steps, from, base;   // "401..500", a checkpoint, the folder of relative paths; may all be empty
+    std::string sample, seed;        // "1%"; empty: all
+    std::string key;                 // a key file for the transcript's HMAC
+    std::string isa = "auto";
+    uint32_t lanes = 0;   // 0: as many as CPUs
+};
+int command_verify(const Options& options, const VerifyOptions& verify);
 /// `format` is one of export_formats(), or empty: as `out` ends.
 int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format);
 const std::vector<std::string>& export_formats();

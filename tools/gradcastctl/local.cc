@@ -65,17 +65,6 @@ Status listener_make(Fd* listener, uint16_t* port) {
     return *listener ? Status{} : fail_sys(errno, "cannot listen on 127.0.0.1");
 }
 
-/// A folder of mode 0700 with a short name: the path of a Unix socket has at most 107 bytes.
-Status folder_make(std::string* folder) {
-    const char* wanted = std::getenv("TMPDIR");
-    for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
-        if (base.empty() || base[0] != '/' || base.size() > 60) continue;
-        base += "/gradcast-XXXXXX";
-        if (::mkdtemp(base.data())) return *folder = base, Status{};
-    }
-    return fail_sys(errno, "cannot make a folder in /tmp");
-}
-
 std::vector<uint32_t> cpus_allowed() {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -111,6 +100,16 @@ void catch_interrupts(void (*handler)(int)) {
 }
 
 }   // namespace
+
+Status folder_make(std::string* folder) {
+    const char* wanted = std::getenv("TMPDIR");
+    for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
+        if (base.empty() || base[0] != '/' || base.size() > 60) continue;
+        base += "/gradcast-XXXXXX";
+        if (::mkdtemp(base.data())) return *folder = base, Status{};
+    }
+    return fail_sys(errno, "cannot make a folder in /tmp");
+}
 
 void interrupts_end() {
     catch_interrupts([](int) {

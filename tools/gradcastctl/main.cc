@@ -92,6 +92,25 @@ int run(int argc, char** argv) {
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 
+    VerifyOptions verify;
+    command = add("verify", "compute steps of a job again, on this machine alone, and compare every digest",
+                  [&] { return command_verify(options, verify); });
+    command->add_option("JOB", verify.which, "a job, the folder of one, or a transcript.json, which is then checked without computing")
+        ->required();
+    CLI::Option* steps = command->add_option("--steps", verify.steps, "which: A..B (default: all that steps.jsonl has)");
+    CLI::Option* from = command->add_option("--from", verify.from, "checkpoint to begin with (default: the nearest one before A)");
+    command->add_option("--sample", verify.sample, "a share, as 1%, of the stretches between checkpoints, chosen by chance")
+        ->excludes(steps)
+        ->excludes(from);
+    command->add_option("--seed", verify.seed, "of --sample: choose as before (default: by chance; it is printed)");
+    command->add_option("--lanes", verify.lanes, "threads that compute (default: one a CPU)")->check(CLI::Range(1, 1024));
+    command->add_option("--isa", verify.isa, "instruction set (default: the one that the steps name, where this CPU has it)");
+    command->add_option("--base", verify.base, "folder of the job file's relative paths (default: as the job had it)");
+    command->add_option("--key", verify.key, "key file of the cluster: check the transcript's HMAC, too");
+    command->footer(
+        "exit code 1: a step, a checkpoint or the transcript differs, and is named\n"
+        "the folder is only read; checkpoints lie at all nodes of a job, and may be copied into one folder");
+
     add("list", "all jobs this daemon knows", [&] { return command_list(options); });
     job_argument(add("describe", "all about a job", [&] { return command_describe(options, job); }));
     job_argument(add("watch", "show a job's progress and, at its end, the result", [&] { return command_watch(options, job); }));
