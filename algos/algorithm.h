@@ -1,5 +1,5 @@
-// A training algorithm as straight-line code, the same in the daemon and in the simulator.  One file an algorithm; a row in algorithm.cc's
-// table.
+// A training algorithm as straight-line code, the same in the daemon and in the simulator.  Each has a file of its own and a row in the
+// table of algorithm.cc.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -13,13 +13,13 @@ struct Algorithm {
     /// One round (a step for ssgd).  Trainer thread.  Errors: peer_lost, cancelled, deadline, diverged, conflict; the parameters are then
     /// as before the round.
     virtual Status round(Context& context) = 0;
-    /// Between rounds: all that the next one needs beside parameters, optimiser state and scales, for checkpoints.  Bytes for restore().
+    /// Between rounds: what the next round needs besides parameters, optimiser state and scales, for checkpoints.  Input of restore().
     virtual std::span<const std::byte> state() { return {}; }
-    /// Before the first round.  Error: it is none of this algorithm's.
+    /// Before the first round.  Error: the state is not one of this algorithm.
     virtual Status restore(std::span<const std::byte> state) {
         return state.empty() ? Status{} : fail(Code::data, "the state of the algorithm has {} bytes instead of none", state.size());
     }
-    /// Between rounds; the same step is then repeated.
+    /// Between rounds, when the view changes; the current step is then repeated.
     virtual Status on_view(Context& context, const View& view) = 0;
 };
 

@@ -29,7 +29,7 @@ Status Arbiter::judge(Status found, StepId at) {
         judging_ = true;
         for (uint64_t until_us = context_.host.now_us() + context_.deadline_us / 8;
              party && view_.n() > 2 && context_.host.now_us() < until_us;)
-            (void)dispatch_.collect(until_us);   // until the others have ended the job
+            (void)dispatch_.collect(until_us);   // until the other ranks end the job
         judging_ = false;
         GC_TRY(dispatch_.ended());
         if (at != context_.step && (at + 1 != context_.step || kept_parameters_.empty())) return found;
@@ -56,7 +56,7 @@ Status Arbiter::judge(Status found, StepId at) {
     return {};
 }
 
-/// The digest of a super-block's words in one bucket, computed here from the state of step `at`.  Rare, so it takes memory.
+/// The digest of a super-block's words in one bucket, computed from the state of step `at`.  Allocates; only after a conflict.
 Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* record) {
     const Plan like = exchange_.plan(at, conflict.bucket, 0);
     std::vector<std::byte> words(like.words.bytes);

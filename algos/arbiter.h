@@ -1,4 +1,4 @@
-// Who computes wrongly, where two ranks disagree about the sum of some blocks.
+// Finds the rank that computes wrongly when two ranks disagree about the sum of some blocks.
 #pragma once
 #include <span>
 
@@ -9,17 +9,16 @@ namespace gradcast {
 
 class Arbiter {
 public:
-    /// The two buffers have room for a step's state, net.parameters() and codec.exponents(), or are empty where no rank can be missed.
+    /// The buffers hold a step's state, net.parameters() and codec.exponents(); they are empty if no rank may be missing.
     Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents);
 
-    /// Before the state of context.step is written: where ranks can be missed, a conflict about this step may be found in the next.
+    /// Before the state of context.step is overwritten: if ranks may be missing, a conflict of this step can appear in the next one.
     void keep_state();
-    /// Two ranks disagree about blocks of step `at` (Exchange::conflict): the other holders have outvoted one of them, or
-    /// the blocks are computed here once more, and the one whose digest differs is named.  One of the two leaves the verdict to the others,
-    /// if there are any.  `found` is what is known so far, and the answer where no more can be told.  Ok: the job goes on without the wrong
-    /// rank.
+    /// Resolves a conflict of step `at` (Exchange::conflict).  Either the other holders have outvoted one of the two ranks, or this rank
+    /// computes the blocks again and names the rank whose digest differs.  A party to the conflict leaves the verdict to other ranks, if
+    /// there are any.  `found` is the conflict, and the result if no culprit can be named.  Ok: the job goes on without that rank.
     Status judge(Status found, StepId at);
-    /// This rank computes wrongly, and the others go on without it.
+    /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return outvoted_; }
 
 private:

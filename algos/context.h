@@ -1,5 +1,5 @@
-// What an algorithm may use on the trainer's thread: the services that a job has in every view, the step it is at, and the ways of the
-// present view to the other ranks.  No sockets, no threads but lanes.
+// What an algorithm may use on the trainer's thread: the job's services, which are the same in every view, its current step, and the
+// present view's connections to other ranks.  No sockets, no threads but lanes.
 #pragma once
 #include "algos/mailbox.h"
 #include "algos/progress.h"
@@ -15,7 +15,7 @@ namespace gradcast {
 
 class SynchronousStep;
 
-/// What one applied step leaves behind: a line of steps.jsonl.
+/// The result of one applied step: a line of steps.jsonl.
 struct StepRecord {
     StepId step = 0;
     double loss = 0;       // mean over the mini-batch, the same at every rank
@@ -36,21 +36,21 @@ struct Context {
     Progress& progress;
     uint32_t batch, blocks;
     uint64_t deadline_us;         // longest tolerable stall; ten times that in the first step
-    uint64_t spend_us = 0;        // what the backward pass of one bucket costs (the simulator)
-    Profile* profile = nullptr;   // of one step; its round turns it on and off
+    uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
+    Profile* profile = nullptr;   // of one step; that step's round turns it on and off
 
-    StepId first = 0;         // that this run of the job computes
-    StepId step = 0;          // the next one to compute
-    uint64_t state = 0;       // digest of the state that step is computed from
-    StepRecord record = {};   // of the last step applied
+    StepId first = 0;         // first step of this run of the job
+    StepId step = 0;          // next step to compute
+    uint64_t state = 0;       // digest of the state before that step
+    StepRecord record = {};   // of the last applied step
 
-    std::vector<std::string> why_lost = {};   // ranks that the job goes on without, for people
+    std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.
     SynchronousStep* synchronous = nullptr;
     Mailbox* mail = nullptr;
 
-    /// Digest of all that step `next` is computed from: `model`, that of parameters and optimiser state, and the scales.
+    /// Digest of the input of step `next`: `model`, the digest of parameters and optimiser state, and the scales.
     uint64_t digest(StepId next, uint64_t model) const;
 };
 

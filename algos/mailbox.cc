@@ -33,7 +33,7 @@ Status Mailbox::wait(uint64_t first, uint64_t last, uint64_t us, const char* wha
             ++first;
             continue;
         }
-        // Mail of an expelled rank will not come, but it has to hear why first.
+        // Mail of an expelled rank will not come, but this rank must first receive the reason.
         const Status status = dispatch_.collect(dispatch_.expelling() ? host_.now_us() + deadline_us_ / 40 : until_us);
         if (status.code != Code::deadline || !dispatch_.ended().ok()) {
             GC_TRY(status);

@@ -1,4 +1,4 @@
-// Rounds of mail: a trainer numbers what it sends and receives from 1, waits, and looks which of them went well.
+// Rounds of mail: a trainer numbers its sends and receives from 1, waits, and checks which of them succeeded.
 #pragma once
 #include <vector>
 
@@ -11,15 +11,15 @@ class Mailbox final : public Consumer {
 public:
     Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us);
 
-    /// A new round with tickets 1 .. `tickets`.  That before it has ended.
+    /// Begins a round with tickets 1 .. `tickets`.  The previous round has ended.
     void begin(uint64_t tickets) { fates_.assign(tickets + 1, Fate::done); }
-    // As Mail's; never to oneself.
+    /// As Mail's; never to this rank itself.
     void send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket);
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
-    /// Blocks until tickets first .. last are done, or their rank is lost.  `what` names it in the error, as "result of the evaluation
-    /// after step 938".
+    /// Blocks until tickets first .. last are done or their rank is lost.  `what` names the wait in the error, for example "result of the
+    /// evaluation after step 938".
     Status wait(uint64_t first, uint64_t last, uint64_t us, const char* what);
-    /// The rank to which or from which it went is lost.
+    /// The ticket's receiver or sender is lost.
     bool lost(uint64_t ticket) const { return fates_[ticket] == Fate::lost; }
 
     Status take(const Completion& completion) override;

@@ -1,19 +1,19 @@
-// How far a trainer is, for those who watch it.
+// Progress of a trainer, for observers.
 #pragma once
 #include <atomic>
 #include <cstdint>
 
 namespace gradcast {
 
-/// How far a rank's trainer is: written by it and its lanes, looked at by the job protocol on the network thread.  Counters, so relaxed.
+/// Written by a rank's trainer and its lanes, read by the job protocol on the network thread.  Counters, so relaxed.
 struct Progress {
     std::atomic<uint64_t> step{0};
-    std::atomic<uint64_t> done{0};   // grows with every bucket computed, every step applied, every batch evaluated, and while packets come
+    std::atomic<uint64_t> done{0};      // grows with every computed bucket, applied step, evaluated batch, and received packet
     std::atomic<bool> waiting{false};   // for other ranks
     void advance() { done.fetch_add(1, std::memory_order_relaxed); }
 };
 
-/// The trainer waits for others as long as this lives.
+/// The trainer waits for other ranks during the lifetime of this object.
 struct Waiting {
     explicit Waiting(Progress& p) : progress(p) { progress.waiting.store(true, std::memory_order_relaxed); }
     ~Waiting() {

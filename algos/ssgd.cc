@@ -1,5 +1,5 @@
 // Synchronous SGD, spec/coded-sgd.md section 1:  g = (1/b) sum over all B blocks of G_T, then every rank applies the same optimiser step.
-// The smallest algorithm there is, and the template for the others.
+// The smallest algorithm, and the template for others.
 #include "algos/algorithm.h"
 #include "algos/synchronous.h"
 
@@ -9,7 +9,7 @@ namespace {
 class Ssgd final : public Algorithm {
 public:
     Status round(Context& context) override {
-        sums_.resize(context.net.layout().buckets.size());   // takes memory in the first round only
+        sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
         uint64_t begin_us = context.host.now_us();
         if (context.profile) context.profile->on(context.step == context.profile->step);
         GC_TRY(context.synchronous->compute());
@@ -21,7 +21,7 @@ public:
                             sum->bucket, sum->state, context.state);
         uint64_t summed_us = context.host.now_us();
 
-        // All sums are there, so nothing below can fail for what others do.
+        // All sums are complete, so no other rank can make the rest of the round fail.
         StepRecord record;
         context.synchronous->keep_state();
         context.optimiser.step(context.step);

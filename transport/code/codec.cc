@@ -1,7 +1,6 @@
-// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 and auto16 use the least power of two 2^e with 2 M <= Q 2^e
-// for the next step, M being the largest |x| of this one, Q the largest word of one block such that B of them are a word of the prime
-// field.  Statistics are words of auto32's size whatever the quantiser; to pass an exchange of auto16, such a word is written as three
-// digits.
+// The codec of the CPU.  Scale of a group (spec/coded-sgd.md section 2): auto32 and auto16 choose for the next step the least power of two
+// 2^e with 2 M <= Q 2^e.  M is the largest |x| of this step, Q the largest word of one block (quantise_limit()).  Statistics are words of
+// auto32's size for every quantiser; auto16 carries such a word as three digits.
 #include "transport/code/codec.h"
 
 #include <algorithm>
@@ -43,7 +42,7 @@ namespace {
 
 constexpr int32_t fixed_limit = 2147483647;
 constexpr double fixed_range = 10.0;
-constexpr uint64_t step_bytes = 16;   // that a step touches for each element: words, parameters, state and copies
+constexpr uint64_t step_bytes = 16;   // touched per element and step: words, parameters, state and copies
 
 class CpuCodec : public Codec {
 public:
@@ -61,7 +60,7 @@ public:
         GC_ASSERT(config.batch >= config.blocks && config.blocks >= 1 && config.blocks <= blocks_max);
         GC_ASSERT(config.quantiser != Quantiser::auto16 || (config.blocks <= auto16_blocks_max && layout.elements < uint64_t{1} << 34));
         if (config.quantiser != Quantiser::auto16) return;
-        uint64_t more = 0;   // than elements, so far
+        uint64_t more = 0;   // words of digits added so far
         for (Group& group : words_.groups) {
             group.offset += more;
             if (group.statistics) {
@@ -80,7 +79,7 @@ public:
     }
 
     Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan) override {
-        (void)lane;   // a lane needs no memory of its own: words go straight into the accumulator
+        (void)lane;   // lanes need no memory of their own: words are added in the target
         GC_ASSERT(gradient.bytes == layout_.buckets[bucket].count * sizeof(float));
         std::scoped_lock alone(access_[bucket].whole);
         const Addition one{block, plan};
@@ -91,11 +90,11 @@ public:
 
     bool add_pieces(uint32_t lane, std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
         (void)lane;
-        // Lanes follow one another, a piece apart.  More than a few would wait long, so others compute the whole bucket for add().
+        // At most lanes_most lanes follow one another, a piece apart; further lanes would only wait.
         Access& access = access_[bucket];
         std::shared_lock others(access.whole, std::try_to_lock);
         if (!others) return false;
-        const bool taken = access.lanes.fetch_add(1, std::memory_order_relaxed) < lanes_most;   // the locks order all else
+        const bool taken = access.lanes.fetch_add(1, std::memory_order_relaxed) < lanes_most;   // the locks order all other accesses
         if (taken) *status = take(blocks, bucket, piece);
         access.lanes.fetch_sub(1, std::memory_order_relaxed);
         return taken;
@@ -117,7 +116,7 @@ public:
         const Bucket &range = layout_.buckets[sum.bucket], &words = words_.buckets[sum.bucket];
         if (words.count == range.count) return sum;
         for (uint32_t g = range.group; g < range.group + range.group_count; ++g) {
-            const Group& group = layout_.groups[g];   // a bucket with statistics has nothing else (nn/layers.h)
+            const Group& group = layout_.groups[g];   // a bucket with statistics holds nothing else (nn/layers.h)
             const int16_t* digit = sum.words.as<int16_t>() + (words_.groups[g].offset - words.offset);
             for (uint64_t i = 0; i < group.count; ++i)
                 whole_[group.offset - range.offset + i] =
@@ -154,8 +153,8 @@ public:
     std::span<int32_t> exponents() override { return exponents_; }
 
 private:
-    static constexpr uint32_t digits = 3;              // enough for any number of blocks that auto16 allows
-    int32_t radix() const { return 2 * limit_ + 1; }   // digits from -limit_ to limit_
+    static constexpr uint32_t digits = 3;              // enough for auto16_blocks_max blocks
+    int32_t radix() const { return 2 * limit_ + 1; }   // digits are -limit_ .. limit_
     bool fixed(uint32_t group) const { return config_.quantiser == Quantiser::fixed && !layout_.groups[group].statistics; }
     int32_t limit(uint32_t group) const { return layout_.groups[group].statistics ? statistics_limit_ : limit_; }
 
@@ -175,12 +174,12 @@ private:
         }
         uint32_t pieces = 0;
         for (uint64_t begin = 0, count = 0; begin < range.count; begin += count, ++pieces) {
-            std::scoped_lock mine(access.pieces[pieces % lanes_most]);   // all lanes take the same ones, in order
+            std::scoped_lock mine(access.pieces[pieces % lanes_most]);   // all lanes take the same pieces in the same order
             for (uint32_t i = 0; i < blocks.size(); ++i) {
                 const GradientPart here = piece(i, begin);
                 count = here.rows * here.count;
                 GC_ASSERT(count > 0 && begin + count <= range.count);
-                const std::atomic_ref written(blocks[i].plan.record->written);   // written by the lane that is ahead; others keep it
+                const std::atomic_ref written(blocks[i].plan.record->written);   // only the first lane at a piece changes it
                 const uint64_t begun = written.load(std::memory_order_relaxed);
                 Found found;
                 for (uint64_t row = 0, from = begin; row < here.rows; ++row, from += here.count) {
@@ -196,13 +195,13 @@ private:
         return {};
     }
 
-    // In one group, not yet in the record.
+    // Result of one group, not yet in the record.
     struct Found {
         uint32_t group = 0;   // of the bucket
         QuantiseResult result{};
     };
 
-    // Elements begin .. begin + count - 1 of a bucket.
+    // Quantises elements begin .. begin + count - 1 of a bucket.
     Status take_run(const Addition& to, uint32_t bucket, uint64_t begin, const float* x, uint64_t count, bool accumulate, Found* found) {
         const auto& [block, plan] = to;
         const Bucket& range = layout_.buckets[bucket];
@@ -218,7 +217,7 @@ private:
             }
             const QuantiseResult result =
                 quantise(plan, at, range.group + g, from - in_bucket, x + (from - begin), end - from, block, accumulate);
-            // Compared as bits: NaN is then above Inf, and Inf above all numbers.
+            // Compared as bits: NaN is above Inf, and Inf above all numbers.
             if (std::bit_cast<uint32_t>(result.maximum) > std::bit_cast<uint32_t>(found->result.maximum))
                 found->result.maximum = result.maximum;
             found->result.clipped += result.clipped;
@@ -239,11 +238,11 @@ private:
         float& most = plan.record->maxima[found->group];
         most = std::fmax(most, diverged ? INFINITY : maximum);
         plan.record->clipped += clipped;
-        if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // of none: 2^32 - 1
+        if (diverged) plan.record->diverged = std::min(plan.record->diverged - 1, block.block) + 1;   // 0 - 1 wraps: no block yet
         return {};
     }
 
-    // Elements i .. i + count - 1 of a group, whose words begin at `at`.
+    // Quantises elements i .. i + count - 1 of a group whose words begin at `at`.
     QuantiseResult quantise(const Plan& plan, uint64_t at, uint32_t g, uint64_t i, const float* x, uint64_t count, BlockId block,
                             bool accumulate) const {
         const Group& group = layout_.groups[g];
@@ -262,7 +261,7 @@ private:
         GC_ASSERT(false && "word");
     }
 
-    // to[digit][element], the lowest first.
+    // Fills to[digit][element], lowest digit first.
     QuantiseResult quantise_digits(int16_t* to, const float* x, uint64_t count, const Scale& scale, bool accumulate) const {
         QuantiseResult all{};
         for (uint64_t i = 0; i < count; ++i) {
@@ -281,7 +280,7 @@ private:
         return all;
     }
 
-    // Of the finished target: once for all its blocks, not once for each block in the pass that quantises.
+    // Digest of the finished target: once for all its blocks.
     uint64_t digest(const Plan& plan, const Bucket& range) const {
         switch (plan.word) {
             case Word::i16: return kernels_.digest_i16(plan.words.as<int16_t>(), range.count, range.offset);
@@ -312,15 +311,15 @@ private:
     Layout words_;
     std::vector<int32_t> whole_;   // the sum of a bucket of statistics
     std::vector<int32_t> exponents_;
-    mutable std::vector<double> units_;   // what units() returned last; the trainer's thread alone calls it
+    mutable std::vector<double> units_;   // the last result of units(); trainer thread only
     static constexpr uint32_t lanes_most = 4;
-    /// A lane has a bucket for itself, or up to lanes_most follow one another through its pieces.  Adding is short beside the backward
-    /// pass; an accumulator for each lane would double the memory traffic.
+    /// Either one lane holds the bucket, or up to lanes_most follow one another through its pieces.  Accumulators per lane would double the
+    /// memory traffic.
     struct Access {
         std::shared_mutex whole;
-        std::array<std::mutex, lanes_most> pieces;   // by number, in turn
+        std::array<std::mutex, lanes_most> pieces;   // by piece number modulo lanes_most
         std::atomic<uint32_t> lanes{0};
-        std::mutex record;   // what is not words
+        std::mutex record;   // guards all of the record but `written`
     };
     std::vector<Access> access_;   // by bucket
 };

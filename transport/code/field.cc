@@ -39,7 +39,7 @@ void CyclicCode::encode_weights(Rank rank, std::span<uint32_t> weights) const {
     for (uint32_t k = 0; k < d(); ++k) {
         std::fill(first.begin(), first.end(), 0);
         first[0] = 1;
-        for (uint32_t i = 0; i < lacking; ++i) {   // times (x - point)
+        for (uint32_t i = 0; i < lacking; ++i) {   // multiply by (x - point)
             const uint32_t minus = prime - point((held(rank, k) + d() + i) % n);
             for (uint32_t c = i + 1; c > 0; --c) first[c] = field_add(first[c - 1], field_mul(minus, first[c], prime), prime);
             first[0] = field_mul(minus, first[0], prime);
@@ -60,12 +60,12 @@ void CyclicCode::encode_weights(Rank rank, std::span<uint32_t> weights) const {
     }
 }
 
-// Lagrange: L_i(x) = product over the other senders of (x - x_b) / (x_i - x_b).  Its m highest coefficients are those of the product over
-// all senders, divided by (x - x_i) from the top, so nothing below them is ever computed.
+// Lagrange: L_i(x) = product over the other senders of (x - x_b) / (x_i - x_b).  Its m highest coefficients follow from those of the
+// product over all senders, divided by (x - x_i) from the top; lower coefficients are not needed.
 void CyclicCode::decode_weights(std::span<const Rank> ranks, std::span<uint32_t> weights) const {
     const uint32_t count = senders();
     GC_ASSERT(ranks.size() == count && weights.size() == uint64_t{m} * count);
-    // at(k, i): the k-th highest coefficient of L_i, which makes segment m-1-k.  The product's stay in the last column until their turn.
+    // at(k, i): the k-th highest coefficient of L_i, for segment m-1-k.  The last column holds the product's until its own turn.
     auto at = [&](uint32_t k, uint32_t i) -> uint32_t& { return weights[uint64_t{m - 1 - k} * count + i]; };
     for (uint32_t k = 0; k < m; ++k) at(k, count - 1) = k == 0 ? 1 : 0;
     for (uint32_t i = 0; i < count; ++i) {

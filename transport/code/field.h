@@ -1,5 +1,5 @@
-// The prime fields of the coded exchanges and the code of spec/coded-sgd.md section 5: any n - s of n ranks' words give the whole sum.
-// Here are the weights; transport/code/kernels.h applies them.
+// The prime fields of the coded exchanges and the code of spec/coded-sgd.md section 5: the words of any n - s of n ranks give the whole
+// sum.  This file computes the weights; transport/code/kernels.h applies them.
 #pragma once
 #include <span>
 
@@ -11,7 +11,7 @@ namespace gradcast {
 constexpr uint32_t prime_32 = 2147483647;   // 2^31 - 1, words of 32 bits
 constexpr uint32_t prime_16 = 65521;        // 2^16 - 15, words of 16 bits
 
-// Of residues, that is of numbers below the prime.
+/// Arithmetic on residues (0 .. prime - 1).
 constexpr uint32_t field_add(uint32_t a, uint32_t b, uint32_t prime) { return static_cast<uint32_t>((uint64_t{a} + b) % prime); }
 constexpr uint32_t field_sub(uint32_t a, uint32_t b, uint32_t prime) { return a >= b ? a - b : prime - (b - a); }
 constexpr uint32_t field_mul(uint32_t a, uint32_t b, uint32_t prime) { return static_cast<uint32_t>(uint64_t{a} * b % prime); }
@@ -24,8 +24,8 @@ struct CyclicCode {
     uint32_t prime;     // prime_32 or prime_16
 
     uint32_t d() const { return m + s; }         // super-blocks a rank holds
-    uint32_t senders() const { return n - s; }   // ranks whose words are needed, any of them
-    Status check() const;                        // the others expect that it was ok
+    uint32_t senders() const { return n - s; }   // any so many ranks' words are needed
+    Status check() const;                        // precondition of the other functions
     /// The super-blocks of a rank in the order of its weights: rank-d+1 .. rank (mod n), k = 0 .. d-1.
     uint32_t held(Rank rank, uint32_t k) const { return (rank + n - d() + 1 + k) % n; }
     /// What `rank` sends is the sum over k < d, u < m of weights[k m + u] times segment u of super-block held(rank, k).

@@ -1,5 +1,5 @@
-// The integer arithmetic of exchanges and codecs, in three builds of one file (portable, AVX2, AVX-512) with equal results.
-// There is no IFMA build: it adds 52 bits, and products of 32-bit residues have 64.
+// The integer arithmetic of exchanges and codecs, in three builds of one file (portable, AVX2, AVX-512) with equal results.  IFMA is not
+// used: it adds 52 bits of a product, and products of 32-bit residues have 64.
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace gradcast {
 struct Scale {
     double divisor, factor;     // divisor 1: no division
     int32_t limit;              // >= 1
-    bool past_caches = false;   // words leave all caches before they are read
+    bool past_caches = false;   // store past the caches
 };
 struct QuantiseResult {
     float maximum;      // max |x| before clipping; NaN or Inf when the input holds one
@@ -40,8 +40,8 @@ struct WordKernels {
     /// index. factor is a power of two; limit at most 32760.
     QuantiseResult (*quantise_i16)(int16_t* dst, const float* x, uint64_t count, const Scale& scale, const Rounding& rounding,
                                    bool accumulate);
-    /// Modulo prime_32 or prime_16 (transport/code/field.h).  Returns ins; where the inputs are residues and a word is not below the prime,
-    /// the first input that holds one.
+    /// Modulo prime_32 or prime_16 (transport/code/field.h).  Returns ins; if inputs are residues and a word is not below the prime, the
+    /// index of the first such input.
     uint32_t (*combine)(const Combine& combine, uint64_t count);
     /// sum over i of digest_factor(first + i) * words[i] (runtime/core/digest.h), modulo 2^64, words sign-extended: the digest of a sum of
     /// vectors is the sum of their digests, as long as no word has wrapped.
@@ -51,13 +51,13 @@ struct WordKernels {
 };
 const WordKernels& word_kernels(Isa isa);
 
-/// The memory that a Compute reads and writes, part by part, cut to its count.  Asserts that the buffers have as much.
+/// The memory that a Compute reads and writes, part by part, cut to its count.  Asserts that the buffers are large enough.
 uint32_t compute_reads(const Compute& compute);
 Buffer compute_read(const Compute& compute, uint32_t part);
 uint32_t compute_writes(const Compute& compute);
 Buffer compute_written(const Compute& compute, uint32_t part);
 
-/// Carries out one Compute action here and now.
+/// Runs one Compute action on the calling thread.
 void compute_now(const Compute& compute);
 
 }   // namespace gradcast

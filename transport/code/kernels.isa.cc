@@ -1,7 +1,6 @@
-// The kernels of one instruction set.  The Makefile compiles this file once for each, with GC_ISA set to its name; the compiler makes the
-// vectors. Written so that every build gives the same bits: integer arithmetic, and doubles of which each operation rounds alone.  Nothing
-// inline from a header may be called here, but what is inlined always: the linker would keep one copy for all three, perhaps the one whose
-// instructions this CPU lacks.
+// The kernels of one instruction set.  The Makefile compiles this file once per set, with GC_ISA set to its name.  All builds give the same
+// bits: integer arithmetic, and doubles of which each operation rounds alone.  Functions from headers may be called only if they are always
+// inlined: otherwise the linker keeps one copy for all builds, perhaps with instructions that this CPU lacks.
 #include "transport/code/kernels.h"
 
 #include "runtime/core/digest.h"
@@ -60,14 +59,14 @@ void sub(Signed* __restrict dst, const Signed* __restrict src, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) dst[i] = static_cast<Signed>(static_cast<Unsigned>(dst[i]) - static_cast<Unsigned>(src[i]));
 }
 
-// Elements are taken in runs that fit the first-level cache, so that the maximum (a pass of its own over 32-bit lanes, where |x| compares
-// as an integer and NaN is above Inf) reads from there and the loop over doubles stays in 64-bit lanes.
+// Elements are taken in runs that fit the first-level cache.  The maximum is a pass of its own over 32-bit lanes, where |x| compares as an
+// integer and NaN is above Inf.  The loop over doubles stays in 64-bit lanes.
 constexpr uint64_t run_max = 1024;
 
 template <typename Signed, typename Unsigned, bool accumulate, bool divide>
 QuantiseResult quantise(Signed* __restrict dst, const float* __restrict x, uint64_t count, const Scale& scale) {
     const double divisor = scale.divisor, factor = scale.factor, limit = scale.limit;
-    // rint(v) is beyond the limit from limit + 1/2 on, or from the next double on where the tie goes to an even limit.
+    // rint(v) exceeds the limit from limit + 1/2 on, or from the next double on if the tie goes to an even limit.
     const uint64_t tie_bits = __builtin_bit_cast(uint64_t, limit + 0.5);
     const double beyond = __builtin_bit_cast(double, tie_bits + (scale.limit % 2 == 0 ? 1 : 0));
     // Adding 3 * 2^51 to a |v| below 2^51 leaves rint(v), ties to even, in the low bits of the double.
@@ -108,10 +107,9 @@ QuantiseResult quantise_any(Signed* dst, const float* x, uint64_t count, const S
 }
 
 #if defined(GC_V)
-// Where the factor is a power of two and the limit below 2^30 the same words come from floats, in a quarter of the time: the product is
-// exact (or so small that it becomes 0, or so large that it is beyond the limit), and so is +-2^30, to which it is cut before it becomes an
-// integer.  The limits cost as much again, and hardly a run of elements needs them.  `past`: words that overwrite others need not be
-// fetched first; they go past the caches, into lines that begin at dst.
+// If the factor is a power of two and the limit is below 2^30, floats give the same words: the product is exact (or underflows to 0, or
+// exceeds the limit), and so is +-2^30, the clamp before the conversion.  A run without elements beyond the limit skips the limits.
+// `past`: the stores bypass the caches, into whole lines that begin at dst.
 template <bool accumulate, bool past>
 struct QuantiseFloat {
     static constexpr uint64_t lanes = sizeof(Vector) / sizeof(float), ahead = 1024;
@@ -119,7 +117,7 @@ struct QuantiseFloat {
     const int32_t limit;
     uint64_t clipped = 0;
 
-    /// The largest |x| that no limit cuts, as bits.
+    /// The largest |x| that is not clipped, as bits.
     uint32_t most() const {
         const float word = static_cast<float>(limit), within = static_cast<double>(word) > limit ? __builtin_nextafterf(word, 0) : word;
         const float x = within / factor;
@@ -174,7 +172,7 @@ struct QuantiseFloat {
             all = greatest > all ? greatest : all;
             greatest <= within ? run<false>(dst + start, x + start, some) : run<true>(dst + start, x + start, some);
         }
-        if (past) _mm_sfence();   // such stores are not in order with those that tell others of them
+        if (past) _mm_sfence();   // orders these stores before those that publish the words
         return {__builtin_bit_cast(float, all), clipped};
     }
 };
@@ -186,7 +184,7 @@ QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const 
     const uint32_t bits = __builtin_bit_cast(uint32_t, factor), exponent = bits >> 23;
     const bool power = factor == scale.factor && (bits & 0x7FFFFF) == 0 && exponent > 0 && exponent < 255;
     if (power && scale.divisor == 1.0 && scale.limit < 1 << 30) {
-        constexpr uint64_t line = 64 / sizeof(int32_t), much = 16 * 1024;   // less is read while it is in a cache
+        constexpr uint64_t line = 64 / sizeof(int32_t), much = 16 * 1024;   // smaller targets are read while they are in a cache
         const bool past = scale.past_caches && !accumulate && count >= much;
         const uint64_t front = past ? (line - reinterpret_cast<uintptr_t>(dst) / sizeof(int32_t) % line) % line : 0;
         const uint64_t end = front + (count - front) / line * line;
@@ -209,17 +207,17 @@ QuantiseResult quantise_i32(int32_t* dst, const float* x, uint64_t count, const 
     return quantise_any<int32_t, uint32_t>(dst, x, count, scale, accumulate);
 }
 
-// Elements 64 g .. 64 g + 63 draw from the 16 counters 16 g .. 16 g + 15, 16 elements in a row from one word of each: that way the
-// generator's vectors are stored as they are.
+// Elements 64 g .. 64 g + 63 draw from the 16 counters 16 g .. 16 g + 15: 16 consecutive elements take the same word of each counter, so
+// the generator's vectors are stored without shuffling.
 constexpr uint64_t draw = 64;
 
-// What random4(Purpose::rounding, …) of runtime/core/rng.h gives: Philox, whose multiplications take 32 bits to 64.
+// Equals random4(Purpose::rounding, …) of runtime/core/rng.h: Philox, whose multiplications take 32 bits to 64.
 void draw_bits(uint64_t* bits, const Rounding& rounding, uint64_t group) {
     constexpr uint32_t purpose = 3, multiplier0 = 0xD2511F53, multiplier1 = 0xCD9E8D57, weyl0 = 0x9E3779B9, weyl1 = 0xBB67AE85;
     const auto seed0 = static_cast<uint32_t>(rounding.seed), seed1 = static_cast<uint32_t>(rounding.seed >> 32);
     const auto first = static_cast<uint32_t>(group * 16);
 #if defined(GC_V)
-    // In lanes of 64 bits, of which the lower half counts until the end.
+    // Lanes of 64 bits; the upper halves are ignored until the end.
     static constexpr uint64_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7};
     constexpr uint32_t lanes = sizeof(Vector) / 8;
     for (uint32_t i = 0; i < 16; i += lanes) {
@@ -308,9 +306,9 @@ uint64_t digest(const Signed* __restrict words, uint64_t count, uint64_t first) 
 
 // ---- combinations in a prime field ----------------------------------------------------------------------------------------------
 //
-// A few inputs at a time, as many as fit into one accumulator before it must be reduced; the next few start from the residue that the
-// output holds.  Weights are taken from -h .. h, h = (p - 1) / 2, and residues are moved by `bias` to both sides of zero; what that adds to
-// the sum, bias times the sum of the weights, is put back as part of `start`.
+// Inputs are combined in chunks that fit one accumulator without reduction; the next chunk starts from the residue in the output.  Weights
+// lie in -h .. h, h = (p - 1) / 2.  Residues are shifted by `bias` to be centred at zero; `start` compensates for bias times the sum of the
+// weights.
 
 constexpr uint32_t chunk_max = 64;
 template <uint32_t p>
@@ -319,7 +317,7 @@ template <>
 struct Field<2147483647> {
     using Word = uint32_t;
     using Signed = int32_t;
-    static constexpr uint32_t chunk = 8;   // products below 2^60, so that eight of them and 2^63 - 2^32 stay within 0 .. 2^64
+    static constexpr uint32_t chunk = 8;   // products are below 2^60: eight of them and 2^63 - 2^32 stay within 0 .. 2^64
     static constexpr int64_t bias = 1 << 30;
 };
 template <>
@@ -337,7 +335,7 @@ struct Chunk {
     std::byte* out;
     uint32_t start;        // below p
     bool fresh;            // the output holds nothing yet
-    bool leaves_residue;   // else signed words
+    bool leaves_residue;   // else the output holds signed words
 };
 
 // Words [from, to) of a chunk.
@@ -347,7 +345,7 @@ void combine_plain(const Chunk& chunk, uint64_t from, uint64_t to) {
     using Signed = typename Field<p>::Signed;
     Word* __restrict out = reinterpret_cast<Word*>(chunk.out);
     for (uint64_t x = from; x < to; ++x) {
-        uint64_t sum = (uint64_t{p} << 32) + chunk.start + (chunk.fresh ? 0 : out[x]);   // a multiple of p keeps it above zero
+        uint64_t sum = (uint64_t{p} << 32) + chunk.start + (chunk.fresh ? 0 : out[x]);   // the multiple of p keeps the sum above zero
         for (uint32_t i = 0; i < chunk.ins; ++i) {
             const int64_t word = in_signed ? int64_t{reinterpret_cast<const Signed*>(chunk.in[i])[x]}
                                            : int64_t{reinterpret_cast<const Word*>(chunk.in[i])[x]} - Field<p>::bias;
@@ -368,7 +366,7 @@ Vector centre(Vector residue) {
     return GC_V(sub_epi32)(GC_V(min_epu32)(high, GC_V(add_epi32)(residue, half)), half);
 }
 
-// How many words were done.
+// Returns the number of words done.
 template <uint32_t p, bool in_signed>
 requires(p == 2147483647) uint64_t combine_vectors(const Chunk& chunk, uint64_t count) {
     constexpr uint64_t lanes = sizeof(Vector) / 4;
@@ -389,7 +387,7 @@ requires(p == 2147483647) uint64_t combine_vectors(const Chunk& chunk, uint64_t 
             even = GC_V(add_epi64)(even, GC_V(mul_epi32)(word, weight));
             odd = GC_V(add_epi64)(odd, GC_V(mul_epi32)(GC_V(srli_epi64)(word, 32), weight));
         }
-        // 2^31 is 1 modulo p: bits 31 and up are added to those below, twice; below 2^31 + 8 then.
+        // 2^31 is 1 modulo p: bits 31 and up are added to the lower bits, twice; the result is below 2^31 + 8.
         even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31));
         odd = GC_V(add_epi64)(odd & prime, GC_V(srli_epi64)(odd, 31));
         even = GC_V(add_epi64)(even & prime, GC_V(srli_epi64)(even, 31));
@@ -401,8 +399,8 @@ requires(p == 2147483647) uint64_t combine_vectors(const Chunk& chunk, uint64_t 
     return x;
 }
 
-// Weights are cut in two bytes, w = 256 high + low, so that 64 products with each half fit into 32 bits; two inputs go into one
-// multiplication that adds pairs.
+// Weights are split in two bytes, w = 256 high + low, so 64 products with each half fit into 32 bits.  Two inputs share one multiplication
+// that adds pairs.
 template <uint32_t p, bool in_signed>
 requires(p == 65521) uint64_t combine_vectors(const Chunk& chunk, uint64_t count) {
     constexpr uint64_t lanes = sizeof(Vector) / 2;
@@ -410,7 +408,7 @@ requires(p == 65521) uint64_t combine_vectors(const Chunk& chunk, uint64_t count
     int32_t low[chunk_max / 2], high[chunk_max / 2];
     const std::byte* second[chunk_max / 2];
     for (uint32_t i = 0; i < pairs; ++i) {
-        const bool alone = 2 * i + 1 == chunk.ins;   // then with itself and the weight 0
+        const bool alone = 2 * i + 1 == chunk.ins;   // paired with itself at weight 0
         const int32_t a = chunk.weights[2 * i], b = alone ? 0 : chunk.weights[2 * i + 1];
         const int32_t a_high = (a + 128) >> 8, b_high = (b + 128) >> 8;
         low[i] = static_cast<int32_t>(((a - 256 * a_high) & 0xFFFF) | static_cast<uint32_t>(b - 256 * b_high) << 16);
@@ -427,7 +425,7 @@ requires(p == 65521) uint64_t combine_vectors(const Chunk& chunk, uint64_t count
     };
     uint64_t x = 0;
     for (; x + lanes <= count; x += lanes) {
-        Vector low_a = begin, low_b = begin, high_a = zero, high_b = zero;   // a, b: as unpacking and packing divide the lanes
+        Vector low_a = begin, low_b = begin, high_a = zero, high_b = zero;   // a, b: the halves that unpacking makes and packing joins
         if (!chunk.fresh) {
             const Vector before = GC_LOAD(chunk.out + 2 * x);
             low_a = GC_V(add_epi32)(low_a, GC_V(unpacklo_epi16)(before, zero));
@@ -464,7 +462,7 @@ uint64_t combine_vectors(const Chunk&, uint64_t) {
 template <uint32_t p, bool in_signed>
 uint32_t combine_in(const Combine& combine, uint64_t count) {
     using Word = typename Field<p>::Word;
-    constexpr uint64_t tile = 4096 / sizeof(Word);   // words of each input that are used for all outputs while they are in the caches
+    constexpr uint64_t tile = 4096 / sizeof(Word);   // words of each input that stay cached while all outputs use them
     for (uint64_t x = 0; x < count; x += tile) {
         const uint64_t words = count - x < tile ? count - x : tile;
         if (!in_signed)
@@ -487,7 +485,7 @@ uint32_t combine_in(const Combine& combine, uint64_t count) {
                     const uint32_t weight = combine.weights[uint64_t{o} * combine.ins + i + k];
                     chunk.in[k] = combine.in[i + k].host + x * sizeof(Word);
                     chunk.weights[k] = static_cast<int32_t>(weight <= p / 2 ? weight : weight - p);
-                    if (!in_signed) start += Field<p>::bias * weight;   // below 2^64 in all
+                    if (!in_signed) start += Field<p>::bias * weight;   // the total stays below 2^64
                 }
                 chunk.start = static_cast<uint32_t>(start % p);
                 const uint64_t done = combine_vectors<p, in_signed>(chunk, words);

@@ -37,15 +37,15 @@ struct Hello {
     uint32_t segment_bytes = 0;
     std::array<uint8_t, 16> uuid{};
     uint64_t incarnation = 0;
-    uint64_t stream = 0;        // random, drawn by the sender when its side of the stream began (again); never 0
-    uint64_t peer_stream = 0;   // the receiver's, if the sender knows it; 0: not known
+    uint64_t stream = 0;        // random, drawn by the sender when its side of the stream starts or restarts; never 0
+    uint64_t peer_stream = 0;   // the receiver's, as known to the sender; 0: not known
     uint64_t received = 0;      // packets that the sender has received on this stream
     std::string name;
     std::string reason;   // for later and refuse
 };
 /// Appends the wire form.  Name and reason are truncated to fit.
 void hello_write(const Hello& hello, std::vector<std::byte>* bytes);
-/// Why `bytes` do not begin with a Hello; null: they do or may.  *used is its size, 0 if more bytes are needed.
+/// Why `bytes` do not begin with a Hello; null: they do, or may once more bytes are here.  *used: the Hello's size, 0 if it is incomplete.
 const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* used);
 
 /// TLS settings and the key ring, shared by all handshakes of a listener or driver.
@@ -75,7 +75,7 @@ public:
     Handshake(const Handshake&) = delete;
     Handshake& operator=(const Handshake&) = delete;
 
-    /// Returns how many bytes it has used; after `done` the rest are packets.
+    /// Returns the number of bytes used; after `done` the rest are packets.
     size_t feed(std::span<const std::byte> bytes);
     std::span<const std::byte> output() const { return std::span(out_).subspan(sent_); }
     void wrote(size_t bytes);

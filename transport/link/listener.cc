@@ -124,7 +124,7 @@ private:
         size_t used = handshake.feed({bytes, static_cast<size_t>(got)});
         auto text = handshake.output();
         if (!text.empty()) {
-            // A few hundred bytes into an empty socket: no wait if it does not take them.
+            // a few hundred bytes into an empty socket; does not wait if they do not fit
             if (::send(stream.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
                 return false;
             stream.bytes_sent += text.size();
@@ -155,7 +155,7 @@ private:
         if (!take_(job, std::move(owned))) log_.debug("nobody has opened job {}", job_id_text(job));
     }
 
-    // Unauthenticated peers cause these lines: one a minute and host, at most said_max hosts.
+    // Unauthenticated peers cause these lines: at most one per minute and host, for at most said_max hosts.
     void complain(const Accepted& stream, std::string_view why) {
         uint64_t now = clock_us();
         std::erase_if(said_, [now](const Said& said) { return said.until_us <= now; });

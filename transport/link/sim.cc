@@ -158,7 +158,7 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     std::vector<Running>& running = nodes_[rank].running;
     auto it =
         std::find_if(running.begin(), running.end(), [&](const Running& r) { return r.channel == channel && r.compute.ticket == ticket; });
-    if (it == running.end()) return;   // dropped: its view has ended
+    if (it == running.end()) return;   // its view has ended
     compute_now(it->compute);
     *it = running.back();
     running.pop_back();
@@ -169,7 +169,7 @@ void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
     if (!nodes_[rank].pairs.empty()) {
         if (pair(rank, peer).lost) return;
-        if (!nodes_[peer].dead) {   // given up while alive: it learns that after lost_after_us
+        if (!nodes_[peer].dead) {   // declared lost while alive: it is told after lost_after_us
             disconnect(rank, peer, false);
             happen(now_ns_ + config_.lost_after_us * 1000, Do::lost, peer, rank);
         }
@@ -278,7 +278,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
                 node.arrived.push_back({static_cast<uint32_t>(h.a), false, h.b});
                 drain(t.from, t.to);
             } else if (valid && config_.break_per_packet > 0 && chance() < config_.break_per_packet) {
-                disconnect(t.from, t.to, true);   // while it arrives
+                disconnect(t.from, t.to, true);   // while the payload arrives
             } else if (valid) {
                 t.complete = true;
                 drain(t.from, t.to);
@@ -359,7 +359,7 @@ Status SimulatorImpl::run() {
             break;
         }
         Happening next = queue_.top();
-        if (next.what == Do::timer && !pending(next)) {   // moved or cancelled: drop it before time passes
+        if (next.what == Do::timer && !pending(next)) {   // moved or cancelled: drop it without advancing time
             queue_.pop();
             continue;
         }

@@ -1,13 +1,13 @@
 // The simulator: n ranks in one process, in virtual time.  It drives any Protocol and whole algorithms: each rank may have a trainer
 // thread, of which one runs at a time.  All events follow from the seed.
 //
-// It uses all freedom that runtime/core/protocol.h gives a driver:
-//   * Events come in batches: those within batch_us of the first are handled with it, so land() of a packet may come before on() of the
-//     packet before it.
+// It uses every freedom that runtime/core/protocol.h gives a driver:
+//   * Events come in batches: those within batch_us of the first are handled with it, so land() of a packet may precede on() of the
+//     previous packet.
 //   * On a stream land() is called when a packet's head arrives; the place is poisoned until the last byte is there.  If the connection
 //     breaks in between, land() is called again for the same packet.  Landing::later blocks all packets of that sender.
-//   * A payload is read from the sender's memory when it arrives (streams) or has left (datagrams): a write before `sent` fails the run.
-//     So do payloads that are too long, places of the wrong size, racing computes and memory used after its lease.
+//   * A payload is read from the sender's memory on arrival (streams) or after leaving (datagrams).  The run fails on a write before
+//     `sent`, a payload that is too long, a place of the wrong size, racing computes, and memory used after its lease.
 //   * `computed` never comes in the batch that asked for it; with compute_async computes end in any order.
 // A dead rank's packets are lost.  run() always returns: virtual time ends at end_us, and a wait that nothing can end is reported as a
 // deadlock.
@@ -76,7 +76,7 @@ public:
     virtual Host& host(Rank rank) = 0;                    // to post before run()
     virtual void kill(Rank rank, uint64_t at_us) = 0;     // the rank stops
     virtual void slow(Rank rank, double factor) = 0;      // multiplies the time of its spend() and computes
-    virtual void deafen(Rank rank, uint64_t at_us) = 0;   // it gets no multicasts from then on
+    virtual void deafen(Rank rank, uint64_t at_us) = 0;   // the rank receives no multicasts from then on
     virtual void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) = 0;
     /// Runs until every trainer has returned or is dead; without trainers, until no event is left.  Returns the first trainer's error, or
     /// Code::deadline at end_us.

@@ -88,7 +88,7 @@ void SimulatorImpl::message_settle(uint32_t index) {
     messages_free_.push_back(index);
 }
 
-/// Calls the protocol's land().  Without a protocol the packet is dropped; one of a newer view waits.
+/// Calls the protocol's land().  Drops the packet if there is no protocol; holds a packet of a newer view.
 Landing SimulatorImpl::land(const Message& m, Rank to, Buffer* place) {
     const Attached* found = attached(to, m.send.channel, m.view);
     if (!found) return m.view > nodes_[to].view ? Landing::later : Landing::drop;
@@ -195,7 +195,7 @@ void SimulatorImpl::receive(Rank to) {
             happen(now_ns_ + pass_ns(bytes), Do::datagram_deliver, to, index);
             return;
         }
-        if (transfers_[index].stamp != stamp) continue;   // its connection has broken since
+        if (transfers_[index].stamp != stamp) continue;   // the connection has broken since
         uint64_t bytes = messages_[transfers_[index].message].bytes();
         node.bytes_received += bytes;
         node.receiving = true;
@@ -286,7 +286,7 @@ void SimulatorImpl::transmit_datagram(Rank from) {
         m.waiting += copies;
         while (copies--) happen(last_ns + delay_ns(), Do::datagram_arrive, to, index);
     };
-    if (!m.send.to.bits) return deliver(m.send.to.rank);   // no search over thousands of ranks
+    if (!m.send.to.bits) return deliver(m.send.to.rank);   // avoids a search over thousands of ranks
     // Every rank of the group gets it, receiver or not.
     const Rank count = static_cast<Rank>(nodes_.size()), group = config_.group_ranks == 0 ? count : config_.group_ranks;
     const Rank first = from / group * group;

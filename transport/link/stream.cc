@@ -108,8 +108,8 @@ void Sender::seal(const Queued& packet) {
     ++packets_;
 }
 
-// A batch begins with the acknowledgement of all received packets.  So a protocol that returns `later` until its own packets are
-// acknowledged does not deadlock: the peer's packets follow their acknowledgement.
+// A batch begins with the acknowledgement of all received packets.  A protocol that returns `later` until its own packets are acknowledged
+// does not deadlock, because the acknowledgement precedes the peer's packets.
 std::span<iovec> Sender::batch(uint64_t received) {
     if (!pending_.empty()) return pending_;
     vectors_used_ = count_ = 0;
@@ -174,7 +174,7 @@ void Receiver::grow(size_t bytes) {
     room_ = bytes;
 }
 
-// Reads little ahead of a payload that has its own place: bytes that are read ahead must be copied.
+// Limits reading ahead of a payload with its own place, because bytes read ahead are copied.
 uint32_t Receiver::space(iovec out[2]) {
     if (at_ == At::place && got_ < length_) {
         begin_ = end_ = 0;

@@ -48,7 +48,7 @@ public:
     /// Copies the payloads of a view that are not acknowledged, to release the view's memory.  Not while a batch() is being written.
     void own(uint32_t view);
     bool borrows(uint32_t view) const;   // true: own() has something to copy
-    /// Starts on a new connection, after acked() with the peer's count.  `told`: the own count that the handshake has sent.
+    /// Starts on a new connection, after acked() with the peer's count.  `told`: the own count that the handshake sent.
     void restart(const Key& key, uint64_t told);
     /// The sealed bytes to write next, or the rest of the last batch after wrote(); empty: nothing.  `received`: the own count, sent first.
     std::span<iovec> batch(uint64_t received);
@@ -101,7 +101,7 @@ private:
     void append(std::byte* bytes, size_t count);
 
     static constexpr uint32_t batch_packets = 64;
-    static constexpr uint64_t batch_bytes = 512 * 1024;   // sealed at a time; the socket's buffer keeps the link busy meanwhile
+    static constexpr uint64_t batch_bytes = 512 * 1024;   // sealed at a time; the socket's buffer covers the time of sealing
     const StreamConfig config_;
     InlinePool& pool_;
     Aead aead_;
@@ -131,16 +131,16 @@ struct ReceiverSink {
 class Receiver {
 public:
     explicit Receiver(const StreamConfig& config);
-    /// Starts on a new connection; `rest`: its bytes that came with the handshake.  Then call parse().
+    /// Starts on a new connection; `rest`: the bytes received after the handshake.  Then call parse().
     void restart(const Key& key, std::span<const std::byte> rest);
-    /// Where to receive the next bytes; the number of ranges.  Leases end here.
+    /// Sets the ranges for the next received bytes; returns their number.  Leases end here.
     uint32_t space(iovec out[2]);
     void received(uint64_t bytes);
     /// Takes all complete packets.  Null, or the reason to break the stream.
     const char* parse(ReceiverSink& sink);
-    /// True while a payload is received into memory of a protocol on one of these channels.
+    /// True while a payload arrives in the memory of a protocol on one of these channels.
     bool placing(std::span<const uint16_t> channels) const;
-    bool blocked() const { return blocked_; }   // land() returned later: do not read; parse() again after the next events
+    bool blocked() const { return blocked_; }   // land() returned later: do not read; call parse() after the next events
     uint64_t delivered() const { return delivered_; }
     uint64_t packets() const { return packets_; }
     void forget() { delivered_ = 0; }

@@ -19,8 +19,8 @@ namespace {
 
 constexpr StepId no_step = ~StepId{0};
 
-/// Scales and what else the host knows are the business of codec_cpu(); here is what touches words.  What changes from call to call lies in
-/// page-locked memory, which the graphs fetch.
+/// codec_cpu() keeps the scales and all host state; this class handles words.  Arguments that change between calls are in page-locked
+/// memory, which the graphs copy.
 class CudaCodec final : public Codec, public DeviceWords, public CudaDevice::Follower {
 public:
     CudaCodec(const Layout& layout, const CodecConfig& config, CudaDevice& device)
@@ -60,7 +60,7 @@ public:
     }
 
     ~CudaCodec() override {
-        (void)device_.use(*device_.gpus()[0]);   // this thread's may be another, even one that is not ours
+        (void)device_.use(*device_.gpus()[0]);   // the current device of this thread may differ
         for (auto& finisher : finishers_)
             if (finisher.stream) cudaStreamSynchronize(finisher.stream.get());
         if (device_.follower == this) device_.follower = nullptr;
@@ -72,24 +72,24 @@ public:
             GC_TRY(device_.use(device_.gpu_of(index(lane))));
             GC_TRY(make(&lane.before));
             for (Event& event : lane.added) GC_TRY(make(&event));
-            std::memset(lane.now_here.host, 0, lane.now_here.bytes);   // nothing to be done yet
+            std::memset(lane.now_here.host, 0, lane.now_here.bytes);   // no work yet
             GC_CUDA(cudaMemset(lane.now.device, 0, lane.now.bytes));
             GC_CUDA(cudaMemset(lane.found.device, 0, lane.found.bytes));
-            GC_CUDA(cudaDeviceSynchronize());   // other streams do not wait for it
+            GC_CUDA(cudaDeviceSynchronize());   // other streams are not ordered after it
         }
         for (auto& [memory, at] : kept_) {
             GC_TRY(device_.use(*device_.gpus()[0]));
-            GC_CUDA(cudaMemset(memory.device, 0, memory.bytes));   // what is beyond a bucket's words stays 0
+            GC_CUDA(cudaMemset(memory.device, 0, memory.bytes));   // words beyond a bucket's end stay 0
             *at = memory.device;
         }
         GC_CUDA(cudaDeviceSynchronize());
-        // A kernel runs once before it is captured, or it might be loaded within the capture.
+        // Each kernel runs once before it is captured: loading a kernel during capture fails.
         for (uint32_t g = finishers_.size(); g-- > 0;) {
             GC_TRY(device_.use(*device_.gpus()[g]));
             Finisher& with = finishers_[g];
             GC_TRY(make(&with.stream));
-            GC_TRY(make(&with.done, g == 0));                            // the first GPU's is waited for by finish()
-            std::memset(with.task_here.host, 0, with.task_here.bytes);   // the sum of nothing
+            GC_TRY(make(&with.done, g == 0));                            // finish() waits for the first GPU's
+            std::memset(with.task_here.host, 0, with.task_here.bytes);   // a task without sources
             with.task_here.as<SumTask>()->to = with.sum.device;
             for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
                 auto all = [&] { return add_up(with, bucket); };
@@ -137,7 +137,7 @@ public:
         const cudaStream_t stream = device_.lanes()[number].stream.get();
         GC_TRY(device_.use(device_.gpu_of(number)));
         GC_CUDA(cudaEventRecord(lane.before.get(), stream));
-        lane.begun.fetch_add(1, std::memory_order_release);   // finish() may wait for `before` now
+        lane.begun.fetch_add(1, std::memory_order_release);   // from here on finish() may wait for `before`
         auto* now = lane.now_here.as<QuantiseNow>();
         for (uint32_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
             std::scoped_lock lock(mutexes_[bucket]);
@@ -168,7 +168,7 @@ public:
         std::scoped_lock lock(finishing_);
         const uint64_t bytes = host_->words().buckets[bucket].count * word_bytes(plan.word);
         const cudaStream_t home = finishers_[0].stream.get();
-        for (auto g = static_cast<uint32_t>(finishers_.size()); g-- > 0;) {   // GPU 0 last, which adds up what the others have
+        for (auto g = static_cast<uint32_t>(finishers_.size()); g-- > 0;) {   // GPU 0 last: it adds the other GPUs' sums
             Finisher& with = finishers_[g];
             const auto& gpu = device_.gpus()[g];
             GC_TRY(device_.use(*gpu));
@@ -193,13 +193,13 @@ public:
         }
         const std::byte* here = nullptr;
         if (!plan.words.device) {
-            cudaPointerAttributes memory{};   // the exchange's is page-locked where the engine could lock it
+            cudaPointerAttributes memory{};   // the exchange's memory is page-locked if the engine could lock it
             GC_CUDA(cudaPointerGetAttributes(&memory, plan.words.host));
             std::byte* to = memory.type == cudaMemoryTypeHost ? plan.words.host : words_here_.host;
             GC_CUDA(cudaMemcpyAsync(to, finishers_[0].sum.device, bytes, cudaMemcpyDeviceToHost, home));
             here = to;
         }
-        GC_CUDA(cudaEventRecord(finishers_[0].done.get(), home));   // which comes after those of the others
+        GC_CUDA(cudaEventRecord(finishers_[0].done.get(), home));   // recorded after those of the other GPUs
         GC_TRY(wait(finishers_[0].done));
         if (here && here != plan.words.host) std::memcpy(plan.words.host, here, bytes);
         plan.record->digest = finishers_[0].task_here.as<SumTask>()->digest;
@@ -261,7 +261,7 @@ public:
                 if (task.sources < sources_max && i + 1 < combine.ins) continue;
                 GC_CUDA(cudaGraphLaunch(combination_.get(), stream));
                 if (i + 1 == combine.ins) break;
-                GC_CUDA(cudaStreamSynchronize(stream));   // the task has been read
+                GC_CUDA(cudaStreamSynchronize(stream));   // until the task is copied
                 task.accumulate = true;
                 task.sources = 0;
             }
@@ -276,36 +276,36 @@ public:
 private:
     static constexpr uint64_t combined_max = 64 * 1024;   // words
 
-    /// A target that a lane adds blocks to, of one step.
+    /// A target of one step that a lane adds blocks to.
     struct Use {
         StepId step = no_step;
         const std::byte* words = nullptr;   // of the plan
-        uint32_t begun = 0;                 // Lane::begun as its last block was
-        uint32_t quantises = 0;             // 1 + the block whose graph does it, until add() tells of that
+        uint32_t begun = 0;                 // Lane::begun at its last block
+        uint32_t quantises = 0;             // 1 + the block whose graph quantises it, until add() is called for it
     };
     struct Lane {
         Buffer words;                     // [target][word]
         Buffer found;                     // [target][group]
         std::vector<Use> uses;            // [bucket][target]
         Buffer now, now_here;             // of the block begun last: QuantiseNow [bucket], double factor [group]
-        std::atomic<uint32_t> begun{0};   // blocks
-        std::vector<Event> added;         // by bucket: the last block begun, or taken by add()
-        Event before;                     // all blocks before the last begun
+        std::atomic<uint32_t> begun{0};   // number of blocks
+        std::vector<Event> added;         // by bucket: after the last block begun or added
+        Event before;                     // after all blocks before the last begun
     };
     struct Finisher {   // of a GPU
         Stream stream;
         Event done;
         Buffer task, task_here;          // SumTask, Found [group of the bucket]
-        Buffer sum;                      // of the bucket, of this GPU's lanes
+        Buffer sum;                      // of the bucket, over this GPU's lanes
         std::vector<GraphExec> graphs;   // by bucket
     };
 
-    // To the first GPU, where it is used in the order of its stream, by way of page-locked memory: so nothing waits.
+    // Copies words to GPU 0 through page-locked memory, in the order of its stream; does not wait for the copy.
     Status upload(Buffer* words) {
         GC_ASSERT(words->bytes <= whole_.bytes);
         GC_TRY(device_.use(*device_.gpus()[0]));
         if (cudaEventQuery(uploaded_.get()) != cudaSuccess) {
-            (void)cudaGetLastError();   // which would be the next launch's
+            (void)cudaGetLastError();   // clears the error of the query
             GC_CUDA(cudaEventSynchronize(uploaded_.get()));
         }
         const cudaStream_t stream = device_.gpus()[0]->stream.get();
@@ -318,8 +318,8 @@ private:
     uint32_t index(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
     void* staged(size_t gpu) const { return static_cast<char*>(staged_.device) + (gpu - 1) * bucket_words_ * word_bytes_; }
 
-    /// Where a block goes, into *now.  Under the bucket's mutex, since finish() looks through the uses of all lanes.  Not null `done`: the
-    /// block has been computed, *done with its graph; null: its graph is about to do it.
+    /// Sets *now for a block.  Under the bucket's mutex, since finish() reads the uses of all lanes.  `done` null: the block's graph will
+    /// quantise it.  Otherwise the block is computed, and *done tells whether its graph has quantised it.
     Status use(uint32_t number, uint32_t bucket, BlockId block, const Plan& plan, cudaStream_t stream, QuantiseNow* now, bool* done) {
         const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
         GC_ASSERT(plan.words.bytes == words.count * word_bytes(plan.word) && word_bytes(plan.word) <= word_bytes_);
@@ -341,14 +341,14 @@ private:
             return {};
         }
         Found* found = found_at(number, bucket, target);
-        // It may hold what is of a step that was never finished.
+        // A step that was not finished may have left values.
         if (first && use->step != no_step) GC_CUDA(cudaMemsetAsync(found, 0, range.group_count * sizeof(Found), stream));
         *use = {block.step, plan.words.host, lane.begun.load(std::memory_order_relaxed), done ? 0 : block.block + 1};
         *now = {words_at(number, bucket, target), found, static_cast<uint32_t>(block.step), block.block, plan.word, !first};
         return {};
     }
 
-    /// The bucket's words of a GPU's lanes, and what these have found.
+    /// Sums a bucket's words and Found over a GPU's lanes.
     Status add_up(Finisher& with, uint32_t bucket) {
         const Bucket& words = host_->words().buckets[bucket];
         auto* task = static_cast<SumTask*>(with.task.device);
@@ -366,7 +366,7 @@ private:
     Status enqueue(uint32_t bucket, QuantiseTask& task, cudaStream_t stream) const {
         const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
         task.seed = config_.seed;
-        // A bucket with statistics has nothing else (nn/layers.h).
+        // A bucket with statistics holds nothing else (nn/layers.h).
         if (config_.quantiser == Quantiser::auto16 && layout_.groups[range.group].statistics)
             task.radix = 2 * quantise_limit(Quantiser::auto16, config_.blocks) + 1;
         for (task.first = 0; task.first < range.group_count; task.first += task.groups) {
@@ -397,7 +397,7 @@ private:
         return nullptr;
     }
 
-    // The accumulators of a GPU's lanes, which its stream waits for.
+    // Collects the accumulators of a GPU's lanes and makes its stream wait for them.
     Status sources(uint32_t gpu, StepId step, uint32_t bucket, const Plan& plan, SumTask* task) {
         std::scoped_lock lock(mutexes_[bucket]);
         for (uint32_t l = 0; l < lanes_.size(); ++l) {
@@ -405,7 +405,7 @@ private:
             const Use* use = device_.lanes()[l].gpu == gpu ? used(l, step, bucket, plan) : nullptr;
             if (!use) continue;
             GC_ASSERT(task->sources < sources_max);
-            // Where the lane has gone on to another block, of another target, that one need not be waited for.
+            // If the lane has begun a block of another target, the event before that block suffices.
             const bool last = use->begun == lane.begun.load(std::memory_order_acquire);
             GC_CUDA(cudaStreamWaitEvent(finishers_[gpu].stream.get(), (last ? lane.added[bucket] : lane.before).get(), 0));
             const auto target = static_cast<uint32_t>(use - lane.uses.data()) % targets_;
@@ -428,7 +428,7 @@ private:
                 record.clipped += found.clipped;
                 if (found.diverged == 0) continue;
                 const uint32_t block = UINT32_MAX - found.diverged;
-                record.diverged = std::min(record.diverged - 1, block) + 1;   // of none: 2^32 - 1
+                record.diverged = std::min(record.diverged - 1, block) + 1;   // 0 - 1 wraps: no block yet
                 if (!plan.audit)
                     diverged = fail(Code::diverged,
                                     "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
@@ -462,19 +462,19 @@ private:
     CudaDevice& device_;
     const std::unique_ptr<Codec> host_;
     uint32_t targets_ = 0;
-    const uint64_t word_bytes_;   // of an accumulator: the widest that a plan may have
+    const uint64_t word_bytes_;   // of an accumulator: the widest word of any plan
     uint64_t bucket_words_ = 0;   // of the largest bucket
     std::vector<Lane> lanes_;
-    std::vector<std::mutex> mutexes_;   // by bucket: of records and uses
-    // Of finish().
+    std::vector<std::mutex> mutexes_;   // by bucket: guard records and uses
+    // Used by finish().
     std::mutex finishing_;
     std::vector<Finisher> finishers_;   // by GPU
     Buffer staged_;                     // GPU 0: sums of the others
     Buffer words_here_;
-    // Of whole().
+    // Used by whole().
     Buffer whole_, whole_here_;
     Event uploaded_;
-    // Of combine(), which the network's thread alone calls.
+    // Used by combine(), network thread only.
     std::deque<std::pair<Buffer, void**>> kept_;
     Stream combiner_;
     GraphExec combination_;

@@ -1,4 +1,4 @@
-// The codec of GPUs: blocks are quantised and added up where their gradients are.
+// The codec of GPUs: blocks are quantised and added on the GPU that computes their gradients.
 #pragma once
 #include <memory>
 
@@ -7,12 +7,11 @@
 
 namespace gradcast::cuda {
 
-/// Every lane adds its blocks up in an accumulator of its own for each of an exchange's targets; finish() adds these on GPU 0, brings the
-/// sum to the host (or to Buffer::device of the plan's words) and waits for that: the one time a step waits for its GPUs.  add() puts work
-/// into Lane::codec, and neither waits nor allocates.  Words, maxima, clip counts and digests have the bits of codec_cpu().  A gradient
-/// with NaN or Inf is told by finish(), in the record or as an error like add()'s on the CPU. Plans its memory on the device, which
-/// outlives it, and wants DeviceWords::expect(); codec_ready() comes after Device::seal() and before net_ready(), whose graphs take in what
-/// is done with a block's gradient (DeviceWords::begin).
+/// Each lane has an accumulator for each target of an exchange.  finish() adds the accumulators on GPU 0, copies the sum to the host (or to
+/// Buffer::device of the plan) and waits for it: the only wait for GPUs in a step.  add() enqueues on Lane::codec and neither waits nor
+/// allocates.  Words, maxima, clip counts and digests are bit-identical to codec_cpu().  finish() reports a gradient with NaN or Inf, in
+/// the record or as the error of add() on the CPU.  The codec plans memory on `device`, which outlives it, and needs DeviceWords::expect().
+/// codec_ready() comes after Device::seal() and before net_ready(), whose graphs include the quantisation (DeviceWords::begin).
 std::unique_ptr<Codec> codec_plan(const Layout& layout, const CodecConfig& config, Device& device);
 Status codec_ready(Codec& codec);
 

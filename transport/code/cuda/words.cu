@@ -1,5 +1,5 @@
 // q(x) of transport/code/kernels.h in doubles of which each operation rounds alone (no fused multiply-add: nvcc -fmad=false), sums of
-// integers, and combinations in a prime field.  A thread block works on one group, so that its maximum is one atomic operation.
+// integers, and combinations in a prime field.  A thread block works on one group, so its maximum takes one atomic operation.
 #include <cstdint>
 
 #include "runtime/core/cuda/digest.h"
@@ -17,7 +17,7 @@ struct Share {
     uint32_t maximum = 0, clipped = 0;
 };
 
-// Of the whole thread block into *found.
+// Merges the results of the whole thread block into *found.
 __device__ void tell(Found* found, const Share& share, uint32_t block) {
     __shared__ uint32_t maximum[threads], clipped[threads];
     maximum[threadIdx.x] = share.maximum, clipped[threadIdx.x] = share.clipped;
@@ -45,7 +45,7 @@ __device__ int64_t round_to_even(float x, const QuantiseGroup& group, double fac
     double v = x;
     if (group.divisor != 1) v /= group.divisor;
     v *= factor;
-    v = v < limit + 1 ? v : limit + 1;   // NaN becomes that
+    v = v < limit + 1 ? v : limit + 1;   // NaN becomes limit + 1
     v = v > -limit - 1 ? v : -limit - 1;
     int64_t q = __double_as_longlong(v + magic) - __double_as_longlong(magic);
     if (q > group.limit) q = group.limit, ++share->clipped;
@@ -88,7 +88,7 @@ __global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
     tell(now.found + task.first + g, share, now.block);
 }
 
-// Words of 32 bits as digits of 16, to[digit][element], the lowest first: CpuCodec::quantise_digits.
+// Writes words of 32 bits as digits of 16, to[digit][element], lowest first, as CpuCodec::quantise_digits does.
 __global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
     const QuantiseNow now = now_of(task);
     if (!now.words) return;
@@ -114,7 +114,7 @@ __global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
     tell(now.found + task.first + g, share, now.block);
 }
 
-// One draw of four words is for elements that are 16 apart.
+// One draw of four words serves elements that are 16 apart.
 __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
     const QuantiseNow now = now_of(task);
     if (!now.words) return;
@@ -123,7 +123,7 @@ __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
     const uint64_t first = group.element / draw * draw + uint64_t{blockIdx.x - group.begin} * per_block;   // canonical
     const float* from = task.gradient + group.from;
     int16_t* to = static_cast<int16_t*>(now.words) + group.to;
-    const double factor = factor_of(task, g) * 0x1p32, limit = group.limit * 0x1p32;   // v in units of 2^-32 in the low 48 bits
+    const double factor = factor_of(task, g) * 0x1p32, limit = group.limit * 0x1p32;   // v is in units of 2^-32, in the low 48 bits
     Share share;
     for (uint32_t i = threadIdx.x; i < per_block / 4; i += threads) {
         const uint64_t counter = first / draw * 16 + i, lowest = first + i / 16 * draw + i % 16;
@@ -173,7 +173,7 @@ __global__ void sum_words(SumTask* at, uint64_t count, uint64_t first) {
     if (threadIdx.x == 0) atomicAdd(&at->digest, parts[0]);
 }
 
-// Of the first block that is not finite, if there is one, the maximum is that of the lane that had it.
+// If a block is not finite, the maximum is that of the lane with the first such block.
 __global__ void gather_found(SumTask* at, uint32_t groups) {
     const uint32_t g = blockIdx.x * threads + threadIdx.x;
     if (g >= groups) return;
