@@ -1,4 +1,4 @@
-// Every benchmark runs tiny, so that none of them rots.
+// Runs every benchmark on a tiny case.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -63,9 +63,9 @@ TEST(SystemBench, AllreduceIsExactAndCounts) {
         ASSERT_EQ(report["rows"].size() % 2, 0u);
         for (const auto& row : report["rows"]) {
             EXPECT_EQ(row["wrong_elements"], 0);
-            // What was sent is the formula's bytes and no more than headers, tags and records on top of them.
+            // The bytes sent are those of the formula plus at most headers, tags and records.
             EXPECT_GE(row["sent_bytes"].get<double>(), row["bound_bytes"].get<double>());
-            // With s = 1 one sender's words more than anybody has to receive.
+            // With s = 1 one sender's words exceed what a rank must receive.
             const double spare = std::string(flags).find("-s 1") == std::string::npos ? 1 : 1.5;
             EXPECT_LE(row["sent_bytes"].get<double>(), row["bound_bytes"].get<double>() * 1.05 * spare + 4096);
         }
@@ -78,7 +78,7 @@ nlohmann::json report_of(const std::string& flags, int code) {
     return nlohmann::json::parse(result.out, nullptr, false);
 }
 
-// The buckets of nets; steps from barriers, and back to back by ranks that differ in what a step takes.
+// The buckets of nets; steps from barriers, and back to back on ranks with unequal step times.
 TEST(SystemBench, AllreduceOfANetsBucketsIsExactAndTouchesNoNewMemory) {
     for (const char* flags :
          {"--nodes 3 --exchange ring,coded-rs --layout lenet5,mlp", "--nodes 3 --exchange ring,coded-rs --layout lenet5 --skew 3",
@@ -117,7 +117,7 @@ TEST(SystemBench, TransfersAreExactAndCount) {
         nlohmann::json report = report_of(flags + " --size 4,64K", 0);
         ASSERT_FALSE(report.is_discarded());
         EXPECT_TRUE(report["exact"].get<bool>());
-        ASSERT_EQ(report["rows"].size(), flags == "p2p --interface lo" ? 4u : 2u);   // by streams and by datagrams
+        ASSERT_EQ(report["rows"].size(), flags == "p2p --interface lo" ? 4u : 2u);   // streams and datagrams
         const bool all = flags.ends_with("all"), multicast = flags.starts_with("multicast");
         for (const auto& row : report["rows"]) {
             EXPECT_EQ(row["wrong_elements"], 0);
@@ -136,8 +136,8 @@ TEST(SystemBench, TransfersAreExactAndCount) {
     }
 }
 
-// One element of rank 0 is made wrong on purpose: it is found at every rank that adds or receives it, in each of the three runs that are
-// looked at, and nothing else is.
+// One element of rank 0 is made wrong: it is found at every rank that adds or receives it, in each of the three checked runs, and no other
+// element is reported.
 TEST(SystemBench, OneWrongElementIsFound) {
     const std::pair<const char*, int> cases[] = {{"allreduce --nodes 3 --exchange ring", 9},
                                                  {"allreduce --nodes 3 --exchange ring --quantiser auto16", 9},
@@ -152,16 +152,15 @@ TEST(SystemBench, OneWrongElementIsFound) {
         EXPECT_FALSE(report["exact"].get<bool>());
         EXPECT_EQ(report["rows"][0]["wrong_elements"], wrong);
     }
-    // Ranks that hold the same block compare digests, so the step fails by name instead.
+    // Holders of a block compare digests, so the step fails with their names.
     EXPECT_EQ(run("gradcast-bench allreduce --nodes 3 --exchange coded-rs --size 4K --spoil >/dev/null 2>&1").code, 1);
     EXPECT_NE(run("gradcast-bench allreduce --nodes 2 --size 4K --repeat 1 --spoil").out.find("# WRONG"), std::string::npos);
 }
 
-// What the simulator counts is what is predicted, to the byte by streams; by datagrams the reports of transport/bulk come on top: of some
-// 93 bytes each, one for about ten packets of 1500 that come (0.6%; 1% is allowed), and up to nine (12) for each other rank when transfers
-// begin and end.  Time is never less but where the first segments of a part go on before the last have come (grouped: 0.98), and never more
-// than twice as much: nothing is idle while there is something to send, and the prediction lets sending and receiving overlap altogether,
-// which in a unicast to all in the same order, and in anything between two ranks, they do not (1.98).
+// The simulator's counts equal the prediction, exactly for streams.  Datagrams add the reports of transport/bulk: one of about 93 bytes for
+// every ten packets of 1500 (1% is allowed), and up to twelve for each other rank at the start and end of transfers.  The time lies between
+// the prediction, less the pipelining of segments within a part (grouped), and twice the prediction, which assumes that sending and
+// receiving overlap fully.
 TEST(SystemBench, SimulationsAgreeWithPredictions) {
     const std::string few = "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16";
     for (const std::string& flags : std::vector<std::string>{"ring,unicast,multicast,ps,coded,coded-rs --nodes 32,64," + few,
@@ -198,7 +197,7 @@ TEST(SystemBench, SimulationsAgreeWithPredictions) {
         EXPECT_EQ(run(std::string("gradcast-bench simulate 2>/dev/null --exchange ") + flags).code, 2) << flags;
 }
 
-// One server with rank 0 and two clients, as on three nodes; the key is made by the server.
+// A server with rank 0 and two clients, as on three nodes; the server creates the key.
 TEST(SystemBench, ServerAndClients) {
     const std::string key = fmt::format("{}gc-bench-{}.key", testing::TempDir(), ::getpid());
     const std::string address = fmt::format("127.0.0.1:{}", 20000 + ::getpid() % 20000), place = " --wait 20 --key " + key;
@@ -213,7 +212,7 @@ TEST(SystemBench, ServerAndClients) {
     ASSERT_FALSE(report.is_discarded()) << result.out;
     EXPECT_TRUE(report["exact"].get<bool>());
     EXPECT_EQ(report["nodes"], 3);
-    EXPECT_EQ(run("gradcast-bench --connect " + address + " --wait 1 --key " + key + " 2>/dev/null").code, 1);   // nobody there
+    EXPECT_EQ(run("gradcast-bench --connect " + address + " --wait 1 --key " + key + " 2>/dev/null").code, 1);   // no server
     EXPECT_EQ(run("gradcast-bench --connect " + address + " --key " + key + ".none 2>/dev/null").code, 1);
     EXPECT_EQ(run("gradcast-bench allreduce --nodes 2 --wait 1 --server " + address + " --key " + key + " 2>/dev/null").code, 1);
     std::filesystem::remove(key);
@@ -247,7 +246,7 @@ TEST(SystemBench, WrongFlagsAreUsage) {
     EXPECT_NE(result.out.find("did you mean --nodes?"), std::string::npos) << result.out;
 }
 
-// Jobs of real daemons on two hosts of a lab, and PyTorch beside them where it is installed.
+// Jobs of real daemons on two hosts of a lab, and PyTorch beside them if installed.
 TEST(SystemBench, TrainingTimesStepsInALab) {
     namespace fs = std::filesystem;
     if (!fs::exists("bench/training") || !fs::exists(build_folder() + "/gradcastd"))
@@ -277,7 +276,7 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
     fs::remove_all(folder);
 }
 
-/// A data set of two classes, black and white, as IDX files; its shards go to data/mnist.
+/// Writes a data set of two classes, black and white, as IDX files; the shards go to data/mnist.
 void two_classes(const std::filesystem::path& folder) {
     auto write = [&](const char* name, const std::string& bytes) { std::ofstream(folder / name, std::ios::binary) << bytes; };
     for (auto [half, count] : {std::pair{"train", 240}, {"t10k", 60}}) {
@@ -289,8 +288,8 @@ void two_classes(const std::filesystem::path& folder) {
     }
 }
 
-// The serial run on two of three classes, then on all: rows are added in order, and one that is there is replaced.  Then the figures of two
-// nodes on loopback, from cells that are measured once, and the training that they predict.
+// The serial run on two of three classes, then on all: rows are added in order, and existing ones replaced.  Then the figures of two nodes
+// on loopback, from cells that are measured once, and the training that they predict.
 TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
@@ -324,7 +323,7 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
         EXPECT_GT(count, 0);
     }
     EXPECT_GE(lines("curve-mlp.csv").size(), 3u);
-    EXPECT_NE(steps("mlp " + folder.string() + " 4"), 0);   // more than there are
+    EXPECT_NE(steps("mlp " + folder.string() + " 4"), 0);   // more classes than the data has
     EXPECT_NE(steps("ridge " + folder.string()), 0);
     EXPECT_EQ(lines("steps-mlp.csv"), rows);
 
@@ -348,14 +347,14 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     ASSERT_EQ(trained.code, 0) << trained.out;
     int predicted = 0, taken = 0;
     ASSERT_EQ(std::sscanf(lines("full.csv").at(1).c_str(), "mlp,2,ring,lo,%d,%d,", &predicted, &taken), 2) << lines("full.csv")[1];
-    EXPECT_EQ(predicted, taken);   // the curve is the serial run's, to the last bit
+    EXPECT_EQ(predicted, taken);   // bit-identical to the serial run's curve
     EXPECT_EQ(figures("16").code, 2);
     for (const auto& entry : fs::directory_iterator(folder))
         EXPECT_NE(entry.path().filename().string().rfind("gradcast-", 0), 0u) << "left behind: " << entry.path();
     fs::remove_all(folder);
 }
 
-// A run of accuracy/ on a few samples, and the curve of one that was cut off.
+/// A run of accuracy/ on a few samples, and the curve of an interrupted run.
 TEST(SystemBench, PaperTrainsToAnAccuracy) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
@@ -402,7 +401,7 @@ TEST(SystemBench, PaperTrainsToAnAccuracy) {
     EXPECT_NE(curves("mlp-mnist --from " + folder.string()).out.find("steps.jsonl is missing"), std::string::npos);
     auto chart = [&] { return fmt::format("{}", fmt::join(lines("accuracy-seconds.svg"), "\n")); };
     EXPECT_EQ(chart().find("published"), std::string::npos);
-    fs::create_directory_symlink("mnist", folder / "cifar10");                      // it asks for the number of samples alone
+    fs::create_directory_symlink("mnist", folder / "cifar10");                      // only the number of samples is checked
     EXPECT_EQ(curves("nin-cifar10 --from " + (folder / "cut").string()).code, 1);   // unfinished
     EXPECT_NE(chart().find("nin-cifar10, published: 0.896</text>"), std::string::npos) << chart();
     EXPECT_EQ(curves("lenet6-mnist").code, 2);
@@ -411,7 +410,7 @@ TEST(SystemBench, PaperTrainsToAnAccuracy) {
     fs::remove_all(folder);
 }
 
-// The table of the exchanges beside their rivals, of two processes on loopback.
+// The table of the exchanges beside their rivals, with two processes on loopback.
 TEST(SystemBench, QuantisersAreCompared) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
@@ -460,7 +459,7 @@ void rival_runs(const std::string& rival) {
 TEST(SystemBench, DataIsReadBesideItsRivals) {
     if (shell("test -x bench/data/run && test -d /usr/share/datasets/fashion-mnist && /usr/bin/python3 -c 0 2>/dev/null").code != 0)
         GTEST_SKIP() << "bench/data/run, dataset-fashion-mnist or python3 is missing: run it in the folder of the sources";
-    // Which ratio it finds is no matter of a test; without h5py its columns are left out.
+    // The ratio is not checked; without h5py its columns are absent.
     Result table =
         shell("GRADCAST_BUILD=" + build_folder() + " timeout 100 bench/data/run --samples 6000 --repeat 1 --batches 10 2>/dev/null");
     EXPECT_LE(table.code, 1) << table.out;
@@ -495,13 +494,13 @@ TEST(SystemBench, LayersAndStepsHaveTimes) {
 TEST(SystemBench, NetsRunBesideTorch) {
     if (shell("test -x bench/nets && /usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0)
         GTEST_SKIP() << "bench/nets (run it in the folder of the sources) or python3-torch is missing (make deps-rivals)";
-    // Which ratio it finds is no matter of a test.
+    // The ratio is not checked.
     Result table = shell("GRADCAST_BUILD=" + build_folder() +
                          " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
     EXPECT_LE(table.code, 1) << table.out;
     for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16"})
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
-    // The same nets, which their numbers of parameters say.
+    // Both sides have the same nets, by their numbers of parameters.
     for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}}) {
         Result result = shell(fmt::format("/usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", net));
         EXPECT_EQ(nlohmann::json::parse(result.out, nullptr, false)["parameters"], parameters);

@@ -1,4 +1,4 @@
-// Everything arrives exactly once, whatever the network does.
+// Everything arrives exactly once on every kind of network.
 #include "tests/bulk/crowd.h"
 #include "tests/sim/seeds.h"
 
@@ -26,7 +26,7 @@ TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
     EXPECT_EQ(crowd.total(&BulkCounters::packets_sent), 4u * (699 + 210 + 1));
 }
 
-// Rank 2 has had a record of the name, in the slot that the words then have, which are not for it.
+// Rank 2 has received a record of that name, in the slot of the words, which are not for it.
 TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
     Crowd crowd;
     crowd.config.ranks = 3, crowd.config.end_us = 10'000'000;
@@ -38,7 +38,7 @@ TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
     EXPECT_EQ(crowd.total(&BulkCounters::duplicates), 0u);
 }
 
-/// A crowd drawn from a seed.
+/// A crowd with options drawn from the seed.
 void random_crowd(uint64_t seed, Crowd* crowd) {
     Random random{seed};
     const uint32_t sizes[] = {1432, 1024, 2048, 4096, 8952};
@@ -54,7 +54,7 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
     config.latency_us = 20 + random.below(200);
     config.rate_bytes_per_s = random.below(2) ? 125e6 : 12.5e6;
     config.queue_bytes = random.below(2) ? 0 : 512 * 1024;
-    if (random.below(2)) config.header_bytes = 40 + 40, config.lead_bytes = 40;   // as on InfiniBand: ours and a GRH
+    if (random.below(2)) config.header_bytes = 40 + 40, config.lead_bytes = 40;   // as on InfiniBand: 40 bytes of headers and a GRH
     uint64_t budget = 4'000'000;
     for (uint64_t t = 2 + random.below(60); t-- && budget;) {
         Crowd::Transfer transfer{};
@@ -71,7 +71,7 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
         transfer.after = random.below(3) ? 0 : random.below(3);
         crowd->transfers.push_back(transfer);
     }
-    // A transfer may wait for those before it alone.  A record shares the name of words.
+    // A transfer may depend on earlier ones only.  A record shares the name of words.
     std::vector<uint64_t> before(n);
     std::vector<uint32_t> words(n, Crowd::none);
     for (uint32_t i = 0; Crowd::Transfer & t : crowd->transfers) {
@@ -91,7 +91,7 @@ TEST(Bulk, EverythingArrivesExactlyOnce) {
     });
 }
 
-// Nothing of the sender gets out for a few ms, so all receivers lack the same whole blocks and say so at the same time.
+// The sender is cut off for a few ms, so all receivers lack the same whole blocks and report them at the same time.
 TEST(Bulk, WholeBlocksThatNobodyGotComeSoon) {
     for_seeds(12, [](uint64_t seed) {
         Random random{seed};
@@ -109,7 +109,7 @@ TEST(Bulk, WholeBlocksThatNobodyGotComeSoon) {
     });
 }
 
-/// Ranks that wait, forgo or take leases, one that dies, one that is very slow, a partition that heals.
+/// Ranks that wait, forgo or take leases; one dies, one is very slow, a partition heals.
 TEST(Bulk, RanksMayBeSlowDeadPartedOrUnwilling) {
     for_seeds(200, [](uint64_t seed) {
         Crowd crowd;
@@ -134,7 +134,7 @@ TEST(Bulk, RanksMayBeSlowDeadPartedOrUnwilling) {
     });
 }
 
-/// Multicast stops in the middle: for some ranks, or for all.
+/// Multicast stops in the middle, for some ranks or for all.
 TEST(Bulk, WhereMulticastStopsEachRankGetsItsCopy) {
     for_seeds(15, [](uint64_t seed) {
         Random random{seed};
@@ -154,9 +154,9 @@ TEST(Bulk, WhereMulticastStopsEachRankGetsItsCopy) {
         crowd.run();
         for (const auto& node : crowd.nodes) {
             const uint32_t found = node.counters.deaf.load();
-            const bool others = deaf & ~(uint64_t{1} << node.self);   // of 100 kB there are too few to find them all
+            const bool others = deaf & ~(uint64_t{1} << node.self);   // 100 kB are too few segments to detect all of them
             EXPECT_TRUE(found ? deaf >> (found - 1) & 1 : !others || bytes > 1000) << "rank " << node.self << " found " << found;
-            EXPECT_LT(node.done_us, bytes > 1000 ? 2'000'000u : 8'000'000u);   // without copies it takes ten times as long
+            EXPECT_LT(node.done_us, bytes > 1000 ? 2'000'000u : 8'000'000u);   // proves the switch to copies
         }
     });
 }

@@ -1,5 +1,5 @@
-// Ranks that send one another transfers of all sizes through transport/bulk over the simulator, and check every segment: exactly once,
-// intact, in its place, and a ticket only when everybody has it.
+// Ranks send one another transfers of all sizes through transport/bulk over the simulator and check every segment: exactly once, intact, in
+// its place, and the ticket only when every receiver has it.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -19,28 +19,28 @@ struct Crowd {
 
     struct Transfer {
         Rank from;
-        Rank to;         // or
+        Rank to;         // one rank, or
         uint64_t bits;   // several
         PacketType type;
         Phase phase;
         uint64_t bytes;
-        uint64_t after = 0;     // it is sent when that many of its sender's have completed
-        uint32_t name = none;   // its step; default: its number.  A record's may be that of words of the same sender
+        uint64_t after = 0;     // sent when that many transfers of its sender have completed
+        uint32_t name = none;   // its step; default: its index.  A record and words of one sender may share it
     };
     static constexpr uint32_t none = ~uint32_t{0};
     enum class Manner : uint8_t {
         takes,     // every segment has a place
-        leases,    // small ones come as leases
-        waits,     // there is no room until wait_until_us
-        forgoes,   // from half of a transfer's segments on, the rest is not wanted
+        leases,    // small segments arrive as leases
+        waits,     // land() answers later until wait_until_us
+        forgoes,   // the second half of a transfer's segments is dropped
     };
 
     SimConfig config;
-    uint32_t segment_bytes = 1432;   // the network's bytes around it are config.header_bytes
+    uint32_t segment_bytes = 1432;   // without config.header_bytes
     uint64_t window_bytes = 896 * 1024, stall_us = 20'000, rate_bytes_per_s = 0;
     std::vector<Transfer> transfers;
-    std::vector<Manner> manners;   // by rank; default takes
-    std::vector<bool> dead;        // by rank: expects and is owed nothing
+    std::vector<Manner> manners;   // by rank; default: takes
+    std::vector<bool> dead;        // by rank: receives nothing and is owed nothing
     uint64_t wait_until_us = 0;
     bool contents = true;   // fill and check bytes
     bool deafened = false;
@@ -61,7 +61,7 @@ struct Crowd {
         std::vector<std::vector<std::byte>> out;   // by transfer
         std::vector<uint64_t> sets;                // by transfer
         uint64_t up = 0, sent = 0, next = 0, mine = 0;
-        std::vector<uint64_t> sent_us;   // by transfer: when it was told as sent
+        std::vector<uint64_t> sent_us;   // by transfer: time of `sent`
         uint64_t done_us = 0, now_us = 0, delivered = 0;
 
         Manner manner() const { return crowd->manners.empty() ? Manner::takes : crowd->manners[self]; }
@@ -150,7 +150,7 @@ struct Crowd {
     std::byte content(uint64_t transfer, uint64_t at) const {
         return static_cast<std::byte>((config.seed + transfer * 101 + at * 7 + (at >> 9) * 13) & 0xff);
     }
-    /// The packet's transfer; how many there are if it is of none.
+    /// Index of the packet's transfer; the number of transfers if there is none.
     size_t find(const Packet& packet) const {
         const DataBody body = body_of<DataBody>(packet);
         auto is = [&](const Transfer& t) {
@@ -168,7 +168,7 @@ struct Crowd {
             }
     }
 
-    /// Builds everything; the caller may then kill, part and slow.
+    /// Builds all ranks; the caller may then kill, partition and slow them.
     void build() {
         sim = Simulator::create(config);
         for (uint32_t i = 0; i < transfers.size(); ++i)
@@ -197,7 +197,7 @@ struct Crowd {
             sim->attach_datagrams(r, channel, node.bulk.get());
         }
     }
-    /// Until nothing happens any more, then looks whether everything has come.
+    /// Runs until no event is left, then checks that everything has arrived.
     void run() {
         Status status = sim->run();
         ASSERT_TRUE(status.ok()) << status.what;

@@ -1,4 +1,4 @@
-// What a member with the key may send into a Bulk, from bytes: for the fuzz target and for the test that feeds it random ones.
+// Packets that a member with the key can forge, drawn from bytes, for the fuzz target and for a test with random bytes.
 #pragma once
 #include <deque>
 #include <utility>
@@ -35,7 +35,7 @@ private:
         bytes_ = bytes_.subspan(1);
         return value;
     }
-    /// Small ones mostly.
+    /// Small values are more likely.
     uint32_t number(uint32_t limit) {
         const uint8_t a = byte();
         const uint32_t value = a < 200   ? a % 8
@@ -79,7 +79,7 @@ private:
         packet->sequence = (byte() % 64 ? sequence_ += 1 + number(6) % 6 : uint64_t{number(0)} << 16 | number(0)) & bulk::sequence_mask;
         lease->resize(byte() % 16 ? segment : number(1200));
         for (size_t i = 0, first = byte(); i < lease->size(); ++i) (*lease)[i] = static_cast<std::byte>(first + i);
-        const bool likely = byte() % 8;   // else its fields say anything
+        const bool likely = byte() % 8;   // else the fields are arbitrary
         if (packet->type == PacketType::feedback) {
             packet->body = likely ? likely_feedback(lease) : any_feedback(lease);
         } else {
@@ -116,7 +116,7 @@ private:
         payload->resize(number(200));
         return body_bytes(body);
     }
-    // Of a transfer that has a length and a slot of its own, with others after it in that slot.
+    // Belongs to a transfer with a length and a slot of its own; later transfers use the same slot.
     std::array<std::byte, 16> likely_data(PacketType type, std::vector<std::byte>* payload) {
         constexpr uint32_t counts[] = {1, 2, 5, 9, 140, 2100};
         const uint32_t step = byte() % 24, slot = step % 8 + 8 * (type == PacketType::record), count = counts[step % 6];
@@ -135,7 +135,7 @@ private:
         body.step.set(step), body.reserved = static_cast<uint8_t>(slot), body.count.set(count), body.index.set(index);
         return body_bytes(body);
     }
-    // A report of nearly all that was sent: some pieces finished, others lack something.
+    // Reports nearly all that was sent: some pieces are finished, others lack segments.
     std::array<std::byte, 16> likely_feedback(std::vector<std::byte>* payload) {
         const bool report = byte() % 4;
         bulk::FeedbackBody body{};
@@ -152,7 +152,7 @@ private:
         for (uint8_t slot = 0; slot < 8; ++slot) {
             if (!(known >> slot & 1) || byte() % 4 == 0) continue;
             bulk::PieceItem item{slot, byte() % 16 == 0, {}, {}};
-            const uint16_t open = byte() % 4;   // of the two blocks that a transfer has
+            const uint16_t open = byte() % 4;   // of the transfer's two blocks
             item.open.set(open), item.done.set(byte() % 4 & ~open);
             append(item);
             for (int blocks = std::popcount(open); blocks--;) {
@@ -187,7 +187,7 @@ private:
         for (const Timer& timer : actions_.timers) timer_ = timer.id, timer_us_ = timer.at_us;
     }
 
-    // The user: places for some transfers, leases, delays and refusals for others.
+    // The user of Bulk: places, leases, delays or refusals, by transfer.
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         const DataBody body = body_of<DataBody>(packet);
         GC_ASSERT(packet.sender == 1 || packet.sender == 2);

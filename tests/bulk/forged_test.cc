@@ -1,4 +1,4 @@
-// A member that lies does no harm beyond its own words.
+// A lying member can corrupt its own words only.
 #include "tests/bulk/forged.h"
 
 #include <gtest/gtest.h>
@@ -21,9 +21,9 @@ TEST(BulkForged, RandomPacketsOfAMemberDoNoHarm) {
         repairs += forged.counters().repairs_sent.load(), repaired += forged.counters().repaired.load();
     });
     if (!std::getenv("GC_SEED")) {
-        EXPECT_GT(given, 5000u);   // they do get in
+        EXPECT_GT(given, 5000u);   // packets are accepted
         EXPECT_GT(repaired, 200u);
-        EXPECT_GT(sent, 100'000u);   // and are answered
+        EXPECT_GT(sent, 100'000u);   // and answered
         EXPECT_GT(repairs, 50'000u);
     }
 }

@@ -1,10 +1,10 @@
-// How well it does: the receiver's link stays busy, repairs are few.
+// Efficiency: the receiver's link stays busy, and repairs are few.
 #include "tests/bulk/crowd.h"
 
 namespace gradcast {
 namespace {
 
-/// Of what the busiest link into a rank could have carried, from the first byte until the last `sent`.
+/// Share of the capacity of the busiest receiving link, from the first byte until the last `sent`.
 double busy(Crowd& crowd) {
     uint64_t most = 0, end_us = 0;
     for (const auto& node : crowd.nodes) {
@@ -21,7 +21,7 @@ void link_stays_busy(bool incast) {
             crowd.config.ranks = 8, crowd.config.rate_bytes_per_s = rate, crowd.config.latency_us = latency;
             crowd.config.jitter_us = 0, crowd.config.end_us = 60'000'000, crowd.config.queue_bytes = 1 << 20;
             crowd.contents = false;
-            // As much as takes half a second, which is a step or more.
+            // As many bytes as the link moves in half a second.
             const uint64_t each = static_cast<uint64_t>(rate / 7 * 0.5);
             for (Rank from = 0; from < 8; ++from) {
                 if (!incast) crowd.transfers.push_back({from, 0, 0xffu & ~(1u << from), PacketType::words, Phase::gather, each});
@@ -42,7 +42,7 @@ void link_stays_busy(bool incast) {
 TEST(SlowBulkTraffic, AnIncastKeepsTheLinkBusy) { link_stays_busy(true); }
 TEST(SlowBulkTraffic, AMulticastOfAllToAllKeepsTheLinksBusy) { link_stays_busy(false); }
 
-// As cssgd's: everybody hears what is for three of eight, so it fills everybody's queue, whose room is what all of them may have under way.
+// As in cssgd: a multicast for three of eight ranks fills all eight queues, so their room bounds the bytes in flight of all senders.
 TEST(BulkTraffic, MulticastsToFewDoNotFloodTheOthers) {
     Crowd crowd;
     crowd.config.ranks = 8, crowd.config.rate_bytes_per_s = 12.5e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;
@@ -66,8 +66,8 @@ TEST(BulkTraffic, APacedSenderKeepsItsRate) {
     crowd.transfers.push_back({0, 0, 0b110, PacketType::words, Phase::gather, each});
     crowd.build();
     crowd.run();
-    const double least_us = each / 10.0;                                       // headers come on top
-    EXPECT_GT(static_cast<double>(crowd.nodes[0].done_us), least_us - 1000);   // what may go at once
+    const double least_us = each / 10.0;                                       // without headers
+    EXPECT_GT(static_cast<double>(crowd.nodes[0].done_us), least_us - 1000);   // the initial window may be sent at once
     EXPECT_LT(static_cast<double>(crowd.nodes[0].done_us), least_us * 1.15);
 }
 
@@ -83,14 +83,14 @@ TEST(BulkTraffic, OlderStepsGoFirstThenWordsForReducers) {
     crowd.run();
     const std::vector<uint64_t>& sent_us = crowd.nodes[0].sent_us;
     const double each_us = bytes / 12.5;
-    for (uint32_t i = 0; i < 4; ++i) {   // the last one that was handed over goes first
+    for (uint32_t i = 0; i < 4; ++i) {   // the last one submitted is sent first
         EXPECT_GT(static_cast<double>(sent_us[3 - i]), (i + 1) * each_us) << i;
         EXPECT_LT(static_cast<double>(sent_us[3 - i]), (i + 1) * each_us * 1.2 + 2000) << i;
     }
 }
 
-// Ranks 1 to 3 wait for the last words of step 0 of rank 0, which has begun step 1 already.  Credit comes from one receiver after the
-// other.
+// Ranks 1 to 3 wait for the last words of step 0 of rank 0, which has already begun step 1.  Credit arrives from one receiver after
+// another.
 TEST(BulkTraffic, WordsOfTheNextStepDoNotTakeTheCreditOfAMulticast) {
     constexpr uint64_t bytes = 1'000'000;
     double took_us[2];
@@ -108,10 +108,10 @@ TEST(BulkTraffic, WordsOfTheNextStepDoNotTakeTheCreditOfAMulticast) {
     EXPECT_LT(took_us[1], took_us[0] * 1.1);
 }
 
-/// Between the network and a Bulk: sees every datagram once, so it knows what the first transmissions lost.
+/// Between the network and a Bulk: sees every datagram once, so it can tell which first transmissions were lost.
 struct Watched final : Protocol {
     Protocol* inner = nullptr;
-    std::vector<bool> sent, got;                        // segments of the one transfer; transmission numbers that have arrived here
+    std::vector<bool> sent, got;                        // segments of the transfer; transmission numbers received here
     std::vector<std::pair<uint64_t, uint32_t>> first;   // transmission number and segment of first transmissions
 
     static void set(std::vector<bool>& bits, uint64_t i) {
@@ -133,7 +133,7 @@ struct Watched final : Protocol {
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner->land(packet, bytes, place); }
 };
 
-/// What plain retransmission by multicast sends again, a round at a time, for segments lost by `receivers` of them each.
+/// Number of segments that plain retransmission by multicast repeats, in rounds, if receivers lack these segments.
 double plain_repairs(const std::vector<uint64_t>& lacking, double p, uint64_t seed) {
     uint64_t random = seed, sent = 0;
     for (uint64_t bits : lacking)

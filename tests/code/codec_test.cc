@@ -16,7 +16,7 @@ namespace {
 
 constexpr float inf = std::numeric_limits<float>::infinity();
 
-// Two buckets, the end of the vector first: conv (300) + bias (5) in bucket 1, head (40) in bucket 0.
+// Two buckets, from the end of the vector: head (40) in bucket 0, conv (300) + bias (5) in bucket 1.
 Layout layout_of_three() {
     Layout layout;
     layout.elements = 345;
@@ -56,7 +56,7 @@ Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& 
     return status;
 }
 
-/// The same by pieces of `step` elements, in rows of up to 7; of several blocks together.
+/// The same in pieces of `step` elements, in rows of up to 7; several blocks at once.
 struct Added {
     BlockId id;
     const std::vector<float>& all;
@@ -129,7 +129,7 @@ TEST(Codec, TheScaleIsTheLeastPowerOfTwoThatHoldsTwiceTheMaximum) {
             float m = std::fabs(std::bit_cast<float>(random4(Purpose::test, 9, i, 0)[1]));
             if (std::isfinite(m)) maxima.push_back(m);
         }
-        for (float exact : {limit * 0.5, limit, limit * 0.25})   // 2 M = Q 2^e to the bit, where a float holds it, and its neighbours
+        for (float exact : {limit * 0.5, limit, limit * 0.25})   // 2 M = Q 2^e exactly, if a float holds it, and its neighbours
             for (float m : {static_cast<float>(exact), std::nextafter(static_cast<float>(exact), inf),
                             std::nextafter(static_cast<float>(exact), 0.0f)})
                 maxima.push_back(m);
@@ -147,7 +147,7 @@ TEST(Codec, TheScaleIsTheLeastPowerOfTwoThatHoldsTwiceTheMaximum) {
         codec->commit(sum_of(0, zero));
         codec->commit(sum_of(0, broken));
         EXPECT_EQ(codec->exponents()[2], before);
-        EXPECT_EQ(codec->exponents()[0], 0);   // other groups are left alone
+        EXPECT_EQ(codec->exponents()[0], 0);   // other groups keep theirs
         EXPECT_EQ(codec->units(0)[0], std::ldexp(1.0, before) / 65536);
     }
 }
@@ -223,7 +223,7 @@ TEST(Codec, AStepAtTheLimitDoesNotLeaveInt32) {
 
 TEST(Codec, Auto16RoundsByElementStepAndBlockAlone) {
     Layout whole = layout_of_three(), cut = layout_of_three();
-    cut.buckets = {{305, 40, 2, 1}, {300, 5, 1, 1}, {0, 300, 0, 1}};   // other buckets change no bit
+    cut.buckets = {{305, 40, 2, 1}, {300, 5, 1, 1}, {0, 300, 0, 1}};   // the cut into buckets changes no bit
     constexpr uint32_t blocks = 64;
     const std::vector<float> x = gradient_of(2, whole.elements, 0.5f);
     auto all = [&](const Layout& layout, uint64_t seed, BlockId id) {
@@ -265,8 +265,8 @@ TEST(Codec, AStepAtTheLimitOfAuto16IsAWordOfItsField) {
     }
 }
 
-// What holders of a super-block compare: the digest of its words, whatever the order and the buckets, and one bit changes it.
-// Spec section 7: statistics are words of auto32's size whatever the quantiser.
+// The digest that holders of a super-block compare does not depend on order and buckets, and changes with one bit.  Spec section 7:
+// statistics are words of auto32's size for every quantiser.
 TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
     Layout layout = layout_of_three();
     layout.elements += 30;
@@ -282,7 +282,7 @@ TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
             Accumulator into(codec->words(), 0, word), want(layout, 0, Word::i32);
             for (uint32_t b = 0; b < blocks; ++b) {
                 std::vector<float> x = gradient_of(b, layout.elements, b == 3 ? 400.0f : 20.0f);   // block 3 is clipped
-                std::fill(x.begin() + 345, x.begin() + 350, 400.0f);                               // and here all are
+                std::fill(x.begin() + 345, x.begin() + 350, 400.0f);                               // all are clipped here
                 ASSERT_TRUE(add(*codec, {1, b}, 0, x, layout, into).ok());
                 ASSERT_TRUE(add(*codec32, {1, b}, 0, x, layout, want).ok());
                 for (uint64_t i = 0; word == Word::i16 && i < codec->words().buckets[0].count; ++i)
@@ -304,7 +304,7 @@ TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
     }
 }
 
-// Holders that find the same NaN must hold the same words, whatever was in their memory.
+// Holders that find the same NaN must hold the same words, whatever their memory held before.
 TEST(Codec, HoldersOfOneDivergenceAgree) {
     Layout layout = layout_of_three();
     layout.groups[2].statistics = true;
@@ -380,7 +380,7 @@ TEST(Codec, TheFirstBlockOfAStepOverwritesAndClearIsZero) {
     again.record.blocks = 0;   // as the exchange does when the next step begins in the slot
     ASSERT_TRUE(add(*codec, {2, 1}, 0, x, layout, again).ok());
     for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(again[i], once[i]);
-    // A step that is computed again after its sums were committed starts anew as well.
+    // Computing a step again after its sums were committed also starts from zero.
     again.record.blocks = 0;
     std::vector<float> maxima = {0.0f};
     codec->commit(sum_of(0, maxima));
@@ -411,7 +411,7 @@ TEST(Codec, LanesAddConcurrently) {
     EXPECT_EQ(one.record.clipped, many.record.clipped);
 }
 
-// In pieces of any size, across groups too: the same words and records, and errors.
+// Pieces of any size, also across groups, give the same words, records and errors.
 TEST(Codec, PiecesAddWhatTheWholeAdds) {
     const Layout layout = layout_of_three();
     for (auto [quantiser, word] : {std::pair{Quantiser::fixed, Word::i64},
@@ -419,7 +419,7 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
                                    {Quantiser::auto32, Word::i64},
                                    {Quantiser::auto16, Word::i16}}) {
         auto codec = codec_cpu(layout, {quantiser, 32, 3, 9});
-        codec->probe(gradient_of(7, layout.elements, 0.2f).data());   // some are clipped
+        codec->probe(gradient_of(7, layout.elements, 0.2f).data());   // some values exceed the limit
         for (uint64_t step : {1, 7, 64, 300, 304, 305, 1000})
             for (uint32_t bucket : {0u, 1u}) {
                 Accumulator whole(layout, bucket, word), pieces(layout, bucket, word);
@@ -455,7 +455,7 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
     }
 }
 
-// Several blocks at a time, some to the same place: what each adds alone.
+// Several blocks at once, some with one target, give the same as one by one.
 TEST(Codec, PiecesOfSeveralBlocksAddWhatEachAdds) {
     const Layout layout = layout_of_three();
     for (auto [quantiser, word] : {std::pair{Quantiser::auto32, Word::i32}, {Quantiser::auto16, Word::i16}}) {
@@ -485,7 +485,7 @@ TEST(Codec, PiecesOfSeveralBlocksAddWhatEachAdds) {
     }
 }
 
-// Lanes follow one another through a bucket's pieces, or are told that there are too many; whoever adds the whole waits.
+// Up to lanes_most lanes share a bucket's pieces and more are refused; a lane that adds the whole bucket waits.
 TEST(Codec, LanesAddPiecesAtTheSameTime) {
     const Layout layout = layout_of_three();
     constexpr uint32_t lanes = 7, each = 3;

@@ -50,11 +50,11 @@ std::vector<uint32_t> decode_weights(const CyclicCode& code, const std::vector<R
     return weights;
 }
 
-// One word of each segment of each super-block: what any n - s ranks sent gives the sums.
+// One word per segment of each super-block: the words of any n - s ranks give the sums.
 void expect_exact(const CyclicCode& code, Random& random, uint32_t sets) {
     ASSERT_TRUE(code.check().ok());
-    const uint32_t p = code.prime, limit = p / 2 / code.n;   // so that the sum is a word
-    for (int values : {0, 1, -1}) {                          // random ones, all at the upper limit, all at the lower
+    const uint32_t p = code.prime, limit = p / 2 / code.n;   // so that the sum fits a word
+    for (int values : {0, 1, -1}) {                          // random; all at the upper limit; all at the lower limit
         std::vector<int64_t> segments(uint64_t{code.n} * code.m), want(code.m);
         for (uint32_t j = 0; j < code.n; ++j)
             for (uint32_t u = 0; u < code.m; ++u) {
@@ -143,7 +143,7 @@ std::vector<Isa> isas() {
     return list;
 }
 
-// Rows of words of the prime's size that begin `shift` words off, each, and are guarded at both ends.
+// Rows of words of the prime's size, each `shift` words off its alignment and guarded at both ends.
 struct Rows {
     uint32_t prime;
     uint64_t count, stride;
@@ -169,7 +169,7 @@ TEST(Combine, EqualsThePlainReferenceAtEveryLevel) {
     Random random{3};
     for (uint32_t p : {prime_32, prime_16})
         for (uint32_t ins : {1u, 2u, 3u, 4u, 7u, 8u, 9u, 17u, 63u, 64u, 65u, 130u})
-            for (int values : {0, 1, 2})   // random ones; all at one limit, the weights at the other; all at either limit
+            for (int values : {0, 1, 2})   // random; all at one limit, the weights at the other; all at either limit
                 for (int signs = 0; signs < 4; ++signs) {
                     const bool in_signed = signs & 1, out_signed = signs & 2;
                     const uint32_t outs = 1 + random(3), h = p / 2;
@@ -200,7 +200,7 @@ TEST(Combine, EqualsThePlainReferenceAtEveryLevel) {
                                 ASSERT_EQ(out.get(o, x, out_signed), v) << "output " << o << " word " << x;
                                 out.set(o, x, 0x5A5A5A5A);
                             }
-                        EXPECT_EQ(out.memory, before.memory);   // nothing beside the words was written
+                        EXPECT_EQ(out.memory, before.memory);   // only the words were written
                     }
                 }
 }

@@ -31,7 +31,7 @@ int64_t plain(float x, const Scale& scale, uint64_t* clipped) {
     return static_cast<int64_t>(v);
 }
 
-// Values around everything that matters: ties, both limits, denormals, both zeros, huge ones, any bit pattern.
+// Edge values: ties, both limits, denormals, both zeros, huge values, arbitrary bit patterns.
 std::vector<float> inputs(const Scale& scale, bool finite) {
     std::vector<float> x;
     const double unit = scale.divisor / scale.factor;
@@ -73,7 +73,7 @@ TEST(Quantise, EqualsThePlainReferenceAtEveryLevel) {
             }
             for (Isa isa : isas()) {
                 SCOPED_TRACE(fmt::format("{} limit {} factor {}", isa_name(isa), scale.limit, scale.factor));
-                // Lengths and starts that leave every remainder to the vector loops' tails.
+                // Lengths and starts cover every remainder of the vector loops.
                 for (size_t start : {size_t{0}, size_t{1}, size_t{13}}) {
                     const size_t count = x.size() - start - (start == 13 ? 7 : 0);
                     std::vector<int32_t> narrow(count, 7), base(count);
@@ -108,7 +108,7 @@ TEST(Quantise, EqualsThePlainReferenceAtEveryLevel) {
         }
 }
 
-// Words of long ranges are written by whole lines; what is before the first and behind the last is not forgotten.
+// Long ranges are stored in whole cache lines; the words before the first and after the last line are covered too.
 TEST(Quantise, LongRangesEqualShortOnes) {
     const Scale scale{1, 0x1p20, 1 << 29, true};
     constexpr size_t count = 20'000, room = 32;
@@ -235,7 +235,7 @@ TEST(Stochastic, EqualsThePlainReferenceAtEveryLevel) {
                     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(sum[i], static_cast<int16_t>(base[i] + want[i]));
                     EXPECT_EQ(result.clipped, clipped);
                     EXPECT_EQ(std::isfinite(result.maximum), finite);
-                    // Any cut of the vector gives the same words.
+                    // Every cut of the vector gives the same words.
                     std::vector<int16_t> parts(x.size());
                     for (size_t from = 0, size = 1; from < x.size(); from += size, size = size * 2 + 1) {
                         size = std::min(size, x.size() - from);
@@ -276,7 +276,7 @@ TEST(Stochastic, IsUnbiasedAndKeyed) {
         const std::vector<int16_t> others = words_of(0.5f, other);
         int64_t equal = 0;
         for (uint32_t i = 0; i < count; ++i) equal += words[i] == others[i];
-        EXPECT_LE(std::abs(equal - count / 2), 6 * 256);   // as two coins agree
+        EXPECT_LE(std::abs(equal - count / 2), 6 * 256);   // six standard deviations of independent bits
     }
 }
 

@@ -1,4 +1,4 @@
-// Memory is checked against what there is, and touched, when it is taken.
+// Memory is checked against the available amount, and touched, when it is taken.
 #include "runtime/core/arena.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ void put(const fs::path& path, const std::string& text) {
     std::ofstream(path) << text;
 }
 
-/// Made-up /proc and control groups.
+/// A synthetic /proc and control group tree.
 struct Room : testing::Test {
     void SetUp() override {
         root = fs::path(testing::TempDir()) / fmt::format("gc-room-{}", ::getpid());
@@ -51,7 +51,7 @@ TEST_F(Room, IsTheTightestGroupsAboveUs) {
     put(root / "proc/self/cgroup", "0::/system.slice/gradcastd.service\n");
     group("sys/fs/cgroup/system.slice/gradcastd.service", "max", 100 * mib, 0);
     group("sys/fs/cgroup/system.slice", fmt::format("{}", 1024 * mib), 800 * mib, 100 * mib);
-    EXPECT_EQ(room().bytes, 324 * mib);   // file pages can be given back
+    EXPECT_EQ(room().bytes, 324 * mib);   // file pages are reclaimable
     EXPECT_EQ(room().where, "control group /system.slice");
     put(root / "sys/fs/cgroup/system.slice/gradcastd.service/memory.high", fmt::format("{}\n", 164 * mib));
     EXPECT_EQ(room().bytes, 64 * mib);
@@ -60,7 +60,7 @@ TEST_F(Room, IsTheTightestGroupsAboveUs) {
     EXPECT_EQ(room().bytes, 0u);
 }
 
-// A container's mount shows a part of the hierarchy, whose name /proc/self/cgroup still holds.
+// In a container the mount shows a part of the hierarchy, but /proc/self/cgroup names the full path.
 TEST_F(Room, OfVersionOneAndOfAContainer) {
     put(root / "proc/self/mountinfo",
         "30 20 0:26 /docker/1 /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n31 20 0:27 /docker/1 /sys/fs/cgroup/memory rw shared:7 - "
@@ -105,7 +105,7 @@ TEST(ArenaMemory, MoreThanTheMachineHasIsRefusedWithTheBudget) {
     EXPECT_EQ(arena.whole().host, nullptr);
 }
 
-/// The exit code of a child that takes `bytes`: 0 done, 3 refused with the budget, 4 otherwise refused; -1: killed.
+/// Exit code of a child that takes `bytes`: 0 taken, 3 refused with the budget, 4 refused otherwise, -1 killed.
 int child(uint64_t bytes, const std::function<void()>& first, bool wait = true) {
     if (const pid_t pid = ::fork(); pid == 0) {
         first();
@@ -113,7 +113,7 @@ int child(uint64_t bytes, const std::function<void()>& first, bool wait = true) 
         Buffer buffer;
         arena.plan("words", bytes, &buffer);
         const Status status = arena.seal();
-        if (status.ok()) ::usleep(100'000);   // beside the others
+        if (status.ok()) ::usleep(100'000);   // holds it while the other children take theirs
         _exit(status.ok() ? 0 : std::string_view(status.what).find("words ") != std::string_view::npos ? 3 : 4);
     } else {
         if (!wait) return pid;
@@ -135,7 +135,7 @@ TEST(ArenaMemory, AnAddressSpaceTooSmallIsRefused) {
     EXPECT_EQ(child(64 * mib, limit), 0);
 }
 
-/// A control group of our own with a limit of memory; empty where none can be made.
+/// Creates a control group with a memory limit; empty if that is not possible.
 struct MemoryGroup {
     explicit MemoryGroup(uint64_t bytes) {
         for (const auto& [at, name] : {std::pair{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}}) {
@@ -165,7 +165,7 @@ TEST(ArenaMemory, AGroupsLimitIsRefusedAndNobodyIsKilled) {
     auto enter = [&] { group.enter(); };
     EXPECT_EQ(child(256 * mib, enter), 3);
     EXPECT_EQ(child(128 * mib, enter), 0);
-    // Daemons of one machine that plan at once: they do not fit together, and none may be ended for it.
+    // Daemons of one machine plan at the same time: together they do not fit, and none may be killed.
     for (int round = 0; round < 5; ++round) {
         std::vector<pid_t> children;
         for (int i = 0; i < 6; ++i) children.push_back(child(96 * mib, enter, false));

@@ -24,7 +24,7 @@ TEST(Status, KeepsItsText) {
     Status status = fail(Code::data, "shard {} is {}", "a.h5", 7);
     EXPECT_EQ(status.code, Code::data);
     EXPECT_STREQ(status.what, "shard a.h5 is 7");
-    EXPECT_EQ(status.what, fail(Code::data, "shard a.h5 is 7").what);   // equal texts are kept once
+    EXPECT_EQ(status.what, fail(Code::data, "shard a.h5 is 7").what);   // equal texts are stored once
 }
 
 TEST(Status, KeepsABoundedNumberOfTexts) {
@@ -41,8 +41,8 @@ TEST(Status, KeepsABoundedNumberOfTexts) {
     EXPECT_STREQ(kept.what, "made again and again");
     const struct mallinfo2 before = ::mallinfo2();
     for (int i = 0; i < 100'000; ++i) (void)fail(Code::data, "{}{}", std::string(100, 'y'), i).ok();
-    EXPECT_LT(::mallinfo2().uordblks, before.uordblks + 100'000);              // nothing grows when all slots are in use
-    for (const Status& each : old) EXPECT_LT(std::strlen(each.what), 4000u);   // may be read, whatever it says
+    EXPECT_LT(::mallinfo2().uordblks, before.uordblks + 100'000);              // no growth when all slots are in use
+    for (const Status& each : old) EXPECT_LT(std::strlen(each.what), 4000u);   // old texts stay readable, with any content
     EXPECT_EQ(std::strlen(fail(Code::data, "{}", std::string(100'000, 'z')).what), (16u << 10) - 1);
 }
 

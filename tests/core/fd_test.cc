@@ -1,4 +1,4 @@
-// Files: regular ones alone, patterns within bounds.
+// Only regular files are opened; patterns are bounded.
 #include "runtime/core/fd.h"
 
 #include <glob.h>
@@ -83,7 +83,7 @@ TEST_F(File, PatternsMatchAsTheShellsDo) {
         EXPECT_EQ(found, expected) << pattern;
     }
     std::vector<std::string> found;
-    EXPECT_TRUE(file_glob(folder + "/a[1].h5", &found).ok());   // there is one of this very name
+    EXPECT_TRUE(file_glob(folder + "/a[1].h5", &found).ok());   // a file of this literal name exists
     EXPECT_EQ(found, std::vector{folder + "/a[1].h5"});
     EXPECT_EQ(file_glob(folder + "/none*", &found).what, "no file matches " + folder + "/none*");
 }

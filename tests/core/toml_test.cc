@@ -1,4 +1,4 @@
-// toml_parse() bounds the depth of what toml++ would build, and nothing else.
+// toml_parse() bounds the depth of the document and changes nothing else.
 #include "runtime/core/toml.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ std::string times(size_t count, std::string_view text) {
     return all;
 }
 
-/// Expects the text to be refused for its depth, in this line.
+/// Expects a refusal for depth that names this line.
 void too_deep(const std::string& text, uint32_t line) {
     toml::parse_result result = toml_parse(text);
     ASSERT_FALSE(result) << text.substr(0, 60);
@@ -21,7 +21,7 @@ void too_deep(const std::string& text, uint32_t line) {
     EXPECT_EQ(result.error().source().begin.line, line) << text.substr(0, 60);
 }
 
-// Without a bound each of these ends the process: the stack overflows.
+// Without the bound each of these overflows the stack.
 TEST(Toml, DepthIsBounded) {
     const size_t many = 500'000;
     const std::string parts = times(many, "a.") + "a";
@@ -34,7 +34,7 @@ TEST(Toml, DepthIsBounded) {
     too_deep("x = " + times(many, "[") + times(many, "]"), 1);
     too_deep("x = " + times(many / 8, "[\n"), toml_depth_max + 1);
     too_deep("x = " + times(many / 8, "{a="), 1);
-    // What a string or a comment holds hides nothing that comes after it.
+    // Brackets in a string or comment do not hide what follows.
     too_deep("x = \"\"\"\na\"\"\\\"\"\"\"\"\"\n" + parts + " = 1\n", 3);
     too_deep("x = '''\na'''''\n" + parts + " = 1\n", 3);
     too_deep("x = 'a\\'\n" + parts + " = 1\n", 2);

@@ -1,4 +1,4 @@
-// What `auto` may choose among, and what it chooses from what was measured.
+// The alternatives of `auto`, and its choice from measurements.
 #include "transport/exchange/auto.h"
 #include "tests/exchange/world.h"
 
@@ -60,7 +60,7 @@ TEST(Auto, ToleranceThatWasAskedForIsKeptOrRefused) {
         EXPECT_EQ(refusal(exchange, 1, 1), "algorithm.s = 1 with 1 node: at most 0 can be lost: set s = 0, or take at least 2 nodes");
         EXPECT_EQ(refusal(exchange, 1, 2), "");
     }
-    EXPECT_EQ(refusal("ring", 9, 2), "");   // the job file has refused it
+    EXPECT_EQ(refusal("ring", 9, 2), "");   // the job file refuses it earlier
     auto notes_of = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t n) {
         EXPECT_TRUE(tolerance_check(exchange, {.m = m, .s = s}, n, &notes).ok());
         return notes;
@@ -91,36 +91,36 @@ TEST(Auto, TheFirstIsPredictedAsItWasMeasured) {
 TEST(Auto, ChoosesByTheLinkAndByTheBlocks) {
     const Layout layout = layout_make({1'000'000});
     for (uint32_t datagrams : {0u, 1432u}) {
-        // 4 MB at 100 Mbit/s: 7 MB by the ring.
+        // 4 MB at 100 Mbit/s: the ring moves 7 MB.
         std::vector<Alternative> all = alternatives(layout, 8, {}, datagrams);
         const Measured slow{.wave_us = 20'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100};
         const Alternative& coded = alternatives_choose(all, slow, 8);
         EXPECT_STREQ(coded.kind->name, "coded-rs");
         EXPECT_GE(coded.config.m, 2u);
         EXPECT_LT(coded.predicted_us, all[0].predicted_us);
-        // The same link, and blocks that take longer than all it could save.
+        // The same link; blocks take longer than coding can save.
         Measured long_blocks = slow;
         long_blocks.wave_us = 1'000'000;
         EXPECT_EQ(alternatives_choose(all, long_blocks, 8).config.m, 1u);
-        // But not where a rank has a lane for each block that it would compute.
+        // A rank with a lane for each of its blocks still codes.
         long_blocks.lanes = 4;
         EXPECT_GE(alternatives_choose(all, long_blocks, 8).config.m, 2u);
-        // A wait for nothing but latencies is shorter with fewer rounds.
+        // If only latency counts, fewer rounds are faster.
         const Layout small = layout_make({100});
         std::vector<Alternative> few = alternatives(small, 8, {}, datagrams);
         const Alternative& rounds = alternatives_choose(few, {.wave_us = 500, .lanes = 1, .wait_us = 2'000, .latency_us = 100}, 8);
         EXPECT_STRNE(rounds.kind->name, "ring");
-        // What saves little is not worth the work that is not predicted.
+        // A small gain does not outweigh the unpredicted work.
         EXPECT_STREQ(alternatives_choose(few, {.wave_us = 50'000, .lanes = 1, .wait_us = 2'000, .latency_us = 100}, 8).kind->name, "ring");
     }
-    // Without multicast a copy goes to each, and the ring is best for long blocks.
+    // Without multicast each receiver gets a copy, and the ring is best for long blocks.
     std::vector<Alternative> all = alternatives(layout, 8);
     const Alternative& copies =
         alternatives_choose(all, {.wave_us = 2'000'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100, .copies = 1}, 8);
     EXPECT_STREQ(copies.kind->name, "ring");
-    // s ranks may be lost from the first step on.
+    // Every alternative tolerates s lost ranks.
     for (const Alternative& each : alternatives(layout, 8, {.s = 2})) EXPECT_EQ(each.config.s, 2u);
-    // Numbers from outside that mean nothing do no harm.
+    // Extreme measurements from outside are tolerated.
     std::vector<Alternative> odd = alternatives(layout, 8);
     alternatives_choose(odd, {.wave_us = UINT64_MAX, .lanes = 0, .wait_us = 0, .latency_us = UINT64_MAX}, 8);
 }

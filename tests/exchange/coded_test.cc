@@ -1,4 +1,4 @@
-// multicast, ps, coded and coded-rs against plain sums.
+// multicast, ps, coded and coded-rs compared with plain sums.
 #include <set>
 
 #include "tests/exchange/one.h"
@@ -12,7 +12,7 @@ namespace {
 
 uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 78, what)[0] % count; }
 
-/// What a seed can choose is chosen by it.
+/// A world with options drawn from the seed.
 WorldConfig world_of(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
     WorldConfig config;
     config.sim.seed = seed, config.sim.ranks = ranks;
@@ -102,7 +102,7 @@ TEST(Coded, SumsAreExactForEveryCode) {
                     }
 }
 
-// In every third one the words travel as datagrams, some of which are lost.
+// In every third run the words travel as datagrams, with losses.
 TEST(SlowCoded, SumsAreExactForManyRanks) {
     uint64_t seed = 1;
     for (uint32_t n : {16u, 32u, 64u}) {
@@ -147,7 +147,7 @@ WorldConfig timed(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t 
     return config;
 }
 
-/// When the rank had all sums of each step.
+/// The time at which the rank had all sums of each step.
 std::vector<uint64_t> completed(World& world, Rank rank, StepId steps) {
     std::vector<uint64_t> at(steps);
     for (const SimTrace& line : world.simulator().trace())
@@ -180,9 +180,9 @@ TEST(Coded, AKilledRankHoldsNobodyUpInThatStep) {
                 const std::vector<uint64_t> now = completed(world, r, config.steps);
                 const size_t next = static_cast<size_t>(std::upper_bound(now.begin(), now.end(), at) - now.begin());
                 ASSERT_LT(next, now.size());
-                // What is on its way to the dead rank holds memory until the link gives it up, which stalls all once, in a later step: in
-                // this one too with datagrams, which are known to have come a while later, and with s = 2, where it may be two steps
-                // behind.
+                // Sends to the dead rank hold memory until the link declares it lost, which stalls the others once, in a later step.  It
+                // may be this step with datagrams, whose acknowledgements come later, and with s = 2, where the dead rank may have been two
+                // steps behind.
                 const uint64_t lost = config.sim.lost_after_us, stall = s > 1 || config.bulk ? lost : 0;
                 EXPECT_LT(now[next] - now[next - 1], 3 * step + stall)
                     << "usually " << step << ", killed " << dead << " at " << at << ", rank " << r << ": step " << next;
@@ -281,7 +281,7 @@ TEST(Coded, AFlippedBitIsFoundInThatStepAndTheRanksAreNamed) {
             }
 }
 
-// With m >= 2 a sum needs the records of two holders of everything, so the others go on without the outvoted rank, exactly.
+// With m >= 2 a sum needs two holders' records of every super-block, so the others continue without the outvoted rank, exactly.
 TEST(Coded, AnOutvotedRankSpoilsNoSum) {
     uint32_t found = 0;
     for_seeds(200, [&](uint64_t seed) {
@@ -289,7 +289,7 @@ TEST(Coded, AnOutvotedRankSpoilsNoSum) {
         WorldConfig config = world_of(seed, seed % 2 ? "coded" : "coded-rs", n, m, s);
         config.faulty = pick(seed, 53, n), config.goes_on = true, config.abandons = pick(seed, 54, 2);
         config.bulk = pick(seed, 55, 3) == 0;
-        // What the wrong rank has sent to some, and these have abandoned for it, the others can have from a new view only.
+        // Buckets abandoned because of the faulty rank's datagrams are recovered only in a new view.
         config.abandons &= !config.bulk;
         if (config.bulk) config.sim.break_per_packet = 0, config.segment_bytes = 384, config.sim.loss = pick(seed, 56, 2) * 0.05;
         if (config.bulk) config.buckets = {6000, 700, 1}, config.piece_words = 600;
@@ -305,7 +305,7 @@ TEST(Coded, AnOutvotedRankSpoilsNoSum) {
             else found += status.code == Code::conflict;
         }
     });
-    if (!std::getenv("GC_SEED")) {   // a single seed may spoil nothing
+    if (!std::getenv("GC_SEED")) {   // a single seed may flip no used bit
         EXPECT_GT(found, 0u);
     }
 }
@@ -328,7 +328,7 @@ TEST(Coded, SumsAreExactOverLossyDatagrams) {
     });
 }
 
-// More than s senders' packets of one index are lost at once, at one rank or at each: what came cannot be decoded, the repairs can.
+// More than s packets of one index are lost, at one rank or at each: decoding needs the repairs.
 TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
     const uint32_t n = 6, m = 2, index = 1;
     for (const char* exchange : {"coded", "coded-rs"})
@@ -340,13 +340,14 @@ TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
                 config.exchange = exchange, config.m = m, config.s = s, config.blocks = n, config.steps = 3;
                 config.sim.ranks = n, config.bulk = true, config.segment_bytes = 384, config.buckets = {6000};
                 config.loses = [&](Rank self, const Packet& packet) {
-                    const uint32_t after = (packet.sender + n - self) % n;   // 1 .. s + 1 are not heard
+                    const uint32_t after = (packet.sender + n - self) % n;   // the senders 1 .. s + 1 after it are lost
                     if (after > s + 1 || (self != 0 && !everywhere)) return false;
                     const std::pair pair{self, packet.sender};
                     if (packet.type == PacketType::parity && lost.contains(pair)) later.insert(pair);
                     if (packet.type != PacketType::words) return false;
                     const DataBody body = body_of<DataBody>(packet);
-                    const bool theirs = std::string_view(exchange) == "coded" || body.part.get() == self;   // the group hears it all
+                    const bool theirs =
+                        std::string_view(exchange) == "coded" || body.part.get() == self;   // with coded the group receives every part
                     if (static_cast<Phase>(body.phase) != Phase::reduce || !theirs || body.step.get() != 1 || body.index.get() != index)
                         return false;
                     if (lost.insert(pair).second) return true;
@@ -360,14 +361,14 @@ TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
                 EXPECT_TRUE(world.agree());
                 for (Rank r = 0; r < n; ++r) EXPECT_EQ(world.done(r), config.steps);
                 EXPECT_EQ(lost.size(), (s + 1) * (everywhere ? n : 1));
-                for (Rank r = 0; r < (everywhere ? n : 1); ++r)   // one of its s + 1 is enough
+                for (Rank r = 0; r < (everywhere ? n : 1); ++r)   // one repaired sender of the s + 1 suffices
                     EXPECT_TRUE(std::any_of(later.begin(), later.end(), [&](const auto& pair) { return pair.first == r; })) << r;
             }
 }
 
 // ---- packets from hell -----------------------------------------------------------------------------------------------------------
 
-/// Rank 1 of 4 with m = 2, s = 1, of which bucket 1 (300 words) is ready: four parts of 76 words, 38 (152 bytes) coded.
+/// Rank 1 of 4 with m = 2, s = 1; bucket 1 (300 words) is ready: four parts of 76 words, coded to 38 (152 bytes).
 struct Rank1 : One {
     Rank1() : One("coded-rs", 1, 4, 3, 2, 1) {
         for (uint32_t target = 0; target < 3; ++target) std::memset(exchange->plan(0, 1, target).words.host, 0, 1200);
@@ -427,7 +428,7 @@ TEST(CodedMalformed, EveryFieldIsChecked) {
     EXPECT_TRUE(one.actions.completions.empty());
 }
 
-/// One of four ranks with m = 2 and s = 1, and a driver: what it says goes to `said`, which is the same in every step.
+/// One of four ranks with m = 2 and s = 1, and its driver.  Records what it sends in `said`; the content is the same in every step.
 struct Honest : One {
     using Name = std::tuple<PacketType, Phase, uint32_t, uint32_t, uint32_t, Rank>;   // bucket, part, index, sender
     using Said = std::map<Name, std::vector<std::byte>>;
@@ -441,7 +442,7 @@ struct Honest : One {
     static Name name_of(const Packet& packet) {
         const DataBody body = body_of<DataBody>(packet);
         auto phase = static_cast<Phase>(body.phase);
-        if (phase == Phase::again || phase == Phase::reply) phase = Phase::reduce;   // the same words
+        if (phase == Phase::again || phase == Phase::reply) phase = Phase::reduce;   // carry the same words
         if (phase == Phase::want_reply) phase = Phase::want;
         return {packet.type, phase, body.bucket.get(), body.part.get(), body.index.get(), packet.sender};
     }
@@ -515,8 +516,8 @@ struct Honest : One {
     std::vector<std::pair<StepId, uint32_t>> told;   // step, bucket
 };
 
-// What the ranks really say, in any order, among packets that differ from it in one field: each is taken once, into a place of its own,
-// everything else is refused without a trace, and all sums are right.
+// The packets that ranks send, in any order, mixed with packets that differ from them in one field.  Each genuine packet is taken once,
+// into a place of its own; every other packet is refused without effect, and all sums are exact.
 TEST(CodedMalformed, RandomPacketsDoNoHarm) {
     Honest::Said said;
     for (uint32_t bucket : {0u, 1u})
@@ -543,7 +544,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
     for_seeds(20, [&](uint64_t seed) {
         Honest one(1, &said);
         const size_t known = said.size();
-        std::map<const std::byte*, const std::byte*> places;   // begin, end: what is taken, and the rank's own words
+        std::map<const std::byte*, const std::byte*> places;   // begin, end: places taken, and the rank's own words
         for (StepId step = 0; step < 3; ++step)
             for (uint32_t b : {0u, 1u})
                 for (uint32_t t = 0; t < one.exchange->targets(); ++t) {
@@ -591,7 +592,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
             Packet packet = Honest::packet_of(name, a[1] % 3);
             uint64_t bytes = content.size();
             DataBody body = body_of<DataBody>(packet);
-            switch (a[2] % 20) {   // otherwise it stays as it is
+            switch (a[2] % 20) {   // other values keep the field
                 case 0: packet.sender = b[0] % 6; break;
                 case 1: packet.view = b[0] % 3; break;
                 case 2: packet.type = static_cast<PacketType>(b[0] % 12); break;
@@ -629,8 +630,7 @@ TEST(Coded, MemoryDoesNotGrowWithTheRanks) {
         EXPECT_TRUE(arena.seal().ok());
         return arena.whole().bytes;
     };
-    // Beside what is there for every n: half a gradient of the others' words for the rank's own part, and 3 s times that for parts of
-    // others.
+    // Besides the memory of every n: half a gradient of other ranks' words for the rank's own part, and 3 s times that for other parts.
     constexpr uint64_t gradient = 4 << 20;
     for (uint32_t s : {1u, 2u}) {
         const uint64_t own = bytes(32, 0) + s * step_slots * gradient;   // s more super-blocks
@@ -639,7 +639,7 @@ TEST(Coded, MemoryDoesNotGrowWithTheRanks) {
     }
 }
 
-/// Rank 1 of 6 with m = 2, s = 1, which has rooms for the parts of 3 of the 5 others.
+/// Rank 1 of 6 with m = 2, s = 1, which has buffers for the parts of 3 of the 5 others.
 struct FewRooms : One {
     FewRooms() : One("coded-rs", 1, 6, 6, 2, 1) {
         for (uint32_t target = 0; target < 3; ++target) std::memset(exchange->plan(0, 1, target).words.host, 0, 1200);
@@ -667,12 +667,12 @@ struct FewRooms : One {
 TEST(Coded, WordsWithoutARoomAreSentOnceMoreToWhoNeedsThem) {
     FewRooms one;
     EXPECT_EQ(one.words(3, 0, Phase::again), Landing::place);   // others ask for the parts of rank 0
-    EXPECT_EQ(one.words(3, 2, Phase::again), Landing::drop);    // and for those of rank 2: one too many
-    EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::drop);    // nobody has asked for that
+    EXPECT_EQ(one.words(3, 2, Phase::again), Landing::drop);    // and for those of rank 2: one more than there are buffers
+    EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::drop);    // a reply that was not requested
     one.on(lost_event(2, fail(Code::peer_lost, "gone")));
     EXPECT_EQ(one.sends(PacketType::record, Phase::want_reply, 2), 1u);
     EXPECT_EQ(one.sends(PacketType::words, Phase::again, 2), 1u);
-    EXPECT_EQ(one.words(4, 2, Phase::again), Landing::drop);   // these come as a reply, too
+    EXPECT_EQ(one.words(4, 2, Phase::again), Landing::drop);   // these arrive as a reply too
     EXPECT_EQ(one.words(4, 2, Phase::reply), Landing::place);
     EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::place);
     EXPECT_EQ(one.words(5, 0, Phase::again), Landing::place);
@@ -686,7 +686,7 @@ TEST(Coded, WhoAsksForAReplyGetsIt) {
     EXPECT_EQ(one.sends(PacketType::words, Phase::again, 4), 1u);
     EXPECT_EQ(one.sends(PacketType::words, Phase::reply, 4), 1u);
     EXPECT_EQ(one.deliver(asked, sizeof(Le64)), Landing::place);
-    EXPECT_TRUE(one.actions.sends.empty());   // once is enough
+    EXPECT_TRUE(one.actions.sends.empty());   // asked only once
 }
 
 TEST(CodedMalformed, AWordThatIsNoResidueIsNamed) {

@@ -1,4 +1,4 @@
-// What is predicted of a step against what the simulator counts.
+// Compares the predicted cost of a step with the simulator's counts.
 #include "transport/exchange/cost.h"
 #include "tests/exchange/world.h"
 #include "tests/sim/seeds.h"
@@ -14,7 +14,7 @@ uint32_t choose(uint32_t n, uint32_t k) {
     return static_cast<uint32_t>(result + 0.5);
 }
 
-constexpr uint32_t stream_overhead = 64;   // head, body and tag, as the simulator has it
+constexpr uint32_t stream_overhead = 64;   // head, body and tag in the simulator
 
 void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     WorldConfig config;
@@ -48,8 +48,8 @@ void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
         const Cost cost = world.cost(r, wire);
         EXPECT_LE(cost.sent, most.sent);
         EXPECT_LE(cost.received, most.received);
-        if (config.s > 0) continue;   // who waits for nobody may send more, and may be done before the last packets come
-        const bool copies = exchange == std::string_view("unicast");   // a Send to several, but no multicast
+        if (config.s > 0) continue;   // ranks that may be missing can send more and end before the last packets arrive
+        const bool copies = exchange == std::string_view("unicast");   // a Send to several ranks without multicast
         const uint64_t words = copies ? world.spy(r).words_bytes : world.spy(r).once_bytes;
         EXPECT_EQ(cost.words_sent * config.steps, static_cast<double>(words)) << r;
         EXPECT_EQ(cost.words_received * config.steps, static_cast<double>(world.spy(r).taken_bytes)) << r;

@@ -1,4 +1,4 @@
-// cssgd against plain sums, and against the paper's own words: placement, who can decode what, bytes.
+// cssgd compared with plain sums and with the paper: placement, decodability, bytes.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -53,7 +53,7 @@ void expect_exact(const WorldConfig& config) {
         const uint64_t bytes = choose(n - 1, r) * words * word_bytes(word);
         EXPECT_EQ(world.cost(k).words_sent, static_cast<double>(bytes)) << what;
         EXPECT_EQ(world.cost(k).words_received, static_cast<double>(bytes * r)) << what;
-        // The spy counts a packet once for each receiver: r.
+        // The spy counts a packet once for each of its r receivers.
         EXPECT_EQ(world.spy(k).words_bytes, bytes * r * config.steps) << what;
         EXPECT_EQ(world.spy(k).drops, 0u) << what;
     }
@@ -96,7 +96,7 @@ TEST(Cssgd, SumsAreExactInAnyOrder) {
     });
 }
 
-// Weights by which every super-block is one block: its words are as narrow as without them.
+// With weights every super-block is one block: its words are as narrow as without weights.
 TEST(Cssgd, EqualWeightsAreNone) {
     WorldConfig config = world_of(7, 4, 2, Quantiser::fixed);
     config.blocks = 6, config.weights = {1, 1, 1, 1};
@@ -116,7 +116,7 @@ TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
     });
 }
 
-// Of two holders both are named; of three the odd one is the wrong one.
+// With two holders both are named, with three the one that differs.
 TEST(Cssgd, OneFlippedBitIsFoundAndItsHoldersAreNamed) {
     for (uint32_t r : {2u, 3u})
         for (Rank faulty : {0u, 2u}) {
@@ -209,7 +209,7 @@ TEST(Cssgd, PlacementIsThePapers) {
             EXPECT_EQ(std::set(placement.holders.begin(), placement.holders.end()).size(), super_blocks);
             for (uint32_t q = 0; q <= super_blocks; ++q) EXPECT_EQ(placement.bounds[q], uint64_t{q} * blocks / super_blocks);
             EXPECT_EQ(placed.exchange->targets(), choose(n - 1, r - 1));
-            // The rank's own targets: each super-block one, in order.
+            // The rank's targets: one for each of its super-blocks, in order.
             uint32_t target = 0;
             for (uint32_t q = 0; q < super_blocks; ++q) {
                 const std::vector<Rank>& holders = placement.holders[q];
@@ -223,7 +223,7 @@ TEST(Cssgd, PlacementIsThePapers) {
 }
 
 TEST(Cssgd, WeightsShareOutTheBlocks) {
-    // By weights that can be met exactly: a rank's blocks are in the proportion of its weight.
+    // Weights that can be met exactly: a rank's number of blocks is proportional to its weight.
     const std::vector<double> weights = {3, 4, 5, 6, 6};
     for (uint32_t r : {1u, 2u, 3u}) {
         Placed placed(5, r, 60'000, weights);
@@ -231,7 +231,7 @@ TEST(Cssgd, WeightsShareOutTheBlocks) {
         const Placement placement = placed.place();
         for (Rank k = 0; k < 5; ++k) EXPECT_NEAR(placement.blocks_of(k).size(), 60'000 * r * weights[k] / 24, 10) << r;
     }
-    // A rank that is too fast gets all it can, one that is far too slow little, and no block is lost.
+    // A rank with a large weight gets its maximum, one with a tiny weight few, and no block is lost.
     for (const std::vector<double>& extreme : {std::vector<double>{1e9, 1, 1, 1}, {1, 1e-9, 1, 1}, {1e-300, 1, 1, 1e-300}}) {
         Placed placed(4, 2, 100, extreme);
         const Placement placement = placed.place();
@@ -265,7 +265,7 @@ TEST(Cssgd, WhatCannotBeIsRefusedByName) {
         EXPECT_NE(said(Placed(3, 2, 8, {1, weight, 2})).find("the weight of rank 1 is"), std::string::npos);
     EXPECT_NE(said(Placed(8, 4, 70, {}, Quantiser::auto32, uint64_t{1} << 33)).find("keeps 70 gradients for each of 3 steps"),
               std::string::npos);
-    EXPECT_FALSE(Placed(3, 4, 8).place().holders.empty());   // asked all the same, it does no harm
+    EXPECT_FALSE(Placed(3, 4, 8).place().holders.empty());   // a direct call is harmless
 }
 
 // ---- packets from outside --------------------------------------------------------------------------------------------------------
@@ -273,12 +273,13 @@ TEST(Cssgd, WhatCannotBeIsRefusedByName) {
 TEST(Cssgd, EveryFieldOfAPacketIsChecked) {
     One one("cssgd", 1, 4, 6);
     one.ready(0), one.ready(1);
-    // Rank 1 of 4 with r = 2 gets, of the 3-subsets 012 013 023 123, parts 0, 1 and 3; 150 of 300 words from each of the others in segments
-    // of 16 words.  Records: three super-blocks and two maxima, two packets.
+    // Rank 1 of 4 with r = 2 gets parts 0, 1 and 3 of the 3-subsets 012 013 023 123; 150 of 300 words from each of the other two, in
+    // segments of 16 words.  Records: three super-blocks and two maxima, two packets.
     const Packet words = packet_make(PacketType::words, 0, 0, 1, 0, 0), last = packet_make(PacketType::words, 0, 0, 1, 0, 9);
     const Packet record = packet_make(PacketType::record, 0, 0, 1, 0, 0), rest = packet_make(PacketType::record, 0, 0, 1, 0, 1);
     auto refused = [&](const Packet& packet, uint64_t bytes, const char* why) {
-        const bool foreign = packet.type == PacketType::words && body_of<DataBody>(packet).part.get() == 2;   // 023, which lacks us
+        const bool foreign =
+            packet.type == PacketType::words && body_of<DataBody>(packet).part.get() == 2;   // 023, which does not contain this rank
         one.refused(packet, bytes, why, foreign ? Landing::foreign : Landing::drop);
     };
     for (auto [valid, bytes] :
@@ -305,9 +306,9 @@ TEST(Cssgd, EveryFieldOfAPacketIsChecked) {
         for (uint32_t step : {6u, 7u, 300u, ~0u}) refused(with([&](Packet&, DataBody& b) { b.step.set(step); }), bytes, "step");
         for (PacketType type : {PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType{}, PacketType{200}})
             refused(with([&](Packet& p, DataBody&) { p.type = type; }), bytes, "type");
-        EXPECT_EQ(one.deliver(with([](Packet&, DataBody& b) { b.step.set(3); }), bytes), Landing::later);   // its slot is still taken
+        EXPECT_EQ(one.deliver(with([](Packet&, DataBody& b) { b.step.set(3); }), bytes), Landing::later);   // its slot is still in use
     }
-    // After all that the right ones are taken, once and in any order.
+    // The genuine packets are then taken, once and in any order.
     EXPECT_EQ(one.deliver(last, 24), Landing::place);
     EXPECT_EQ(one.deliver(words, 64), Landing::place);
     EXPECT_EQ(one.deliver(rest, 24, 0), Landing::place);
@@ -335,7 +336,7 @@ TEST(Cssgd, NoiseDoesNoHarm) {
         }
     }
     EXPECT_GT(one.placed, 0u);
-    EXPECT_LT(one.placed, 1000u);   // each place is given once in a step, and nobody releases a step
+    EXPECT_LT(one.placed, 1000u);   // a step hands out each place once, and no step is released
 }
 
 TEST(Cssgd, ExplainsWhatIsMissing) {

@@ -9,7 +9,7 @@ namespace {
 
 uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 77, what)[0] % count; }
 
-/// A world in which everything that a seed can choose is chosen by it.
+/// A world with all options drawn from the seed.
 WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quantiser quantiser) {
     WorldConfig config;
     config.sim.seed = seed, config.sim.ranks = ranks;
@@ -64,7 +64,7 @@ class ManyRanks : public ::testing::TestWithParam<Param> {};
 INSTANTIATE_TEST_SUITE_P(Slow, ManyRanks, params, param_name);
 
 TEST_P(ManyRanks, SumsAreExact) {
-    for_seeds(8, [&](uint64_t seed) {   // GC_SEEDS=64 tries every number of them
+    for_seeds(8, [&](uint64_t seed) {   // GC_SEEDS=64 covers every number of ranks
         expect_exact(world_of(seed, static_cast<uint32_t>(seed * 37 % 64 + 1), GetParam().first, GetParam().second), seed);
     });
 }
@@ -80,8 +80,8 @@ TEST_P(Sums, OneFlippedBitIsSeen) {
     config.flip_seed = 6;
     World world(config);
     ASSERT_TRUE(world.run().ok());
-    EXPECT_GT(world.wrong(), 0u);   // so the comparison with the reference can fail,
-    EXPECT_TRUE(world.agree());     // and all ranks go the same wrong way
+    EXPECT_GT(world.wrong(), 0u);   // the comparison with the reference can fail,
+    EXPECT_TRUE(world.agree());     // and the ranks still agree
 }
 
 TEST_P(Sums, ADifferentStateIsNamed) {
@@ -115,11 +115,10 @@ TEST_P(Sums, NothingIsAllocatedInASteadyState) {
     config.steps = 30;
     World world(config);
     allocations = 0;
-    for (Rank r = 0; r < 4; ++r)
-        world.spy(r).quiet_after = 1;   // a driver's Actions keep what they have grown to: the first batch reserves it
+    for (Rank r = 0; r < 4; ++r) world.spy(r).quiet_after = 1;   // the first batch grows a driver's Actions, which keep their memory
     ASSERT_TRUE(world.run().ok());
     EXPECT_EQ(allocations, 0u);
-    for (Rank r = 0; r < 4; ++r) EXPECT_GT(world.spy(r).batches, 100u);   // it was looked at
+    for (Rank r = 0; r < 4; ++r) EXPECT_GT(world.spy(r).batches, 100u);   // batches were checked
 }
 
 TEST(Exchange, KindsByName) {
@@ -167,7 +166,7 @@ TEST(Exchange, BytesAreThoseOfTheSpec) {
     EXPECT_EQ(bounds("unicast", Quantiser::fixed, 2), Pair(7 * G, G));                // ranks 3 and 7 hold one, the others none
 }
 
-// Bucket 0 is on its way while later buckets are still computed, and a segment goes on before its part is complete.
+// Bucket 0 is sent while later buckets are computed, and a segment is forwarded before its part is complete.
 TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
     for (const char* name : {"ring", "unicast"}) {
         WorldConfig config;
@@ -179,7 +178,7 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
         World world(config);
         ASSERT_TRUE(world.run().ok());
         std::map<Rank, uint64_t> delivered;
-        std::map<Rank, std::vector<uint64_t>> passed;   // how many packets of bucket 0 had been delivered when each was sent
+        std::map<Rank, std::vector<uint64_t>> passed;   // number of delivered packets of bucket 0 at the time of each send
         std::map<Rank, uint32_t> sent_before_last_ready, sent;
         for (const SimTrace& line : world.simulator().trace()) {
             if (line.what == SimTrace::What::deliver && line.type == PacketType::words && line.bucket == 0) ++delivered[line.rank];
@@ -190,14 +189,14 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
         for (Rank r = 0; r < 3; ++r) {
             EXPECT_GT(sent_before_last_ready[r], 0u) << name << " rank " << r;
             if (std::string(name) != "ring") continue;
-            // 10 segments a part: own part, then each of the next part goes out before the 10 of it are in.
+            // 10 segments a part: each part's segments are sent before all 10 of the part have arrived.
             ASSERT_EQ(passed[r].size(), 40u);
             EXPECT_LT(passed[r][10], 10u) << "rank " << r;
         }
     }
 }
 
-// Adding is slower than the link here, so peers must wait for one of their two buffers, and the sums are right all the same.
+// Adding is slower than the link, so peers wait for one of the two buffers; the sums are still exact.
 TEST(Exchange, UnicastHoldsItsPeersBackWhileItAdds) {
     WorldConfig config;
     config.exchange = "unicast", config.sim.ranks = 4, config.sim.compute_async = true, config.sim.compute_ns_per_word = 10'000;
@@ -247,7 +246,7 @@ TEST(Malformed, EveryFieldIsChecked) {
             for (uint32_t step : {6u, 7u, 300u, ~0u}) refused(with([&](Packet&, DataBody& b) { b.step.set(step); }), bytes, "step");
             for (PacketType type : {PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType{}, PacketType{200}})
                 refused(with([&](Packet& p, DataBody&) { p.type = type; }), bytes, "type");
-            EXPECT_EQ(one.deliver(with([](Packet&, DataBody& b) { b.step.set(3); }), bytes), Landing::later);   // its slot is still taken
+            EXPECT_EQ(one.deliver(with([](Packet&, DataBody& b) { b.step.set(3); }), bytes), Landing::later);   // its slot is still in use
         }
         if (std::string(name) == "ring") {
             refused(packet_make(PacketType::words, 0, 0, 1, 1, 0), 64, "the part that starts here");
@@ -255,9 +254,9 @@ TEST(Malformed, EveryFieldIsChecked) {
             refused(packet_make(PacketType::words, 0, 0, 1, 2, 0, Phase::gather), 64, "the part that is whole here");
             refused(packet_make(PacketType::words, 0, 0, 1, 0, 0, Phase::gather), 64, "a sum before its turn");
         }
-        // After all that the right ones are taken, once.
+        // The genuine packets are then taken, once.
         EXPECT_EQ(one.deliver(words, 64), Landing::place);
-        EXPECT_EQ(one.actions.computes.size(), std::string(name) == "ring" ? 1u : 0u);   // unicast adds its own words to that segment first
+        EXPECT_EQ(one.actions.computes.size(), std::string(name) == "ring" ? 1u : 0u);   // unicast first adds its own words to that segment
         EXPECT_EQ(one.deliver(record, record_size, 0), Landing::place);
         refused(words, 64, "twice");
         refused(record, record_size, "twice");
@@ -270,7 +269,7 @@ TEST(Malformed, ARecordOfNoSizeIsNamed) {
         one.ready(0);
         EXPECT_EQ(one.deliver(packet_make(PacketType::record, 0, 0, 0, 0, 0), sizeof(RecordHeader) + 4, 0xFF), Landing::place);
         ASSERT_EQ(one.actions.completions.size(), 1u);
-        EXPECT_EQ(one.actions.completions[0].status.code, Code::conflict);   // by its state
+        EXPECT_EQ(one.actions.completions[0].status.code, Code::conflict);   // its state differs
     }
     One one("ring");
     one.ready(0);
@@ -303,7 +302,7 @@ TEST(Malformed, NoiseDoesNoHarm) {
             }
         }
         EXPECT_GT(one.placed, 0u);
-        EXPECT_LT(one.placed, 1000u);   // each place is given once in a step, and nobody releases a step
+        EXPECT_LT(one.placed, 1000u);   // a step hands out each place once, and no step is released
     }
 }
 
@@ -316,13 +315,13 @@ TEST(Exchange, ExplainsWhatIsMissing) {
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 1, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
 }
 
-// Acknowledgements of rank 0's sends are held back: memory of step 0 is in the link's hands, so neither may the trainer be let into step
-// 3's words, which are the same memory, nor may words of step 3 land.
+// Acknowledgements of rank 0's sends are held back, so the link still uses the memory of step 0.  Step 3 has the same memory: the trainer
+// must not enter it, and its words must not land.
 TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
     for (const char* name : {"ring", "unicast"}) {
         SCOPED_TRACE(name);
         One ranks[2] = {One(name, 0, 2, 2), One(name, 1, 2, 2)};
-        std::vector<uint64_t> held[step_slots + 1];   // tickets of rank 0 by step
+        std::vector<uint64_t> held[step_slots + 1];   // by step: tickets of rank 0
         std::vector<Completion> told[2];
         bool later = false;
         auto feed = [&](Rank r, const Event& event, auto& self) -> void {
@@ -361,7 +360,7 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
         };
         for (StepId number : {0, 1, 2}) step(number, 0), step(number, 1);
         EXPECT_EQ(told[1].size(), 6u);
-        EXPECT_EQ(told[0].size(), 4u);   // not of step 2: step 3 would be computed into what is still being sent
+        EXPECT_EQ(told[0].size(), 4u);   // step 2 is not released: step 3 would overwrite memory that is being sent
         for (Rank r : {0u, 1u})
             for (StepId number : {0, 1}) ranks[r].exchange->release(number);
         EXPECT_FALSE(later);

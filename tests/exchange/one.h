@@ -1,4 +1,4 @@
-// One rank's exchange without a network: a test is its driver.
+// One rank's exchange without a network: the test drives it.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -30,7 +30,7 @@ struct One {
         exchange->on({&event, 1}, actions);
     }
     void ready(uint32_t bucket) { on(ready_event(0, bucket)); }
-    /// As a driver: asks, fills the place, tells.  What land() said.
+    /// As a driver: calls land(), fills the place, delivers the event.  Returns the result of land().
     Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
         actions.clear();
         Landing landing = exchange->land(packet, bytes, &packet.payload);
@@ -45,7 +45,7 @@ struct One {
         on(event);
         return landing;
     }
-    /// It is refused when it lands and, even if it came as an event, would do nothing.
+    /// land() refuses the packet, and its event would change nothing.
     void refused(Packet packet, uint64_t bytes, const char* why, Landing as = Landing::drop) {
         EXPECT_EQ(deliver(packet, bytes), as) << why;
         std::vector<std::byte> memory(bytes);
@@ -71,7 +71,7 @@ inline Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bu
     return packet;
 }
 
-/// change(packet, body) on a copy.
+/// Applies change(packet, body) to a copy.
 template <typename Change>
 Packet changed(Packet packet, Change change) {
     DataBody body = body_of<DataBody>(packet);

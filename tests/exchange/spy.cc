@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-// Counts what protocols allocate while a Spy says so.
+// Counts the allocations of protocols while a Spy is active.
 void* operator new(size_t bytes) {
     if (gradcast::allocations_counted) ++gradcast::allocations;
     if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;

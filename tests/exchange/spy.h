@@ -1,4 +1,4 @@
-// Stands before a protocol and counts what it sends and what it allocates.
+// Wraps a protocol and counts its sends and allocations.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -41,10 +41,10 @@ public:
     }
 
     uint32_t words = 1;                                           // of a RankSet: (ranks + 63) / 64
-    uint64_t words_bytes = 0, record_bytes = 0, once_bytes = 0;   // payload sent; once: of words, a multicast counting once
+    uint64_t words_bytes = 0, record_bytes = 0, once_bytes = 0;   // payload sent; once: words, a multicast counted once
     uint64_t taken_bytes = 0;                                     // words received
     uint64_t laters = 0, drops = 0;
-    uint64_t quiet_after = 0, batches = 0;   // from that batch on it may not allocate (`allocations`)
+    uint64_t quiet_after = 0, batches = 0;   // allocations are counted from that batch on
 
 private:
     Protocol& protocol_;

@@ -1,4 +1,4 @@
-// n ranks with a trainer each that run one exchange over the simulator, and the plain sums that they must get.
+// n ranks with a trainer each run one exchange over the simulator, and compare with plain sums.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -26,21 +26,21 @@ struct WorldConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t blocks = 8, steps = 4, segment_bytes = 64;
     std::vector<uint64_t> buckets = {40, 300, 7, 1};   // elements
-    uint64_t flip_seed = 0;   // of the random words of block 0 in step 2, when not 0: something else than the reference
-    Rank other_state = ~0u;   // this rank computes step 2 from another state
-    uint64_t spend_us = 20;   // at most, per bucket
+    uint64_t flip_seed = 0;                            // not 0: seed of other random words for block 0 in step 2, unlike the reference
+    Rank other_state = ~0u;                            // this rank computes step 2 from another state
+    uint64_t spend_us = 20;                            // maximum per bucket
     uint64_t deadline_us = 60'000'000;
     uint32_t m = 1, s = 0, r = 2, servers = 1, piece_words = 32 * 1024;
     std::vector<double> weights = {};
     bool bulk = false;   // over datagrams
     uint64_t stall_us = 20'000;
-    bool abandons = false;                                 // trainers do not compute what is complete without them
+    bool abandons = false;                                 // trainers skip buckets that are complete without them
     Rank faulty = ~0u;                                     // this rank's first non-empty super-block has a flipped bit in step 2
-    bool goes_on = false;                                  // trainers give an outvoted rank up
-    std::function<bool(Rank, const Packet&)> loses = {};   // with bulk: this datagram does not arrive at that rank
+    bool goes_on = false;                                  // trainers give up an outvoted rank
+    std::function<bool(Rank, const Packet&)> loses = {};   // with bulk: true drops the datagram at that rank
 };
 
-/// Between the simulator and bulk.
+/// Stands between the simulator and bulk and drops datagrams.
 struct Loser : Protocol {
     Loser(Protocol& protocol, Rank rank, const std::function<bool(Rank, const Packet&)>& chosen)
         : inner(protocol), self(rank), loses(chosen) {}
@@ -121,15 +121,15 @@ public:
     Exchange& exchange(Rank rank) { return *exchanges_[rank]; }
     Spy& spy(Rank rank) { return *spies_[rank]; }
     uint64_t wrong() const { return wrong_; }   // words of sums that differ from the reference
-    bool agree() const { return agree_; }       // all ranks had the same sums
+    bool agree() const { return agree_; }       // all ranks got the same sums
     StepId done(Rank rank) { return done_[rank]; }
-    uint64_t abandoned(Rank rank) { return abandoned_[rank]; }   // buckets
+    uint64_t abandoned(Rank rank) { return abandoned_[rank]; }   // number of buckets
     const BulkCounters& counters() const { return counters_; }
 
 private:
     static constexpr uint64_t state_good = 0x1234;
 
-    // The word that `block` contributes: anything up to the limit.
+    // The word that `block` contributes: any value up to the limit.
     int64_t word(StepId step, uint32_t block, uint64_t element, bool reference) const {
         const uint64_t seed = config_.flip_seed && !reference && step == 2 && block == 0 ? config_.flip_seed : config_.sim.seed;
         auto random = random4(Purpose::test, seed, step * blocks_max + block, static_cast<uint32_t>(element));
@@ -144,7 +144,7 @@ private:
         return static_cast<int32_t>(random4(Purpose::test, config_.sim.seed + 2, step, block)[0]);
     }
 
-    // As a codec: each of the rank's own blocks into its target.
+    // Adds each of the rank's own blocks to its target, as a codec does.
     void contribute(Host& host, Rank rank, StepId step, uint32_t bucket) {
         const Bucket& range = layout_.buckets[bucket];
         bool flip = rank == config_.faulty && step == 2 && bucket == 0;
@@ -212,8 +212,8 @@ private:
     }
 
     Status train(Host& host, Rank rank) {
-        std::map<Rank, Status> expelled;       // in this step: it may still owe something to others
-        std::vector<Completion> completions;   // of this step, and of those that the others have done without this rank
+        std::map<Rank, Status> expelled;       // in this step: may still owe packets
+        std::vector<Completion> completions;   // of this step, and of steps that are complete without this rank
         const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
         for (StepId step = 0; step < config_.steps; ++step) {
             for (uint32_t b = 0; b < buckets; ++b) {
@@ -276,10 +276,10 @@ private:
     std::map<Rank, StepId> done_;
     std::map<Rank, uint64_t> abandoned_;
     std::vector<std::unique_ptr<Protocol>> bulks_, losers_;
-    BulkCounters counters_;   // of all
+    BulkCounters counters_;   // of all ranks
     uint64_t wrong_ = 0;
     bool agree_ = true;
-    std::unique_ptr<Simulator> simulator_;   // last: its threads end first
+    std::unique_ptr<Simulator> simulator_;   // last member: its threads end first
 };
 
 }   // namespace gradcast

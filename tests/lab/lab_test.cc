@@ -1,4 +1,4 @@
-// What gradcast-lab says to wrong usage.  What it does needs root: tests/lab/run (`make lab-test`).
+// gradcast-lab's messages for wrong usage.  Its functions need root: tests/lab/run (`make lab-test`).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-// A protocol that tests talk with.
+// A protocol for tests of streams.
 #pragma once
 #include <map>
 
@@ -8,11 +8,11 @@ namespace gradcast {
 
 constexpr uint64_t seed = 42;
 
-/// forget: as at first, for a second talk.  await: completes when the last peer to come or go has come.
+/// forget: resets all state for a second exchange.  await: completes when the last peer has come or gone.
 enum class ChatterCommand : uint64_t { talk, forget, await };
 
-/// At a command, sends packets of the given sizes to every other rank; checks every byte of what comes; completes when all is sent and
-/// here, or a peer is lost.
+/// On a command, sends packets of the given sizes to every other rank and checks every byte received; completes when all is sent and
+/// received, or a peer is lost.
 class Chatter : public Protocol {
 public:
     Chatter(Rank self, uint32_t ranks, std::vector<uint32_t> sizes, Landing landing = Landing::lease)
@@ -39,12 +39,12 @@ public:
                     }
                     start(actions);
                     [[fallthrough]];
-                case Event::Kind::timer:   // so that who was told `later` is asked again
+                case Event::Kind::timer:   // an event after which packets answered `later` are asked again
                     if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
                     break;
                 case Event::Kind::packet: check(*event.packet); break;
                 case Event::Kind::sent:
-                    EXPECT_EQ(event.id, ++sent_);   // in order, once each
+                    EXPECT_EQ(event.id, ++sent_);   // in order, exactly once
                     EXPECT_TRUE(event.status.ok()) << event.status.what;
                     break;
                 case Event::Kind::peer_up: ++ups_, up_ = true; break;

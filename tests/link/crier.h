@@ -1,4 +1,4 @@
-// A protocol that tests datagrams with: at a command it sends its datagrams, and it checks every byte of what comes.
+// A protocol for tests of datagrams: on a command it sends its datagrams, and it checks every byte received.
 #pragma once
 #include <set>
 
@@ -47,7 +47,7 @@ public:
         }
     }
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
-        if (landing_ == Landing::place) {   // two datagrams of a batch may not share it, so each gets the next piece
+        if (landing_ == Landing::place) {   // two datagrams of a batch may not share it: each gets the next piece
             if (at_ + bytes > place_.size()) place_at_ = (place_at_ + 1) % 64, at_ = 0;
             places_[place_at_].resize(place_.size());
             *place = {places_[place_at_].data() + at_, nullptr, bytes, 0};
@@ -55,7 +55,7 @@ public:
         }
         return landing_;
     }
-    /// Before the driver runs: complete when so many have come (and all is sent, unless nothing is).
+    /// Before the driver runs: completes when `count` datagrams are received and, with `sends`, the own ones are sent.
     void expect(uint64_t count, bool sends = true) { expected_ = count, sends_ = sends; }
 
     uint64_t losses = 0, duplicates = 0;

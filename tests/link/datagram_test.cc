@@ -1,4 +1,4 @@
-// Datagrams apart from sockets: what DatagramReceiver takes, drops and counts.
+// DatagramReceiver without sockets: what it accepts, drops and counts.
 #include "transport/link/datagram.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,8 @@ TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
         for (uint32_t bytes : {0u, 1u, 100u, segment}) {
             const uint64_t sequence = 10 + bytes;
             const std::vector<std::byte> good = pair.sealed(sequence, bytes);
-            // Whatever byte is changed: named by what it changes, never taken, and the good one is not barred by it.
+            // A changed byte in any field is reported as that field's fault, the datagram is dropped, and the genuine one is still
+            // accepted.
             for (size_t at = 0; at < good.size(); at += at < 64 ? 1 : 37) {
                 std::vector<std::byte> bad = good;
                 bad[at] ^= std::byte{0x41};
@@ -79,7 +80,7 @@ TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
                     EXPECT_EQ(fault, DatagramFault::tag) << at;
                 }
             }
-            EXPECT_EQ(pair.sink.asked, pair.sink.packets);   // nothing is asked about what is forged
+            EXPECT_EQ(pair.sink.asked, pair.sink.packets);   // land() is not called for forged datagrams
             EXPECT_EQ(pair.take(good), DatagramFault::none);
             EXPECT_EQ(pair.take(good), DatagramFault::replayed);
             ASSERT_EQ(pair.sink.last.payload.bytes, bytes);
@@ -116,7 +117,7 @@ TEST(DatagramReceiver, NamesEveryFault) {
          {PacketType{}, PacketType::ack, PacketType::key, PacketType::job, PacketType::mail, PacketType::probe, PacketType{15}})
         EXPECT_EQ(with([&] { header.kind = static_cast<uint8_t>(datagram_magic | static_cast<uint8_t>(type)); }), DatagramFault::type)
             << int(type);
-    EXPECT_EQ(pair.take(pair.sealed(1, 100, 6)), DatagramFault::type);   // a channel that is not there
+    EXPECT_EQ(pair.take(pair.sealed(1, 100, 6)), DatagramFault::type);   // an unknown channel
     EXPECT_EQ(pair.take(pair.sealed(1, 100, datagram_channel_probe)), DatagramFault::type);
     EXPECT_EQ(pair.take(pair.sealed(2, 3, 5, PacketType::words)), DatagramFault::truncated);
     EXPECT_EQ(pair.take(pair.sealed(2, 0, 5, PacketType::record)), DatagramFault::truncated);
@@ -157,7 +158,7 @@ TEST(DatagramReceiver, WithoutProtectionTheTagIsZero) {
     EXPECT_EQ(pair.take(bytes), DatagramFault::none);
 }
 
-// Against a set that forgets nothing.
+// Compared with a set that holds all sequence numbers.
 TEST(ReplayWindow, TakesEachOnceAndNothingTooOld) {
     for (uint64_t seed = 1; seed <= 40; ++seed) {
         ReplayWindow window;
@@ -197,7 +198,7 @@ TEST(Datagram, GroupsAreOfTheirFamilyAndTheViews) {
         EXPECT_EQ(v4, multicast_group(job, view, false, 4712));
         groups.insert(v4), groups.insert(v6);
     }
-    EXPECT_GE(groups.size(), 198u);   // of 2^18, so one may meet another
+    EXPECT_GE(groups.size(), 198u);   // 2^18 groups: two may collide
 }
 
 }   // namespace

@@ -1,5 +1,5 @@
-// Datagrams of drivers, over both backends: on lo, in groups that the process id picks.  What needs root happens in a network namespace
-// that a thread of the test makes for itself and for the threads that it starts.
+// Datagrams of drivers over both backends, on lo, in groups that follow from the process id.  Tests that need root run in a network
+// namespace of their own thread.
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -76,7 +76,7 @@ struct Company {
         EXPECT_TRUE(status.ok()) << status.what << " at rank " << rank << ": " << text(rank) << faults;
     }
     std::string text(Rank rank) { return datagrams_text(nodes[rank].driver->datagrams_found().value()); }
-    /// Waits until it holds `what`.
+    /// Waits until the log holds `what`.
     void await_text(Rank rank, const std::string& what) {
         for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(text(rank), what);) ::usleep(1000);
         EXPECT_TRUE(holds(text(rank), what)) << text(rank) << " at rank " << rank << " where \"" << what << "\" was expected";
@@ -114,7 +114,7 @@ class Datagrams : public testing::TestWithParam<Kind> {
 public:
     static LinkKind kind() { return std::get<0>(GetParam()); }
     static Protect protect() { return std::get<1>(GetParam()); }
-    /// n ranks that all send all this to each other; afterwards they still run.
+    /// n ranks that send all datagrams to each other; they keep running afterwards.
     static void talk(Company& company, const std::vector<Cry>& cries, Landing landing = Landing::place,
                      const std::string& group = test_group(), const std::function<void(LinkConfig&)>& change = {}) {
         for (Rank rank = 0; rank < company.n(); ++rank) {
@@ -136,7 +136,7 @@ public:
     }
 };
 
-/// For this thread and those that it starts the kernel knows neither UDP_SEGMENT nor UDP_GRO.
+/// Makes the kernel refuse UDP_SEGMENT and UDP_GRO to this thread and its children.
 void refuse_to_cut() {
     sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_setsockopt, 0, 5),
@@ -148,7 +148,7 @@ void refuse_to_cut() {
     ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
 }
 
-/// What does not depend on the protection.
+/// Tests that do not depend on the protection.
 class DatagramVerdicts : public Datagrams {};
 
 TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
@@ -160,8 +160,8 @@ TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
         talk(company, cries, landing);
         EXPECT_EQ(company.text(0).find("multicast 239."), 0u) << company.text(0);
         EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1432 bytes")) << company.text(0);
-        EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);                 // on lo the group gives back what was sent to it
-        EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // once each, not once a receiver
+        EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);                 // on lo the group loops the rank's own datagrams back
+        EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // counted once, not once a receiver
     }
 }
 
@@ -172,7 +172,7 @@ TEST_P(Datagrams, BatchesOfMixedSizesAndReceivers) {
         const uint32_t size = static_cast<uint32_t>(splitmix64(++random) % (segment + 1));
         const int to = static_cast<int>(splitmix64(++random) % 8) - 4;
         for (uint64_t i = 0, count = splitmix64(++random) % 40; i < count; ++i) cries.push_back({size, to < 0 ? -1 : to});
-        if (run % 3 == 0) cries.push_back({size / 2, to < 0 ? -1 : to});   // a shorter last one
+        if (run % 3 == 0) cries.push_back({size / 2, to < 0 ? -1 : to});   // with a shorter last datagram
     }
     Company company(4);
     talk(company, cries, Landing::lease);
@@ -191,7 +191,7 @@ TEST_P(Datagrams, WhatIsCountedAsSentIsReceived) {
         if (sent == received) break;
         ::usleep(1000);
     }
-    EXPECT_EQ(sent, received);   // the trains that come back on lo are nobody's
+    EXPECT_EQ(sent, received);   // datagrams looped back on lo are not counted
     EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);
 }
 
@@ -205,7 +205,7 @@ TEST(DatagramsOpen, ANetworkNamespaceIsAPlace) {
     EXPECT_NE(there, here);
 }
 
-// Two namespaces and a cable between them; streams stay in the first one.
+// Two namespaces joined by a veth pair; streams stay in the first one.
 TEST_P(DatagramVerdicts, OwnMulticastsDoNotComeBackWhereNobodyElseHearsThem) {
     IN_NAMESPACE(lo_up, [] {
         Company company(2);
@@ -248,7 +248,7 @@ TEST_P(Datagrams, ByAnAddressOfTheInterface) {
     EXPECT_TRUE(holds(company.text(0), "on lo")) << company.text(0);
 }
 
-// Different groups: as if a switch had swallowed them.
+// Different groups, like a switch that drops the multicast.
 TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
     Company company(3);
     const std::vector<Cry> cries(50, Cry{segment});
@@ -262,7 +262,7 @@ TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
     EXPECT_GT(company.nodes[0].driver->counters().bytes_sent, 2u * 50 * segment);
 }
 
-// Of every train four in ten: four trains are more than one, but no way to go by.
+// Four of ten datagrams of each train pass: the multicast reaches the peer but loses too many to be used.
 TEST_P(DatagramVerdicts, AMulticastThatLosesMostIsNotTaken) {
     IN_NAMESPACE(lo_and({nft_input + "ip daddr 224.0.0.0/4 meta l4proto udp numgen random mod 10 \\< 6 drop"}), [] {
         refuse_to_cut();   // on lo a train would pass the filter as one packet
@@ -295,7 +295,7 @@ TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
     });
 }
 
-// Bridges forward what is cut only later, and drop the same datagrams when they come one by one.
+// A bridge can forward trains and drop single datagrams of the same size.
 TEST_P(DatagramVerdicts, APathThatLetsBurstsPassIsNamed) {
     IN_NAMESPACE(lo_and({nft_input + "meta l4proto udp udp length 1450-1500 drop"}), [] {
         Company company(2);
@@ -333,7 +333,7 @@ TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
         for (Rank rank : {0u, 1u}) company.await_text(rank, "reaches 1 of 1");
         ASSERT_EQ(std::system("ip link set lo mtu 1300"), 0);
         company.go(0);
-        company.await(0);   // lost, but its tickets come back
+        company.await(0);   // the datagrams are lost, their tickets are returned
         company.await_log(0, "do not fit interface lo any more, whose MTU is now 1300: set it to 1500 or more");
         EXPECT_EQ(company.nodes[0].driver->counters().datagrams_unsent, 3u);
         Node node;
@@ -342,7 +342,7 @@ TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
     });
 }
 
-// An absent peer holds nobody up longer than the link's deadline; one that comes is reached.
+// An absent peer delays others by at most the link's deadline; a peer that comes later is reached.
 TEST_P(DatagramVerdicts, AnAbsentPeerIsNotWaitedForForEver) {
     Company company(3);
     const std::string group = test_group();
@@ -356,7 +356,7 @@ TEST_P(DatagramVerdicts, AnAbsentPeerIsNotWaitedForForEver) {
     EXPECT_TRUE(holds(company.text(0), "reaches 1 of 2")) << company.text(0);
 }
 
-// A restarted peer has another key, and begins to count again.
+// A restarted peer has a new key and counts from the start.
 TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
     Company company(2);
     const std::string group = test_group();
@@ -372,7 +372,7 @@ TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
     company.await(0), company.await(1);
     company.nodes[1].stop();
     open(1, 2);
-    company.await_text(1, "reaches 1 of 1");   // so both have each other's new key
+    company.await_text(1, "reaches 1 of 1");   // both have each other's new key
     company.go(0), company.go(1);
     company.await(1);
     for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::replayed) == 0;) {
@@ -382,10 +382,10 @@ TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
     }
     company.nodes[0].stop();
     EXPECT_EQ(company.criers[0]->received(), 40u);
-    EXPECT_EQ(company.criers[0]->duplicates, 20u);   // the same sequence numbers, under another key
+    EXPECT_EQ(company.criers[0]->duplicates, 20u);   // the same sequence numbers under another key
 }
 
-/// A stranger's socket that hears and sends to the group.
+/// A socket outside the job that receives from the group and sends to it.
 struct Stranger {
     Fd fd;
     SocketAddress group;
@@ -398,7 +398,7 @@ struct Stranger {
         ip_mreqn join{reinterpret_cast<sockaddr_in*>(&group.storage)->sin_addr, {htonl(INADDR_LOOPBACK)}, 1};
         EXPECT_EQ(::setsockopt(fd.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join), 0);
         EXPECT_EQ(::setsockopt(fd.get(), IPPROTO_IP, IP_MULTICAST_IF, &join, sizeof join), 0);
-        const int room = 4 << 20;   // the trains of all
+        const int room = 4 << 20;   // holds the trains of all ranks
         ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
         timeval limit{5, 0};
         ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -437,16 +437,16 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
         all.back().second[at] ^= std::byte{0x55};
     };
     changed(DatagramFault::magic, 0), changed(DatagramFault::type, 1), changed(DatagramFault::sender, 3), changed(DatagramFault::route, 4);
-    changed(DatagramFault::tag, 9);                              // a sequence not used yet
-    all.back().second[sizeof(DatagramHeader)] ^= std::byte{1};   // and the tag
+    changed(DatagramFault::tag, 9);                              // an unused sequence number
+    all.back().second[sizeof(DatagramHeader)] ^= std::byte{1};   // an invalid tag
     for (auto& [fault, bytes] : all) {
         const uint64_t count = company.dropped(0, fault);
         stranger.say(bytes);
         for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, fault) == count;) ::usleep(200);
         EXPECT_EQ(company.dropped(0, fault), count + 1) << datagram_fault_name(fault);
     }
-    // Many of them: one line, and one only.
-    const std::vector<std::byte>& foreign = all[6].second;   // as of another cluster or job: a route of its own
+    // Repeated faults cause one log line.
+    const std::vector<std::byte>& foreign = all[6].second;   // as of another cluster or job: another route
     for (int i = 0; i < 250; ++i) stranger.say(foreign);
     company.await_log(0, "group " + group + " is also used by 127.0.0.1:");
     for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::route) < 251;) ::usleep(200);
@@ -483,7 +483,7 @@ TEST_P(DatagramVerdicts, ACappedReceiveBufferIsSaidOnce) {
     std::thread([] {
         __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
         __user_cap_data_struct none[2]{};
-        ASSERT_EQ(::syscall(SYS_capset, &header, none), 0);   // of this thread: no SO_RCVBUFFORCE
+        ASSERT_EQ(::syscall(SYS_capset, &header, none), 0);   // for this thread: no SO_RCVBUFFORCE
         Company company(1);
         LinkConfig config = company.config(kind(), protect(), 0, test_group());
         config.datagrams.socket_bytes = 1 << 29;
@@ -522,7 +522,7 @@ TEST(DatagramsOpen, MistakesInTheirConfiguration) {
     mistake("lo", "239.192.1.2", "is not an address: write host:port");
     mistake("lo", "239.192.1.2:0", "the multicast group '239.192.1.2:0' has no port");
     {
-        const Fd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));   // has the port for itself
+        const Fd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));   // owns the port
         sockaddr_in any{};
         any.sin_family = AF_INET;
         socklen_t bytes = sizeof any;

@@ -1,4 +1,4 @@
-// A few ranks in one process, each with a driver, its network thread and a listener.
+// Ranks in one process, each with a driver, its network thread and a listener.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace gradcast {
 
-/// Byte `at` of packet `index` from `rank`: every receiver checks alone.
+/// Byte `at` of packet `index` from `rank`: every receiver can check it alone.
 inline std::byte content(uint64_t seed, Rank rank, uint64_t index, uint64_t at) {
     return std::byte(splitmix64(seed * 0x10001 + rank * 0x1000003 + index * 0x100000007 + at / 8) >> at % 8 * 8 & 0xff);
 }

@@ -1,4 +1,4 @@
-// Handshakes without sockets: two of them, bytes carried by hand.
+// Two handshakes without sockets: the test moves the bytes.
 #include "transport/link/handshake.h"
 
 #include <gtest/gtest.h>
@@ -19,13 +19,13 @@ Hello hello_of(const std::string& name, uint64_t stream) {
 struct Pair {
     std::shared_ptr<TlsContext> tls_a, tls_b;
     std::unique_ptr<Handshake> a, b;     // connector, acceptor
-    std::vector<std::byte> to_b, to_a;   // what follows the handshake
+    std::vector<std::byte> to_b, to_a;   // bytes after the handshake
     Pair(const std::vector<ClusterKey>& keys_a, const std::vector<ClusterKey>& keys_b, uint32_t key = 0)
         : tls_a(std::make_shared<TlsContext>(keys_a)), tls_b(std::make_shared<TlsContext>(keys_b)) {
         a = std::make_unique<Handshake>(tls_a, Handshake::Side::connector, hello_of("a", 1), key);
         b = std::make_unique<Handshake>(tls_b, Handshake::Side::acceptor, hello_of("b", 2));
     }
-    /// Moves bytes in pieces of 1..piece until neither has anything to say; `meddle` may change them.
+    /// Moves bytes in pieces of 1..piece until neither side has output; `meddle` may change them.
     void run(size_t piece = 1000, const std::function<void(std::byte&)>& meddle = {}) {
         for (uint64_t round = 0; step(*a, *b, piece, round, meddle) | step(*b, *a, piece, round + 1, meddle); ++round) {
             if (a->state() == Handshake::State::asked) a->accept(hello_of("a", 1));
@@ -135,7 +135,7 @@ TEST(Handshake, VersionRangesThatDoNotMeet) {
     EXPECT_STREQ(a.status().what, "'b' refuses us: peer 'a' speaks versions 2..3, 'b' speaks 1..1");
 }
 
-// Whatever bit is flipped: never done with two different keys, never a crash, always an end.
+// For every flipped bit: both sides end, without a crash, and never done with different keys.
 TEST(Handshake, FlippedBitsNeverGoUnnoticed) {
     uint64_t total = 0;
     Pair clean(test_keys(), test_keys());
@@ -156,7 +156,7 @@ TEST(Handshake, FlippedBitsNeverGoUnnoticed) {
         EXPECT_EQ(a1, b1);
         EXPECT_EQ(a2, b2);
     }
-    EXPECT_GT(failed, total / 5 * 9 / 10);   // a few header bytes of TLS mean nothing
+    EXPECT_GT(failed, total / 5 * 9 / 10);   // TLS ignores a few header bits
 }
 
 TEST(Handshake, GarbageIsNotTls) {

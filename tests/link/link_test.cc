@@ -1,4 +1,4 @@
-// The link's suite: every test over both backends and all protections.
+// The link's test suite; parameters: backends and protections.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/tcp.h>
@@ -26,14 +26,14 @@ public:
     struct Options {
         Landing landing = Landing::lease;
         std::function<void(LinkConfig&)> change = {};
-        std::function<Harm(uint64_t)> harm = {};   // done by a proxy before each listener
+        std::function<Harm(uint64_t)> harm = {};   // by a proxy before each listener
         bool broken = false;                       // streams are expected to break
-        uint64_t reconnects = 0, refused = 0;      // out
+        uint64_t reconnects = 0, refused = 0;      // results
     };
-    /// n nodes that all talk to each other; returns when every trainer has its completion.
+    /// n nodes that all send to each other; returns when every trainer has its completion.
     static void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
     static void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options& options) {
-        std::vector<std::unique_ptr<Chatter>> chatters;   // outlive the drivers
+        std::vector<std::unique_ptr<Chatter>> chatters;   // must outlive the drivers
         std::vector<Node> nodes(n);
         std::vector<std::string> addresses(n);
         std::vector<std::unique_ptr<Proxy>> proxies;
@@ -62,7 +62,7 @@ public:
             ASSERT_TRUE(status.ok()) << status.what;
             EXPECT_TRUE(completions[0].status.ok()) << completions[0].status.what;
         }
-        uint64_t sent = 0, received = 0;   // what one counts as sent another counts as received, once the last acknowledgement is through
+        uint64_t sent = 0, received = 0;   // equal once the last acknowledgement has arrived
         for (uint64_t until = clock_us() + 2'000'000; !options.broken && clock_us() < until;) {
             sent = received = 0;
             for (Node& node : nodes) sent += node.driver->counters().bytes_sent, received += node.driver->counters().bytes_received;
@@ -128,7 +128,7 @@ TEST_P(Link, CutStreamsAreMended) {
 }
 
 TEST_P(Link, FlippedBitsAreRefusedAndMended) {
-    if (protect() == Protect::none) return;   // which cannot know
+    if (protect() == Protect::none) return;   // cannot detect changes
     uint64_t random = 7;
     Options options{.harm = [&](uint64_t i) { return i < 8 ? Harm{.flip_at = splitmix64(random + i) % 100'000} : Harm{}; }, .broken = true};
     talk(2, mixed_sizes(60), options);
@@ -138,7 +138,7 @@ TEST_P(Link, FlippedBitsAreRefusedAndMended) {
 // ---- peers that do not come, or go ---------------------------------------------------------------------------------------------
 
 struct Two {
-    std::unique_ptr<Chatter> chatters[2];   // outlive the drivers
+    std::unique_ptr<Chatter> chatters[2];   // must outlive the drivers
     Node nodes[2];
     void open(Rank rank, const LinkConfig& config) {
         chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10});
@@ -158,7 +158,7 @@ bool holds(const char* text, const char* part) { return std::string(text).find(p
 TEST_P(Link, PeerThatNeverComesIsLost) {
     for (Rank self : {0u, 1u}) {
         Two two;
-        two.nodes[1].listen(1);   // whose job is not open
+        two.nodes[1].listen(1);   // its job is not open
         std::vector<std::string> addresses = {"127.0.0.1:1", self == 0 ? two.nodes[1].listener->address() : "127.0.0.1:1"};
         LinkConfig config = test_config(kind(), protect(), self, addresses);
         config.deadline_us = 300'000;
@@ -183,7 +183,7 @@ TEST_P(Link, NobodyListens) {
     EXPECT_EQ(two.chatters[0]->losses_, 1u);
 }
 
-// TCP alone would try again after 1 and 3 s.
+// TCP alone retransmits its first packet after 1 and 3 s; the link tries again earlier.
 TEST_P(Link, ALostFirstPacketIsNotWaitedFor) {
     IN_NAMESPACE(lo_and({nft_input + "tcp flags \\& '(syn|ack)' == syn numgen inc mod 4 \\< 3 drop"}), [] {
         const uint64_t start = clock_us();
@@ -205,7 +205,7 @@ TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {
         two.open(rank, config);
         two.go(rank);
     }
-    // Either may lose the other later, but first they talk.
+    // Both complete their exchange before one stops.
     EXPECT_TRUE(two.wait(0).ok());
     EXPECT_TRUE(two.wait(1).ok());
     two.nodes[1].stop();
@@ -214,7 +214,7 @@ TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {
 }
 
 TEST_P(Link, RestartProvesDeath) {
-    for (bool any : {false, true}) {   // any: the daemons' mesh takes the next incarnation, a job does not
+    for (bool any : {false, true}) {   // any: the mesh of daemons accepts the next incarnation, a job does not
         Two two;
         two.nodes[1].listen(1);
         std::vector<std::string> addresses = {"127.0.0.1:1", two.nodes[1].listener->address()};
@@ -238,7 +238,7 @@ TEST_P(Link, RestartProvesDeath) {
         EXPECT_LT(clock_us() - start, 10'000'000u);   // the deadline is 30 s
         if (!any) continue;
         two.go(0, ChatterCommand::forget);
-        two.go(0, ChatterCommand::await);   // what is sent to a lost peer fails at once
+        two.go(0, ChatterCommand::await);   // sends to a lost peer fail at once
         EXPECT_TRUE(two.wait(0).ok());
         two.go(0), two.go(1);
         EXPECT_TRUE(two.wait(0).ok());
@@ -289,7 +289,7 @@ TEST_P(Link, RefusalsSayWhy) {
         std::vector<Completion> completions;
         ASSERT_TRUE(nodes[0].driver->host().wait(&completions, clock_us() + wait_us).ok());
         EXPECT_TRUE(holds(completions[0].status.what, each.line)) << completions[0].status.what;
-        EXPECT_LT(clock_us() - start, 10'000'000u);   // long before the deadline: no more can come of it
+        EXPECT_LT(clock_us() - start, 10'000'000u);   // long before the deadline: retrying cannot help
     }
 }
 
@@ -351,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(All, Link,
 TEST(Driver, FallsBackToEpollWhereIoUringIsRefused) {
     std::string path = testing::TempDir() + "fallback.log";
     ::unlink(path.c_str());
-    std::thread([&] {   // a filter binds its thread alone
+    std::thread([&] {   // a filter applies to its thread only
         sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                                  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
@@ -402,12 +402,12 @@ TEST(Socket, WhatSystemsHaveByDefaultBecomesReno) {
     EXPECT_EQ(tuned("reno"), "reno");
     for (const auto& [each, then] : {std::pair{"cubic", "reno"}, {"bbr", "reno"}, {"dctcp", "dctcp"}, {"vegas", "vegas"}}) {
         const std::string name = tuned(each);
-        EXPECT_TRUE(name.empty() || name == then) << each << ": " << name;   // empty: not in this kernel
+        EXPECT_TRUE(name.empty() || name == then) << each << ": " << name;   // empty: this kernel lacks it
     }
 }
 
 TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
-    std::vector<std::unique_ptr<Chatter>> chatters;   // outlive the drivers
+    std::vector<std::unique_ptr<Chatter>> chatters;   // must outlive the drivers
     Node nodes[2];
     nodes[1].listen(1);
     std::list<Guest> silent;
@@ -427,7 +427,7 @@ TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
         std::vector<Completion> completions;
         ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
     }
-    EXPECT_LT(clock_us() - start, 4'000'000u);   // the silent ones are kept for 5 s
+    EXPECT_LT(clock_us() - start, 4'000'000u);   // silent connections are kept for 5 s
 }
 
 TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
@@ -443,8 +443,8 @@ TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
     Guest first(listener->address()), second(listener->address()), html(listener->address());
     ASSERT_EQ(::send(html.fd.get(), "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
     char byte;
-    for (Guest* guest : {&first, &second, &html}) EXPECT_LE(::recv(guest->fd.get(), &byte, 1, 0), 0);   // closed, not kept
-    // A key that is not ours.
+    for (Guest* guest : {&first, &second, &html}) EXPECT_LE(::recv(guest->fd.get(), &byte, 1, 0), 0);   // the listener closes them
+    // An unknown key.
     Guest wrong(listener->address());
     Hello hello;
     hello.name = "node0", hello.stream = 1;

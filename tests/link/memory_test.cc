@@ -1,5 +1,5 @@
-// A link that is in use allocates nothing for a packet.  Queues may still grow a few times (by doubling, and keep what they have), so most
-// windows of many packets must pass without any.
+// A link in use allocates nothing per packet.  Queues may still double a few times and keep their memory, so most windows of many packets
+// must pass without an allocation.
 #include <cstdlib>
 #include <new>
 
@@ -9,7 +9,7 @@
 namespace {
 std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
 }
-// Not inlined: the compiler would see free() meet operator new and warn.
+// Not inlined: otherwise the compiler sees free() paired with operator new and warns.
 [[gnu::noinline]] void* operator new(size_t bytes) {
     allocations.fetch_add(1, std::memory_order_relaxed);
     allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint32_t windows = 8, window_rounds = 100, burst = 8;
 
-/// Rank 0 sends a burst of small and large packets, rank 1 answers each; the next burst starts when all answers are there.
+/// Rank 0 sends a burst of small and large packets, rank 1 answers each; the next burst starts after the last answer.
 class PingPong : public Protocol {
 public:
     PingPong(Rank self, bool datagrams) : self_(self), datagrams_(datagrams), memory_(300'000) { at_.reserve(windows + 1); }
@@ -48,7 +48,7 @@ public:
         *place = {memory_.data() + 100'000, nullptr, bytes, 0};
         return Landing::place;
     }
-    std::vector<uint64_t> at_;   // allocations so far, at the start of each window
+    std::vector<uint64_t> at_;   // number of allocations at the start of each window
 
 private:
     void send(Actions& actions, uint32_t bytes) {
@@ -58,7 +58,7 @@ private:
         actions.sends.push_back(send);
     }
     const Rank self_;
-    const bool datagrams_;   // which lo loses none of, so few of them
+    const bool datagrams_;   // lo loses none if few are in flight
     std::vector<std::byte> memory_;
     uint64_t answers_ = 0, ticket_ = 0;
 };
@@ -93,7 +93,7 @@ void steady_state(bool datagrams) {
     }
 }
 
-/// Drops what it is given.
+/// Drops every packet.
 struct Bin : ReceiverSink {
     bool known(uint16_t, uint32_t) override { return true; }
     Landing land(const Packet&, uint64_t, Buffer*) override { return Landing::drop; }

@@ -1,4 +1,4 @@
-// Networks of a test's own, for root.
+// Private networks for tests that run as root.
 #pragma once
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 
 namespace gradcast {
 
-/// Runs `body` in a thread with a network namespace of its own, after these commands.  Says why not, else "".
+/// Runs `body` in a thread with its own network namespace, after these commands.  Returns why it cannot, else "".
 template <typename Body>
 std::string in_namespace(const std::vector<std::string>& commands, Body body) {
     std::string why;

@@ -1,4 +1,4 @@
-// A TCP proxy that does harm: cuts connections after so many bytes, or flips a bit of one.
+// A TCP proxy that cuts connections after a number of bytes, or flips a bit of one byte.
 #pragma once
 #include <poll.h>
 
@@ -11,12 +11,12 @@
 namespace gradcast {
 
 struct Harm {
-    uint64_t cut_after = ~uint64_t{0}, flip_at = ~uint64_t{0};   // bytes of the connection, both ways together
+    uint64_t cut_after = ~uint64_t{0}, flip_at = ~uint64_t{0};   // positions in a connection's bytes, both directions together
 };
 
 class Proxy {
 public:
-    /// harm(i) is done to the i-th connection.
+    /// Connection number i gets harm(i).
     Proxy(const std::string& target, std::function<Harm(uint64_t)> harm) : harm_(std::move(harm)) {
         EXPECT_TRUE(address_resolve(target, false, &target_).ok());
         SocketAddress any;
@@ -32,7 +32,7 @@ public:
     ~Proxy() { stop_ = true, thread_.join(); }
     const std::string& address() const { return address_; }
     uint64_t connections() const { return connections_; }
-    uint64_t forward() const { return forward_; }   // bytes from who connects
+    uint64_t forward() const { return forward_; }   // bytes from the connecting side
     uint64_t backward() const { return backward_; }
 
 private:

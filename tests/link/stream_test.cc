@@ -1,4 +1,4 @@
-// Sender and Receiver joined by a pipe of bytes that is cut at random: exactly once, in order, every byte.
+// Sender and Receiver joined by a byte pipe that is cut at random: exactly once, in order, every byte.
 #include "transport/link/stream.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Sink : ReceiverSink {
             case 0:
             case 1: *place = {memory.data(), nullptr, bytes, 0}; return Landing::place;
             case 2: return Landing::later;
-            case 3: ++drops, ++expected; return Landing::drop;   // of a whole stream: never asked again
+            case 3: ++drops, ++expected; return Landing::drop;   // of a whole stream: not asked again
             default: return Landing::lease;
         }
     }
@@ -53,7 +53,7 @@ StreamConfig config_of(Protect protect, Rank self) {
     return config;
 }
 
-// One end: what it sends and what it receives.
+// One end: its Sender and its Receiver.
 struct End {
     InlinePool pool;
     Sender sender;
@@ -76,7 +76,7 @@ struct End {
     }
 };
 
-// Carries up to `limit` bytes.  Returns what was carried.
+// Moves up to `limit` bytes; returns how many.
 uint64_t carry(End& from, End& to, uint64_t limit) {
     if (from.sender.idle() && from.sender.told() == from.receiver.delivered()) return 0;
     auto vectors = from.sender.batch(from.receiver.delivered());
@@ -123,14 +123,14 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
         int cuts = 0;
         for (int turn = 0;; ++turn) {
             ASSERT_LT(turn, 10000);
-            if (turn == 0 || splitmix64(++random) % 10 == 0) {   // a new connection: both tell what they have
+            if (turn == 0 || splitmix64(++random) % 10 == 0) {   // a new connection: both sides exchange their counts
                 ++cuts;
                 Key key{static_cast<uint8_t>(cuts)}, back{static_cast<uint8_t>(cuts), 1};
                 ASSERT_TRUE(a.sink.ack(b.receiver.delivered()));
                 ASSERT_TRUE(b.sink.ack(a.receiver.delivered()));
                 a.sender.restart(key, a.receiver.delivered()), b.receiver.restart(key, {});
                 b.sender.restart(back, b.receiver.delivered()), a.receiver.restart(back, {});
-                // A packet that was to be dropped may be asked about again.
+                // A dropped packet may be asked for again.
                 a.sink.expected = a.receiver.delivered(), b.sink.expected = b.receiver.delivered();
             }
             a.queue(splitmix64(++random) % 20), b.queue(splitmix64(++random) % 20);
@@ -147,7 +147,7 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
     EXPECT_GT(cuts_all, 100);
 }
 
-// Every single flipped bit of a tagged packet is refused.
+// A tagged packet with any single bit flipped is refused.
 TEST(Stream, FlippedBitsAreRefused) {
     End a(Protect::auth, 0);
     a.payloads.emplace_back(40);
@@ -164,7 +164,7 @@ TEST(Stream, FlippedBitsAreRefused) {
         auto bytes = good;
         bool flipped = bit < good.size() * 8;
         if (flipped) bytes[bit / 8] ^= std::byte(1 << bit % 8);
-        if (bit / 32 == 4) continue;   // the length: more bytes would be waited for
+        if (bit / 32 == 4) continue;   // the length: the receiver would wait for more bytes
         b.receiver.restart(Key{}, bytes);
         const char* why = b.receiver.parse(b.sink);
         EXPECT_EQ(b.sink.packets, flipped ? 0u : 1u);

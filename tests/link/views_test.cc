@@ -1,5 +1,5 @@
-// Views that are opened and closed while packets are under way, over drivers and in the simulator.  The memory of a view is unmapped as
-// soon as it is closed, so whatever the link still did with it would end the test.
+// Views are opened and closed with packets in flight, over drivers and in the simulator.  A view's memory is unmapped when it is closed, so
+// a later access by the link ends the test.
 #include <sys/mman.h>
 
 #include "tests/link/fixture.h"
@@ -23,8 +23,7 @@ struct Memory {
     size_t bytes;
 };
 
-/// At a command sends its packets to all other ranks, as often as its timer rings where they are datagrams.  Completes when all its packets
-/// of all ranks are here.
+/// On a command sends its packets to all other ranks, and datagrams again at every timer.  Completes when it has all packets of all ranks.
 class Shouter final : public Protocol {
 public:
     Shouter(Rank self, uint32_t ranks, uint32_t view, bool datagrams)
@@ -93,7 +92,7 @@ private:
     bool told_ = false;
 };
 
-/// Every third view is waited for; the others end at once, with whatever is under way.
+/// Every third view runs to its completion; the others end at once, with packets in flight.
 Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint32_t views) {
     for (uint32_t number = 1; number <= views; ++number) {
         auto stream = std::make_unique<Shouter>(self, ranks, number, false);
@@ -105,7 +104,7 @@ Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint3
         go.kind = Event::Kind::command;
         for (const Attachment& each : attachments) host.post(each.channel, go);
         std::vector<Completion> completions;
-        // Datagrams of a rank that has gone on do not come again, so only streams are waited for where ranks may leave early.
+        // A rank that has left a view does not repeat its datagrams; if ranks may leave early, only streams are awaited.
         const bool all = number % 3 == 0;
         const uint64_t until_us = host.now_us() + wait_us;
         for (bool heard = false; all && !heard;) {
@@ -168,7 +167,7 @@ TEST(Views, InTheSimulatorFromSeeds) {
     }
 }
 
-// A protocol that waits for an acknowledgement would see one of the view before.
+// An acknowledgement of the previous view must not reach a protocol of this one.
 TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
     struct Late final : Protocol {
         void on(std::span<const Event> events, Actions& actions) override {
@@ -202,7 +201,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
             host.post(stream_channel, go);
             GC_TRY(host.wait(&completions, host.now_us() + 1'000'000));
             GC_TRY(host.close_view(host.now_us() + 1'000'000));
-            host.post(stream_channel, go);   // to nobody
+            host.post(stream_channel, go);   // no view is open
             host.open_view(2, {&two, 1});
             completions.clear();
             EXPECT_EQ(host.wait(&completions, host.now_us() + 100'000).code, Code::deadline);

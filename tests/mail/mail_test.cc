@@ -39,7 +39,7 @@ struct Letter {
     std::vector<uint64_t> bits;
 };
 
-/// Every rank posts its sends and receives at times of their own, in an order of their own; all must arrive whole.
+/// Every rank posts its sends and receives at random times, in random order; all must arrive intact.
 void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uint32_t count, size_t bytes_max) {
     SimConfig config;
     config.seed = seed, config.ranks = ranks, config.jitter_us = random_of(seed, 1, 0) % 100, config.batch_us = random_of(seed, 2, 0) % 50;

@@ -1,4 +1,4 @@
-// tests/run over programs that are shell scripts: what it counts, what it prints, and how it ends.
+// tests/run over shell scripts as test programs: its counts, its output, and its exit status.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -41,7 +41,7 @@ protected:
         std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
         fs::permissions(path, fs::perms::owner_all);
     }
-    /// Its output; `code_` is its exit status.
+    /// Returns the output; `code_` is the exit status.
     std::string run(const std::string& expected = "", const std::string& environment = "") {
         std::ofstream(root_ / "tests/skips") << expected;
         const std::string command = "cd " + root_.string() + " && " + environment + " tests/run build 2>&1";

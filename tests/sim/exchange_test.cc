@@ -47,7 +47,7 @@ Layout layout_random(Random& random, uint32_t elements_max) {
     return layout;
 }
 
-/// One job of a few steps over one exchange.  What a block contributes to an element is a function of (seed, step, block, element), so each
+/// One job of a few steps over one exchange.  A block's contribution to an element is a function of (seed, step, block, element), so each
 /// rank checks alone.
 struct Job {
     SimConfig config;
@@ -56,21 +56,21 @@ struct Job {
     Layout layout;
     uint32_t blocks = 8, steps = 3, segment_bytes = segment_bytes_stream;
     uint64_t spend_us = 0;   // before each bucket is ready
-    uint64_t stray = 0;      // a rank + 1 whose state digest differs in the last step
+    uint64_t stray = 0;      // 1 + the rank whose state digest differs in the last step; 0: none
     std::function<void(Simulator&)> before;
 
     struct Node {
         Arena arena;
         std::unique_ptr<Exchange> exchange;
         std::vector<uint32_t> own;
-        uint64_t checked = 0;   // sums
+        uint64_t checked = 0;   // number of checked sums
     };
     View view;
     std::map<StepId, std::vector<int64_t>> expected_;
     std::deque<Node> nodes;
     std::unique_ptr<Simulator> sim;
 
-    /// Up to 2^27-1 for auto32 at B = 8, the whole of int32 for `fixed`.
+    /// Up to 2^27-1 for auto32 at B = 8, all of int32 for `fixed`.
     int64_t value(StepId step, uint32_t block, uint64_t element) const {
         uint64_t bits = splitmix64(config.seed ^ splitmix64(step << 40 ^ uint64_t{block} << 32 ^ element));
         int64_t limit = quantiser == Quantiser::fixed ? INT32_MAX : (INT32_MAX - 1) / 2 / blocks;
@@ -160,13 +160,13 @@ struct Job {
                 }
             }
             for (const Sum* sum : sums) check(node, *sum);
-            // Everybody has applied the step before when this one's sums are there: it is stable.
+            // The sums of this step prove that every rank has applied the previous one: it is stable.
             if (step > 0) host.post(channel, command_event(ExchangeCommand::release, step - 1));
         }
         return {};
     }
 
-    // r = 1: one target, as fill() has it.
+    // r = 1: one target, as fill() expects.
     ExchangeConfig exchange_config(Rank self) const {
         return {.layout = &layout, .self = self, .blocks = blocks, .quantiser = quantiser, .segment_bytes = segment_bytes, .r = 1};
     }
@@ -175,7 +175,7 @@ struct Job {
     }
 
     Status run() {
-        if (kind->datagrams) config.segment_bytes = segment_bytes;   // the others cut for themselves
+        if (kind->datagrams) config.segment_bytes = segment_bytes;   // streams cut Sends by themselves
         sim = Simulator::create(config);
         view.members.resize(config.ranks);
         std::vector<uint32_t> samples(blocks, 3);
@@ -192,11 +192,11 @@ struct Job {
         return sim->run();
     }
 
-    /// What one rank may send in all: the bound, and for every part of every bucket its packets' heads and tags, a record each way, and a
-    /// word of rounding.
+    /// The most that one rank may send: the bound, plus heads and tags of each part of each bucket, one record each way, and rounding to a
+    /// word.
     uint64_t bytes_allowed(Rank rank) const {
         uint64_t bytes = bytes_bound(rank);
-        if (kind->datagrams) bytes *= config.ranks;   // a multicast counts once there
+        if (kind->datagrams) bytes *= config.ranks;   // a multicast counts once for datagrams
         for (const Bucket& bucket : layout.buckets)
             bytes += 2 * (config.ranks - 1) *
                      ((bucket.count * 8 / segment_bytes + 2) * 64 + 64 + sizeof(RecordHeader) + 4 * bucket.group_count + 8);
@@ -257,7 +257,7 @@ TEST(ExchangeSim, FewRanks) { sweep({1, 2, 3, 4, 5}, 6, 3000); }
 TEST(SlowExchangeSim, EveryNumberOfRanksToTwelve) { sweep({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 12, 20000); }
 TEST(SlowExchangeSim, ManyRanks) { sweep({16, 32, 64}, 2, 2000); }
 
-/// The first bucket travels while the last is still being computed, at every rank.
+/// The first bucket is sent while the last is still being computed, at every rank.
 TEST(ExchangeSim, BucketsTravelDuringTheBackwardPass) {
     for (const ExchangeKind& kind : exchange_kinds()) {
         SCOPED_TRACE(kind.name);
@@ -287,7 +287,7 @@ TEST(ExchangeSim, BucketsTravelDuringTheBackwardPass) {
     }
 }
 
-/// Ranks that computed a step from different states must not add up: somebody tells, and nobody gets all sums of that step.
+/// Ranks that computed a step from different states must not be summed: a conflict is reported, and no rank gets all sums of that step.
 TEST(ExchangeSim, DifferentStatesAreAConflict) {
     for (const ExchangeKind& kind : exchange_kinds()) {
         for (uint32_t ranks : {2u, 3u, 6u}) {

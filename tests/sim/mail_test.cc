@@ -1,4 +1,4 @@
-// Mail over the simulator: tagged messages of all sizes between all ranks, received in another order than they were sent in.
+// Mail over the simulator: tagged messages of all sizes between all ranks, received in a different order than sent.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Seeds of the simulation suites.  GC_SEED=N runs one seed alone, GC_SEEDS=N that many; a failing seed prints the command that replays it.
+// Seeds of the simulation suites.  GC_SEED=N runs one seed, GC_SEEDS=N that many; a failing seed prints the command that replays it.
 #pragma once
 #include <errno.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace gradcast {
 
-/// Calls test(seed) for `count` seeds (or as the environment says) until one fails.
+/// Calls test(seed) for `count` seeds, or as the environment says, until one fails.
 template <typename Test>
 void for_seeds(uint64_t count, Test test) {
     const char* one = std::getenv("GC_SEED");

@@ -22,7 +22,7 @@ Buffer part_of(std::vector<uint32_t>& words, uint64_t first, uint64_t count) {
 }
 Completion completion(uint64_t id, StepId step = 0, Status status = {}) { return {0, id, step, nullptr, status}; }
 
-/// A protocol written where it is used.
+/// A protocol made of lambdas.
 struct Toy : Protocol {
     std::function<void(const Event&, Actions&)> each;
     std::function<Landing(const Packet&, uint64_t, Buffer*)> place;
@@ -53,27 +53,27 @@ TEST(Simulator, PingPongTakesTheTimeOfTheLink) {
     }
     ASSERT_TRUE(sim->run().ok());
     EXPECT_GE(sim->now_us(), 1000u);
-    EXPECT_LE(sim->now_us(), 1110u);   // the last one's acknowledgement is a latency of its own
+    EXPECT_LE(sim->now_us(), 1110u);   // the last acknowledgement takes one latency more
     EXPECT_EQ(sim->bytes_sent(0), 5u * 64);
     EXPECT_EQ(sim->bytes_received(0), 5u * 64);
     EXPECT_EQ(std::count_if(sim->trace().begin(), sim->trace().end(), [](const SimTrace& t) { return t.what == SimTrace::What::deliver; }),
               10);
 }
 
-/// Ranks send one another numbered messages of all sizes, some to several ranks at once; every receiver checks order, content and number.
+/// Ranks exchange numbered messages of all sizes, some to several ranks; every receiver checks order, content and number.
 struct Chatter {
     SimConfig config;
     uint32_t messages = 60, size_max = 100'000;
-    uint64_t partition_us = 0;   // ranks 0 and 1 are cut off from 1 ms on for so long
+    uint64_t partition_us = 0;   // ranks 0 and 1 are cut off for so long, from 1 ms on
     bool push_back = false;      // some packets are answered `later`
     std::unique_ptr<Simulator> sim;
     struct Node {
         Toy toy;
         std::vector<std::vector<std::byte>> out;   // payloads until `sent`
         std::deque<uint64_t> bits;
-        std::vector<int64_t> last;   // number last got, by sender
+        std::vector<int64_t> last;   // by sender: the last number received
         std::vector<std::byte> place;
-        int64_t owner = -1;   // of the place: sender and number
+        int64_t owner = -1;   // sender and number of the packet that has the place
         uint64_t left = 0, later = 0, got = 0;
     };
     std::deque<Node> nodes;
@@ -103,8 +103,8 @@ struct Chatter {
         if (bytes <= 1000) return Landing::lease;
         int64_t owner = static_cast<int64_t>(packet.sender) << 32 | static_cast<int64_t>(packet.body[0]);
         if (node.owner >= 0 && node.owner != owner)
-            return ++node.later, Landing::later;   // one place only, taken until its packet has come
-        node.owner = owner;                        // the same packet may ask again when its connection broke
+            return ++node.later, Landing::later;   // the one place is taken until its packet arrives
+        node.owner = owner;                        // a packet may ask again after its connection broke
         *place = {node.place.data(), nullptr, bytes, 0};
         return Landing::place;
     }
@@ -134,14 +134,14 @@ struct Chatter {
             node.toy.each = [this, &node, r](const Event& event, Actions& actions) {
                 if (event.kind == Event::Kind::peer_lost) {
                     ++lost;
-                    if (node.owner >> 32 == event.rank) node.owner = -1;   // half a packet of the lost peer
+                    if (node.owner >> 32 == event.rank) node.owner = -1;   // the lost peer's packet will not be completed
                 }
                 if (event.kind == Event::Kind::packet) packet(node, r, *event.packet);
                 if (event.kind == Event::Kind::sent)
-                    std::fill(node.out[event.id - 1].begin(), node.out[event.id - 1].end(), std::byte{0});   // ours again
+                    std::fill(node.out[event.id - 1].begin(), node.out[event.id - 1].end(), std::byte{0});   // `sent` returns the memory
                 bool start = event.kind == Event::Kind::peer_up && event.rank == (r + 1) % config.ranks;
                 for (int i = start ? 4 : event.kind == Event::Kind::sent ? 1 : 0; i > 0 && node.left; --i) send(r, actions);
-                // Who answers `later` needs something to happen, or nobody would ask again.
+                // A protocol that answers `later` needs an event of its own, or land() is not called again.
                 if ((open || sends < messages * config.ranks) && actions.now_us < 2'000'000 && (start || event.kind == Event::Kind::timer))
                     actions.timers.push_back({1, actions.now_us + 100});
             };
@@ -163,7 +163,7 @@ TEST(Simulator, StreamsDeliverInOrderExactlyOnce) {
         chatter.config.window_bytes = seed % 5 ? 1 << 20 : 4000;
         Status status = chatter.run();
         ASSERT_TRUE(status.ok()) << status.what;
-        EXPECT_EQ(chatter.open, 0u);   // with growing numbers: exactly once
+        EXPECT_EQ(chatter.open, 0u);   // numbers grow, so exactly once
         EXPECT_EQ(chatter.sends, chatter.messages * chatter.config.ranks);
         for (auto& node : chatter.nodes) later += node.later;
     });
@@ -242,14 +242,14 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
         ASSERT_TRUE(sim->run().ok());
         // One transmission for three receivers.
         EXPECT_EQ(sim->bytes_sent(0), (count + count / 10) * uint64_t{sim_datagram_overhead_bytes} + count * uint64_t{1200});
-        EXPECT_GE(other, count / 10);   // only words are lost
+        EXPECT_GE(other, count / 10);   // only packets of type words are lost
         for (Rank r = 1; r < 4; ++r) {
             uint32_t total = 0, missing = 0;
             for (uint32_t i = 0; i < count; ++i) {
                 total += got[r][i], missing += got[r][i] == 0;
                 runs[r] += got[r][i] == 0 && (i == 0 || got[r][i - 1]);
             }
-            // A duplicate has a loss of its own, so 0.2 * 0.95 = 0.19 are missing.
+            // A duplicate is lost independently, so 0.2 * 0.95 = 0.19 are missing.
             EXPECT_NEAR(total, count * (0.8 + config.duplicate), count * 0.03);
             EXPECT_NEAR(missing, count * (burst > 1 ? 0.2 : 0.19), count * 0.03);
             double expected = burst > 1 ? missing / burst : missing * 0.81;
@@ -259,7 +259,7 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
     }
 }
 
-/// A rank without a protocol of its own: completes every command.
+/// A protocol that completes every command.
 struct Echo : Toy {
     Echo() {
         each = [](const Event& event, Actions& actions) {
@@ -275,7 +275,7 @@ TEST(Simulator, TrainersRunByTurnsAndTimePassesInSpendAlone) {
     auto sim = Simulator::create(config);
     Echo echo[3];
     uint64_t took[3];
-    uint64_t counter = 0;   // without a lock: only one trainer runs at a time (the thread sanitizer would tell)
+    uint64_t counter = 0;   // without a lock: one trainer runs at a time (the thread sanitizer checks)
     for (Rank r = 0; r < 3; ++r) {
         sim->attach(r, 1, &echo[r]);
         sim->slow(r, r == 2 ? 4 : 1);
@@ -365,7 +365,7 @@ TEST(Simulator, PartitionsStallStreamsAndHeal) {
         Chatter chatter;
         chatter.config.ranks = 6, chatter.config.lost_after_us = 50'000, chatter.config.seed = 3;
         chatter.messages = 200;
-        chatter.partition_us = heals ? 30'000 : 1'000'000;   // from 1 ms on, while they talk
+        chatter.partition_us = heals ? 30'000 : 1'000'000;   // from 1 ms on, during the exchange
         Status status = chatter.run();
         ASSERT_TRUE(status.ok()) << status.what;
         if (heals) {
@@ -373,7 +373,7 @@ TEST(Simulator, PartitionsStallStreamsAndHeal) {
             EXPECT_GT(chatter.sim->now_us(), 30'000u);
         } else {
             EXPECT_GT(chatter.open, 0u);
-            EXPECT_EQ(chatter.lost, 2u * 4 * 2);   // each of the two with each of the four, both told
+            EXPECT_EQ(chatter.lost, 2u * 4 * 2);   // each of the two with each of the four, both sides told
         }
     }
 }

@@ -1,5 +1,5 @@
-// Whole jobs of synchronous SGD over the simulator: lenet5 on a small data set, one digest whatever the number of ranks, the exchange and
-// the network.
+// Whole jobs of synchronous SGD over the simulator: lenet5 on a small data set gives one digest for every number of ranks, exchange and
+// network.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr uint16_t gradient = static_cast<uint16_t>(Channel::gradient);
 constexpr uint32_t steps = 4;
 constexpr uint64_t deadline_us = 4'000'000;
 
-/// Stripes whose direction and width are the class, with noise: learnable, and made from nothing.
+/// Generated images: stripes whose direction and width follow from the class, with noise.
 std::string shard() {
     static const std::string path = [] {
         std::string folder = ::testing::TempDir() + "gradcast-sim-" + std::to_string(getpid());
@@ -48,9 +48,9 @@ std::string shard() {
     return path;
 }
 
-/// Stands between the simulator and one rank's exchange, to spoil one bit.
+/// Wraps one rank's exchange and flips one bit.
 struct Spoiler : Protocol {
-    enum class What : uint8_t { own, sum } what = What::own;   // this rank's contribution before it is sent, or its copy of the sum
+    enum class What : uint8_t { own, sum } what = What::own;   // the rank's contribution before it is sent, or its copy of the sum
     StepId step = 1;
     uint32_t bucket = 0;
     Exchange* inner = nullptr;
@@ -70,7 +70,7 @@ struct Spoiler : Protocol {
     }
 };
 
-/// Rank 0 of a busy machine: its network thread hears late what the trainer tells, and after step 3 its lane stands still for some steps.
+/// Delays the events from rank 0's trainer, and slows its computing by `stall` from its contribution to step 3 until its next event.
 struct Laggard : Protocol {
     static constexpr uint64_t timer = ~uint64_t{0};
     Laggard(Protocol* protocol, Simulator& simulator, double factor) : inner(*protocol), sim(simulator), stall(factor) {}
@@ -95,7 +95,7 @@ struct Laggard : Protocol {
     std::vector<Event> late;
 };
 
-/// From its contribution to step `from` on the rank gets no packet of the exchange, while its news still go both ways.
+/// Drops the exchange's packets from the rank's contribution to step `from` on; the job protocol's packets pass.
 struct Starved : Protocol {
     Starved(Protocol* protocol, StepId step) : inner(*protocol), from(step) {}
     void on(std::span<const Event> events, Actions& actions) override {
@@ -112,7 +112,7 @@ struct Starved : Protocol {
     bool starved = false;
 };
 
-/// The trainer is not woken before a sum is queued for it.
+/// Wakes the trainer only when a sum is queued for it.
 struct SleepyHost final : WrappedHost {
     using WrappedHost::WrappedHost;
     Status wait(std::vector<Completion>* out, uint64_t until_us) override {
@@ -136,10 +136,10 @@ struct Cluster {
     Rank spoiled = 0;
     double lags = 0;                   // rank 0: Laggard::stall
     bool sleepy = false;               // the last rank has a SleepyHost
-    std::map<Rank, StepId> starving;   // Starved::from, of ranks with datagrams
+    std::map<Rank, StepId> starving;   // Starved::from of these ranks; with datagrams
     uint32_t change_every = 0;
     std::function<void(Simulator&)> before;
-    std::function<void(Rank, bool closed)> between;   // as a rank closes a view, and when it has
+    std::function<void(Rank, bool closed)> between;   // called before and after a rank closes a view
 
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
@@ -205,10 +205,10 @@ struct Cluster {
     }
 };
 
-/// cssgd needs r = 2 nodes, and a block for each pair of them.
+/// cssgd needs r = 2 nodes, and one block for each pair of them.
 bool fits(const ExchangeKind& kind, uint32_t ranks) { return kind.name != std::string_view("cssgd") || (ranks >= 2 && ranks <= 4); }
 
-/// Of one rank with nobody to talk to: what all others must equal.
+/// The digest of a single rank, which every other job must equal.
 const std::string& reference() {
     static const std::string digest = [] {
         Cluster alone;
@@ -243,7 +243,7 @@ TEST(SlowTraining, OneDigestWhateverTheRanksTheExchangeAndTheNetwork) {
     });
 }
 
-// Where a rank may be missed, the sums of several steps may be there before it has begun them, and it rushes through them.
+// If ranks may be missing, the sums of several steps can be complete before the slow rank begins them.
 TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
     std::string wanted;
     for (const char* exchange : {"coded", "coded-rs"})
@@ -259,7 +259,7 @@ TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
         }
 }
 
-// It is neither silent nor stuck: it says that it waits, while the others wait for it to take what they have sent.
+// The starved rank is neither silent nor stuck: it reports that it waits, and the others wait for its acknowledgements.
 TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
     Cluster alone;
     alone.config.ranks = 1, alone.job_steps = 12;
@@ -272,7 +272,7 @@ TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
             cluster.config.ranks = 5, cluster.datagrams = true;
             cluster.starving[2] = 4;
             if (s == 2) cluster.starving[3] = 4;
-            (void)cluster.run();   // the error of a rank that is given up
+            (void)cluster.run();   // fails at the rank that is given up
             for (Rank r : {0u, 1u, 4u}) {
                 Status result = cluster.sim->result(r);
                 ASSERT_TRUE(result.ok()) << result.what;
@@ -304,7 +304,7 @@ TEST(SlowTraining, OneRankMoreThanCanBeMissedEndsTheJobByName) {
     EXPECT_LE(cluster.sim->now_us(), 3 * deadline_us);
 }
 
-// A step may take longer than the deadline as long as something comes.
+// A step may take longer than the deadline as long as packets arrive.
 TEST(SlowTraining, SlowIsNotStuck) {
     Cluster cluster;
     cluster.config.ranks = 8;
@@ -315,7 +315,7 @@ TEST(SlowTraining, SlowIsNotStuck) {
     EXPECT_GT(cluster.sim->now_us(), steps * deadline_us);
 }
 
-// Where a rank may be missed, the sums of step 0 may be there before it has heard that the job begins.
+// If a rank may be missing, the sums of step 0 can be complete before it hears that the job begins.
 TEST(SlowTraining, SumsMayComeBeforeARankBeginsItsFirstStep) {
     for (const char* exchange : {"coded", "coded-rs", "auto"}) {
         SCOPED_TRACE(exchange);
@@ -330,14 +330,14 @@ TEST(SlowTraining, SumsMayComeBeforeARankBeginsItsFirstStep) {
 
 TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
     for (const ExchangeKind& kind : exchange_kinds()) {
-        if (kind.name == std::string_view("cssgd")) continue;   // others compute the same block: they would not agree
+        if (kind.name == std::string_view("cssgd")) continue;   // another holder computes the same block: the digests would differ
         Spoiler spoiler;
         Cluster cluster;
         cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 2;
         Status status = cluster.run();
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(spoiler.spoiled, 1u);
-        EXPECT_NE(cluster.digest(), reference());   // and equal at all ranks: they agree on what was sent
+        EXPECT_NE(cluster.digest(), reference());   // equal at all ranks: each adds the same flipped words
     }
 }
 
@@ -379,7 +379,7 @@ TEST(SlowTraining, AKilledRankEndsTheJobWithItsName) {
         for (const ExchangeKind& kind : exchange_kinds()) {
             uint64_t at_us = 0;
             Rank dead = static_cast<Rank>(seed % 4);
-            for (bool kill : {false, true}) {   // first to see how long it takes
+            for (bool kill : {false, true}) {   // the first run measures the duration
                 SCOPED_TRACE(fmt::format("{} seed {} rank {} killed at {} us", kind.name, seed, dead, at_us));
                 Cluster cluster;
                 cluster.exchange = kind.name;
@@ -415,7 +415,7 @@ TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
             if (t.what == SimTrace::What::ready) last = std::max(last, t.bucket);
         ASSERT_GE(last, 1u);
         for (StepId step = 0; step < steps; ++step) {
-            uint64_t slowest_us = 0;   // ranks have unequal numbers of blocks with cssgd
+            uint64_t slowest_us = 0;   // with cssgd ranks have unequal numbers of blocks
             for (const SimTrace& t : trace)
                 if (t.what == SimTrace::What::ready && t.step == step) slowest_us = std::max(slowest_us, t.at_us);
             for (Rank r = 0; r < 4; ++r) {
@@ -493,7 +493,7 @@ TEST(SlowViews, ARankThatDiesIsMissedByTheViewsAfterIt) {
             cluster.options = "m = 2\ns = 1\n", cluster.config.lost_after_us = deadline_us / 2;
             cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
             Status status = cluster.run();
-            if (at_us < 5'000 && !status.ok()) return;   // before the job had begun, where nobody can be missed
+            if (at_us < 5'000 && !status.ok()) return;   // before the job began no rank may be missing
             ASSERT_TRUE(status.ok()) << status.what;
             for (Rank r = 0; r < 4; ++r) {
                 if (r == dead) continue;
@@ -505,7 +505,7 @@ TEST(SlowViews, ARankThatDiesIsMissedByTheViewsAfterIt) {
     }
 }
 
-// Where no view is open, a cancel is kept for the next.
+// A cancel while no view is open is kept for the next view.
 TEST(SlowViews, ACancelBetweenTwoViewsEndsTheJob) {
     for (bool closed : {false, true}) {
         Changing cluster("ring", 3, 2);
@@ -523,7 +523,7 @@ TEST(SlowViews, ACancelBetweenTwoViewsEndsTheJob) {
 
 // ---- auto ----------------------------------------------------------------------------------------------------------------------
 
-constexpr uint32_t auto_steps = 8;   // 6 of them before the choice
+constexpr uint32_t auto_steps = 8;   // the choice follows the sixth
 
 const std::string& reference_of_auto(const char* quantiser) {
     static std::map<std::string, std::string> digests;
@@ -544,7 +544,7 @@ struct Auto : Cluster {
         exchange = "auto", options = fmt::format("s = {}\nquantiser = \"{}\"\n", s, quantiser);
         config.ranks = ranks, job_steps = auto_steps;
     }
-    /// What all ranks have chosen.
+    /// The choice, which is the same at all ranks.
     std::string choice() const {
         const std::optional<ExchangeReport> choice = engines[0]->status().choice;
         for (const auto& engine : engines) EXPECT_EQ(engine->status().choice, choice);
@@ -581,7 +581,7 @@ TEST(SlowAuto, OneDigestWhateverIsChosen) {
     for_seeds(4, [](uint64_t seed) {
         for (const char* quantiser : {"auto32", "auto16", "fixed"}) {
             for (uint32_t ranks : {1u, 2u, 3u, 5u}) {
-                const bool spare = ranks > 1 && quantiser != std::string_view("fixed");   // a rank that may be missed
+                const bool spare = ranks > 1 && quantiser != std::string_view("fixed");   // one rank may be missing
                 Auto cluster(ranks, seed % 3 == 2 && spare ? 1 : 0, quantiser);
                 SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", quantiser, ranks, seed));
                 cluster.config.seed = seed, cluster.config.jitter_us = 300, cluster.config.compute_async = seed % 2 == 0;
@@ -598,9 +598,9 @@ TEST(SlowAuto, OneDigestWhateverIsChosen) {
     });
 }
 
-// In the middle of the choice too, where only some may have heard of what the dead rank has measured.
+// Also in the middle of the choice, when only some ranks have the dead rank's measurements.
 TEST(SlowAuto, ARankThatDiesIsMissedBeforeWhileAndAfterTheChoice) {
-    uint64_t from_us = 0, to_us = 0;   // the ends of the sixth and the seventh step, when nobody dies
+    uint64_t from_us = 0, to_us = 0;   // the ends of the sixth and seventh step in a run without a death
     {
         Auto cluster(4, 1);
         cluster.config.rate_bytes_per_s = 5e6, cluster.config.trace = true, cluster.spend_us = 200;
