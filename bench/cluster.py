@@ -36,7 +36,7 @@ class Cluster:
             raise
 
     def address(self, host):
-        pid = os.getpid()   # of loopback's addresses those that no other process of this script has
+        pid = os.getpid()   # loopback addresses that depend on this process
         return f"127.{pid >> 8 & 127}.{pid & 255}.{host + 1}" if self.local else f"10.77.0.{host + 1}"
 
     def socket(self, host):
@@ -87,7 +87,7 @@ class Cluster:
         for i in range(self.n):
             folder = f"{self.folder}/{i}/state/jobs/{said['id']}"
             end = time.time() + 10
-            while True:   # the last lines are written a moment after the end
+            while True:   # the last lines are written just after the end
                 with open(folder + "/steps.jsonl") as file:
                     lines = [json.loads(line) for line in file if line.endswith("\n")]
                 if len(lines) >= said["status"]["step"] or time.time() > end:

@@ -18,7 +18,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t seed = 1;
-constexpr uint64_t stride = 16;   // floats by which a block's gradient is shifted against the one before
+constexpr uint64_t stride = 16;   // offset in floats between the gradients of consecutive blocks
 constexpr uint64_t least_us = 30'000'000;
 
 const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
@@ -51,7 +51,7 @@ uint32_t choose(uint32_t n, uint32_t k) {
     return static_cast<uint32_t>(std::min<uint64_t>(result, blocks_max));
 }
 
-// As a net would: a bucket is on its way while the next one is quantised.  The first one is small, so that the links begin early.
+// Buckets are sent while later ones are quantised, as in a net.  The first bucket is small, so the links start early.
 constexpr uint64_t first_elements = 32 * 1024, bucket_elements = 128 * 1024;
 Layout layout_of(uint64_t count) {
     Layout layout{count, {}, {}};
@@ -64,9 +64,9 @@ Layout layout_of(uint64_t count) {
     return layout;
 }
 
-/// What --size and --layout ask for: vectors in the buckets above, or in those of a preset net.
+/// The vectors of --size, in the buckets above, or those of --layout, in the buckets of a preset net.
 struct Load {
-    std::string name;   // of the net; empty: of a size
+    std::string name;   // of the net; empty: of --size
     Layout layout;
 };
 Status load_of(const std::string& net, Load* load) {
@@ -85,7 +85,7 @@ Status loads_of(const Options& options, std::vector<Load>* loads) {
     return {};
 }
 
-// `count` random floats in (-1, 1), of which each block takes `count` from its own offset on.
+// `count` random floats in (-1, 1) for a block; each block starts at its own offset.
 std::vector<float> numbers(uint64_t count, uint32_t blocks) {
     std::vector<float> base(count + blocks * stride + 4);
     for (uint64_t i = 0; i + 4 <= base.size(); i += 4) {
@@ -124,7 +124,7 @@ struct Cell {
     const Layout layout;
     const bool datagrams;
     std::vector<float> base;
-    std::vector<uint32_t> own;   // blocks that this rank holds
+    std::vector<uint32_t> own;   // blocks of this rank
     std::vector<Buffer> gradients;
     Buffer expected_words;
     uint64_t bound_bytes = 0, deadline_us = least_us;
@@ -138,7 +138,7 @@ struct Cell {
     Word sums_word = Word::i32;
     std::vector<const Sum*> sums;                 // by bucket, of the step that is collected
     std::vector<Completion> early, completions;   // early: of later steps
-    Station station;                              // last: its thread ends before the rest goes
+    Station station;                              // last member: its thread ends first
 };
 
 Status Cell::open() {
@@ -163,7 +163,7 @@ Status Cell::open() {
     GC_TRY(arena.seal());
     sums.resize(layout.buckets.size()), early.reserve(2 * sums.size()), completions.reserve(2 * sums.size());
     base = numbers(count, blocks);
-    codec->probe(base.data());   // the same scale at every rank; all blocks' numbers are of its kind
+    codec->probe(base.data());   // the same scale at every rank
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
     if (options.spoil && meeting.rank() == 0 && !own.empty()) {
         float& element = gradients[0].as<float>()[count / 2];
@@ -175,7 +175,7 @@ Status Cell::open() {
     return station.open(bulk ? *bulk : static_cast<Protocol&>(*exchange), arena.whole(), datagrams);
 }
 
-// Against every block, added up by this rank alone.
+// Compares with the sum over all blocks, computed by this rank alone.
 Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
     for (uint32_t b = 0; b < sums.size(); ++b) {
         const Bucket &bucket = layout.buckets[b], &words = codec->words().buckets[b];
@@ -193,13 +193,13 @@ Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
     return {};
 }
 
-// Quantised and encoded as by a net, on a lane: a bucket is on its way while the next one is made.  pause_us: how long the step's gradient
-// takes besides, shared among the buckets.
+// Quantises and encodes on a lane as a net does: a bucket is sent while the next one is made.  pause_us: extra time of the step's gradient,
+// divided among the buckets.
 Status Cell::contribute(StepId step, uint64_t pause_us) {
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         if (pause_us > 0) ::usleep(static_cast<useconds_t>(pause_us / layout.buckets.size()));
-        for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target lie side by side
+        for (size_t i = 0; i < own.size(); ++i) {   // blocks of one target are adjacent
             const uint32_t target = exchange->target_of(own[i]);
             const Plan plan = exchange->plan(step, b, target);
             GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan));
@@ -250,7 +250,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const StepId step = step_of(run);
     const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
     const LinkCounters& counters = station.counters();
-    // Before the barrier: another rank may be through it first, and its bytes here.
+    // Before the barrier: another rank may leave it first and send.
     const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
     const InterfaceBytes wire = interface_bytes(interface);
     GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
@@ -263,7 +263,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const InterfaceBytes wired = interface_bytes(interface);
     uint64_t wrong = 0;
     if (run < 0 || run + 1 == options.repeat) {
-        // `fixed` adds up to more than an int32, the others' sums are words of their own kind.
+        // The sums of `fixed` can exceed int32; the others' are words of their own type.
         GC_TRY(wrong_in(step, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, &wrong));
     }
     uint64_t raw = 0;
@@ -284,8 +284,8 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     return {};
 }
 
-// Back to back, as a job's steps: a rank that has its sums begins the next step at once, whose gradient takes it up to --skew.  "took" is
-// when each step ended here, since the barrier before the first.
+// Steps back to back, as in a job: a rank that has its sums begins the next step, whose gradient takes up to --skew.  "took" is the time
+// from the barrier before the first step to each step's end at this rank.
 Status Cell::train(nlohmann::json& mine) {
     const Options& options = bench.options;
     const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
@@ -322,7 +322,7 @@ Status Cell::train(nlohmann::json& mine) {
     return {};
 }
 
-// The slowest rank of each repetition.
+// The slowest rank's time of each repetition.
 std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* key, uint32_t repeat) {
     std::vector<double> times(repeat);
     for (const auto& each : all)
@@ -336,8 +336,8 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
     Cell cell(bench, kind, load.layout);
     GC_TRY(cell.open());
     nlohmann::json mine = nlohmann::json::object();
-    // Repetition -1 - warmup opens the streams, whose handshakes are not part of the figures.
-    // In a thread of their own, as a job's trainer: only now, or the network's would inherit that it yields.
+    // Repetition -1 - warmup opens the streams; their handshakes are not measured.  The repetitions run in a thread of their own, like a
+    // job's trainer.  It is created after the network thread, which would inherit its scheduling.
     Status status;
     std::thread([&] {
         yield_to_network();
@@ -356,11 +356,11 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 
     const double n = cell.n, repeat = options.repeat, size = static_cast<double>(bytes);
     std::vector<double> times = slowest(all, "took", options.repeat);
-    if (options.skew_us)   // from one step's end to the next one's
+    if (options.skew_us)   // time from one step's end to the next
         for (size_t run = times.size(); run-- > 1;) times[run] -= times[run - 1];
     double first_us = 0;
     for (const auto& each : all) first_us = std::max(first_us, each["first"].get<double>());
-    auto most = [&](const char* key) {   // bytes of a repetition, at the rank that has most
+    auto most = [&](const char* key) {   // bytes of a repetition at the busiest rank
         double result = 0;
         for (const auto& each : all) result = std::max(result, each[key].get<double>() / repeat);
         return result;
@@ -370,7 +370,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
         for (const auto& each : all) result += each[key].get<double>();
         return result;
     };
-    auto typical = [&](const char* key) {   // of a repetition, mean over the ranks of the median
+    auto typical = [&](const char* key) {   // of a repetition: the median, averaged over the ranks
         double result = 0;
         for (const auto& each : all) result += percentile(each[key].get<std::vector<double>>(), 0.5) / n;
         return result;
@@ -378,7 +378,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
     const double p50 = std::max(percentile(times, 0.5), 1.0), bound = static_cast<double>(cell.bound_bytes);
     const double bound_us =
         bench.rate ? bound * 8e6 / static_cast<double>(bench.rate) : percentile(slowest(all, "raw", options.repeat), 0.5);
-    const bool bound_known = bench.rate > 0 || options.skew_us == 0;   // plain sockets take no part in steps back to back
+    const bool bound_known = bench.rate > 0 || options.skew_us == 0;   // steps back to back have no figure of plain sockets
     auto if_known = [](bool known, double value) { return known ? nlohmann::json(value) : nlohmann::json(); };
     *row = {{"exchange", kind.name},
             {"layout", load.name.empty() ? nlohmann::json() : nlohmann::json(load.name)},
@@ -420,12 +420,12 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 
 }   // namespace
 
-// ---- what simulate needs too ---------------------------------------------------------------------------------------------------
+// ---- shared with simulate ------------------------------------------------------------------------------------------------------
 
-// As few as the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need some to choose from.
+// The fewest blocks that the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need more to distribute.
 uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
     if (std::string_view(kind.name) != "cssgd") return n;
-    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() says it
+    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() refuses it
     return options.weights.empty() ? least : std::min(blocks_max, least * 8);
 }
 

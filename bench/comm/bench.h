@@ -1,24 +1,24 @@
-// The benchmarks of gradcast-bench, each run by every rank alike.  *wrong: what arrived was not what was sent.
+// The benchmarks of gradcast-bench; every rank runs them alike.  *wrong: received data differs from the data sent.
 //
-// allreduce, ps: from a barrier until the slowest rank has the exact integer sum, ready to be turned to float.  Inside: quantising the d
-// super-blocks that a rank holds, encoding, exchanging, decoding.  Outside: computing the gradients.
+// allreduce, ps: from a barrier until the slowest rank has the exact integer sum, before its conversion to float.  Included: quantising the
+// d super-blocks that a rank holds, encoding, exchanging, decoding.  Not included: computing the gradients.
 //
-//   algbw = size / time          busbw = algbw * 2 (n-1) / n      (what a ring would have to move; nccl-tests' definition)
-//   bound = the larger of what the exchange's formula (transport/exchange/cost.h: words alone) makes a rank send and receive, at the
-//   link's rate; where no rate is known (loopback), the time that plain TCP sockets take to move as much round a ring in the same run
+//   algbw = size / time          busbw = algbw * 2 (n-1) / n      (the bytes of a ring; nccl-tests' definition)
+//   bound = the larger of the bytes that a rank must send and receive by the exchange's formula (transport/exchange/cost.h, words only), at
+//   the link's rate; without a known rate (loopback), the time of the same bytes round a ring of plain TCP sockets in the same run
 #pragma once
 #include "bench/comm/report.h"
 #include "bench/comm/station.h"
 
 namespace gradcast {
 
-/// Mistakes in m, s, r, servers that only the exchange itself knows.
+/// Checks of m, s, r and servers that only the exchange can make.
 Status allreduce_check(const Options& options);
 Status allreduce_run(Bench& bench, bool* wrong);
-/// Without ranks: all of them in the simulator, in this process.
+/// Simulates all ranks in this process.
 Status simulate_run(const Options& options, bool* wrong);
 
-// What both need.
+// Shared by allreduce and simulate.
 uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n);
 View view_of(uint32_t n);
 int64_t word_at(Word word, Buffer words, uint64_t i);
@@ -27,7 +27,7 @@ Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t
 
 /// One buffer from rank 0, or one from each rank, to all others.
 Status multicast_run(Bench& bench, bool* wrong);
-/// Between two ranks, there and back; over streams and, where an interface is named, over datagrams.
+/// Round trips between two ranks, over streams and, if an interface is given, over datagrams.
 Status p2p_run(Bench& bench, bool* wrong);
 
 }   // namespace gradcast

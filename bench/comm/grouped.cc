@@ -48,7 +48,7 @@ public:
             const std::span<const int32_t> words(payload.as<int32_t>(), payload.bytes / 4);
             const uint64_t at = uint64_t{body.index.get()} * segment_words();
             if (body.bucket.get() != 0) {
-                if (reduce_left_ > 0) early_.push_back({body, {words.begin(), words.end()}});   // our group's sum is not there yet
+                if (reduce_left_ > 0) early_.push_back({body, {words.begin(), words.end()}});   // the group's sum is not complete yet
                 else ring(body, words, actions);
             } else if (static_cast<Phase>(body.phase) == Phase::reduce) {
                 decode(event.packet->sender - first_, at, words);
@@ -83,7 +83,7 @@ private:
     RankSet group() const { return {0, group_bits_.data()}; }
     RankSet next() const { return {(first_ + k_ + plan_.group) % plan_.n, nullptr}; }
 
-    // For each part of the group its combination of the segments of the super-blocks that this rank holds.
+    // For each part of the group: this rank's combination of the segments of its super-blocks.
     void encode() {
         std::vector<uint32_t> weights(uint64_t{code_.d()} * plan_.m);
         code_.encode_weights(k_, weights);
@@ -110,7 +110,7 @@ private:
         begun_ = true;
         if (plan_.group > 1)
             actions.sends.push_back(make(PacketType::record, Phase::reduce, 0, 0, 0, record_.data(), group_record_bytes(), group()));
-        for (uint32_t i = 1; i < plan_.group; ++i) {   // all begin elsewhere, so that no receiver is flooded
+        for (uint32_t i = 1; i < plan_.group; ++i) {   // ranks start at different receivers, so none is flooded
             const Rank to = (k_ + i) % plan_.group;
             actions.sends.push_back(
                 make(PacketType::words, Phase::reduce, 0, to, 0, &coded_[to * coded_words_], coded_words_ * 4, {first_ + to, nullptr}));
@@ -137,7 +137,7 @@ private:
         actions.sends.push_back(make(PacketType::words, phase, 1, chunk, index, &part_[at], (end - at) * 4, next()));
     }
 
-    // As transport/exchange/ring.cc, whose `distance` counts the groups that the chunk has passed.
+    // As in transport/exchange/ring.cc; `distance` counts the groups that the chunk has passed.
     void ring(const DataBody& body, std::span<const int32_t> words, Actions& actions) {
         const uint32_t chunk = body.part.get(), distance = (h_ + rings_ - chunk) % rings_;
         const uint64_t at = chunk_at(chunk) + body.index.get() * segment_words();
@@ -172,7 +172,7 @@ private:
     const uint32_t k_, h_, rings_;   // position, group, groups
     const Rank first_;               // of the group
     const uint64_t coded_words_, part_words_;
-    std::vector<uint32_t> coded_, part_;   // part_: residues until the group's sum is whole, then signed words
+    std::vector<uint32_t> coded_, part_;   // part_: residues until the group's sum is complete, then signed words
     std::vector<std::byte> record_;
     std::vector<uint64_t> group_bits_;
     std::vector<uint32_t> decode_;

@@ -5,9 +5,9 @@
 //   ring     of the ranks of position k of all groups, over part k: reduce-scatter and all-gather, segment by segment;
 //   gather   rank k multicasts part k of the whole sum to its group.
 //
-// Real words travel and are coded, added and compared with the true sum; arithmetic takes no time.  Packets are leases: what comes is
-// worked in at once, so a rank keeps little more than one copy of the gradient, and 4096 of them fit in a process.  Records travel with
-// their right size and are not looked at.
+// Real words are sent, coded, added and compared with the true sum; arithmetic takes no virtual time.  Packets are leases that are
+// processed on arrival, so a rank keeps little more than one copy of the gradient, and 4096 ranks fit in a process.  Records have their
+// right size and no content.
 #pragma once
 #include <memory>
 
@@ -16,19 +16,19 @@
 
 namespace gradcast {
 
-/// What all ranks share.
+/// Shared by all ranks.
 struct GroupedPlan {
     uint32_t n, group, m;
     uint64_t count;   // elements
     uint32_t segment_bytes;
-    int32_t (*word)(uint32_t super_block, uint64_t element);   // what the ranks add up
+    int32_t (*word)(uint32_t super_block, uint64_t element);   // the summands
     std::vector<int32_t> expected;                             // [count]
-    uint64_t wrong = 0, done_us = 0;                           // found by all ranks; when the last one had everything
-    uint32_t done = 0;                                         // ranks
+    uint64_t wrong = 0, done_us = 0;                           // found by all ranks; when the last rank finished
+    uint32_t done = 0;                                         // number of ranks that have finished
 };
-/// Mistakes in n, group, m and count.
+/// Checks n, group, m and count.
 Status grouped_check(const GroupedPlan& plan);
-/// Begins with its first event.
+/// Starts at its first event.
 std::unique_ptr<Protocol> grouped_create(GroupedPlan& plan, Rank self);
 
 }   // namespace gradcast

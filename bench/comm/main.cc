@@ -1,4 +1,4 @@
-// gradcast-bench: what an exchange costs.  The ranks are processes on this machine, or one a node: a server and its clients.
+// gradcast-bench: the cost of an exchange.  The ranks are processes on this machine, or one a node: a server and its clients.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ int failed(const Status& status) {
     return status.code == Code::invalid ? 2 : 1;
 }
 
-// The benchmark at one rank.  `own` says where this node is, the server's arguments what is run.
+// Runs the benchmark at one rank.  `own` has this node's places; the server's arguments name the benchmark.
 Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
     Bench bench{.meeting = meeting, .options = {}, .nodes = {}};
     if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
@@ -40,7 +40,7 @@ int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, i
     try {
         status = meeting.join(address, keys, wanted, uint64_t{own.wait_s} * 1'000'000);
         if (status.ok()) status = rank_run(meeting, own, &wrong);
-    } catch (const nlohmann::json::exception& error) {   // of another build with the same version
+    } catch (const nlohmann::json::exception& error) {   // from another build of the same version
         status = fail(Code::packet_invalid, "the other ranks say what is not understood here: {}", error.what());
     }
     meeting.leave(status);
@@ -48,7 +48,7 @@ int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, i
     return wrong ? 1 : 0;
 }
 
-// One for this run where the ranks are all here; a server makes the file if it is missing.
+// A fresh key if all ranks are here; a server creates a missing key file.
 Status keys_of(const Options& options, std::vector<ClusterKey>* keys) {
     *keys = {{"bench", {}}};
     if (options.key.empty()) return random_bytes(keys->front().secret), Status{};
@@ -84,7 +84,7 @@ int server_main(const Options& options) {
         children.push_back(child);
     }
     if (status.ok()) status = meeting_relay(listener, keys, options.nodes, options.arguments, uint64_t{options.wait_s} * 1'000'000);
-    // They have heard of it and end; one that hangs does not.
+    // They have the error and end; a rank that hangs is killed.
     int worst = 0;
     for (int tries = 0; !children.empty(); ++tries) {
         std::erase_if(children, [&](pid_t child) {
@@ -114,7 +114,7 @@ int run(const Options& options) {
         if (Status status = simulate_run(options, &wrong); !status.ok()) return failed(status);
         return wrong ? 1 : 0;
     }
-    if (NetworkInterface found; !options.interface.empty())   // before anybody waits for us
+    if (NetworkInterface found; !options.interface.empty())   // before any rank waits for this one
         if (Status status = interface_find(options.interface, &found); !status.ok()) return failed(status);
     if (options.connect.empty()) return server_main(options);
     std::vector<ClusterKey> keys;

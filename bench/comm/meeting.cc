@@ -20,7 +20,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t message_bytes_max = 64 << 20, first_bytes_max = 64 << 10;   // first: from a peer whose key is not checked yet
+constexpr uint64_t message_bytes_max = 64 << 20, first_bytes_max = 64 << 10;   // first: from a peer that is not authenticated yet
 constexpr uint64_t hello_us = 3'000'000, grace_us = 5'000'000;
 using Mac = std::array<uint8_t, 32>;
 
@@ -112,7 +112,7 @@ Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& 
     for (;;) {
         fd = Fd(::socket(server.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
         if (!fd) return fail_sys(errno, "cannot open a socket");
-        const timeval patience{static_cast<time_t>(grace_us / 1'000'000), 0};   // of connect()
+        const timeval patience{static_cast<time_t>(grace_us / 1'000'000), 0};   // bounds connect()
         ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&server.storage), server.bytes) == 0) break;
         if (clock_us() > end)
@@ -144,7 +144,7 @@ Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& 
 Status Meeting::gather(const nlohmann::json& mine, std::vector<nlohmann::json>* all, uint64_t next_us) {
     nlohmann::json reply;
     Status status = connection_.send({{"mine", mine}, {"next_us", next_us}});
-    // The server's reason says more than the broken connection.
+    // The server's reason is more precise than the broken connection.
     if (Status answer = connection_.receive(&reply, clock_us() + patience_us_ + 2 * grace_us); !answer.ok()) {
         told_ = true;
         return fail(answer.code, "the server is gone: {}", status.ok() ? answer.what : status.what);
@@ -196,7 +196,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
         nlohmann::json hello;
         Status status = guest->connection.open(std::move(fd), keys.front(), true, clock_us() + hello_us);
         if (status.ok()) status = guest->connection.receive(&hello, clock_us() + hello_us);
-        if (!status.ok()) {   // not one of ours, or its key differs: it is told so
+        if (!status.ok()) {   // a foreign peer or another key: it receives the reason
             fmt::print(stderr, "gradcast-bench: a node could not join: {}\n", status.what);
             (void)guest->connection.send({{"error", status.what}});
             continue;
@@ -206,7 +206,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
             (void)guest->connection.send({{"error", fmt::format("this is gradcast-bench {}, the server is {}", version, version_text)}});
             return fail(Code::peer_refused, "{} runs gradcast-bench {}, this is {}: install one version", name, version, version_text);
         }
-        // Ranks other than the server's own are given in the order of arrival, from 1 on if the server has one, which asks for 0.
+        // Ranks are given in the order of arrival: from 1 if the server has a rank, which asks for 0.
         const int64_t wanted = hello.value("rank", -1);
         size_t rank = wanted >= 0 ? static_cast<size_t>(wanted) : 1;
         while (wanted < 0 && rank < guests.size() && guests[rank]) ++rank;
@@ -221,7 +221,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
     return {};
 }
 
-// One message of each rank, or the first error.  *ended: all have left.
+// Receives one message of each rank; returns the first error.  *ended: all have left.
 Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us, nlohmann::json* all, uint64_t* next_us, bool* ended) {
     const uint64_t end = clock_us() + patience_us;
     std::vector<pollfd> waiting;
@@ -260,10 +260,10 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
 Status meeting_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
                      uint64_t wait_us) {
     std::vector<std::unique_ptr<Guest>> guests(ranks);
-    // Rank 0 last: it shares this machine's link, and what it sends would delay the others' messages.
+    // Rank 0 last: it shares this machine's link, and its packets would delay the others' messages.
     auto tell = [&](auto message) {
         for (Rank rank = ranks; rank-- > 0;)
-            if (guests[rank]) (void)guests[rank]->connection.send(message(rank));   // a rank that is gone is noticed at its next message
+            if (guests[rank]) (void)guests[rank]->connection.send(message(rank));   // the next receive() finds a rank that is gone
     };
     auto run = [&]() -> Status {
         GC_TRY(take_in(listener, keys, wait_us, guests));

@@ -30,7 +30,7 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
     return {};
 }
 
-/// What none of the exchanges looks at is a mistake.
+/// Options that none of the exchanges uses are mistakes.
 Status idle_check(const CLI::App& command, const std::vector<std::string>& exchanges) {
     const std::vector<std::string> coded{"coded", "coded-rs"}, cssgd{"cssgd"}, ps{"ps"};
     std::vector<std::string> cuts = coded;
@@ -97,7 +97,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         command->add_option("--server", result.server,
                             "host:port: wait here for --nodes - 1 others that 'gradcast-bench --connect'; without it all ranks are "
                             "processes on this machine");
-        // Of gradcastd, which starts us.
+        // From gradcastd, which starts this program.
         command->add_option("--listen-fd", result.listen_fd)->check(CLI::Range(3, 1000))->group("");
         command->add_flag("--check", result.check, "only check the command line");
         add_place(command);

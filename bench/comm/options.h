@@ -1,4 +1,4 @@
-// The command line of gradcast-bench.  A server hands its own to the clients, so that all ranks run by the same one.
+// The command line of gradcast-bench.  A server sends its own to the clients, so all ranks run with the same options.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,22 +15,22 @@ struct Options {
     std::vector<std::string> exchanges{"ring"};
     uint32_t nodes = 4, repeat = 20, warmup = 3;
     std::vector<uint64_t> sizes;        // bytes
-    std::vector<std::string> layouts;   // allreduce: nets whose buckets it takes in place of sizes
-    uint64_t skew_us = 0;               // allreduce: steps back to back, whose gradient takes a rank 0 to so long; 0: from barriers
+    std::vector<std::string> layouts;   // allreduce: nets whose buckets replace sizes
+    uint64_t skew_us = 0;   // allreduce: steps back to back, with gradients that take 0 to skew_us by rank; 0: a barrier before each step
     LinkKind link = LinkKind::uring_tcp;
     Protect protect = Protect::auth;
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;
     std::vector<double> weights;   // cssgd, by rank
-    uint32_t segment_bytes = 0;    // 0: the link's own
-    uint64_t rate = 0;             // of each node's link, bit/s; 0: not told
-    uint64_t pace = 0;             // of a node's datagrams, bit/s; 0: as the link takes them
+    uint32_t segment_bytes = 0;    // 0: the link's default
+    uint64_t rate = 0;             // of each node's link, bit/s; 0: unknown
+    uint64_t pace = 0;             // of a node's datagrams, bit/s; 0: not limited
     bool all_send = false;         // multicast
     bool json = false, spoil = false, check = false;
     std::vector<uint32_t> simulated{8};   // simulate: numbers of nodes
-    uint32_t group = 16;                  // grouped: nodes of one
+    uint32_t group = 16;                  // grouped: nodes of a group
     uint64_t latency_us = 50;             // one way
-    double block_us = 0;                  // computing one super-block
+    double block_us = 0;                  // time of computing one super-block
     std::string net = "lenet5";           // layers, step
     std::string isa = "auto";
     Precision precision = Precision::f32;
@@ -38,17 +38,17 @@ struct Options {
     bool deterministic = true;
     uint32_t batch = 100, threads = 1;
     std::vector<uint32_t> blocks{1};
-    // Where, which is each node's own matter.
+    // Places: each node has its own.
     std::string server, connect, key, interface;
     uint32_t wait_s = 60;
-    int listen_fd = -1;                   // a listening socket of `server` to take over
-    std::vector<std::string> arguments;   // all of the above as it was written
+    int listen_fd = -1;                   // an open listening socket for `server`
+    std::vector<std::string> arguments;   // the command line of the options above
 };
 
-/// The exit code, if there is nothing to run: after help, or after a mistake, which has been told.
+/// Returns the exit code if there is nothing to run: after help or a reported mistake.
 std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options);
 
-/// "4K,64K" or "4K..1M"; units of 1024: K, M, G.  Each a multiple of 4, from 4 bytes to 1 GiB.
+/// Parses "4K,64K" or "4K..1M"; units of 1024: K, M, G.  Each a multiple of 4, from 4 bytes to 1 GiB.
 Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes);
 
 }   // namespace gradcast

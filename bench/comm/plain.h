@@ -1,4 +1,4 @@
-// Plain TCP sockets round a ring of all ranks: what the bound is where no link has a speed, as on loopback.
+// Plain TCP sockets in a ring of all ranks: the bound if the link's rate is unknown, as on loopback.
 #pragma once
 #include "bench/comm/station.h"
 
@@ -7,7 +7,7 @@ namespace gradcast {
 class PlainRing {
 public:
     Status open(Bench& bench);   // collective
-    /// Sends `out` bytes to the right neighbour while `in` bytes come from the left.
+    /// Sends `out` bytes to the right neighbour while receiving `in` bytes from the left.
     Status exchange(uint64_t out, uint64_t in);
 
 private:

@@ -25,7 +25,7 @@ std::string node_text(const nlohmann::json& node) {
                        node["mtu"].get<uint32_t>(), offloads.empty() ? "none" : offloads);
 }
 
-// The figures in which the ranks differ, a line each.
+// Prints the figures in which the ranks differ, one line each.
 void print_ranks(const nlohmann::json& ranks) {
     for (const auto& [key, first] : ranks[0].items()) {
         std::string text;
@@ -81,7 +81,7 @@ void Report::head() {
     fmt::print("# {} nodes{}, protect {}, {} repetitions after {}, bound by {}\n", bench_.meeting.ranks(),
                bench_.alone ? " on this machine" : "", report_["protect"].get<std::string>(), options.repeat, options.warmup,
                bench_.rate ? "links of " + rate_text(bench_.rate) : "plain TCP sockets round the same ring in this run");
-    for (size_t rank = 0; rank < bench_.nodes.size(); ++rank) {   // those alike together
+    for (size_t rank = 0; rank < bench_.nodes.size(); ++rank) {   // groups equal nodes
         const std::string text = node_text(bench_.nodes[rank]);
         if (rank > 0 && text == node_text(bench_.nodes[rank - 1])) continue;
         size_t last = rank;

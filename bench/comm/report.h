@@ -1,5 +1,4 @@
-// A report: settings first, one row a measurement (its `link` says how packets travelled), verdict last; as a table or as JSON, with the
-// same content.
+// A report: settings, one row per measurement (`link` names the packets' path), verdict; as a table or as JSON with the same content.
 #pragma once
 #include <span>
 
@@ -8,8 +7,8 @@
 namespace gradcast {
 
 struct Column {
-    const char *key, *title;   // in the JSON row; above the table
-    double scale;              // what the table divides the JSON's number by
+    const char *key, *title;   // in the JSON row; in the table's head
+    double scale;              // divides the JSON's number in the table
     int decimals, width;
 };
 
@@ -18,13 +17,13 @@ void row_print(std::span<const Column> columns, const nlohmann::json& row);
 
 class Report {
 public:
-    /// Prints nothing at any rank but the first.
+    /// Only the first rank prints.
     Report(const Bench& bench, std::span<const Column> columns, std::string title)
         : bench_(bench), columns_(columns), title_(std::move(title)) {}
-    /// A setting that the header shows; before the first row.
+    /// A setting shown in the header; before the first row.
     void set(const char* key, nlohmann::json value) { report_[key] = std::move(value); }
     void row(nlohmann::json row);
-    /// A sentence below the rows, and what it says as JSON.
+    /// A sentence below the rows, with its content as JSON.
     void note(const char* key, nlohmann::json value, const std::string& text);
     void close(bool exact, const char* right, const char* wrong);
 

@@ -1,8 +1,8 @@
 // gradcast-bench simulate: bytes and time of exchanges on simulated links, beside what transport/exchange/cost.h predicts.
 //
-// Up to nodes_real ranks the exchanges themselves run over transport/link/sim, with transport/bulk beneath those that multicast; real words
-// travel and every sum is compared.  `grouped` runs at any number of nodes (bench/comm/grouped.h).  For what is larger, or does not fit in
-// half of this machine's memory, only the prediction is shown.
+// Up to nodes_real ranks run the exchanges themselves over transport/link/sim, with transport/bulk beneath those that multicast; real words
+// are sent and every sum is compared.  `grouped` runs at any number of nodes (bench/comm/grouped.h).  Larger cases, and those that do not
+// fit in half of this machine's memory, have only the prediction.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ const Column columns[] = {{"exchange", "exchange", 1, 0, 9},      {"nodes", "nod
                           {"time_us", "time ms", 1e3, 3, 11},     {"predicted_us", "predicted", 1e3, 3, 11},
                           {"wrong_elements", "wrong", 1, 0, 6}};
 
-/// The word that a block contributes: small enough for every quantiser.
+/// The word that a block contributes: within every quantiser's limit.
 int32_t word_of(uint32_t block, uint64_t element) { return static_cast<int32_t>(splitmix64(element << 16 | block) % 15) - 7; }
 
 void word_add(Word word, Buffer words, uint64_t i, int32_t value) {
@@ -42,7 +42,7 @@ void word_add(Word word, Buffer words, uint64_t i, int32_t value) {
 }
 
 struct Counted {
-    double sent = 0, received = 0, us = 0;   // of the rank that has most
+    double sent = 0, received = 0, us = 0;   // of the busiest rank
     uint64_t wrong = 0;
     void bytes(const Simulator& simulator, uint32_t n) {
         for (Rank rank = 0; rank < n; ++rank) {
@@ -60,7 +60,7 @@ SimConfig links(const Options& options, uint32_t n, uint32_t segment_bytes) {
     return config;
 }
 
-/// One step of one exchange at all ranks.  *counted stays empty where that does not fit in memory.
+/// One step of one exchange at all ranks.  *counted stays empty if that does not fit in memory.
 Status run_real(const ExchangeKind& kind, const Options& options, ExchangeConfig config, uint32_t n, double block_us,
                 std::optional<Counted>* counted) {
     const uint64_t count = config.layout->elements;

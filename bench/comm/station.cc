@@ -38,7 +38,7 @@ uint64_t cpu_us(clockid_t clock) {
     return static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
 }
 
-// What the driver of the interface tells; what it does not stays out.
+// The facts of the interface's driver; unknown ones are left out.
 void ask_driver(const std::string& name, nlohmann::json& facts) {
     Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     auto ask = [&](void* command) {
@@ -155,7 +155,7 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
     const std::string host = bench_.nodes[meeting.rank()]["address"];
     GC_TRY(listener_open({host + ":0", -1, link.self, meeting.keys()}, log, &listener_));
 
-    // Rank 0's random bytes are the job's id, so no other job's streams and datagrams are taken for this one's.
+    // Rank 0's random bytes are the job's id, so streams and datagrams of other jobs are refused.
     random_bytes(link.job);
     std::vector<nlohmann::json> all;
     GC_TRY(meeting.gather({{"address", listener_->address()}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
@@ -186,7 +186,7 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
 }
 
 Status Station::wait(std::vector<Completion>* out, uint64_t end_us) {
-    constexpr uint64_t look_us = 50'000;   // how soon another rank's failure is noticed
+    constexpr uint64_t look_us = 50'000;   // interval of checks for another rank's failure
     for (;;) {
         Status status = driver_->host().wait(out, std::min(end_us, clock_us() + look_us));
         if (status.code != Code::deadline || clock_us() >= end_us) return status;
@@ -206,7 +206,7 @@ std::string Station::path() const {
 }
 
 Status Station::leave() {
-    log_level(Level::error);   // other ranks leave: no error
+    log_level(Level::error);   // other ranks leave, which is no error
     std::vector<nlohmann::json> all;
     GC_TRY(bench_.meeting.gather({}, &all));
     return close();

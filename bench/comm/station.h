@@ -1,4 +1,4 @@
-// A rank's place in the network: what the node is like, and one driver that runs one protocol between all ranks.
+// A rank's node: its properties, and a driver that runs one protocol between all ranks.
 #pragma once
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,21 +10,21 @@
 
 namespace gradcast {
 
-/// What all ranks know before the first measurement.
+/// Known to all ranks before the first measurement.
 struct Bench {
     Meeting& meeting;
-    Options options;                     // the server's; the places are each rank's own
-    std::vector<nlohmann::json> nodes;   // what each rank's node is like (node_facts), by rank
-    bool datagrams = false;              // every rank has named an interface
-    uint32_t datagram_bytes = 0;         // payload of one, that fits everywhere
-    uint64_t rate = 0;                   // of the slowest link, bit/s; 0: not known
-    bool alone = false;                  // all ranks on this machine: its interface counts everybody's bytes
+    Options options;                     // the server's; each rank has its own places
+    std::vector<nlohmann::json> nodes;   // node_facts() of each rank
+    bool datagrams = false;              // every rank has an interface
+    uint32_t datagram_bytes = 0;         // largest payload that fits on every node
+    uint64_t rate = 0;                   // of the slowest link, bit/s; 0: unknown
+    bool alone = false;                  // all ranks are on this machine, so its interface counts the bytes of all
     bool first() const { return meeting.rank() == 0; }
 };
 
-/// CPU, kernel, and the interface by which this node is reached: MTU, speed, offloads, driver.
+/// CPU, kernel, and the interface that reaches this node: MTU, speed, offloads, driver.
 Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann::json* facts);
-/// Collective.  Error: the nodes do not fit together.
+/// Collective.  Error: the nodes do not match.
 Status bench_agree(Bench& bench);
 
 struct InterfaceBytes {
@@ -36,15 +36,15 @@ class Station {
 public:
     explicit Station(Bench& bench) : bench_(bench) {}
     ~Station() { (void)close(); }
-    /// Collective.  `protocol` takes channel 1, by datagrams or by streams.
+    /// Collective.  `protocol` gets channel 1, over datagrams or streams.
     Status open(Protocol& protocol, Buffer memory, bool datagrams);
     void post(const Event& event) { driver_->host().post(1, event); }
-    /// At least one completion.  Ends early when another rank has failed.
+    /// Waits for at least one completion.  Returns early if another rank has failed.
     Status wait(std::vector<Completion>* out, uint64_t end_us);
     const LinkCounters& counters() const { return driver_->counters(); }
     uint64_t network_cpu_us() const;   // of the network thread
-    std::string path() const;          // how packets travel, for people
-    /// Collective, at the end.  What the network thread ended with.
+    std::string path() const;          // the packets' path, for people
+    /// Collective, at the end.  Returns the network thread's result.
     Status leave();
     Status close();
 

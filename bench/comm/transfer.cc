@@ -1,4 +1,4 @@
-// multicast and p2p: buffers are moved, nothing is added up.
+// multicast and p2p: buffers are sent, nothing is added.
 #include <algorithm>
 #include <cstring>
 
@@ -48,8 +48,8 @@ const Column p2p_columns[] = {{"path", "path", 1, 0, 9},
                               {"repair_percent", "repair %", 1, 3, 8},
                               {"wrong_elements", "wrong", 1, 0, 6}};
 
-// Sends this rank's buffer when it is told to (a command: step, to), and takes in the others', one a step and sender.  Completions: the
-// sender whose buffer is here; this rank itself, when its own is everywhere.
+// On a command (step, to) sends this rank's buffer, and receives the others', one per step and sender.  Completions: the sender whose
+// buffer has arrived; this rank, when its own has arrived everywhere.
 class Courier final : public Protocol {
 public:
     Courier(Rank self, uint32_t ranks, uint64_t bytes, uint32_t segment_bytes, Arena& arena)
@@ -105,9 +105,9 @@ private:
     const Rank self_;
     const uint64_t bytes_;
     const uint32_t segment_bytes_;
-    std::vector<Buffer> in_;          // by sender; the own one is what is sent
-    std::vector<uint32_t> steps_;     // by sender: the step that its next buffer is of
-    std::vector<uint64_t> missing_;   // bytes of it
+    std::vector<Buffer> in_;          // by sender; this rank's is the one it sends
+    std::vector<uint32_t> steps_;     // by sender: the step of its next buffer
+    std::vector<uint64_t> missing_;   // by sender: missing bytes of that buffer
 };
 
 struct Cell {
@@ -127,7 +127,7 @@ struct Cell {
         deadline_us = least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
     }
 
-    // What a rank sends: a number of its own, and counting words.
+    // A rank's content: its rank, and counting words.
     static uint32_t word(Rank sender, uint64_t i) { return (sender + 1) * 0x9E3779B1u + static_cast<uint32_t>(i); }
 
     Status open() {
@@ -143,7 +143,7 @@ struct Cell {
         event.step = step, event.to = to;
         station.post(event);
     }
-    // Until each of `arrivals` buffers is here and, if told, the own one is everywhere.  *arrived_us: when the last one came.
+    // Waits until `arrivals` buffers have arrived and, if told, the own one has arrived everywhere.  *arrived_us: time of the last arrival.
     Status wait(uint32_t arrivals, bool own, uint64_t* arrived_us) {
         const uint64_t end = clock_us() + deadline_us;
         for (;;) {
@@ -188,10 +188,10 @@ struct Cell {
     uint32_t arrived = 0;
     bool own_done = false;
     PlainRing plain;
-    Station station;   // last: its thread ends before the rest goes
+    Station station;   // last member: its thread ends first
 };
 
-// A repetition at this rank.  *took_us is what it measures, 0 if nothing.
+// A repetition at this rank.  *took_us: the measured time; 0: this rank measures nothing.
 Status spread(Cell& cell, StepId step, uint64_t* took_us) {
     const bool sends = cell.self < cell.senders();
     const uint64_t start = clock_us();
@@ -202,7 +202,7 @@ Status spread(Cell& cell, StepId step, uint64_t* took_us) {
     return {};
 }
 
-// There and back; half of it counts.
+// A round trip; the result is half of it.
 Status bounce(Cell& cell, StepId step, uint64_t* took_us) {
     const uint64_t start = clock_us();
     uint64_t end = 0;
@@ -213,7 +213,7 @@ Status bounce(Cell& cell, StepId step, uint64_t* took_us) {
     return cell.wait(0, true, &end);
 }
 
-// One repetition's time on plain TCP sockets, where no link has a speed.
+// One repetition over plain TCP sockets, if the link's rate is unknown.
 Status plain_spread(Cell& cell) {
     const uint64_t in = cell.bytes * (cell.senders() == 1 ? 1 : cell.n - 1);
     return cell.plain.exchange(in, in);
@@ -239,7 +239,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
         const bool look = run < 0 || run + 1 == options.repeat;
         for (Rank rank = 0; look && rank < cell.senders(); ++rank)
             if (rank != cell.self) cell.forget(rank);
-        // Before the barrier: another rank may be through it first, and its bytes here.
+        // Before the barrier: another rank may leave it first and send.
         const uint64_t out = counters.bytes_sent, in = counters.bytes_received;
         const InterfaceBytes wire = interface_bytes(interface);
         GC_TRY(bench.meeting.barrier(cell.deadline_us + Meeting::silence_us));
@@ -283,7 +283,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
 
     const double repeat = options.repeat;
     auto if_known = [](bool known, double value) { return known ? nlohmann::json(value) : nlohmann::json(); };
-    // What one rank takes in, the bound's bytes; p2p counts one direction.
+    // The bound counts the bytes that one rank receives; p2p counts one direction.
     const double bytes_in = static_cast<double>(bytes) * (there_and_back || cell.senders() == 1 ? 1 : cell.n - 1);
     std::vector<double> times(options.repeat), plain_times(options.repeat), losses;
     double packets = 0, repairs = 0, cpu_us = 0;
@@ -308,7 +308,8 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
                          {"wire_sent_bytes", if_known(!bench.alone, each["wire_sent"].get<double>() / repeat)},
                          {"wire_received_bytes", if_known(!bench.alone, each["wire_received"].get<double>() / repeat)}});
         if (there_and_back) continue;
-        ranks.back()["goodput_bytes_per_s"] = if_known(typical > 0, bytes_in / std::max(typical, 1.0) * 1e6);   // not of who only sends
+        ranks.back()["goodput_bytes_per_s"] =
+            if_known(typical > 0, bytes_in / std::max(typical, 1.0) * 1e6);   // unknown for ranks that only send
         ranks.back()["lost_percent"] = if_known(lost + came > 0, 100 * lost / (lost + came));
         ranks.back()["packets_mended"] = each["mended"];
         ranks.back()["repairs_sent"] = each["repairs"];

@@ -1,7 +1,7 @@
-// Reads a data set as a job does, and says how long it took.  bench/data/run compares.
-//   read order|direct|shuffled SHARDS NUMBER     a line of JSON: seconds, bytes, samples, loader
-// order: every sample once, some NUMBER bytes at a time (whole pages), by DataSet::read; direct: the same past the page cache; shuffled:
-// NUMBER mini-batches of 100 by the Loader, as fast as they come.
+// Reads a data set as a job does, and prints the time.  bench/data/run compares.
+//   read order|direct|shuffled SHARDS NUMBER     prints a line of JSON: seconds, bytes, samples, loader
+// order: every sample once, NUMBER bytes at a time (whole pages), by DataSet::read; direct: the same past the page cache; shuffled: NUMBER
+// mini-batches of 100 by the Loader, without pause.
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -29,9 +29,10 @@ struct Result {
 };
 
 Status in_order(const DataSet& data, uint64_t piece_bytes, bool direct, Result* result) {
-    const uint64_t bytes = data.sample_bytes(), whole = page / std::gcd(bytes, page);   // samples that end with a page
+    const uint64_t bytes = data.sample_bytes(),
+                   whole = page / std::gcd(bytes, page);   // the smallest number of samples that ends with a page
     const uint64_t each = std::max(piece_bytes / (whole * bytes), uint64_t{1}) * whole, count = data.info().count;
-    // What is left at the end would need a read of its own.
+    // The remainder would need a read of its own.
     const uint64_t samples = direct ? count / each * each : count;
     if (samples == 0) return fail(Code::invalid, "{} has too few samples to read {} of them at a time", data.pattern(), each);
     for (uint32_t shard = 0; direct && shard < data.shards().size(); ++shard)

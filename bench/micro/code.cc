@@ -1,5 +1,5 @@
 // The coded exchanges' arithmetic by instruction set: encoding at d = m = 2, s = 0, n = 8, decoding of all its segments, digests and
-// auto16. Bytes are those read (encode: both super-blocks' words); code/memcpy copies as many.  One core; 256 KiB of words lies in the
+// auto16.  Bytes are those read (encode: both super-blocks' words); code/memcpy copies as many.  One core; 256 KiB of words fits in the
 // second-level cache, 4 MiB does not.
 #include <benchmark/benchmark.h>
 
@@ -14,7 +14,7 @@
 namespace gradcast {
 namespace {
 
-// `rows` vectors of together `bytes`, one after the other, below every prime and limit.
+// `rows` vectors of `bytes` in all, contiguous, below every prime and limit.
 struct Rows {
     std::vector<uint32_t> memory;
     std::vector<Buffer> buffers;

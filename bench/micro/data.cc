@@ -1,4 +1,4 @@
-// Sampler and reader: samples a second, and bytes a second from the page cache (memcpy is the bound: it is what the kernel does last).
+// Sampler and reader: samples per second, and bytes per second from the page cache (bound: memcpy, the kernel's last copy).
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t count = 60000;
 constexpr uint32_t side = 28, sample_bytes = side * side, batch = 128, blocks = 8;
 
-/// Fashion-MNIST's shape, made up; removed at exit.
+/// Generated samples of Fashion-MNIST's shape; removed at exit.
 struct Made {
     std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("gradcast-bench-{}.h5", ::getpid());
     std::unique_ptr<DataSet> data;
@@ -75,7 +75,7 @@ void read_in_order(benchmark::State& state) {
 }
 BENCHMARK(read_in_order);
 
-/// The loader alone, its blocks taken as fast as they come.  Arguments: io_uring, registered.  Its thread's CPU time counts.
+/// The loader alone; its blocks are taken at once.  Arguments: io_uring, registered.  Its thread's CPU time counts.
 void loader_blocks(benchmark::State& state) {
     Sampler sampler(count, 1, batch, blocks);
     Arena arena;

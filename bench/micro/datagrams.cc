@@ -1,6 +1,6 @@
-// Datagrams between two ranks on lo, raw: no repair, no flow control; what the receiver could not take is not counted.  An iteration sends
-// 64 MiB of payload, 1432 bytes a datagram (1472 with header and tag).  Counters: Gbit/s of payload that arrived; CPU seconds of sender
-// and receiver together for a GB of it; `lost`; `x_iperf3`, how many times less CPU that is than iperf3 -u needs in the same run.
+// Datagrams between two ranks on lo without repair or flow control; datagrams that the receiver drops do not count.  An iteration sends 64
+// MiB of payload, 1432 bytes a datagram (1472 with header and tag).  Counters: Gbit/s of payload received; CPU seconds of sender and
+// receiver per GB of it; `lost`; `x_iperf3`: CPU time of iperf3 -u in the same run divided by that.
 //   datagrams/iperf3   iperf3 -u with datagrams of 1472 bytes, as fast as it can (where it is installed)
 //   datagrams/bound    plain sockets with UDP_SEGMENT and UDP_GRO, no headers and no tags: the kernel's own share
 //   datagrams/…        the driver, by backend and protection
@@ -35,9 +35,9 @@ double cpu_seconds(int who) {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-double iperf3_cpu = 0, iperf3_gb = 0;   // of the run so far
+double iperf3_cpu = 0, iperf3_gb = 0;   // totals of this run
 
-/// What the iterations of one benchmark have moved.
+/// Totals of one benchmark's iterations.
 struct Tally {
     double seconds = 0, cpu = 0, gb = 0;
     uint64_t sent = 0, received = 0;   // datagrams

@@ -1,4 +1,4 @@
-// One block, forward and backward, as a step computes it (blocks of 16 are those of a batch of 128 in 8 blocks), the whole step, its end.
+// One block forward and backward (blocks of 16 are those of a batch of 128 in 8 blocks), the whole step, and the part after the exchange.
 #include <benchmark/benchmark.h>
 
 #include "bench/net/rig.h"
@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-/// Runs `each`, which does something with `count` things and may fail.
+/// Runs `each`, which processes `count` items and may fail.
 template <typename Each>
 void measure(benchmark::State& state, const char* preset, uint32_t batch, uint32_t blocks, const char* name, Each each) {
     NetRig rig;

@@ -1,5 +1,5 @@
-// The quantiser and the adds of exchanges, by instruction set, in bytes of float32 (or int32) read a second; memcpy of as many beside them.
-// 64 KiB is a bucket that has just been computed (in the caches), 32 MiB comes from memory.
+// The quantiser and the adds of exchanges by instruction set, in bytes of float32 (or int32) read per second, and memcpy of as many.  64
+// KiB is a bucket that is still in the caches, 32 MiB comes from memory.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

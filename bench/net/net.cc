@@ -12,7 +12,7 @@
 namespace gradcast {
 namespace {
 
-/// Multiply-adds of a layer's pass over one sample, each counted as two.
+/// Multiply-adds of a layer's pass over one sample; each counts as two operations.
 double flops(const Layer& layer) {
     if (layer.kind != Kind::conv && layer.kind != Kind::inner_product) return 0;
     return 2.0 * static_cast<double>(layer.weights) * layer.out.H * layer.out.W;
@@ -24,8 +24,8 @@ constexpr const char* pass_names[] = {"input", "forward", "backward weights", "b
 struct Times final : NetTrace {
     struct Lane {
         std::map<std::pair<const Layer*, Pass>, uint64_t> ns;
-        std::vector<std::pair<const Layer*, Pass>> order;   // as this lane meets them: alike in all that compute a block
-        char pad[64];                                       // lanes do not share a cache line
+        std::vector<std::pair<const Layer*, Pass>> order;   // in execution order, equal for all lanes that compute a block
+        char pad[64];                                       // keeps lanes on separate cache lines
     };
     std::vector<Lane> lanes;
     uint64_t now_ns() override { return clock_ns(); }
@@ -45,11 +45,11 @@ double median(std::vector<double> values) {
 Status begin(const Options& options, Isa* isa) {
     GC_TRY(isa_parse(options.isa, isa));
     GC_TRY(nn_isa(*isa));
-    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // for the peak: that of float
+    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // float kernels use at most AVX-512
     return {};
 }
 
-/// peak 0: not known, as of GPUs.
+/// peak 0: unknown, for example of GPUs.
 nlohmann::json head(const Options& options, const std::string& kernels, double peak) {
     nlohmann::json report{{"bench", options.command},   {"version", version_text},
                           {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
@@ -66,16 +66,17 @@ void head_print(const Options& options, const std::string& kernels, double peak)
                peak > 0 ? fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", peak) : "", options.repeat);
 }
 
-/// Peak of a node of that kind.
+/// Peak at that instruction set; 0 on a GPU.
 double peak_of(const Options& options, Isa isa, NetRig& rig) { return rig.on_gpu() ? 0 : peak_gflops(isa, options.threads); }
 
 NetHow how(const Options& options) { return {options.precision, options.device, options.deterministic}; }
 
 double step_flops(const Net& net, uint32_t batch) {
     std::vector<Layer> layers;
-    if (!layers_check(net.spec(), &layers).ok()) return 0;   // it has been checked
+    if (!layers_check(net.spec(), &layers).ok()) return 0;   // checked before
     double sum = 0;
-    for (const Layer& layer : layers) sum += flops(layer) * batch * (&layer == layers.data() ? 2 : 3);   // the first has no backward data
+    for (const Layer& layer : layers)
+        sum += flops(layer) * batch * (&layer == layers.data() ? 2 : 3);   // the first layer has no backward data pass
     return sum;
 }
 
@@ -118,7 +119,7 @@ Status layers_run(const Options& options) {
         if (flop > 0 && most > 0) made["percent_of_peak"] = 100 * flop / ns / most;
         rows.push_back(std::move(made));
     };
-    // A lane that starts late may find no block left.
+    // A late lane may find no block left.
     for (const auto& key : std::ranges::max_element(times.lanes, {}, [](const Times::Lane& lane) { return lane.order.size(); })->order) {
         const auto [layer, pass] = key;
         row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),
@@ -156,7 +157,7 @@ Status step_run(const Options& options) {
         NetRig rig;
         GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, how(options)));
         peak = peak_of(options, isa, rig);
-        if (kernels.empty()) kernels = rig.net().kernels();   // small blocks may have others
+        if (kernels.empty()) kernels = rig.net().kernels();   // the kernels of small blocks may differ
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();

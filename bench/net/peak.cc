@@ -1,5 +1,5 @@
-// Peak multiply-adds of this CPU: enough independent chains to hide the latency.  Each begins with a value that the compiler does not know,
-// or it would merge equal chains.
+// Peak multiply-adds of this CPU: enough independent chains to hide the latency.  Each starts from a value unknown to the compiler, which
+// would merge equal chains.
 #include <immintrin.h>
 
 #include <barrier>

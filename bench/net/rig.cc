@@ -26,7 +26,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
     config.block_sizes = {batch / blocks, config.samples_max};
     OptimiserConfig sgd;
-    sgd.lr = 1e-6, sgd.momentum = 0.9;   // so small that the data stays alike and every step does the same work
+    sgd.lr = 1e-6, sgd.momentum = 0.9;   // tiny, so that every step does the same work
     GC_TRY(compute_.plan(spec_, config, sgd, {Quantiser::auto32, batch, blocks}, arena_));
     const uint64_t words = net().layout().elements * sizeof(int32_t);
     arena_.plan("words", words, &words_);
@@ -80,7 +80,7 @@ bool NetRig::pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucke
     return true;
 }
 
-// acq_rel: who counts to zero has seen what the other lanes added.
+// acq_rel: the lane that counts to zero sees what the others have added.
 Status NetRig::added(StepId step, uint32_t bucket) {
     return left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? compute_.codec->finish(step, bucket, plan(bucket)) : Status{};
 }
@@ -100,7 +100,7 @@ Status NetRig::block(uint32_t number) {
 
 Status NetRig::step() {
     for (Record& record : records_) record.blocks = 0;
-    for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // lanes start after this
+    for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // before the lanes start
     lanes_.run((blocks_ + together_ - 1) / together_, [this](uint32_t lane, uint32_t item) {
         std::array<Block, together_most> all;
         const uint32_t first = item * together_, count = std::min(together_, blocks_ - first);

@@ -1,4 +1,4 @@
-// A net that trains on made-up samples: one batch in a number of blocks, on a number of threads.  A step is all that a node does without
+// A net that trains on generated samples: one batch in a number of blocks, on a number of threads.  A step is a node's whole work but
 // loading and exchange: forward, backward, quantise, words to float, SGD with momentum, digest, copies of the weights, scales.
 #pragma once
 #include <atomic>
@@ -22,16 +22,16 @@ struct NetHow {
 
 class NetRig final : GradientSink {
 public:
-    /// Samples of 3x32x32 for nets that are made for CIFAR-10 (nin, resnet9 and those of that paper), else of 1x28x28.
+    /// Samples of 3x32x32 for the CIFAR-10 nets (nin, resnet9, cnn), else of 1x28x28.
     Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
     bool on_gpu() const { return compute_.device != nullptr; }
     Status step();
-    /// One block and nothing else: its gradient goes nowhere.
+    /// One block alone; its gradient is discarded.
     Status block(uint32_t number);
-    /// What follows the exchange.
+    /// The part of a step after the exchange.
     Status apply();
     Net& net() { return *compute_.net; }
-    std::vector<uint64_t> quantise_ns;   // by lane, of all steps so far
+    std::vector<uint64_t> quantise_ns;   // by lane, total of all steps
     uint64_t apply_ns = 0;
 
 private:
@@ -51,7 +51,7 @@ private:
     NetSpec spec_;
     Arena arena_;
     Buffer words_;                   // int32
-    void* device_words_ = nullptr;   // the same on a device, where they stay
+    void* device_words_ = nullptr;   // the same in device memory
     Computer compute_;
     std::unique_ptr<ResidentImages> resident_;
     std::vector<SamplePlace> places_;
@@ -62,7 +62,7 @@ private:
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
     std::vector<BucketSum> sums_;
-    std::vector<std::atomic<uint32_t>> left_;   // blocks, by bucket
+    std::vector<std::atomic<uint32_t>> left_;   // by bucket: blocks left
     std::vector<Status> failed_;                // by the first block of those computed together
     StepId step_ = 0;
 };

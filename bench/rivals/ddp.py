@@ -12,7 +12,7 @@ import time
 
 rank, nodes, store, net = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 batch, steps, interface, hook = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7], sys.argv[8]
-# One thread a rank, which sleeps while it waits; OpenBLAS, which knows no CPU newer than itself, is told what this one can do.
+# One thread a rank, which sleeps while it waits; OpenBLAS does not detect newer CPUs and is told the core type.
 flags = open("/proc/cpuinfo").read()
 os.environ.update(GLOO_SOCKET_IFNAME=interface, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
 if "avx2" in flags:

@@ -1,7 +1,7 @@
 // Times MPI_Allreduce (sum of floats): one rank.  bench/rivals/run starts all of them.
 //
 // usage: mpi COUNT RUNS NAME
-// A run starts 10 ms after a barrier (ranks that share cores are all through it then) and ends when the slowest rank has its sum.  Rank 0
+// A run starts 10 ms after a barrier (by then ranks on shared cores have all left it) and ends when the slowest rank has its sum.  Rank 0
 // prints one line of JSON.
 #include <mpi.h>
 #include <unistd.h>

@@ -29,7 +29,7 @@ on_gpu = options.device.startswith("cuda")
 if on_gpu and not torch.cuda.is_available():
     sys.exit("torch_gpu.py: PyTorch sees no GPU")
 if on_gpu:
-    torch.cuda.set_stream(torch.cuda.Stream())   # what has run on the default stream may not be captured afterwards
+    torch.cuda.set_stream(torch.cuda.Stream())   # work on the default stream cannot be captured later
 
 
 def synchronise():
@@ -55,7 +55,7 @@ class Step:
         self.optimiser = torch.optim.SGD(self.made.parameters(), lr=1e-6, momentum=0.9, **fused)
         self.loss_of = nn.CrossEntropyLoss()
         if compiled:
-            torch.compiler.reset()   # or the ninth net would run uncompiled: config.recompile_limit; what is on disk stays
+            torch.compiler.reset()   # avoids config.recompile_limit after eight nets; the disk cache stays
         self.forward = torch.compile(self.loss, dynamic=False) if compiled else self.loss
 
     def graph(self):
@@ -133,11 +133,11 @@ def measured(cell, compiled, channels_last):
                 run()
             else:
                 found.setdefault(cell, {})[way] = cell[1] / measure(run)
-        except Exception as error:  # a way that does not work here is none, and the line says why
+        except Exception as error:  # a way that fails is skipped and reported
             failed.setdefault(cell, {})[way] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-for full in (False, True):   # f32 last: little is compared in it
+for full in (False, True):   # f32 last: few cells are compared in it
     for compiled in (1,) if options.warm else (0, 1):
         for channels_last in (1, 0):
             for cell in cells:

@@ -13,15 +13,15 @@ way to it is kept for it.
 import contextlib, importlib.machinery, importlib.util, json, os, re, signal, statistics, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(here, "..", "..", "bench", "paper"))   # what figures imports
+sys.path.insert(0, os.path.join(here, "..", "..", "bench", "paper"))   # imported by figures
 loader = importlib.machinery.SourceFileLoader("figures", os.path.join(sys.path[0], "figures"))
 figures = importlib.util.module_from_spec(importlib.util.spec_from_loader("figures", loader))
 sys.dont_write_bytecode = True
 loader.exec_module(figures)
 
-event, deadline = 12, 8   # the step in which something happens to a host; s
+event, deadline = 12, 8   # the step at which a host is disturbed; s
 long = {"steps": 40, "evaluate": 20, "batch": 128, "blocks": 8}
-short = {"steps": 8, "evaluate": 8, "batch": 32, "blocks": 28}   # so many that auto chooses; as many as cssgd needs on 8 hosts
+short = {"steps": 8, "evaluate": 8, "batch": 32, "blocks": 28}   # enough steps for auto to choose; enough blocks for cssgd on 8 hosts
 exchanges = ["ring", "unicast", "multicast", "ps", "cssgd", "coded", "coded-rs", "auto"]
 
 
@@ -127,7 +127,7 @@ class Lab(figures.Cluster):
             if status["state"] != "done":
                 raise Failure("host %d: %s" % (host, status["error"]))
             path = "%s/%d/state/jobs/%s/steps.jsonl" % (self.folder, host, job_id)
-            while True:   # the last lines are written a moment after the end
+            while True:   # the last lines are written just after the end
                 with open(path) as file:
                     lines = [json.loads(line) for line in file if line.endswith("\n")]
                 if len(lines) >= status["steps"] or time.time() > end:
@@ -150,7 +150,7 @@ class Lab(figures.Cluster):
             datagrams = status["datagrams"] or {}
             if others and ran not in ("ring", "unicast") and not (datagrams.get("multicast") and datagrams["peers_reached"] == others):
                 raise Failure("not by multicast: %s" % datagrams)
-        # The first warms caches up.
+        # The first step warms the caches.
         each = [[sum(line[key] for key in ("compute_us", "wait_us", "apply_us")) / 1e3 for line in lines[1:]] for _, lines in said]
         return statistics.median(sum(each, [])), max(map(max, each))
 
@@ -190,7 +190,7 @@ class Ways:
             self.lab.lab("heal", str(self.lab.victim))
 
     def signal(self, number):
-        os.kill(self.lab.daemons[self.lab.victim].pid, number)   # gradcast-lab run leaves its place to the command
+        os.kill(self.lab.daemons[self.lab.victim].pid, number)   # gradcast-lab run replaces itself by the command
 
     def stopped(self, job):
         try:
@@ -202,7 +202,7 @@ class Ways:
         try:
             return self.lab.train(dict(job, s=1), lambda: self.signal(signal.SIGKILL))
         finally:
-            self.signal(signal.SIGKILL)   # also where it did not come to that
+            self.signal(signal.SIGKILL)   # also if the event did not happen
             self.lab.daemons[self.lab.victim].wait()
             self.lab.daemons[self.lab.victim] = self.lab.launch(self.lab.victim)
 
@@ -214,7 +214,7 @@ def every_exchange(data):
             for way in ("lossless", "loss", "slow"):
                 begin, said = time.time(), []
                 for exchange in exchanges if n > 1 else ["coded-rs"]:
-                    # With m (and cssgd's r) = n there is nothing to send.  Who is slow is missed only where a code spares one.
+                    # With m (and cssgd's r) = n nothing is sent.  A slow rank is given up only if the code tolerates a missing one.
                     job = dict(short, exchange=exchange, m=2 if n > 2 else 1, s=int(way == "slow" and n > 2 and exchange.startswith("coded")))
                     try:
                         with {"lossless": contextlib.nullcontext, "loss": lambda: lab.losing("1%"), "slow": lambda: lab.slow("10%")}[way]():
@@ -244,7 +244,7 @@ def one_host(data, names):
                 median, longest = lab.check(said, job, digest)
                 print("  %-12s %s: median step %.0f ms, longest %.0f ms = %.1f medians; %.1f s" % (
                     name, digest[:8], median, longest, longest / median, time.time() - begin), flush=True)
-                # 50 ms: what a machine with fewer cores than hosts keeps a thread waiting for.  Silence is looked for every deadline / 40.
+                # A machine with fewer cores than hosts can delay a thread by 50 ms.  Silence is checked every deadline / 40.
                 silence = deadline * 1e3 * (1 / 4 + 3 / 40)
                 most = {"killed": 50, "cut": silence, "stopped": silence}.get(way)
                 if most and longest > most + 2 * median:
