@@ -6,7 +6,7 @@ def tag(text):
 
 
 def bars(path, title, note, panels):
-    """panels: [(title, [(label, value, mark, muted)])], two side by side, each with a scale of its own; a mark of 0 is not drawn."""
+    """panels: [(title, [(label, value, mark, muted)])], two side by side, each with its own scale; a mark of 0 is not drawn."""
     panel_width, label_width, bar_width, row, top = 430, 150, 215, 22, 74
     height = 36 + row * max(len(rows) for _, rows in panels)
     lines = (len(panels) + 1) // 2

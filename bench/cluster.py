@@ -9,7 +9,7 @@ lab = os.path.join(here, "..", "tools", "gradcast-lab")
 
 
 def command(words, seconds=60):
-    """Its standard output, or the end with its last line."""
+    """Its standard output; a failure ends the script with its last line."""
     try:
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -21,7 +21,7 @@ def command(words, seconds=60):
 
 
 class Cluster:
-    """A daemon in each of n hosts of a lab, or on loopback; each computes on one core, and the cores are dealt out."""
+    """A daemon in each of n hosts of a lab, or on loopback; each computes on one core, assigned in turn."""
 
     def __init__(self, n, rate, local):
         self.n, self.local, self.daemons = n, local, []

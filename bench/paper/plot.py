@@ -1,4 +1,4 @@
-"""What figures and curves have in common: CSV files that are whole or not there, and charts as SVG."""
+"""Shared by figures and curves: CSV files written atomically, and charts as SVG."""
 
 import csv, math, os
 
@@ -16,7 +16,7 @@ def read(path):
 
 
 def write(path, head, rows):
-    """Whole or not at all: a run may be cut off."""
+    """Writes the file atomically: the run may be interrupted."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
@@ -38,7 +38,7 @@ def ticks(low, high, log):
 
 
 def chart(path, title, claim, x_name, y_name, series, log_x=False, log_y=False, line=None):
-    """series: {name: ([(x, y)], dashed)}; `line`: a height to be drawn, and its name.  Below it the claim, cut in lines."""
+    """series: {name: ([(x, y)], dashed)}; `line`: (height, name) of a horizontal line.  The claim is wrapped below the chart."""
     width, height, left, right, top, plot = 820, 0, 80, 190, 40, 360
     words, claims = claim.split(), [""]
     for word in words:

@@ -1,7 +1,7 @@
 """Times torch.distributed's all-reduce (sum) over Gloo: one rank.  bench/rivals/run starts all of them.
 
 usage: gloo.py RANK NODES STORE COUNT RUNS INTERFACE      STORE: a file that all ranks reach and that does not exist yet
-A run starts 10 ms after a barrier (ranks that share cores are all through it then) and ends when the slowest rank has its sum.  Rank 0 prints one line of JSON.
+A run starts 10 ms after a barrier (by then ranks on shared cores have all left it) and ends when the slowest rank has its sum.  Rank 0 prints one line of JSON.
 """
 import datetime
 import json

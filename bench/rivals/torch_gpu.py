@@ -1,9 +1,9 @@
-"""Times whole training steps of PyTorch on a GPU: forward, loss, backward, SGD with momentum, on samples that are there already.
+"""Times whole training steps of PyTorch on a GPU: forward, loss, backward, SGD with momentum, on samples that are on the GPU.
 
 usage: torch_gpu.py [--device cuda] --nets lenet5,mlp --batches 128,1024 --precisions tf32,bf16 [--seconds 0.4] [--limit 120] [--warm]
-Of each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) each way that works: eager and torch.compile, each as it is and
-as a CUDA graph, in channels_last and NCHW; for --limit seconds at most, f32 last.  Prints a line of JSON for each of them whenever there is another
-way; the last one has all of them, and those that were left untried for lack of time.  --warm: compiles alone, so that another run finds it in the cache.
+For each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) tries every way that works: eager and torch.compile, each plain
+and as a CUDA graph, in channels_last and NCHW; at most --limit seconds, f32 last.  Prints a line of JSON for a cell after each way; its last line
+has all ways, and those not tried for lack of time.  --warm: only compiles, to fill the cache for a later run.
 """
 import argparse
 import json
@@ -38,7 +38,7 @@ def synchronise():
 
 
 class Step:
-    """One training step, made once, called often."""
+    """One training step, built once and called repeatedly."""
 
     def __init__(self, net, batch, precision, channels_last, compiled):
         torch.manual_seed(1)
@@ -122,7 +122,7 @@ def late():
 
 
 def measured(cell, compiled, channels_last):
-    """Both as it is and as a CUDA graph: what is compiled is compiled once."""
+    """Plain and as a CUDA graph, from one compilation."""
     step = None
     for graph in range(1 if options.warm else 1 + on_gpu):
         way = name(compiled, graph, channels_last)

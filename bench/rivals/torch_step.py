@@ -1,8 +1,8 @@
 """Times a whole training step of PyTorch: zero_grad, forward, loss, backward, SGD with momentum.
 
 usage: torch_step.py NET BATCH THREADS SECONDS [--best | --way LAST FOREACH]     NET: one of torch_nets.py
-Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  --best: for nin and lenet5 the order of dimensions
-(channels_last or not) that is faster here, and for all but nin the optimiser's foreach path if that is; --way 1 0: as an earlier run has found.
+Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  --best: for nin and lenet5 the faster order of dimensions
+(channels_last or not), and for all but nin the optimiser's foreach path if it is faster; --way 1 0: the result of an earlier --best.
 """
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real daemons in lab hosts train over multicast: one digest whatever the exchange, the number of hosts, the network and what happens to a host.
+"""Real daemons in lab hosts train over multicast: one digest for every exchange, number of hosts, network, and disturbance of a host.
 
 usage: tests/lab/daemons.py DATA NAME…      DATA holds train.h5 and test.h5; NAME: a way below
 
@@ -99,7 +99,7 @@ class Lab(figures.Cluster):
             self.lab("slow", str(self.victim), "off")
 
     def train(self, job, lose=None, missed=0, seconds=60):
-        """What the nodes that were not lost say of the job at its end, and their lines of steps.jsonl.  missed: so many may be given up."""
+        """The job's end at the surviving nodes, and their lines of steps.jsonl.  missed: how many nodes may be given up."""
         with open(self.folder + "/job.toml", "w") as file:
             file.write(job_text(self.data, job))
         job_id = self.ctl(0, "submit", self.folder + "/job.toml")["id"]
@@ -161,7 +161,7 @@ class Lab(figures.Cluster):
 
 
 class Ways:
-    """One after another on the same daemons, so each also finds them well again."""
+    """In turn on the same daemons, which must recover after each."""
 
     def __init__(self, lab):
         self.lab = lab
