@@ -153,7 +153,8 @@ Status Cell::open() {
     own = exchange->place(view, samples).blocks_of(meeting.rank());
     GC_TRY(exchange->install(view, arena));
     const Cost cost = cost_of(kind.name, config, n, {});
-    d = cost.d, bound_bytes = static_cast<uint64_t>(cost.bound());
+    d = cost.d;
+    bound_bytes = static_cast<uint64_t>(cost.bound());
     if (datagrams)
         bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = options.pace / 8}, *exchange,
                            arena, &bulk_counters);
@@ -185,7 +186,8 @@ Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
         const Plan plan{.word = word, .words = expected_words.part(0, words.count * word_bytes(word)), .record = &record};
         for (uint32_t block = 0; block < blocks; ++block) {
             Buffer gradient;
-            gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride + bucket.offset), gradient.bytes = bucket.count * 4;
+            gradient.host = reinterpret_cast<std::byte*>(base.data() + block * stride + bucket.offset);
+            gradient.bytes = bucket.count * 4;
             GC_TRY(codec->add(0, {step, block}, b, gradient, plan));
         }
         for (uint64_t i = 0; i < words.count; ++i) *wrong += word_at(sums[b]->word, sums[b]->words, i) != word_at(word, expected_words, i);
@@ -203,7 +205,9 @@ Status Cell::contribute(StepId step, uint64_t pause_us) {
             const uint32_t target = exchange->target_of(own[i]);
             const Plan plan = exchange->plan(step, b, target);
             GC_TRY(codec->add(0, {step, own[i]}, b, gradients[i].part(bucket.offset * 4, bucket.count * 4), plan));
-            plan.record->state = 0, plan.record->loss = 0, sums_word = plan.word;
+            plan.record->state = 0;
+            plan.record->loss = 0;
+            sums_word = plan.word;
             if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) GC_TRY(codec->finish(step, b, plan));
         }
         station.post(ready_event(step, b));
@@ -217,7 +221,8 @@ Status Cell::collect(StepId step, uint64_t start_us) {
     size_t left = sums.size();
     auto take = [&](const Completion& each) {
         if (each.step != step) return false;
-        sums[each.id] = each.sum, --left;
+        sums[each.id] = each.sum;
+        --left;
         return true;
     };
     std::erase_if(early, take);

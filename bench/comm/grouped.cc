@@ -35,7 +35,8 @@ public:
         }
         code_.decode_weights(all, decode_);
         encode();
-        reduce_left_ = (plan.group - 1) * coded_words_, ring_left_ = rings_ == 1 ? 0 : part_words_;
+        reduce_left_ = (plan.group - 1) * coded_words_;
+        ring_left_ = rings_ == 1 ? 0 : part_words_;
         gather_left_ = (plan.group - 1) * part_words_;
     }
 
@@ -76,8 +77,12 @@ private:
         body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part)), body.index.set(index);
         body.phase = static_cast<uint8_t>(phase);
         Send send;
-        send.to = to, send.type = type, send.body = body_bytes(body), send.sequence = ++sequence_;
-        send.payload.host = static_cast<std::byte*>(words), send.payload.bytes = bytes;
+        send.to = to;
+        send.type = type;
+        send.body = body_bytes(body);
+        send.sequence = ++sequence_;
+        send.payload.host = static_cast<std::byte*>(words);
+        send.payload.bytes = bytes;
         return send;
     }
     RankSet group() const { return {0, group_bits_.data()}; }
@@ -160,7 +165,8 @@ private:
 
     void finish(const Actions& actions) {
         if (!gathered_ || gather_left_ > 0) return;
-        ++plan_.done, plan_.done_us = std::max(plan_.done_us, actions.now_us);
+        ++plan_.done;
+        plan_.done_us = std::max(plan_.done_us, actions.now_us);
     }
 
     struct Early {

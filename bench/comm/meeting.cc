@@ -33,7 +33,8 @@ Status move_bytes(int fd, char* bytes, size_t count, bool out, uint64_t end_us) 
     while (count > 0) {
         const ssize_t moved = out ? ::send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) : ::recv(fd, bytes, count, MSG_DONTWAIT);
         if (moved > 0) {
-            bytes += moved, count -= static_cast<size_t>(moved);
+            bytes += moved;
+            count -= static_cast<size_t>(moved);
             continue;
         }
         if (moved == 0) return fail(Code::peer_lost, "the connection was closed");
@@ -60,7 +61,9 @@ std::string text_of(std::span<const uint8_t> bytes) { return {bytes.begin(), byt
 // ---- a connection --------------------------------------------------------------------------------------------------------------
 
 Status Connection::open(Fd fd, const ClusterKey& key, bool server, uint64_t end_us) {
-    fd_ = std::move(fd), server_ = server, sent_ = received_ = 0;
+    fd_ = std::move(fd);
+    server_ = server;
+    sent_ = received_ = 0;
     const int on = 1;
     ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     Mac own, other;
@@ -137,7 +140,9 @@ Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& 
         told_ = true;
         return fail(Code::peer_refused, "{}", welcome["error"].get<std::string>());
     }
-    rank_ = welcome.at("rank"), ranks_ = welcome.at("ranks"), arguments_ = welcome.at("arguments");
+    rank_ = welcome.at("rank");
+    ranks_ = welcome.at("ranks");
+    arguments_ = welcome.at("arguments");
     return {};
 }
 
@@ -226,7 +231,8 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
     const uint64_t end = clock_us() + patience_us;
     std::vector<pollfd> waiting;
     for (const auto& guest : guests) waiting.push_back({guest->connection.fd(), POLLIN, 0});
-    *all = nlohmann::json::array(), *next_us = 0;
+    *all = nlohmann::json::array();
+    *next_us = 0;
     std::vector<nlohmann::json> words(guests.size());
     size_t left = 0;
     for (size_t missing = guests.size(); missing > 0;) {
@@ -243,7 +249,8 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
             if (Status status = guests[i]->connection.receive(&word, clock_us() + grace_us); !status.ok())
                 return fail(status.code, "{}: {}", guests[i]->label, status.what);
             if (word.contains("error")) return fail(Code::peer_lost, "{}: {}", guests[i]->label, word["error"].get<std::string>());
-            waiting[i].fd = -1, --missing;
+            waiting[i].fd = -1;
+            --missing;
             left += word.contains("left");
             if (word.contains("left")) continue;
             words[i] = std::move(word["mine"]);

@@ -34,7 +34,8 @@ void print_ranks(const nlohmann::json& ranks) {
             const auto& value = rank[key];
             text += value.is_null() ? " -" : fmt::format(" {:.{}f}", value.get<double>(), key.ends_with("percent") ? 3 : 0);
             const double number = value.is_null() ? 0 : value.get<double>();
-            least = std::min(least, number), most = std::max(most, number);
+            least = std::min(least, number);
+            most = std::max(most, number);
         }
         if (most > 1.01 * least) fmt::print("#   {} by rank:{}\n", key, text);
     }
@@ -95,7 +96,10 @@ void Report::row(nlohmann::json row) {
     head();
     if (!bench_.first()) return;
     if (!bench_.options.json) {
-        if (row["link"] != link_) link_ = row["link"], fmt::print("# by {}\n", link_);
+        if (row["link"] != link_) {
+            link_ = row["link"];
+            fmt::print("# by {}\n", link_);
+        }
         row_print(columns_, row);
         if (row.contains("ranks")) print_ranks(row["ranks"]);
     }

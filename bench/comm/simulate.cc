@@ -54,9 +54,16 @@ struct Counted {
 
 SimConfig links(const Options& options, uint32_t n, uint32_t segment_bytes) {
     SimConfig config;
-    config.ranks = n, config.segment_bytes = segment_bytes, config.rate_bytes_per_s = static_cast<double>(options.rate) / 8;
-    config.latency_us = options.latency_us, config.jitter_us = 0, config.batch_us = 0, config.compute_ns_per_word = 0;
-    config.window_bytes = uint64_t{1} << 40, config.end_us = end_us, config.lost_after_us = end_us;
+    config.ranks = n;
+    config.segment_bytes = segment_bytes;
+    config.rate_bytes_per_s = static_cast<double>(options.rate) / 8;
+    config.latency_us = options.latency_us;
+    config.jitter_us = 0;
+    config.batch_us = 0;
+    config.compute_ns_per_word = 0;
+    config.window_bytes = uint64_t{1} << 40;
+    config.end_us = end_us;
+    config.lost_after_us = end_us;
     return config;
 }
 
@@ -149,7 +156,8 @@ Status run_grouped(const Options& options, uint32_t n, uint64_t count, double bl
     GC_TRY(simulator->run());
     if (plan.done != n) return fail(Code::deadline, "{} of {} nodes have no whole sum when nothing is left to happen", n - plan.done, n);
     counted->bytes(*simulator, n);
-    counted->us = static_cast<double>(plan.done_us) + block_us, counted->wrong = plan.wrong;
+    counted->us = static_cast<double>(plan.done_us) + block_us;
+    counted->wrong = plan.wrong;
     return {};
 }
 
@@ -167,7 +175,9 @@ Status simulate(const std::string& name, const Options& options, uint32_t n, uin
     Cost cost;
     std::optional<Counted> counted;
     if (grouped) {
-        config.quantiser = Quantiser::auto32, config.s = 0, config.piece_words = ~0u;
+        config.quantiser = Quantiser::auto32;
+        config.s = 0;
+        config.piece_words = ~0u;
         const uint32_t group = std::min(options.group, n);
         counted.emplace();
         GC_TRY(run_grouped(options, n, count, options.m * options.block_us, &*counted));

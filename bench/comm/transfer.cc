@@ -85,7 +85,8 @@ public:
                     const Rank sender = event.packet->sender;
                     missing_[sender] -= event.packet->payload.bytes;
                     if (missing_[sender] > 0) break;
-                    missing_[sender] = bytes_, ++steps_[sender];
+                    missing_[sender] = bytes_;
+                    ++steps_[sender];
                     complete(sender, {}, actions);
                     break;
                 }
@@ -98,7 +99,8 @@ public:
 private:
     static void complete(Rank rank, const Status& status, Actions& actions) {
         Completion completion;
-        completion.id = rank, completion.status = status;
+        completion.id = rank;
+        completion.status = status;
         actions.completions.push_back(completion);
     }
 
@@ -140,14 +142,19 @@ struct Cell {
     void send(StepId step, RankSet to) {
         Event event;
         event.kind = Event::Kind::command;
-        event.step = step, event.to = to;
+        event.step = step;
+        event.to = to;
         station.post(event);
     }
     // Waits until `arrivals` buffers have arrived and, if told, the own one has arrived everywhere.  *arrived_us: time of the last arrival.
     Status wait(uint32_t arrivals, bool own, uint64_t* arrived_us) {
         const uint64_t end = clock_us() + deadline_us;
         for (;;) {
-            if (arrivals > 0 && arrived >= arrivals) arrived -= arrivals, arrivals = 0, *arrived_us = clock_us();
+            if (arrivals > 0 && arrived >= arrivals) {
+                arrived -= arrivals;
+                arrivals = 0;
+                *arrived_us = clock_us();
+            }
             if (own && own_done) own = own_done = false;
             if (arrivals == 0 && !own) return {};
             ready.clear();
@@ -259,9 +266,13 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
             raw_us = (clock_us() - begun) / (there_and_back ? 2 : 1);
         }
         if (run < 0) continue;
-        took[run] = static_cast<double>(took_us), raw[run] = static_cast<double>(raw_us), cpu[run] = static_cast<double>(worked);
-        sent += counters.bytes_sent - out, received += counters.bytes_received - in;
-        wire_sent += wired.sent - wire.sent, wire_received += wired.received - wire.received;
+        took[run] = static_cast<double>(took_us);
+        raw[run] = static_cast<double>(raw_us);
+        cpu[run] = static_cast<double>(worked);
+        sent += counters.bytes_sent - out;
+        received += counters.bytes_received - in;
+        wire_sent += wired.sent - wire.sent;
+        wire_received += wired.received - wire.received;
     }
     const std::string path = cell.station.path();
     std::vector<nlohmann::json> all;
@@ -296,11 +307,14 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
     };
     for (const auto& each : all) {
         const auto own = each["took"].get<std::vector<double>>(), own_plain = each["raw"].get<std::vector<double>>();
-        for (uint32_t run = 0; run < options.repeat; ++run)
-            times[run] = std::max({1.0, times[run], own[run]}), plain_times[run] = std::max(plain_times[run], own_plain[run]);
+        for (uint32_t run = 0; run < options.repeat; ++run) {
+            times[run] = std::max({1.0, times[run], own[run]});
+            plain_times[run] = std::max(plain_times[run], own_plain[run]);
+        }
         const double lost = each["lost"], came = each["came"], typical = percentile(own, 0.5);
         if (lost + came > 0) losses.push_back(100 * lost / (lost + came));
-        packets += each["packets"].get<double>(), repairs += each["repairs"].get<double>();
+        packets += each["packets"].get<double>();
+        repairs += each["repairs"].get<double>();
         cpu_us += each["cpu"].get<double>() / static_cast<double>(all.size());
         wrong_elements += each["wrong"].get<uint64_t>();
         ranks.push_back({{"sent_bytes", each["sent"].get<double>() / repeat},

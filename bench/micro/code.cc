@@ -40,7 +40,9 @@ void combine(benchmark::State& state, Isa isa, const Combine& shape, const std::
     const auto bytes = static_cast<uint64_t>(state.range(0));
     const Rows in(shape.ins, bytes), out(shape.outs, bytes / shape.ins * shape.outs);
     Combine combine = shape;
-    combine.weights = weights.data(), combine.in = in.buffers.data(), combine.out = out.buffers.data();
+    combine.weights = weights.data();
+    combine.in = in.buffers.data();
+    combine.out = out.buffers.data();
     const uint64_t count = bytes / shape.ins / (shape.prime == prime_16 ? 2 : 4);
     for (auto _ : state) {
         if (word_kernels(isa).combine(combine, count) != shape.ins) state.SkipWithError("refused");

@@ -90,7 +90,10 @@ void loader_blocks(benchmark::State& state) {
         GC_ASSERT(loader->get(id, 10'000'000, &samples).ok());
         benchmark::DoNotOptimize(samples.images[0]);
         loader->done(id);
-        if (++id.block == blocks) ++id.step, id.block = 0;
+        if (++id.block == blocks) {
+            ++id.step;
+            id.block = 0;
+        }
     }
     state.SetItemsProcessed(state.iterations() * batch / blocks);
     state.SetBytesProcessed(state.items_processed() * sample_bytes);

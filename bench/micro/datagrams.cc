@@ -56,14 +56,20 @@ public:
     Pourer() : memory_(window * size_t{payload_bytes}) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::command) to_send_ = iteration_datagrams, under_way_ = 0;
+            if (event.kind == Event::Kind::command) {
+                to_send_ = iteration_datagrams;
+                under_way_ = 0;
+            }
             if (event.kind == Event::Kind::sent) --under_way_;
             if (event.kind == Event::Kind::packet) received.fetch_add(1, std::memory_order_relaxed);
             if (event.kind == Event::Kind::sent && !to_send_ && !under_way_) actions.completions.emplace_back();
         }
         for (; to_send_ && under_way_ < window; --to_send_, ++under_way_) {
             Send send;
-            send.to.rank = 1, send.type = PacketType::words, send.sequence = ++sequence_, send.ticket = sequence_;
+            send.to.rank = 1;
+            send.type = PacketType::words;
+            send.sequence = ++sequence_;
+            send.ticket = sequence_;
             send.payload = {memory_.data() + sequence_ % window * payload_bytes, nullptr, payload_bytes, 0};
             actions.sends.push_back(send);
         }
@@ -81,17 +87,22 @@ private:
 
 void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
     LinkConfig config;
-    config.kind = kind, config.protect = protect, config.job.fill(0xbe);
+    config.kind = kind;
+    config.protect = protect;
+    config.job.fill(0xbe);
     const ClusterKey key{"k1", {}};
     config.keys = {key};
-    config.datagrams.interface = "lo", config.datagrams.segment_bytes = payload_bytes;
+    config.datagrams.interface = "lo";
+    config.datagrams.segment_bytes = payload_bytes;
     config.datagrams.group = multicast_group(config.job, static_cast<uint32_t>(getpid()), false, 4712);
     Log log;
     std::unique_ptr<Listener> listener;
     std::unique_ptr<Driver> drivers[2];
     std::mutex mutex;
     ListenerConfig listening;
-    listening.address = "127.0.0.1:0", listening.self.name = "b", listening.keys = config.keys;
+    listening.address = "127.0.0.1:0";
+    listening.self.name = "b";
+    listening.keys = config.keys;
     Status status = listener_open(listening, log, &listener);
     if (status.ok())
         status = listener->start([&](const JobId&, std::unique_ptr<AcceptedStream> stream) {
@@ -105,7 +116,8 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
     Pourer pourers[2];
     log_level(Level::warn);
     for (Rank rank : {0u, 1u}) {
-        config.rank = rank, config.self.name = config.peers[rank].identity.name;
+        config.rank = rank;
+        config.self.name = config.peers[rank].identity.name;
         std::lock_guard lock(mutex);
         status = driver_open(config, log, &drivers[rank]);
         if (!status.ok()) return state.SkipWithError(status.what);
@@ -126,8 +138,11 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
         const uint64_t took = clock_us() - start;
         for (uint64_t seen = ~uint64_t{0}; seen != pourers[1].received;) seen = pourers[1].received, ::usleep(5000);
         const uint64_t got = pourers[1].received - before;
-        tally.seconds += static_cast<double>(took) * 1e-6, tally.cpu += cpu_seconds(RUSAGE_SELF) - cpu;
-        tally.sent += iteration_datagrams, tally.received += got, tally.gb += static_cast<double>(got) * payload_bytes * 1e-9;
+        tally.seconds += static_cast<double>(took) * 1e-6;
+        tally.cpu += cpu_seconds(RUSAGE_SELF) - cpu;
+        tally.sent += iteration_datagrams;
+        tally.received += got;
+        tally.gb += static_cast<double>(got) * payload_bytes * 1e-9;
         state.SetIterationTime(static_cast<double>(took) * 1e-6);
     }
     for (auto& driver : drivers) driver->stop();
@@ -143,7 +158,8 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
 void bound_run(benchmark::State& state) {
     Fd in(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)), out(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
-    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     const int on = 1, segment = datagram_bytes, room = 4 << 20;
     ::setsockopt(in.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
@@ -171,8 +187,10 @@ void bound_run(benchmark::State& state) {
         const uint64_t took = clock_us() - start;
         done = true;
         receiver.join();
-        tally.seconds += static_cast<double>(took) * 1e-6, tally.cpu += cpu_seconds(RUSAGE_SELF) - cpu;
-        tally.sent += (iteration_datagrams + 15) / 16 * 16, tally.received += got / datagram_bytes;
+        tally.seconds += static_cast<double>(took) * 1e-6;
+        tally.cpu += cpu_seconds(RUSAGE_SELF) - cpu;
+        tally.sent += (iteration_datagrams + 15) / 16 * 16;
+        tally.received += got / datagram_bytes;
         tally.gb += static_cast<double>(got / datagram_bytes) * payload_bytes * 1e-9;
         state.SetIterationTime(static_cast<double>(took) * 1e-6);
     }
@@ -211,12 +229,16 @@ void iperf3_run(benchmark::State& state) {
         }
         const nlohmann::json& sum = report["end"]["sum"];
         const uint64_t sent = sum.value("packets", uint64_t{0}), got = sent - std::min(sent, sum.value("lost_packets", uint64_t{0}));
-        tally.seconds += sum.value("seconds", 0.0), tally.cpu += cpu_seconds(RUSAGE_CHILDREN) - cpu;
-        tally.sent += sent, tally.received += got, tally.gb += static_cast<double>(got) * payload_bytes * 1e-9;
+        tally.seconds += sum.value("seconds", 0.0);
+        tally.cpu += cpu_seconds(RUSAGE_CHILDREN) - cpu;
+        tally.sent += sent;
+        tally.received += got;
+        tally.gb += static_cast<double>(got) * payload_bytes * 1e-9;
         state.SetIterationTime(sum.value("seconds", 0.0));
     }
     if (tally.gb == 0) return;
-    iperf3_cpu += tally.cpu, iperf3_gb += tally.gb;
+    iperf3_cpu += tally.cpu;
+    iperf3_gb += tally.gb;
     tally.report(state);
 }
 

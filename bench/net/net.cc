@@ -95,7 +95,8 @@ Status layers_run(const Options& options) {
     std::vector<double> quantise, apply, whole;
     for (uint32_t step = 0; step < options.repeat; ++step) {
         for (Times::Lane& lane : times.lanes) lane.ns.clear();
-        rig.quantise_ns.assign(options.threads, 0), rig.apply_ns = 0;
+        rig.quantise_ns.assign(options.threads, 0);
+        rig.apply_ns = 0;
         const uint64_t begin_ns = clock_ns();
         GC_TRY(rig.step());
         whole.push_back(static_cast<double>(clock_ns() - begin_ns));

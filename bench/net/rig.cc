@@ -22,11 +22,15 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     GC_TRY(compute_.open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &why));
     if (!why.empty()) fmt::print(stderr, "{}\n", why);
     if (compute_.device) threads = compute_.device->lane_count();
-    config.precision = how.precision, config.deterministic = how.deterministic;
-    config.lanes = threads, config.samples_max = (batch + blocks - 1) / blocks;
+    config.precision = how.precision;
+    config.deterministic = how.deterministic;
+    config.lanes = threads;
+    config.samples_max = (batch + blocks - 1) / blocks;
     config.block_sizes = {batch / blocks, config.samples_max};
     OptimiserConfig sgd;
-    sgd.lr = 1e-6, sgd.momentum = 0.9;   // tiny, so that every step does the same work
+    // tiny, so that every step does the same work
+    sgd.lr = 1e-6;
+    sgd.momentum = 0.9;
     GC_TRY(compute_.plan(spec_, config, sgd, {Quantiser::auto32, batch, blocks}, arena_));
     const uint64_t words = net().layout().elements * sizeof(int32_t);
     arena_.plan("words", words, &words_);
@@ -37,7 +41,8 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
         GC_TRY(compute_.module->resident_plan(info, {}, *compute_.device, &resident_));
     }
     GC_TRY(compute_.ready(arena_));
-    batch_ = batch, blocks_ = blocks;
+    batch_ = batch;
+    blocks_ = blocks;
     together_ = together_of(net(), blocks, threads);
     images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
     for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
@@ -59,8 +64,12 @@ Samples NetRig::samples(uint32_t block) const {
     const uint32_t first = batch_ * block / blocks_, end = batch_ * (block + 1) / blocks_;
     const uint64_t bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
     Samples samples{nullptr, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
-    if (resident_) samples.places = places_.data() + first, samples.resident = resident_.get();
-    else samples.images = images_.data() + first * bytes;
+    if (resident_) {
+        samples.places = places_.data() + first;
+        samples.resident = resident_.get();
+    } else {
+        samples.images = images_.data() + first * bytes;
+    }
     return samples;
 }
 
@@ -88,7 +97,8 @@ Status NetRig::added(StepId step, uint32_t bucket) {
 Sum NetRig::sum(uint32_t bucket) {
     const Bucket& range = compute_.net->layout().buckets[bucket];
     Sum sum;
-    sum.bucket = bucket, sum.maxima = records_[bucket].maxima;
+    sum.bucket = bucket;
+    sum.maxima = records_[bucket].maxima;
     sum.words = Buffer{words_.host, device_words_, words_.bytes, 0}.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
     return sum;
 }

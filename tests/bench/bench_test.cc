@@ -282,7 +282,10 @@ void two_classes(const std::filesystem::path& folder) {
     for (auto [half, count] : {std::pair{"train", 240}, {"t10k", 60}}) {
         std::string images{0, 0, 8, 3, 0, 0, 0, static_cast<char>(count), 0, 0, 0, 28, 0, 0, 0, 28}, labels(images, 0, 8);
         labels[3] = 1;
-        for (int i = 0; i < count; ++i) labels += static_cast<char>(i % 3), images += std::string(28 * 28, static_cast<char>(i % 3 * 100));
+        for (int i = 0; i < count; ++i) {
+            labels += static_cast<char>(i % 3);
+            images += std::string(28 * 28, static_cast<char>(i % 3 * 100));
+        }
         write((std::string(half) + "-images-idx3-ubyte").c_str(), images);
         write((std::string(half) + "-labels-idx1-ubyte").c_str(), labels);
     }

@@ -13,7 +13,9 @@ struct Random {
 
 TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
     Crowd crowd;
-    crowd.config.ranks = 4, crowd.config.jitter_us = 0, crowd.config.end_us = 10'000'000;
+    crowd.config.ranks = 4;
+    crowd.config.jitter_us = 0;
+    crowd.config.end_us = 10'000'000;
     for (Rank from = 0; from < 4; ++from) {
         crowd.transfers.push_back({from, 0, 0b1111u & ~(1u << from), PacketType::words, Phase::gather, 1'000'000});
         crowd.transfers.push_back({from, (from + 1) % 4, 0, PacketType::words, Phase::reduce, 300'001});
@@ -29,7 +31,8 @@ TEST(Bulk, WithoutLossEverySegmentIsSentOnce) {
 // Rank 2 has received a record of that name, in the slot of the words, which are not for it.
 TEST(Bulk, ARecordAndWordsForOthersMayHaveOneName) {
     Crowd crowd;
-    crowd.config.ranks = 3, crowd.config.end_us = 10'000'000;
+    crowd.config.ranks = 3;
+    crowd.config.end_us = 10'000'000;
     crowd.transfers.push_back({0, 0, 0b110, PacketType::record, Phase::reduce, 100, 0, 0});
     crowd.transfers.push_back({0, 0, 0b010, PacketType::words, Phase::reduce, 100, 1, 0});
     crowd.transfers.push_back({0, 0, 0b110, PacketType::words, Phase::reduce, 100, 2, 1});
@@ -43,18 +46,25 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
     Random random{seed};
     const uint32_t sizes[] = {1432, 1024, 2048, 4096, 8952};
     SimConfig& config = crowd->config;
-    config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(random.below(random.below(8) ? 7 : 63));
+    config.seed = seed;
+    config.ranks = 2 + static_cast<uint32_t>(random.below(random.below(8) ? 7 : 63));
     const uint32_t n = config.ranks;
     crowd->segment_bytes = sizes[random.below(5)];
-    config.end_us = 200'000'000, config.lost_after_us = 300'000;
+    config.end_us = 200'000'000;
+    config.lost_after_us = 300'000;
     config.loss = random.below(4) ? static_cast<double>(random.below(21)) / 100 : 0;
     config.loss_sent = random.below(5) ? 0 : 0.05;
-    config.loss_burst = random.below(3) ? 1 : random.below(4) ? 8 : 200, config.duplicate = random.below(2) ? 0 : 0.05;
-    config.jitter_us = random.below(3) ? 20 : random.below(400), config.batch_us = random.below(100);
+    config.loss_burst = random.below(3) ? 1 : random.below(4) ? 8 : 200;
+    config.duplicate = random.below(2) ? 0 : 0.05;
+    config.jitter_us = random.below(3) ? 20 : random.below(400);
+    config.batch_us = random.below(100);
     config.latency_us = 20 + random.below(200);
     config.rate_bytes_per_s = random.below(2) ? 125e6 : 12.5e6;
     config.queue_bytes = random.below(2) ? 0 : 512 * 1024;
-    if (random.below(2)) config.header_bytes = 40 + 40, config.lead_bytes = 40;   // as on InfiniBand: 40 bytes of headers and a GRH
+    if (random.below(2)) {   // as on InfiniBand: 40 bytes of headers and a GRH
+        config.header_bytes = 40 + 40;
+        config.lead_bytes = 40;
+    }
     uint64_t budget = 4'000'000;
     for (uint64_t t = 2 + random.below(60); t-- && budget;) {
         Crowd::Transfer transfer{};
@@ -75,7 +85,8 @@ void random_crowd(uint64_t seed, Crowd* crowd) {
     std::vector<uint64_t> before(n);
     std::vector<uint32_t> words(n, Crowd::none);
     for (uint32_t i = 0; Crowd::Transfer & t : crowd->transfers) {
-        t.after = std::min(t.after, before[t.from]), ++before[t.from];
+        t.after = std::min(t.after, before[t.from]);
+        ++before[t.from];
         if (t.type == PacketType::words) words[t.from] = i;
         else t.name = std::exchange(words[t.from], Crowd::none);
         ++i;
@@ -96,7 +107,10 @@ TEST(Bulk, WholeBlocksThatNobodyGotComeSoon) {
     for_seeds(12, [](uint64_t seed) {
         Random random{seed};
         Crowd crowd;
-        crowd.config.ranks = 4, crowd.config.jitter_us = 0, crowd.config.seed = seed, crowd.config.end_us = 60'000'000;
+        crowd.config.ranks = 4;
+        crowd.config.jitter_us = 0;
+        crowd.config.seed = seed;
+        crowd.config.end_us = 60'000'000;
         crowd.contents = false;
         crowd.transfers.push_back({0, 0, 0b1110, PacketType::words, Phase::gather, 3000 * 1432});
         crowd.build();
@@ -140,7 +154,9 @@ TEST(Bulk, WhereMulticastStopsEachRankGetsItsCopy) {
         Random random{seed};
         const uint32_t n = 3 + static_cast<uint32_t>(random.below(6));
         Crowd crowd;
-        crowd.config.seed = seed, crowd.config.ranks = n, crowd.config.end_us = 30'000'000;
+        crowd.config.seed = seed;
+        crowd.config.ranks = n;
+        crowd.config.end_us = 30'000'000;
         crowd.config.loss = random.below(2) ? 0.05 : 0;
         const uint64_t bytes = random.below(2) ? 100'000 : 1000;
         for (uint64_t t = 0; t < 2'000'000 / bytes / n; ++t)

@@ -91,7 +91,8 @@ struct Crowd {
                     case Event::Kind::peer_up: ++up; break;
                     case Event::Kind::packet: packet(*event.packet); break;
                     case Event::Kind::sent: {
-                        ++sent, done_us = sent_us[event.id - 1] = now_us;
+                        ++sent;
+                        done_us = sent_us[event.id - 1] = now_us;
                         std::vector<std::byte>& bytes = out[event.id - 1];
                         EXPECT_TRUE(!bytes.empty() || crowd->transfers[event.id - 1].bytes == 0) << "told twice";
                         std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
@@ -110,9 +111,11 @@ struct Crowd {
                 ++mine;
                 Send send;
                 send.to = {t.to, t.bits ? &sets[next] : nullptr};
-                send.type = t.type, send.ticket = next + 1;
+                send.type = t.type;
+                send.ticket = next + 1;
                 DataBody body{};
-                body.step.set(t.name), body.phase = static_cast<uint8_t>(t.phase);
+                body.step.set(t.name);
+                body.phase = static_cast<uint8_t>(t.phase);
                 send.body = body_bytes(body);
                 out[next].resize(t.bytes);
                 if (crowd->contents)
@@ -130,7 +133,8 @@ struct Crowd {
             Inbox& box = in[number];
             ASSERT_LT(index, box.count);
             EXPECT_FALSE(box.got[index]) << "segment " << index << " of transfer " << number << " came twice to rank " << self;
-            box.got[index] = true, ++delivered;
+            box.got[index] = true;
+            ++delivered;
             const uint64_t at = uint64_t{index} * crowd->segment_bytes;
             if (packet.payload.bytes && packet.payload.host != box.bytes.data() + at)   // a lease
                 std::memcpy(box.bytes.data() + at, packet.payload.host, packet.payload.bytes);
@@ -175,7 +179,8 @@ struct Crowd {
             if (transfers[i].name == none) transfers[i].name = i;
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
-            node.crowd = this, node.self = r;
+            node.crowd = this;
+            node.self = r;
             node.in.resize(transfers.size()), node.out.resize(transfers.size()), node.sets.resize(transfers.size()),
                 node.sent_us.resize(transfers.size());
             for (size_t i = 0; i < transfers.size(); ++i) {
@@ -188,9 +193,13 @@ struct Crowd {
                 box.got.resize(box.count);
             }
             BulkConfig bulk;
-            bulk.self = r, bulk.ranks = config.ranks, bulk.segment_bytes = segment_bytes;
-            bulk.header_bytes = config.header_bytes, bulk.window_bytes = window_bytes;
-            bulk.stall_us = stall_us, bulk.rate_bytes_per_s = rate_bytes_per_s;
+            bulk.self = r;
+            bulk.ranks = config.ranks;
+            bulk.segment_bytes = segment_bytes;
+            bulk.header_bytes = config.header_bytes;
+            bulk.window_bytes = window_bytes;
+            bulk.stall_us = stall_us;
+            bulk.rate_bytes_per_s = rate_bytes_per_s;
             node.bulk = bulk_create(bulk, node, node.arena, &node.counters);
             Status status = node.arena.seal();
             ASSERT_TRUE(status.ok()) << status.what;

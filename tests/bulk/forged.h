@@ -51,22 +51,27 @@ private:
         switch (byte() % 8) {
             case 0:
                 if (tickets_.empty()) return;
-                event.kind = Event::Kind::sent, event.id = tickets_.front();
+                event.kind = Event::Kind::sent;
+                event.id = tickets_.front();
                 tickets_.pop_front();
                 break;
             case 1:
                 now_us_ += number(0) % 100'000;
                 if (timer_us_ == 0 || now_us_ < timer_us_) return;
-                event.kind = Event::Kind::timer, event.id = timer_, timer_us_ = 0;
+                event.kind = Event::Kind::timer;
+                event.id = timer_;
+                timer_us_ = 0;
                 break;
             case 2: return order(byte());
             case 3:
                 if (byte()) return;
-                event.kind = Event::Kind::peer_lost, event.rank = number(ranks);
+                event.kind = Event::Kind::peer_lost;
+                event.rank = number(ranks);
                 break;
             default:
                 if (!forge(&packet, &lease)) return;
-                event.kind = Event::Kind::packet, event.packet = &packet;
+                event.kind = Event::Kind::packet;
+                event.packet = &packet;
         }
         feed(event);
     }
@@ -101,12 +106,15 @@ private:
     std::array<std::byte, 16> any_data(PacketType type) {
         if (type == PacketType::parity) {
             bulk::ParityBody body{};
-            body.step.set(number(0)), body.slot = static_cast<uint8_t>(number(0)), body.row = static_cast<uint8_t>(number(0));
+            body.step.set(number(0));
+            body.slot = static_cast<uint8_t>(number(0));
+            body.row = static_cast<uint8_t>(number(0));
             body.count.set(number(1 << 24)), body.block.set(static_cast<uint16_t>(byte() % 2 ? 0x8000 | number(0) : number(0)));
             return body_bytes(body);
         }
         DataBody body{};
-        body.step.set(number(0)), body.reserved = static_cast<uint8_t>(number(0));
+        body.step.set(number(0));
+        body.reserved = static_cast<uint8_t>(number(0));
         body.count.set(number(1 << 24)), body.index.set(number(1 << 24));
         return body_bytes(body);
     }
@@ -126,13 +134,19 @@ private:
         if (type == PacketType::parity) {
             bulk::ParityBody body{};
             const uint32_t block = index / bulk::block_segments;
-            body.step.set(step), body.slot = static_cast<uint8_t>(slot), body.row = byte() % 8, body.count.set(count);
+            body.step.set(step);
+            body.slot = static_cast<uint8_t>(slot);
+            body.row = byte() % 8;
+            body.count.set(count);
             body.block.set(static_cast<uint16_t>(block == (count - 1) / bulk::block_segments ? 0x8000 | rest : block));
             return body_bytes(body);
         }
         if (index + 1 == count) payload->resize(rest);
         DataBody body{};
-        body.step.set(step), body.reserved = static_cast<uint8_t>(slot), body.count.set(count), body.index.set(index);
+        body.step.set(step);
+        body.reserved = static_cast<uint8_t>(slot);
+        body.count.set(count);
+        body.index.set(index);
         return body_bytes(body);
     }
     // Reports nearly all that was sent: some pieces are finished, others lack segments.
@@ -165,7 +179,8 @@ private:
     }
 
     void order(uint32_t what) {
-        ordered_ = true, what_ = what;
+        ordered_ = true;
+        what_ = what;
         Event event;
         event.kind = Event::Kind::command;
         feed(event);
@@ -184,7 +199,10 @@ private:
         sink_ = sink_ + sum;
         actions_count_ += actions_.sends.size();
         GC_ASSERT(actions_.sends.size() <= 64);
-        for (const Timer& timer : actions_.timers) timer_ = timer.id, timer_us_ = timer.at_us;
+        for (const Timer& timer : actions_.timers) {
+            timer_ = timer.id;
+            timer_us_ = timer.at_us;
+        }
     }
 
     // The user of Bulk: places, leases, delays or refusals, by transfer.
@@ -208,11 +226,14 @@ private:
         if (!std::exchange(ordered_, false)) return;
         static const uint64_t both = 0b110;
         DataBody body{};
-        body.step.set(what_), body.phase = 1 + what_ % 2;
+        body.step.set(what_);
+        body.phase = 1 + what_ % 2;
         Send send;
         send.to = {1 + what_ % 2, what_ % 3 ? &both : nullptr};
-        send.type = what_ % 5 ? PacketType::words : PacketType::record, send.body = body_bytes(body);
-        send.payload = {words_.data(), nullptr, what_ % 4 ? words_.size() : what_, 0}, send.ticket = 1;
+        send.type = what_ % 5 ? PacketType::words : PacketType::record;
+        send.body = body_bytes(body);
+        send.payload = {words_.data(), nullptr, what_ % 4 ? words_.size() : what_, 0};
+        send.ticket = 1;
         actions.sends.push_back(send);
     }
 

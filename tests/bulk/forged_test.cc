@@ -17,8 +17,10 @@ TEST(BulkForged, RandomPacketsOfAMemberDoNoHarm) {
         for (uint8_t& b : bytes) b = static_cast<uint8_t>(splitmix64(++random * 0x9E3779B97F4A7C15 + seed));
         Forged forged(bytes);
         forged.run();
-        given += forged.given, sent += forged.counters().packets_sent.load();
-        repairs += forged.counters().repairs_sent.load(), repaired += forged.counters().repaired.load();
+        given += forged.given;
+        sent += forged.counters().packets_sent.load();
+        repairs += forged.counters().repairs_sent.load();
+        repaired += forged.counters().repaired.load();
     });
     if (!std::getenv("GC_SEED")) {
         EXPECT_GT(given, 5000u);   // packets are accepted

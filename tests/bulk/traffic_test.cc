@@ -18,8 +18,12 @@ void link_stays_busy(bool incast) {
     for (double rate : {12.5e6, 125e6})
         for (uint64_t latency : {50, 200}) {
             Crowd crowd;
-            crowd.config.ranks = 8, crowd.config.rate_bytes_per_s = rate, crowd.config.latency_us = latency;
-            crowd.config.jitter_us = 0, crowd.config.end_us = 60'000'000, crowd.config.queue_bytes = 1 << 20;
+            crowd.config.ranks = 8;
+            crowd.config.rate_bytes_per_s = rate;
+            crowd.config.latency_us = latency;
+            crowd.config.jitter_us = 0;
+            crowd.config.end_us = 60'000'000;
+            crowd.config.queue_bytes = 1 << 20;
             crowd.contents = false;
             // As many bytes as the link moves in half a second.
             const uint64_t each = static_cast<uint64_t>(rate / 7 * 0.5);
@@ -45,8 +49,12 @@ TEST(SlowBulkTraffic, AMulticastOfAllToAllKeepsTheLinksBusy) { link_stays_busy(f
 // As in cssgd: a multicast for three of eight ranks fills all eight queues, so their room bounds the bytes in flight of all senders.
 TEST(BulkTraffic, MulticastsToFewDoNotFloodTheOthers) {
     Crowd crowd;
-    crowd.config.ranks = 8, crowd.config.rate_bytes_per_s = 12.5e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;
-    crowd.config.queue_bytes = 1'000'000, crowd.contents = false;
+    crowd.config.ranks = 8;
+    crowd.config.rate_bytes_per_s = 12.5e6;
+    crowd.config.latency_us = 50;
+    crowd.config.end_us = 60'000'000;
+    crowd.config.queue_bytes = 1'000'000;
+    crowd.contents = false;
     for (Rank a = 0; a < 8; ++a)
         for (Rank b = a + 1; b < 8; ++b)
             for (Rank from = 0; from < 8; ++from)
@@ -60,8 +68,12 @@ TEST(BulkTraffic, MulticastsToFewDoNotFloodTheOthers) {
 
 TEST(BulkTraffic, APacedSenderKeepsItsRate) {
     Crowd crowd;
-    crowd.config.ranks = 3, crowd.config.rate_bytes_per_s = 125e6, crowd.config.latency_us = 50, crowd.config.end_us = 60'000'000;
-    crowd.contents = false, crowd.rate_bytes_per_s = 10'000'000;
+    crowd.config.ranks = 3;
+    crowd.config.rate_bytes_per_s = 125e6;
+    crowd.config.latency_us = 50;
+    crowd.config.end_us = 60'000'000;
+    crowd.contents = false;
+    crowd.rate_bytes_per_s = 10'000'000;
     constexpr uint64_t each = 1'000'000;
     crowd.transfers.push_back({0, 0, 0b110, PacketType::words, Phase::gather, each});
     crowd.build();
@@ -74,7 +86,10 @@ TEST(BulkTraffic, APacedSenderKeepsItsRate) {
 TEST(BulkTraffic, OlderStepsGoFirstThenWordsForReducers) {
     constexpr uint64_t bytes = 300'000;
     Crowd crowd;
-    crowd.config.ranks = 4, crowd.config.rate_bytes_per_s = 12.5e6, crowd.config.end_us = 60'000'000, crowd.contents = false;
+    crowd.config.ranks = 4;
+    crowd.config.rate_bytes_per_s = 12.5e6;
+    crowd.config.end_us = 60'000'000;
+    crowd.contents = false;
     for (uint32_t step : {1u, 0u}) {
         crowd.transfers.push_back({0, 0, 0b1110, PacketType::words, Phase::gather, bytes, 0, step});
         crowd.transfers.push_back({0, 2, 0, PacketType::words, Phase::reduce, bytes, 0, step});
@@ -96,7 +111,10 @@ TEST(BulkTraffic, WordsOfTheNextStepDoNotTakeTheCreditOfAMulticast) {
     double took_us[2];
     for (const bool next_step : {false, true}) {
         Crowd crowd;
-        crowd.config.ranks = 4, crowd.config.rate_bytes_per_s = 12.5e6, crowd.config.end_us = 60'000'000, crowd.contents = false;
+        crowd.config.ranks = 4;
+        crowd.config.rate_bytes_per_s = 12.5e6;
+        crowd.config.end_us = 60'000'000;
+        crowd.contents = false;
         for (Rank from = 0; from < 4; ++from)
             crowd.transfers.push_back({from, 0, 0xfu & ~(1u << from), PacketType::words, Phase::gather, bytes, 0, 0});
         for (Rank to = 1; next_step && to < 4; ++to) crowd.transfers.push_back({0, to, 0, PacketType::words, Phase::reduce, bytes, 0, to});
@@ -150,8 +168,12 @@ TEST(SlowBulkTraffic, RepairsAreFewerThanPlainRetransmissionNeeds) {
         for (double p : {0.2, 0.05}) {
             constexpr uint32_t blocks = 100, segment = 384;
             Crowd crowd;
-            crowd.config.ranks = n, crowd.config.loss = p, crowd.config.end_us = 60'000'000, crowd.config.seed = n;
-            crowd.segment_bytes = segment, crowd.contents = false;
+            crowd.config.ranks = n;
+            crowd.config.loss = p;
+            crowd.config.end_us = 60'000'000;
+            crowd.config.seed = n;
+            crowd.segment_bytes = segment;
+            crowd.contents = false;
             const uint64_t all = (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) & ~uint64_t{1};
             crowd.transfers.push_back({0, 0, all, PacketType::words, Phase::gather, uint64_t{blocks} * 128 * segment});
             crowd.build();

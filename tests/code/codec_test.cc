@@ -289,7 +289,8 @@ TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
                     ASSERT_LE(std::abs(into[i]), quantise_limit(quantiser, 1));
             }
             Sum sum = sum_of(0, into.maxima);
-            sum.word = word, sum.words = into.plan.words;
+            sum.word = word;
+            sum.words = into.plan.words;
             const Sum whole = codec->whole(sum);
             for (uint64_t i = 0; i < 30; ++i)
                 ASSERT_EQ(whole.word == Word::i32 ? whole.words.as<int32_t>()[i] : whole.words.as<int64_t>()[i], want[i])
@@ -365,7 +366,8 @@ TEST(Codec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
     EXPECT_EQ(status.code, Code::diverged);
     EXPECT_STREQ(status.what,
                  "step 42: the gradient of layer conv1.bias holds NaN in block 6: lower the learning rate, or look at the data");
-    x[302] = 0, x[7] = -inf;
+    x[302] = 0;
+    x[7] = -inf;
     EXPECT_STREQ(add(*codec, {41, 7}, 1, x, layout, into).what,
                  "step 42: the gradient of layer conv1 holds Inf in block 7: lower the learning rate, or look at the data");
 }
@@ -437,7 +439,9 @@ TEST(Codec, PiecesAddWhatTheWholeAdds) {
         for (float wrong : {inf, std::nanf("")})
             for (bool audit : {false, true}) {
                 std::vector<float> x = gradient_of(1, layout.elements, 1);
-                x[17] = wrong, x[250] = -inf;   // NaN in an earlier piece counts more than Inf
+                // NaN in an earlier piece counts more than Inf
+                x[17] = wrong;
+                x[250] = -inf;
                 Accumulator whole(layout, 1, word), pieces(layout, 1, word);
                 whole.plan.audit = pieces.plan.audit = audit;
                 const Status wanted = add(*codec, {4, 2}, 1, x, layout, whole),
@@ -507,7 +511,10 @@ TEST(Codec, LanesAddPiecesAtTheSameTime) {
                     for (uint32_t i = 0; i < each; ++i) blocks[i] = {{4, lane * each + i}, found.plan};
                     bool began = false;
                     auto piece = [&](uint32_t block, uint64_t first) {
-                        if (!began) began = true, ++taken;
+                        if (!began) {
+                            began = true;
+                            ++taken;
+                        }
                         return GradientPart{x[lane * each + block].data() + layout.buckets[1].offset + first,
                                             std::min(step, layout.buckets[1].count - first)};
                     };

@@ -122,7 +122,8 @@ TEST(Quantise, LongRangesEqualShortOnes) {
             QuantiseResult sum{};
             for (size_t i = 0; i < count; i += 500) {
                 const QuantiseResult part = word_kernels(isa).quantise_i32(want.data() + start + i, x.data() + i, 500, scale, false);
-                sum.clipped += part.clipped, sum.maximum = std::max(sum.maximum, part.maximum);
+                sum.clipped += part.clipped;
+                sum.maximum = std::max(sum.maximum, part.maximum);
             }
             EXPECT_EQ(words, want);
             EXPECT_EQ(all.clipped, sum.clipped);
@@ -289,7 +290,9 @@ TEST(Digest, IsAdditiveAndSeesEveryBit) {
     for (uint64_t i = 0; i < count; ++i) {
         a[i] = i % 5 == 0 ? -(1 << 29) : static_cast<int32_t>(bits32(static_cast<uint32_t>(i))) >> 2;
         b[i] = i % 7 == 0 ? 1 << 29 : static_cast<int32_t>(bits32(static_cast<uint32_t>(i) + 5000)) >> 2;
-        sum[i] = a[i] + b[i], narrow[i] = static_cast<int16_t>(a[i]), wide[i] = a[i];
+        sum[i] = a[i] + b[i];
+        narrow[i] = static_cast<int16_t>(a[i]);
+        wide[i] = a[i];
         want += digest_factor(first + i) * static_cast<uint64_t>(int64_t{a[i]});
         want_narrow += digest_factor(first + i) * static_cast<uint64_t>(int64_t{narrow[i]});
     }

@@ -15,19 +15,24 @@ uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Pur
 /// A world with options drawn from the seed.
 WorldConfig world_of(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
     WorldConfig config;
-    config.sim.seed = seed, config.sim.ranks = ranks;
+    config.sim.seed = seed;
+    config.sim.ranks = ranks;
     config.sim.compute_async = pick(seed, 1, 2);
     config.sim.jitter_us = pick(seed, 2, 200);
     config.sim.batch_us = pick(seed, 3, 20);
     if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
     if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
-    config.exchange = exchange, config.m = m, config.s = s;
+    config.exchange = exchange;
+    config.m = m;
+    config.s = s;
     config.quantiser = pick(seed, 6, 2) ? Quantiser::auto16 : Quantiser::auto32;
     const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
     config.blocks = blocks[pick(seed, 7, 6)];
     const uint32_t segments[] = {16, 64, 104, 4096}, pieces[] = {3, 10, 32 * 1024};
-    config.segment_bytes = segments[pick(seed, 8, 4)], config.piece_words = pieces[pick(seed, 9, 3)];
-    config.buckets = {20, 90, 7, 1}, config.steps = 4;
+    config.segment_bytes = segments[pick(seed, 8, 4)];
+    config.piece_words = pieces[pick(seed, 9, 3)];
+    config.buckets = {20, 90, 7, 1};
+    config.steps = 4;
     return config;
 }
 
@@ -96,7 +101,11 @@ TEST(Coded, SumsAreExactForEveryCode) {
                     for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16}) {
                         WorldConfig config = world_of(seed++, exchange, n, m, s);
                         config.quantiser = quantiser;
-                        if (n > 6) config.buckets = {33, 5}, config.steps = n > 9 ? 1 : 2, config.spend_us = 0;
+                        if (n > 6) {
+                            config.buckets = {33, 5};
+                            config.steps = n > 9 ? 1 : 2;
+                            config.spend_us = 0;
+                        }
                         expect_exact(config);
                         if (::testing::Test::HasFailure()) return;
                     }
@@ -111,12 +120,19 @@ TEST(SlowCoded, SumsAreExactForManyRanks) {
             for (const char* exchange : {"coded", "coded-rs"})
                 for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16}) {
                     WorldConfig config = world_of(seed++, exchange, n, m, s);
-                    config.quantiser = quantiser, config.blocks = std::min(config.blocks, 64u);
-                    config.segment_bytes = std::max(config.segment_bytes, 64u), config.piece_words = 32 * 1024, config.buckets = {130, 5},
-                    config.steps = n < 64 ? 2 : 1, config.spend_us = 0;
+                    config.quantiser = quantiser;
+                    config.blocks = std::min(config.blocks, 64u);
+                    config.segment_bytes = std::max(config.segment_bytes, 64u);
+                    config.piece_words = 32 * 1024;
+                    config.buckets = {130, 5};
+                    config.steps = n < 64 ? 2 : 1;
+                    config.spend_us = 0;
                     if (seed % 3 == 0) {
-                        config.bulk = true, config.segment_bytes = 384, config.sim.break_per_packet = 0;
-                        config.sim.loss = 0.01 * (1 + pick(seed, 22, 5)), config.sim.duplicate = 0.02;
+                        config.bulk = true;
+                        config.segment_bytes = 384;
+                        config.sim.break_per_packet = 0;
+                        config.sim.loss = 0.01 * (1 + pick(seed, 22, 5));
+                        config.sim.duplicate = 0.02;
                     }
                     expect_exact(config);
                     if (HasFailure()) return;
@@ -130,7 +146,8 @@ TEST(Coded, OneOrSeveralServersSumUp) {
         for (uint32_t servers = 1; servers <= n; ++servers)
             for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16, Quantiser::fixed}) {
                 WorldConfig config = world_of(seed++, "ps", n, 1, 0);
-                config.servers = servers, config.quantiser = quantiser;
+                config.servers = servers;
+                config.quantiser = quantiser;
                 expect_exact(config);
             }
 }
@@ -140,9 +157,18 @@ TEST(Coded, OneOrSeveralServersSumUp) {
 /// Steps of about 20 ms, with a trace that `completed` reads.
 WorldConfig timed(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
     WorldConfig config = world_of(seed, exchange, ranks, m, s);
-    config.sim.rate_bytes_per_s = 1e6, config.sim.break_per_packet = 0, config.sim.lost_after_us = 200'000, config.sim.trace = true;
-    config.sim.compute_ns_per_word = 1, config.sim.latency_us = 50, config.sim.jitter_us = 20;
-    config.segment_bytes = 384, config.piece_words = 500, config.buckets = {1000, 2000}, config.steps = 12, config.spend_us = 10'000,
+    config.sim.rate_bytes_per_s = 1e6;
+    config.sim.break_per_packet = 0;
+    config.sim.lost_after_us = 200'000;
+    config.sim.trace = true;
+    config.sim.compute_ns_per_word = 1;
+    config.sim.latency_us = 50;
+    config.sim.jitter_us = 20;
+    config.segment_bytes = 384;
+    config.piece_words = 500;
+    config.buckets = {1000, 2000};
+    config.steps = 12;
+    config.spend_us = 10'000;
     config.stall_us = 5'000;
     return config;
 }
@@ -215,7 +241,8 @@ TEST(Coded, ASlowRankHoldsNobodyUp) {
                 uint64_t took[2];
                 for (uint32_t slow : {0u, 1u}) {
                     WorldConfig config = timed(5, exchange, 4, 2, 1);
-                    config.abandons = abandons, config.segment_bytes = segment;
+                    config.abandons = abandons;
+                    config.segment_bytes = segment;
                     World world(config);
                     if (slow) world.simulator().slow(2, 4);
                     Status status = world.run();
@@ -287,12 +314,21 @@ TEST(Coded, AnOutvotedRankSpoilsNoSum) {
     for_seeds(200, [&](uint64_t seed) {
         const uint32_t n = 3 + pick(seed, 50, 6), s = 1 + pick(seed, 51, n - 2), m = 2 + pick(seed, 52, n - s - 1);
         WorldConfig config = world_of(seed, seed % 2 ? "coded" : "coded-rs", n, m, s);
-        config.faulty = pick(seed, 53, n), config.goes_on = true, config.abandons = pick(seed, 54, 2);
+        config.faulty = pick(seed, 53, n);
+        config.goes_on = true;
+        config.abandons = pick(seed, 54, 2);
         config.bulk = pick(seed, 55, 3) == 0;
         // Buckets abandoned because of the faulty rank's datagrams are recovered only in a new view.
         config.abandons &= !config.bulk;
-        if (config.bulk) config.sim.break_per_packet = 0, config.segment_bytes = 384, config.sim.loss = pick(seed, 56, 2) * 0.05;
-        if (config.bulk) config.buckets = {6000, 700, 1}, config.piece_words = 600;
+        if (config.bulk) {
+            config.sim.break_per_packet = 0;
+            config.segment_bytes = 384;
+            config.sim.loss = pick(seed, 56, 2) * 0.05;
+        }
+        if (config.bulk) {
+            config.buckets = {6000, 700, 1};
+            config.piece_words = 600;
+        }
         SCOPED_TRACE(text_of(config) + fmt::format(" faulty {}", config.faulty));
         World world(config);
         if (pick(seed, 57, 2)) world.simulator().slow(pick(seed, 58, n), 1 + pick(seed, 59, 20));
@@ -320,10 +356,15 @@ TEST(Coded, SumsAreExactOverLossyDatagrams) {
         const bool codes = seed % 4 < 2;
         const uint32_t s = codes ? pick(seed, 41, std::min(n, 3u)) : 0, m = codes ? 1 + pick(seed, 42, n - s) : 1;
         WorldConfig config = world_of(seed, exchange, n, m, s);
-        config.bulk = true, config.sim.break_per_packet = 0, config.servers = 1 + pick(seed, 43, n);
-        config.segment_bytes = 384, config.buckets = {6000, 700, 1}, config.piece_words = 600;
+        config.bulk = true;
+        config.sim.break_per_packet = 0;
+        config.servers = 1 + pick(seed, 43, n);
+        config.segment_bytes = 384;
+        config.buckets = {6000, 700, 1};
+        config.piece_words = 600;
         const double losses[] = {0, 0.01, 0.1, 0.2};
-        config.sim.loss = losses[pick(seed, 44, 4)], config.sim.duplicate = 0.02;
+        config.sim.loss = losses[pick(seed, 44, 4)];
+        config.sim.duplicate = 0.02;
         expect_exact(config);
     });
 }
@@ -337,8 +378,15 @@ TEST(Coded, AnIndexThatLacksMoreThanSSendersIsRepaired) {
                 SCOPED_TRACE(fmt::format("{} s = {} lost at {}", exchange, s, everywhere ? "each rank" : "rank 0"));
                 std::set<std::pair<Rank, Rank>> lost, later;   // receiver, sender
                 WorldConfig config;
-                config.exchange = exchange, config.m = m, config.s = s, config.blocks = n, config.steps = 3;
-                config.sim.ranks = n, config.bulk = true, config.segment_bytes = 384, config.buckets = {6000};
+                config.exchange = exchange;
+                config.m = m;
+                config.s = s;
+                config.blocks = n;
+                config.steps = 3;
+                config.sim.ranks = n;
+                config.bulk = true;
+                config.segment_bytes = 384;
+                config.buckets = {6000};
                 config.loses = [&](Rank self, const Packet& packet) {
                     const uint32_t after = (packet.sender + n - self) % n;   // the senders 1 .. s + 1 after it are lost
                     if (after > s + 1 || (self != 0 && !everywhere)) return false;
@@ -378,7 +426,8 @@ struct Rank1 : One {
     void run(Compute compute) {
         compute_now(compute);
         Event event;
-        event.kind = Event::Kind::computed, event.id = compute.ticket;
+        event.kind = Event::Kind::computed;
+        event.id = compute.ticket;
         on(event);
     }
 };
@@ -459,7 +508,9 @@ struct Honest : One {
                 for (uint32_t block : own) {
                     if (exchange->target_of(block) != t) continue;
                     for (uint64_t i = 0; i < layout.buckets[b].count; ++i) plan.words.as<int32_t>()[i] += word(block, b, i);
-                    plan.record->digest += splitmix64(block), plan.record->loss += block + 1, ++plan.record->blocks;
+                    plan.record->digest += splitmix64(block);
+                    plan.record->loss += block + 1;
+                    ++plan.record->blocks;
                 }
             }
             ready(b);
@@ -472,12 +523,14 @@ struct Honest : One {
             Event event;
             for (const Compute& compute : now.computes) {
                 compute_now(compute);
-                event.kind = Event::Kind::computed, event.id = compute.ticket;
+                event.kind = Event::Kind::computed;
+                event.id = compute.ticket;
                 exchange->on({&event, 1}, actions);
             }
             for (const Send& send : now.sends) {
                 say(send);
-                event.kind = Event::Kind::sent, event.id = send.ticket;
+                event.kind = Event::Kind::sent;
+                event.id = send.ticket;
                 exchange->on({&event, 1}, actions);
             }
             for (const Completion& completion : now.completions) check(completion);
@@ -485,7 +538,9 @@ struct Honest : One {
     }
     void say(const Send& send) {
         Packet packet;
-        packet.type = send.type, packet.sender = self, packet.body = send.body;
+        packet.type = send.type;
+        packet.sender = self;
+        packet.body = send.body;
         for (uint64_t at = 0; at < send.payload.bytes; at += 64) {
             const Buffer part = send.payload.part(at, std::min<uint64_t>(64, send.payload.bytes - at));
             DataBody body = body_of<DataBody>(packet);
@@ -535,7 +590,8 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
                 if (one->exchange->land(packet, bytes.size(), &packet.payload) != Landing::place) continue;
                 std::memcpy(packet.payload.host, bytes.data(), bytes.size());
                 Event event;
-                event.kind = Event::Kind::packet, event.packet = &packet;
+                event.kind = Event::Kind::packet;
+                event.packet = &packet;
                 one->on(event), one->drive();
             }
     }
@@ -558,7 +614,8 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
             Buffer place;
             const Landing landing = one.exchange->land(packet, bytes, &place);
             Event event;
-            event.kind = Event::Kind::packet, event.packet = &packet;
+            event.kind = Event::Kind::packet;
+            event.packet = &packet;
             packet.payload = {elsewhere.data(), nullptr, bytes, 0};
             one.on(event);
             EXPECT_TRUE(one.silent()) << "a packet that is not in its place";

@@ -18,10 +18,15 @@ constexpr uint32_t stream_overhead = 64;   // head, body and tag in the simulato
 
 void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     WorldConfig config;
-    config.sim.seed = seed, config.sim.ranks = n, config.sim.jitter_us = pick(seed, 1, 100);
+    config.sim.seed = seed;
+    config.sim.ranks = n;
+    config.sim.jitter_us = pick(seed, 1, 100);
     config.exchange = exchange;
     const bool codes = std::string_view(exchange).starts_with("coded"), cssgd = std::string_view(exchange) == "cssgd";
-    if (codes) config.s = pick(seed, 2, std::min(n, 4u)), config.m = 1 + pick(seed, 3, std::min(n - config.s, 8u));
+    if (codes) {
+        config.s = pick(seed, 2, std::min(n, 4u));
+        config.m = 1 + pick(seed, 3, std::min(n - config.s, 8u));
+    }
     if (cssgd) config.r = 1 + pick(seed, 4, n > 8 ? 2 : n);
     if (cssgd && n > 16) config.r = 1;
     config.servers = 1 + pick(seed, 5, n);
@@ -31,9 +36,14 @@ void expect_counted(uint64_t seed, const char* exchange, uint32_t n) {
     config.quantiser = quantisers[pick(seed, 7, codes || exchange == std::string_view("ring") ? 2 : 3)];
     if (config.quantiser == Quantiser::auto16 && config.blocks > 64) config.quantiser = Quantiser::auto32;
     const uint32_t segments[] = {32, 64, 104, 4096}, pieces[] = {3, 10, 32 * 1024};
-    config.segment_bytes = segments[pick(seed, 8, 4)], config.piece_words = pieces[pick(seed, 9, 3)];
-    config.buckets = {90, 7, 300, 1}, config.steps = 2;
-    if (n > 16) config.buckets = {700, 5}, config.segment_bytes = 1432;
+    config.segment_bytes = segments[pick(seed, 8, 4)];
+    config.piece_words = pieces[pick(seed, 9, 3)];
+    config.buckets = {90, 7, 300, 1};
+    config.steps = 2;
+    if (n > 16) {
+        config.buckets = {700, 5};
+        config.segment_bytes = 1432;
+    }
     SCOPED_TRACE(fmt::format("{} n = {} m = {} s = {} r = {} servers = {} {} B = {} segment {} seed {}", exchange, n, config.m, config.s,
                              config.r, config.servers, quantiser_name(config.quantiser), config.blocks, config.segment_bytes, seed));
     World world(config);

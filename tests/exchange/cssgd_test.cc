@@ -15,19 +15,23 @@ uint32_t choose(uint32_t n, uint32_t k) { return k > n ? 0 : k == 0 ? 1 : choose
 
 WorldConfig world_of(uint64_t seed, uint32_t ranks, uint32_t r, Quantiser quantiser) {
     WorldConfig config;
-    config.sim.seed = seed, config.sim.ranks = ranks;
+    config.sim.seed = seed;
+    config.sim.ranks = ranks;
     config.sim.compute_async = pick(seed, 1, 2);
     config.sim.jitter_us = pick(seed, 2, 200);
     config.sim.batch_us = pick(seed, 3, 20);
     if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks * choose(ranks, r));
     if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
-    config.exchange = "cssgd", config.r = r, config.quantiser = quantiser;
+    config.exchange = "cssgd";
+    config.r = r;
+    config.quantiser = quantiser;
     const uint32_t super_blocks = choose(ranks, r), blocks[] = {super_blocks, super_blocks + 3, 2 * super_blocks};
     config.blocks = blocks[pick(seed, 6, 3)];
     if (quantiser == Quantiser::auto16) config.blocks = std::max(super_blocks, std::min(config.blocks, 64u));
     const uint32_t segments[] = {16, 64, 104, 4096};
     config.segment_bytes = segments[pick(seed, 7, 4)];
-    config.buckets = {20, 40, 7, 1}, config.steps = 4;
+    config.buckets = {20, 40, 7, 1};
+    config.steps = 4;
     return config;
 }
 
@@ -76,7 +80,9 @@ TEST(SlowCssgd, SumsAreExactForManyNodes) {
     auto exact = [&](uint32_t n, uint32_t r) {
         ++seed;
         WorldConfig config = world_of(seed, n, r, choose(n, r) <= 64 && seed % 3 == 0 ? Quantiser::auto16 : quantisers[seed % 2]);
-        config.buckets = {13}, config.steps = 1, config.spend_us = 0;
+        config.buckets = {13};
+        config.steps = 1;
+        config.spend_us = 0;
         expect_exact(config);
     };
     for (uint32_t n = 9; n <= 12; ++n)
@@ -99,7 +105,8 @@ TEST(Cssgd, SumsAreExactInAnyOrder) {
 // With weights every super-block is one block: its words are as narrow as without weights.
 TEST(Cssgd, EqualWeightsAreNone) {
     WorldConfig config = world_of(7, 4, 2, Quantiser::fixed);
-    config.blocks = 6, config.weights = {1, 1, 1, 1};
+    config.blocks = 6;
+    config.weights = {1, 1, 1, 1};
     expect_exact(config);
 }
 
@@ -108,10 +115,13 @@ TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
         const uint32_t n = 2 + pick(seed, 40, 5), r = 1 + pick(seed, 41, n);
         const Quantiser quantisers[] = {Quantiser::fixed, Quantiser::auto32, Quantiser::auto16};
         WorldConfig config = world_of(seed + 2000, n, r, quantisers[pick(seed, 42, 3)]);
-        config.bulk = true, config.sim.break_per_packet = 0;
-        config.segment_bytes = 384, config.buckets = {3000, 700, 1};
+        config.bulk = true;
+        config.sim.break_per_packet = 0;
+        config.segment_bytes = 384;
+        config.buckets = {3000, 700, 1};
         const double losses[] = {0, 0.01, 0.1, 0.2};
-        config.sim.loss = losses[pick(seed, 43, 4)], config.sim.duplicate = 0.02;
+        config.sim.loss = losses[pick(seed, 43, 4)];
+        config.sim.duplicate = 0.02;
         expect_exact(config);
     });
 }
@@ -150,7 +160,8 @@ TEST(Cssgd, ADifferentStateIsNamed) {
 
 TEST(Cssgd, ALostRankIsNamed) {
     WorldConfig config = world_of(3, 5, 2, Quantiser::auto32);
-    config.steps = 50, config.sim.lost_after_us = 100'000;
+    config.steps = 50;
+    config.sim.lost_after_us = 100'000;
     World world(config);
     EXPECT_EQ(world.exchange(0).losses_tolerated(), 0u);
     world.simulator().kill(2, 2'000);
@@ -331,7 +342,8 @@ TEST(Cssgd, NoiseDoesNoHarm) {
         const std::vector<Compute> computes = one.actions.computes;
         for (const Compute& compute : computes) {
             Event event;
-            event.kind = Event::Kind::computed, event.id = compute.ticket;
+            event.kind = Event::Kind::computed;
+            event.id = compute.ticket;
             one.on(event);
         }
     }

@@ -12,20 +12,27 @@ uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Pur
 /// A world with all options drawn from the seed.
 WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quantiser quantiser) {
     WorldConfig config;
-    config.sim.seed = seed, config.sim.ranks = ranks;
+    config.sim.seed = seed;
+    config.sim.ranks = ranks;
     config.sim.compute_async = pick(seed, 1, 2);
     config.sim.jitter_us = pick(seed, 2, 200);
     config.sim.batch_us = pick(seed, 3, 20);
     if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
     if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
-    config.exchange = exchange, config.quantiser = quantiser;
+    config.exchange = exchange;
+    config.quantiser = quantiser;
     const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
     config.blocks = std::min(blocks[pick(seed, 6, 6)], quantiser == Quantiser::auto16 ? 64 : ~0u);
     const uint32_t segments[] = {16, 64, 104, 4096};
     config.segment_bytes = segments[pick(seed, 7, 4)];
-    config.buckets = {20, 90, 7, 1}, config.steps = 6;
-    if (ranks > 12)
-        config.segment_bytes = std::max(config.segment_bytes, 64u), config.buckets = {33, 5}, config.steps = 4, config.spend_us = 0;
+    config.buckets = {20, 90, 7, 1};
+    config.steps = 6;
+    if (ranks > 12) {
+        config.segment_bytes = std::max(config.segment_bytes, 64u);
+        config.buckets = {33, 5};
+        config.steps = 4;
+        config.spend_us = 0;
+    }
     return config;
 }
 
@@ -101,7 +108,8 @@ TEST_P(Sums, ADifferentStateIsNamed) {
 
 TEST_P(Sums, ALostRankIsNamed) {
     WorldConfig config = world_of(3, 5, GetParam().first, GetParam().second);
-    config.steps = 50, config.sim.lost_after_us = 100'000;
+    config.steps = 50;
+    config.sim.lost_after_us = 100'000;
     World world(config);
     world.simulator().kill(2, 2'000);
     Status status = world.run();
@@ -171,8 +179,11 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
     for (const char* name : {"ring", "unicast"}) {
         WorldConfig config;
         config.exchange = name;
-        config.sim.ranks = 3, config.sim.trace = true;
-        config.steps = 1, config.segment_bytes = 400, config.buckets = {3000, 3000};
+        config.sim.ranks = 3;
+        config.sim.trace = true;
+        config.steps = 1;
+        config.segment_bytes = 400;
+        config.buckets = {3000, 3000};
         config.sim.rate_bytes_per_s = 4e6;   // a segment takes 100 us
         config.spend_us = 2000;
         World world(config);
@@ -199,7 +210,10 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
 // Adding is slower than the link, so peers wait for one of the two buffers; the sums are still exact.
 TEST(Exchange, UnicastHoldsItsPeersBackWhileItAdds) {
     WorldConfig config;
-    config.exchange = "unicast", config.sim.ranks = 4, config.sim.compute_async = true, config.sim.compute_ns_per_word = 10'000;
+    config.exchange = "unicast";
+    config.sim.ranks = 4;
+    config.sim.compute_async = true;
+    config.sim.compute_ns_per_word = 10'000;
     World world(config);
     Status status = world.run();
     ASSERT_TRUE(status.ok()) << status.what;
@@ -278,7 +292,8 @@ TEST(Malformed, ARecordOfNoSizeIsNamed) {
     std::memset(packet.payload.host, 0, packet.payload.bytes);
     packet.payload.part(sizeof(RecordHeader), 4).as<float>()[0] = -1.0f;
     Event event;
-    event.kind = Event::Kind::packet, event.packet = &packet;
+    event.kind = Event::Kind::packet;
+    event.packet = &packet;
     one.on(event);
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 1: rank 0 (node0) sent a record whose maximum of layer layer0 is no size");
@@ -297,7 +312,8 @@ TEST(Malformed, NoiseDoesNoHarm) {
             const std::vector<Compute> computes = one.actions.computes;
             for (const Compute& compute : computes) {
                 Event event;
-                event.kind = Event::Kind::computed, event.id = compute.ticket;
+                event.kind = Event::Kind::computed;
+                event.id = compute.ticket;
                 one.on(event);
             }
         }
@@ -331,22 +347,28 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
             for (const Compute& each : actions.computes) {
                 compute_now(each);
                 Event done;
-                done.kind = Event::Kind::computed, done.id = each.ticket;
+                done.kind = Event::Kind::computed;
+                done.id = each.ticket;
                 self(r, done, self);
             }
             for (const Send& each : actions.sends) {
                 Packet packet;
-                packet.type = each.type, packet.sender = r, packet.view = 1, packet.body = each.body;
+                packet.type = each.type;
+                packet.sender = r;
+                packet.view = 1;
+                packet.body = each.body;
                 const Landing landing = ranks[1 - r].exchange->land(packet, each.payload.bytes, &packet.payload);
                 later |= landing == Landing::later;
                 if (landing == Landing::place) {
                     std::memcpy(packet.payload.host, each.payload.host, each.payload.bytes);
                     Event arrival;
-                    arrival.kind = Event::Kind::packet, arrival.packet = &packet;
+                    arrival.kind = Event::Kind::packet;
+                    arrival.packet = &packet;
                     self(1 - r, arrival, self);
                 }
                 Event sent;
-                sent.kind = Event::Kind::sent, sent.id = each.ticket;
+                sent.kind = Event::Kind::sent;
+                sent.id = each.ticket;
                 if (r == 0) held[body_of<DataBody>(packet).step.get()].push_back(each.ticket);
                 else self(r, sent, self);
             }
@@ -369,7 +391,8 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
         EXPECT_EQ(told[0].size(), 4u);
         for (uint64_t ticket : held[0]) {
             Event sent;
-            sent.kind = Event::Kind::sent, sent.id = ticket;
+            sent.kind = Event::Kind::sent;
+            sent.id = ticket;
             feed(0, sent, feed);
         }
         EXPECT_EQ(told[0].size(), 6u);

@@ -41,7 +41,8 @@ struct One {
         ++placed;
         std::memset(packet.payload.host, fill, bytes);
         Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
+        event.kind = Event::Kind::packet;
+        event.packet = &packet;
         on(event);
         return landing;
     }
@@ -51,7 +52,8 @@ struct One {
         std::vector<std::byte> memory(bytes);
         packet.payload = {memory.data(), nullptr, bytes, 0};
         Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
+        event.kind = Event::Kind::packet;
+        event.packet = &packet;
         on(event);
         EXPECT_TRUE(silent()) << why;
     }
@@ -63,10 +65,13 @@ struct One {
 inline Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bucket, uint32_t part, uint32_t index,
                           Phase phase = Phase::reduce) {
     Packet packet;
-    packet.type = type, packet.sender = sender, packet.view = 1;
+    packet.type = type;
+    packet.sender = sender;
+    packet.view = 1;
     DataBody body{};
     body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
-    body.index.set(index), body.phase = static_cast<uint8_t>(phase);
+    body.index.set(index);
+    body.phase = static_cast<uint8_t>(phase);
     packet.body = body_bytes(body);
     return packet;
 }

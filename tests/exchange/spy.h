@@ -36,7 +36,8 @@ public:
         allocations_counted = quiet_after != 0 && batches > quiet_after;
         Landing landing = protocol_.land(packet, bytes, place);
         allocations_counted = false;
-        laters += landing == Landing::later, drops += landing == Landing::drop;
+        laters += landing == Landing::later;
+        drops += landing == Landing::drop;
         return landing;
     }
 

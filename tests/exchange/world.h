@@ -87,7 +87,10 @@ public:
             spies_.push_back(std::make_unique<Spy>(*exchanges_[r]));
             if (config.bulk) {
                 BulkConfig bulk;
-                bulk.self = r, bulk.ranks = config.sim.ranks, bulk.segment_bytes = config.segment_bytes, bulk.stall_us = config.stall_us;
+                bulk.self = r;
+                bulk.ranks = config.sim.ranks;
+                bulk.segment_bytes = config.segment_bytes;
+                bulk.stall_us = config.stall_us;
                 bulks_.push_back(bulk_create(bulk, *spies_[r], *arenas_[r], &counters_));
                 losers_.push_back(std::make_unique<Loser>(*bulks_[r], r, config_.loses));
             }
@@ -153,7 +156,10 @@ private:
             ASSERT_EQ(plan.words.bytes, range.count * word_bytes(plan.word));
             Record& record = *plan.record;
             record.state = state_good + step + (rank == config_.other_state && step == 2 ? 1 : 0);
-            record.loss = 0, record.clipped = 0, record.digest = 0, record.blocks = 0;
+            record.loss = 0;
+            record.clipped = 0;
+            record.digest = 0;
+            record.blocks = 0;
             std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
             std::vector<uint32_t> blocks;
             for (uint32_t block : own_[rank])
@@ -161,14 +167,19 @@ private:
             for (uint64_t i = 0; i < range.count; ++i) {
                 int64_t sum = 0;
                 for (uint32_t block : blocks) sum += word(step, block, range.offset + i, false);
-                if (flip && !blocks.empty()) sum ^= 4, flip = false;
+                if (flip && !blocks.empty()) {
+                    sum ^= 4;
+                    flip = false;
+                }
                 record.digest += (splitmix64(range.offset + i) | 1) * static_cast<uint64_t>(sum);
                 ASSERT_TRUE(plan.word == Word::i64 ||
                             (plan.word == Word::i16 ? static_cast<int16_t>(sum) : static_cast<int32_t>(sum)) == sum);
                 std::memcpy(plan.words.host + i * word_bytes(plan.word), &sum, word_bytes(plan.word));
             }
             for (uint32_t block : blocks) {
-                record.loss += loss(step, block), record.clipped += block + step, ++record.blocks;
+                record.loss += loss(step, block);
+                record.clipped += block + step;
+                ++record.blocks;
                 for (uint32_t g = 0; g < range.group_count; ++g)
                     record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
             }
@@ -199,7 +210,10 @@ private:
         }
         int64_t losses = 0;
         uint64_t clipped = 0;
-        for (uint32_t block = 0; block < config_.blocks; ++block) losses += loss(step, block), clipped += block + step;
+        for (uint32_t block = 0; block < config_.blocks; ++block) {
+            losses += loss(step, block);
+            clipped += block + step;
+        }
         EXPECT_EQ(sum.loss, losses) << "rank " << rank << " step " << step << " bucket " << sum.bucket;
         EXPECT_EQ(sum.clipped, clipped);
         EXPECT_EQ(sum.state, state_good + step);
@@ -234,7 +248,8 @@ private:
                         const Conflict* conflict = exchanges_[rank]->conflict(each.step);
                         if (!conflict->outvoted || conflict->spoiled || conflict->ranks[1] == rank) return each.status;
                         Event event = command_event(ExchangeCommand::expel);
-                        event.rank = conflict->ranks[1], expelled[event.rank] = each.status;
+                        event.rank = conflict->ranks[1];
+                        expelled[event.rank] = each.status;
                         host.post(1, event);
                         continue;
                     }
@@ -257,7 +272,9 @@ private:
             done_[rank] = step + 1;
             for (auto& [wrong, status] : expelled) {
                 Event event;
-                event.kind = Event::Kind::peer_lost, event.rank = wrong, event.status = status;
+                event.kind = Event::Kind::peer_lost;
+                event.rank = wrong;
+                event.status = status;
                 host.post(1, event);
             }
             expelled.clear();

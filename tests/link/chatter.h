@@ -30,7 +30,10 @@ public:
         for (const Event& event : events) switch (event.kind) {
                 case Event::Kind::command:
                     if (event.command == static_cast<uint32_t>(ChatterCommand::forget)) {
-                        sent_ = received_ = losses_ = 0, told_ = false, lost_ = {}, next_.assign(ranks_, 0);
+                        sent_ = received_ = losses_ = 0;
+                        told_ = false;
+                        lost_ = {};
+                        next_.assign(ranks_, 0);
                         break;
                     }
                     if (event.command == static_cast<uint32_t>(ChatterCommand::await)) {
@@ -47,15 +50,26 @@ public:
                     EXPECT_EQ(event.id, ++sent_);   // in order, exactly once
                     EXPECT_TRUE(event.status.ok()) << event.status.what;
                     break;
-                case Event::Kind::peer_up: ++ups_, up_ = true; break;
-                case Event::Kind::peer_lost: lost_ = event.status, ++losses_, up_ = false; break;
+                case Event::Kind::peer_up:
+                    ++ups_;
+                    up_ = true;
+                    break;
+                case Event::Kind::peer_lost:
+                    lost_ = event.status;
+                    ++losses_;
+                    up_ = false;
+                    break;
                 default: break;
             }
-        if (awaited_ && up_) awaited_ = false, actions.completions.emplace_back();
+        if (awaited_ && up_) {
+            awaited_ = false;
+            actions.completions.emplace_back();
+        }
         if (!told_ && ((sent_ == sizes_.size() && received_ == sizes_.size() * (ranks_ - 1)) || losses_)) {
             told_ = true;
             Completion completion;
-            completion.id = 1, completion.status = lost_;
+            completion.id = 1;
+            completion.status = lost_;
             actions.completions.push_back(completion);
         }
     }
@@ -79,7 +93,9 @@ private:
             MailBody body{};
             body.tag.set(i), body.total.set(sizes_[i]);
             Send send;
-            send.to.bits = bits_.data(), send.type = PacketType::mail, send.body = body_bytes(body);
+            send.to.bits = bits_.data();
+            send.type = PacketType::mail;
+            send.body = body_bytes(body);
             send.payload = {payloads_[i].data(), nullptr, sizes_[i], 0};
             send.ticket = i + 1;
             actions.sends.push_back(send);

@@ -31,14 +31,20 @@ public:
                         Send send;
                         if (cries_[i].to < 0) send.to.bits = bits_.data();
                         else send.to.rank = static_cast<Rank>(cries_[i].to);
-                        send.type = PacketType::parity, send.body = body(i), send.sequence = ++sequence_;
-                        send.payload = {payloads_[i].data(), nullptr, payloads_[i].size(), 0}, send.ticket = ++asked_;
+                        send.type = PacketType::parity;
+                        send.body = body(i);
+                        send.sequence = ++sequence_;
+                        send.payload = {payloads_[i].data(), nullptr, payloads_[i].size(), 0};
+                        send.ticket = ++asked_;
                         actions.sends.push_back(send);
                     }
                     break;
                 case Event::Kind::sent: EXPECT_EQ(event.id, ++sent_); break;
                 case Event::Kind::packet: check(*event.packet); break;
-                case Event::Kind::peer_lost: ++losses, last_loss = event.status.what; break;
+                case Event::Kind::peer_lost:
+                    ++losses;
+                    last_loss = event.status.what;
+                    break;
                 default: break;
             }
         if (!told_ && sent_ == asked_ && (asked_ || !sends_) && received_ >= expected_) {
@@ -48,7 +54,10 @@ public:
     }
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
         if (landing_ == Landing::place) {   // two datagrams of a batch may not share it: each gets the next piece
-            if (at_ + bytes > place_.size()) place_at_ = (place_at_ + 1) % 64, at_ = 0;
+            if (at_ + bytes > place_.size()) {
+                place_at_ = (place_at_ + 1) % 64;
+                at_ = 0;
+            }
             places_[place_at_].resize(place_.size());
             *place = {places_[place_at_].data() + at_, nullptr, bytes, 0};
             at_ += bytes;
@@ -56,7 +65,10 @@ public:
         return landing_;
     }
     /// Before the driver runs: completes when `count` datagrams are received and, with `sends`, the own ones are sent.
-    void expect(uint64_t count, bool sends = true) { expected_ = count, sends_ = sends; }
+    void expect(uint64_t count, bool sends = true) {
+        expected_ = count;
+        sends_ = sends;
+    }
 
     uint64_t losses = 0, duplicates = 0;
     std::string last_loss;

@@ -22,12 +22,20 @@ struct Sink : DatagramSink {
         *place = {memory.data(), nullptr, bytes, 0};
         return landing;
     }
-    void packet(const Packet& packet) override { ++packets, last = packet; }
+    void packet(const Packet& packet) override {
+        ++packets;
+        last = packet;
+    }
 };
 
 DatagramShape shape_of(Rank self, Protect protect) {
     DatagramShape shape;
-    shape.route = route, shape.view = 3, shape.ranks = 3, shape.segment_bytes = segment, shape.self = self, shape.protect = protect;
+    shape.route = route;
+    shape.view = 3;
+    shape.ranks = 3;
+    shape.segment_bytes = segment;
+    shape.self = self;
+    shape.protect = protect;
     return shape;
 }
 
@@ -37,7 +45,10 @@ struct Pair {
         std::vector<std::byte> payload(bytes), out(bytes + datagram_overhead_bytes);
         fill(payload, 1, 1, sequence);
         Send send;
-        send.type = type, send.channel = channel, send.sequence = sequence, send.payload = {payload.data(), nullptr, bytes, 0};
+        send.type = type;
+        send.channel = channel;
+        send.sequence = sequence;
+        send.payload = {payload.data(), nullptr, bytes, 0};
         std::byte* at = out.data() + datagram_overhead_bytes;
         std::copy(payload.begin(), payload.end(), at);
         sealer.seal(send, out.data(), at);
@@ -174,7 +185,8 @@ TEST(ReplayWindow, TakesEachOnceAndNothingTooOld) {
             ASSERT_EQ(window.fresh(sequence), expected) << "seed " << seed << ", " << sequence << " after " << highest;
             if (!expected) continue;
             window.mark(sequence);
-            seen.insert(sequence), highest = std::max(highest, sequence);
+            seen.insert(sequence);
+            highest = std::max(highest, sequence);
         }
     }
     ReplayWindow window;

@@ -49,7 +49,9 @@ struct Company {
     }
     LinkConfig config(LinkKind kind, Protect protect, Rank rank, const std::string& group) {
         LinkConfig config = test_config(kind, protect, rank, addresses);
-        config.datagrams.interface = "lo", config.datagrams.group = group, config.datagrams.segment_bytes = segment;
+        config.datagrams.interface = "lo";
+        config.datagrams.group = group;
+        config.datagrams.segment_bytes = segment;
         return config;
     }
     void open(Rank rank, const LinkConfig& config, const std::vector<Cry>& cries, uint64_t expected, Landing landing = Landing::place) {
@@ -186,7 +188,8 @@ TEST_P(Datagrams, WhatIsCountedAsSentIsReceived) {
         sent = received = 0;
         for (Rank rank : {0u, 1u}) {
             const LinkCounters& counters = company.nodes[rank].driver->counters();
-            sent += counters.bytes_sent, received += counters.bytes_received;
+            sent += counters.bytes_sent;
+            received += counters.bytes_received;
         }
         if (sent == received) break;
         ::usleep(1000);
@@ -363,7 +366,8 @@ TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
     auto open = [&](Rank rank, uint64_t incarnation) {
         LinkConfig config = company.config(kind(), protect(), rank, group);
         for (PeerAddress& peer : config.peers) peer.identity.incarnation = 0;
-        config.self.incarnation = incarnation, config.deadline_us = 2'000'000;
+        config.self.incarnation = incarnation;
+        config.deadline_us = 2'000'000;
         company.open(rank, config, std::vector<Cry>(20, Cry{segment}), 20);
         company.nodes[rank].start();
     };

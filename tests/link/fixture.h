@@ -41,7 +41,9 @@ struct Node {
 
     void listen(Rank rank, std::vector<ClusterKey> keys = test_keys()) {
         ListenerConfig config;
-        config.address = "127.0.0.1:0", config.self = test_identity(rank), config.keys = std::move(keys);
+        config.address = "127.0.0.1:0";
+        config.self = test_identity(rank);
+        config.keys = std::move(keys);
         ASSERT_TRUE(listener_open(config, Log(), &listener).ok());
         ASSERT_TRUE(
             listener->start([this](const JobId& id, std::unique_ptr<AcceptedStream> stream) { return take(id, std::move(stream)); }).ok());
@@ -50,7 +52,8 @@ struct Node {
         std::unique_ptr<Driver> made;
         GC_TRY(driver_open(config, log, &made));
         std::lock_guard lock(mutex_);
-        driver = std::move(made), job_ = config.job;
+        driver = std::move(made);
+        job_ = config.job;
         return {};
     }
     void start() {
@@ -77,8 +80,12 @@ private:
 
 inline LinkConfig test_config(LinkKind kind, Protect protect, Rank rank, const std::vector<std::string>& addresses) {
     LinkConfig config;
-    config.kind = kind, config.protect = protect, config.rank = rank;
-    config.job.fill(0xab), config.self = test_identity(rank), config.keys = test_keys();
+    config.kind = kind;
+    config.protect = protect;
+    config.rank = rank;
+    config.job.fill(0xab);
+    config.self = test_identity(rank);
+    config.keys = test_keys();
     for (Rank peer = 0; peer < addresses.size(); ++peer) config.peers.push_back({test_identity(peer), addresses[peer]});
     return config;
 }

@@ -11,7 +11,11 @@ namespace {
 
 Hello hello_of(const std::string& name, uint64_t stream) {
     Hello hello;
-    hello.name = name, hello.stream = stream, hello.incarnation = stream + 100, hello.job.fill(9), hello.segment_bytes = 4096,
+    hello.name = name;
+    hello.stream = stream;
+    hello.incarnation = stream + 100;
+    hello.job.fill(9);
+    hello.segment_bytes = 4096;
     hello.view = 1;
     return hello;
 }
@@ -127,7 +131,8 @@ TEST(Handshake, RefusalsCarryTheirReason) {
 TEST(Handshake, VersionRangesThatDoNotMeet) {
     auto tls = std::make_shared<TlsContext>(test_keys());
     Hello future = hello_of("a", 1);
-    future.version_min = 2, future.version_max = 3;
+    future.version_min = 2;
+    future.version_max = 3;
     Handshake a(tls, Handshake::Side::connector, future), b(tls, Handshake::Side::acceptor, hello_of("b", 2));
     while (Pair::step(a, b, 1000, 0, {}) | Pair::step(b, a, 1000, 1, {})) {
     }
@@ -172,8 +177,13 @@ TEST(Handshake, GarbageIsNotTls) {
 
 TEST(Hello, ComesBackAsItWas) {
     Hello hello = hello_of("node-7.cluster", 5), back;
-    hello.protect = Protect::encrypt, hello.rank = 3, hello.peer_stream = 77, hello.received = 1 << 20, hello.verdict = Verdict::later;
-    hello.reason = "not yet", hello.uuid.fill(0x5a);
+    hello.protect = Protect::encrypt;
+    hello.rank = 3;
+    hello.peer_stream = 77;
+    hello.received = 1 << 20;
+    hello.verdict = Verdict::later;
+    hello.reason = "not yet";
+    hello.uuid.fill(0x5a);
     std::vector<std::byte> bytes;
     hello_write(hello, &bytes);
     size_t used;

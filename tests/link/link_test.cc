@@ -65,7 +65,10 @@ public:
         uint64_t sent = 0, received = 0;   // equal once the last acknowledgement has arrived
         for (uint64_t until = clock_us() + 2'000'000; !options.broken && clock_us() < until;) {
             sent = received = 0;
-            for (Node& node : nodes) sent += node.driver->counters().bytes_sent, received += node.driver->counters().bytes_received;
+            for (Node& node : nodes) {
+                sent += node.driver->counters().bytes_sent;
+                received += node.driver->counters().bytes_received;
+            }
             if (sent == received) break;
             std::this_thread::yield();
         }
@@ -220,8 +223,11 @@ TEST_P(Link, RestartProvesDeath) {
         std::vector<std::string> addresses = {"127.0.0.1:1", two.nodes[1].listener->address()};
         auto config_of = [&](Rank rank, uint64_t incarnation) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
-            if (any)
-                for (PeerAddress& peer : config.peers) peer.identity.uuid = {}, peer.identity.incarnation = 0;
+            for (PeerAddress& peer : config.peers) {
+                if (!any) continue;
+                peer.identity.uuid = {};
+                peer.identity.incarnation = 0;
+            }
             config.self.incarnation = incarnation;
             return config;
         };
@@ -374,9 +380,11 @@ TEST(Driver, MistakesInItsConfiguration) {
     std::unique_ptr<Driver> driver;
     LinkConfig config = test_config(LinkKind::epoll_tcp, Protect::auth, 0, {"127.0.0.1:1", "nonsense"});
     EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "'nonsense' is not an address: write host:port or [v6]:port"));
-    config.peers[1].address = "[::1]:1", config.rank = 2;
+    config.peers[1].address = "[::1]:1";
+    config.rank = 2;
     EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "cannot have rank 2"));
-    config.rank = 0, config.segment_bytes = 0;
+    config.rank = 0;
+    config.segment_bytes = 0;
     EXPECT_TRUE(holds(driver_open(config, Log(), &driver).what, "segments of 0 bytes"));
 }
 
@@ -436,7 +444,10 @@ TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
     Log log;
     ASSERT_TRUE(log.open(path, "").ok());
     ListenerConfig config;
-    config.address = "127.0.0.1:0", config.self = test_identity(1), config.keys = test_keys(), config.handshake_us = 50'000;
+    config.address = "127.0.0.1:0";
+    config.self = test_identity(1);
+    config.keys = test_keys();
+    config.handshake_us = 50'000;
     std::unique_ptr<Listener> listener;
     ASSERT_TRUE(listener_open(config, log, &listener).ok());
     ASSERT_TRUE(listener->start([](const JobId&, std::unique_ptr<AcceptedStream>) { return false; }).ok());
@@ -447,7 +458,8 @@ TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
     // An unknown key.
     Guest wrong(listener->address());
     Hello hello;
-    hello.name = "node0", hello.stream = 1;
+    hello.name = "node0";
+    hello.stream = 1;
     Handshake handshake(std::make_shared<TlsContext>(test_keys(66)), Handshake::Side::connector, hello);
     ASSERT_GT(::send(wrong.fd.get(), handshake.output().data(), handshake.output().size(), 0), 0);
     std::byte answer[1000];
@@ -466,7 +478,9 @@ TEST(Listener, DropsWhoSaysNothingAndTellsOnce) {
 
 TEST(Listener, PortInUseIsNamed) {
     ListenerConfig config;
-    config.address = "127.0.0.1:0", config.self = test_identity(1), config.keys = test_keys();
+    config.address = "127.0.0.1:0";
+    config.self = test_identity(1);
+    config.keys = test_keys();
     std::unique_ptr<Listener> first, second;
     ASSERT_TRUE(listener_open(config, Log(), &first).ok());
     config.address = first->address();

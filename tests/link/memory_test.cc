@@ -53,8 +53,10 @@ public:
 private:
     void send(Actions& actions, uint32_t bytes) {
         Send send;
-        send.to.rank = 1 - self_, send.type = datagrams_ ? PacketType::parity : PacketType::mail;
-        send.payload = {memory_.data(), nullptr, bytes, 0}, send.ticket = send.sequence = ++ticket_;
+        send.to.rank = 1 - self_;
+        send.type = datagrams_ ? PacketType::parity : PacketType::mail;
+        send.payload = {memory_.data(), nullptr, bytes, 0};
+        send.ticket = send.sequence = ++ticket_;
         actions.sends.push_back(send);
     }
     const Rank self_;

@@ -28,7 +28,10 @@ struct Sink : ReceiverSink {
             case 0:
             case 1: *place = {memory.data(), nullptr, bytes, 0}; return Landing::place;
             case 2: return Landing::later;
-            case 3: ++drops, ++expected; return Landing::drop;   // of a whole stream: not asked again
+            case 3:
+                ++drops;
+                ++expected;
+                return Landing::drop;   // of a whole stream: not asked again
             default: return Landing::lease;
         }
     }
@@ -48,7 +51,12 @@ struct Sink : ReceiverSink {
 
 StreamConfig config_of(Protect protect, Rank self) {
     StreamConfig config;
-    config.job = 5, config.view = 2, config.self = self, config.peer = 1 - self, config.ranks = 2, config.segment_bytes = segment;
+    config.job = 5;
+    config.view = 2;
+    config.self = self;
+    config.peer = 1 - self;
+    config.ranks = 2;
+    config.segment_bytes = segment;
     config.protect = protect;
     return config;
 }
@@ -69,7 +77,9 @@ struct End {
             MailBody body{};
             body.tag.set(queued);
             Send send;
-            send.type = PacketType::mail, send.channel = 3, send.body = body_bytes(body);
+            send.type = PacketType::mail;
+            send.channel = 3;
+            send.body = body_bytes(body);
             send.payload = {payloads[queued].data(), nullptr, payloads[queued].size(), 0};
             ASSERT_TRUE(sender.push(send, static_cast<uint32_t>(queued)));
         }
@@ -96,7 +106,8 @@ uint64_t carry(End& from, End& to, uint64_t limit) {
         for (uint32_t i = 0; i < count && !rest.empty(); ++i) {
             size_t take = std::min(place[i].iov_len, rest.size());
             std::memcpy(place[i].iov_base, rest.data(), take);
-            rest = rest.subspan(take), got += take;
+            rest = rest.subspan(take);
+            got += take;
         }
         to.receiver.received(got);
     }
@@ -119,7 +130,8 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
             }
             for (auto& payload : end->payloads) (end == &a ? b : a).sink.sizes.push_back(static_cast<uint32_t>(payload.size()));
         }
-        a.sink.random = run + 7, b.sink.random = run + 9;
+        a.sink.random = run + 7;
+        b.sink.random = run + 9;
         int cuts = 0;
         for (int turn = 0;; ++turn) {
             ASSERT_LT(turn, 10000);
@@ -131,7 +143,8 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
                 a.sender.restart(key, a.receiver.delivered()), b.receiver.restart(key, {});
                 b.sender.restart(back, b.receiver.delivered()), a.receiver.restart(back, {});
                 // A dropped packet may be asked for again.
-                a.sink.expected = a.receiver.delivered(), b.sink.expected = b.receiver.delivered();
+                a.sink.expected = a.receiver.delivered();
+                b.sink.expected = b.receiver.delivered();
             }
             a.queue(splitmix64(++random) % 20), b.queue(splitmix64(++random) % 20);
             uint64_t moved = carry(a, b, splitmix64(++random) % 60000);
@@ -160,7 +173,8 @@ TEST(Stream, FlippedBitsAreRefused) {
     ASSERT_EQ(good.size(), packet_head_bytes + 40 + tag_bytes);
     for (size_t bit = 0; bit <= good.size() * 8; ++bit) {
         End b(Protect::auth, 1);
-        b.sink.sizes = {40}, b.sink.only_place = true;
+        b.sink.sizes = {40};
+        b.sink.only_place = true;
         auto bytes = good;
         bool flipped = bit < good.size() * 8;
         if (flipped) bytes[bit / 8] ^= std::byte(1 << bit % 8);
@@ -195,7 +209,9 @@ TEST(Stream, QueueHasABound) {
 
 TEST(Packet, HeadersThatCannotBe) {
     PacketHeader good{};
-    good.magic.set(packet_magic), good.version = packet_version, good.type = static_cast<uint8_t>(PacketType::words);
+    good.magic.set(packet_magic);
+    good.version = packet_version;
+    good.type = static_cast<uint8_t>(PacketType::words);
     good.job.set(7), good.sender.set(3), good.length.set(400);
     EXPECT_EQ(packet_invalid(good, 7, 4), nullptr);
     EXPECT_NE(packet_invalid(good, 8, 4), nullptr);

@@ -68,8 +68,11 @@ private:
             MailBody body{};
             body.tag.set(i);
             Send send;
-            send.to.bits = bits_.data(), send.type = datagrams_ ? PacketType::words : PacketType::mail, send.body = body_bytes(body);
-            send.payload = place(ranks_, i), send.sequence = ++sequence_;
+            send.to.bits = bits_.data();
+            send.type = datagrams_ ? PacketType::words : PacketType::mail;
+            send.body = body_bytes(body);
+            send.payload = place(ranks_, i);
+            send.sequence = ++sequence_;
             actions.sends.push_back(send);
         }
     }
@@ -157,8 +160,11 @@ TEST(Views, InTheSimulatorFromSeeds) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
         SCOPED_TRACE(seed);
         SimConfig config;
-        config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(seed % 4), config.break_per_packet = seed % 2 ? 0.01 : 0;
-        config.loss = 0.02, config.duplicate = 0.02;
+        config.seed = seed;
+        config.ranks = 2 + static_cast<uint32_t>(seed % 4);
+        config.break_per_packet = seed % 2 ? 0.01 : 0;
+        config.loss = 0.02;
+        config.duplicate = 0.02;
         auto sim = Simulator::create(config);
         for (Rank r = 0; r < config.ranks; ++r)
             sim->trainer(r, [&, r](Host& host) { return change_views(host, r, config.ranks, seed % 3 != 0, 9); });
@@ -176,7 +182,9 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
                 if (event.kind != Event::Kind::command) continue;
                 actions.timers.push_back({7, actions.now_us + 10'000});
                 Send send;
-                send.to.rank = 1 - self, send.type = PacketType::mail, send.ticket = 9;
+                send.to.rank = 1 - self;
+                send.type = PacketType::mail;
+                send.ticket = 9;
                 send.payload = {memory.data(), nullptr, memory.size(), 0};
                 actions.sends.push_back(send);
                 actions.completions.emplace_back();

@@ -42,7 +42,10 @@ struct Letter {
 /// Every rank posts its sends and receives at random times, in random order; all must arrive intact.
 void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uint32_t count, size_t bytes_max) {
     SimConfig config;
-    config.seed = seed, config.ranks = ranks, config.jitter_us = random_of(seed, 1, 0) % 100, config.batch_us = random_of(seed, 2, 0) % 50;
+    config.seed = seed;
+    config.ranks = ranks;
+    config.jitter_us = random_of(seed, 1, 0) % 100;
+    config.batch_us = random_of(seed, 2, 0) % 50;
     if (seed % 2) config.break_per_packet = 0.02;
     auto simulator = Simulator::create(config);
     std::vector<Letter> letters;
@@ -96,7 +99,8 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
                 for (const Completion& each : completions) {
                     GC_TRY(each.status);
                     if (done[each.id]) return fail(Code::conflict, "message {} was told twice", each.id);
-                    done[each.id] = true, --left;
+                    done[each.id] = true;
+                    --left;
                     if (letters[each.id].from != r &&
                         inbox[r][each.id] != message_make(seed, static_cast<uint32_t>(each.id), letters[each.id].bytes))
                         return fail(Code::conflict, "message {} is not what was sent", each.id);
@@ -141,7 +145,9 @@ struct Direct : Host {
 
 Packet fragment(Rank from, uint64_t tag, uint32_t offset, uint32_t total) {
     Packet packet;
-    packet.type = PacketType::mail, packet.sender = from, packet.view = 1;
+    packet.type = PacketType::mail;
+    packet.sender = from;
+    packet.view = 1;
     MailBody body;
     body.tag.set(tag), body.offset.set(offset), body.total.set(total);
     packet.body = body_bytes(body);
@@ -161,13 +167,17 @@ struct Fixture : ::testing::Test {
     }
     Landing land(Packet& packet, uint64_t bytes) {
         Landing landing = one.protocol->land(packet, bytes, &packet.payload);
-        if (landing == Landing::lease) lease.assign(bytes, std::byte{5}), packet.payload = buffer_of(lease);
+        if (landing == Landing::lease) {
+            lease.assign(bytes, std::byte{5});
+            packet.payload = buffer_of(lease);
+        }
         if (landing == Landing::place) std::memset(packet.payload.host, 5, bytes);
         return landing;
     }
     void arrive(const Packet& packet) {
         Event event;
-        event.kind = Event::Kind::packet, event.packet = &packet;
+        event.kind = Event::Kind::packet;
+        event.packet = &packet;
         one.on(event);
     }
     bool told(uint64_t ticket, Code code) {
@@ -231,7 +241,9 @@ TEST_F(MailByHand, ALostRankEndsItsReceives) {
     std::vector<std::byte> memory(10);
     mail.receive(0, 7, buffer_of(memory), 1);
     Event event;
-    event.kind = Event::Kind::peer_lost, event.rank = 2, event.status = fail(Code::peer_lost, "rank 2 is lost: no answer in 30 s");
+    event.kind = Event::Kind::peer_lost;
+    event.rank = 2;
+    event.status = fail(Code::peer_lost, "rank 2 is lost: no answer in 30 s");
     one.on(event);
     EXPECT_TRUE(one.actions.completions.empty());
     event.rank = 0;
@@ -255,7 +267,8 @@ TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
     mail.send({3}, 7, {}, 43);
     ASSERT_EQ(one.actions.sends.size(), 1u);
     Event event;
-    event.kind = Event::Kind::sent, event.id = one.actions.sends[0].ticket;
+    event.kind = Event::Kind::sent;
+    event.id = one.actions.sends[0].ticket;
     one.on(event);
     EXPECT_TRUE(told(43, Code::ok));
     for (int i : {2, 0, 1}) {

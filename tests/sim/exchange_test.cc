@@ -265,8 +265,12 @@ TEST(ExchangeSim, BucketsTravelDuringTheBackwardPass) {
         Random random{5};
         job_random(1, 4, 3000, kind, &job);
         while (job.layout.buckets.size() < 3) job.layout = layout_random(random, 3000);
-        job.config.trace = true, job.config.break_per_packet = 0, job.config.rate_bytes_per_s = 125e6;
-        job.blocks = 8, job.spend_us = 5000, job.before = {};
+        job.config.trace = true;
+        job.config.break_per_packet = 0;
+        job.config.rate_bytes_per_s = 125e6;
+        job.blocks = 8;
+        job.spend_us = 5000;
+        job.before = {};
         Status status = job.run();
         ASSERT_TRUE(status.ok()) << status.what;
         uint32_t last = static_cast<uint32_t>(job.layout.buckets.size()) - 1;

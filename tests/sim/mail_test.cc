@@ -27,7 +27,8 @@ TEST(MailSim, EveryMessageReachesItsReceive) {
         uint64_t state = seed;
         auto random = [&](uint64_t below) { return splitmix64(state += 0x9E3779B97F4A7C15) % below; };
         SimConfig config;
-        config.seed = seed, config.ranks = 2 + static_cast<uint32_t>(random(7));
+        config.seed = seed;
+        config.ranks = 2 + static_cast<uint32_t>(random(7));
         config.break_per_packet = random(2) ? 0.01 : 0, config.jitter_us = random(500), config.batch_us = random(100),
         config.window_bytes = random(2) ? 5000 : 1 << 20;
         const uint32_t segment = random(2) ? 4096 : 65536;
@@ -56,8 +57,14 @@ TEST(MailSim, EveryMessageReachesItsReceive) {
                 size_t open = 0;
                 for (size_t i : order) {
                     Letter& letter = letters[i];
-                    if (letter.from == r) mail.send({letter.to}, letter.tag, buffer_of(letter.sent), 2 * i + 1), ++open;
-                    if (letter.to == r) mail.receive(letter.from, letter.tag, buffer_of(letter.got), 2 * i + 2), ++open;
+                    if (letter.from == r) {
+                        mail.send({letter.to}, letter.tag, buffer_of(letter.sent), 2 * i + 1);
+                        ++open;
+                    }
+                    if (letter.to == r) {
+                        mail.receive(letter.from, letter.tag, buffer_of(letter.got), 2 * i + 2);
+                        ++open;
+                    }
                     if (letter.from == r || letter.to == r) host.spend(pause_us);
                 }
                 std::vector<Completion> out;

@@ -36,7 +36,10 @@ struct Toy : Protocol {
 
 TEST(Simulator, PingPongTakesTheTimeOfTheLink) {
     SimConfig config;
-    config.jitter_us = 0, config.batch_us = 0, config.latency_us = 100, config.trace = true;
+    config.jitter_us = 0;
+    config.batch_us = 0;
+    config.latency_us = 100;
+    config.trace = true;
     auto sim = Simulator::create(config);
     Toy toys[2];
     int left = 10;
@@ -93,10 +96,14 @@ struct Chatter {
         Send s;
         std::memcpy(s.body.data(), &number, 8);
         std::memcpy(s.body.data() + 8, &bits, 8);
-        s.to = {0, &bits}, s.type = PacketType::mail, s.payload = buffer_of(out), s.ticket = number + 1;
+        s.to = {0, &bits};
+        s.type = PacketType::mail;
+        s.payload = buffer_of(out);
+        s.ticket = number + 1;
         actions.sends.push_back(s);
         open += static_cast<uint64_t>(std::popcount(bits));
-        --node.left, ++sends;
+        --node.left;
+        ++sends;
     }
     Landing land(Node& node, const Packet& packet, uint64_t bytes, Buffer* place) {
         if (push_back && next() % 4 == 0) return ++node.later, Landing::later;
@@ -115,7 +122,8 @@ struct Chatter {
         EXPECT_TRUE(bits >> r & 1);
         EXPECT_GT(static_cast<int64_t>(number), node.last[packet.sender]);
         node.last[packet.sender] = static_cast<int64_t>(number);
-        ++node.got, --open;
+        ++node.got;
+        --open;
         uint64_t wrong = 0, byte = content(packet.sender, number);
         for (uint64_t i = 0; i < packet.payload.bytes; ++i, byte += 7) wrong += packet.payload.host[i] != static_cast<std::byte>(byte);
         EXPECT_EQ(wrong, 0u) << "bytes of message " << number << " from rank " << packet.sender;
@@ -176,7 +184,10 @@ TEST(Simulator, SameSeedSameTrace) {
     uint64_t hash[3];
     for (int i = 0; i < 3; ++i) {
         Chatter chatter;
-        chatter.config.seed = i == 2 ? 8 : 7, chatter.config.ranks = 5, chatter.config.break_per_packet = 0.02, chatter.push_back = true;
+        chatter.config.seed = i == 2 ? 8 : 7;
+        chatter.config.ranks = 5;
+        chatter.config.break_per_packet = 0.02;
+        chatter.push_back = true;
         ASSERT_TRUE(chatter.run().ok());
         hash[i] = chatter.sim->trace_hash();
     }
@@ -211,7 +222,10 @@ TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
 TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
     for (double burst : {1.0, 8.0}) {
         SimConfig config;
-        config.ranks = 4, config.loss = 0.2, config.duplicate = burst > 1 ? 0 : 0.05, config.loss_burst = burst,
+        config.ranks = 4;
+        config.loss = 0.2;
+        config.duplicate = burst > 1 ? 0 : 0.05;
+        config.loss_burst = burst;
         config.loss_type = PacketType::words;
         auto sim = Simulator::create(config);
         constexpr uint32_t count = 20000;
@@ -246,7 +260,8 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
         for (Rank r = 1; r < 4; ++r) {
             uint32_t total = 0, missing = 0;
             for (uint32_t i = 0; i < count; ++i) {
-                total += got[r][i], missing += got[r][i] == 0;
+                total += got[r][i];
+                missing += got[r][i] == 0;
                 runs[r] += got[r][i] == 0 && (i == 0 || got[r][i - 1]);
             }
             // A duplicate is lost independently, so 0.2 * 0.95 = 0.19 are missing.
@@ -271,7 +286,8 @@ struct Echo : Toy {
 
 TEST(Simulator, TrainersRunByTurnsAndTimePassesInSpendAlone) {
     SimConfig config;
-    config.ranks = 3, config.trace = true;
+    config.ranks = 3;
+    config.trace = true;
     auto sim = Simulator::create(config);
     Echo echo[3];
     uint64_t took[3];
@@ -308,7 +324,8 @@ TEST(Simulator, TrainersRunByTurnsAndTimePassesInSpendAlone) {
 
 TEST(Simulator, ADeadRankIsToldAndItsTrainerEnds) {
     SimConfig config;
-    config.ranks = 3, config.lost_after_us = 5000;
+    config.ranks = 3;
+    config.lost_after_us = 5000;
     auto sim = Simulator::create(config);
     Echo echo[3];
     for (Rank r = 0; r < 3; ++r) {
@@ -334,7 +351,8 @@ TEST(Simulator, ADeadRankIsToldAndItsTrainerEnds) {
 TEST(Simulator, ReportsADeadlockAndAnEnd) {
     for (bool forever_busy : {false, true}) {
         SimConfig config;
-        config.ranks = 2, config.end_us = 1'000'000;
+        config.ranks = 2;
+        config.end_us = 1'000'000;
         auto sim = Simulator::create(config);
         Toy toys[2];
         toys[0].each = [&](const Event& event, Actions& actions) {
@@ -363,7 +381,9 @@ TEST(Simulator, ReportsADeadlockAndAnEnd) {
 TEST(Simulator, PartitionsStallStreamsAndHeal) {
     for (bool heals : {true, false}) {
         Chatter chatter;
-        chatter.config.ranks = 6, chatter.config.lost_after_us = 50'000, chatter.config.seed = 3;
+        chatter.config.ranks = 6;
+        chatter.config.lost_after_us = 50'000;
+        chatter.config.seed = 3;
         chatter.messages = 200;
         chatter.partition_us = heals ? 30'000 : 1'000'000;   // from 1 ms on, during the exchange
         Status status = chatter.run();

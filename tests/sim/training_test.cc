@@ -163,10 +163,15 @@ struct Cluster {
         std::string folder = shard().substr(0, shard().rfind('/')) + "/job";
         for (Rank r = 0; r < config.ranks; ++r) {
             EngineConfig engine;
-            engine.job = job, engine.roster = roster, engine.self = NodeId{r};
+            engine.job = job;
+            engine.roster = roster;
+            engine.self = NodeId{r};
             engine.folder = fmt::format("{}{}", folder, r);
-            engine.lanes = 0, engine.loader_threaded = false, engine.spend_us = spend_us;
-            engine.datagram_bytes = datagrams ? 1432 : 0, engine.change_every = change_every;
+            engine.lanes = 0;
+            engine.loader_threaded = false;
+            engine.spend_us = spend_us;
+            engine.datagram_bytes = datagrams ? 1432 : 0;
+            engine.change_every = change_every;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
             sim->trainer(r, [this, r](Host& host) {
                 const auto wrap = [this, r](uint16_t channel, Protocol* protocol) -> Protocol* {
@@ -229,7 +234,8 @@ TEST(SlowTraining, OneDigestWhateverTheRanksTheExchangeAndTheNetwork) {
                 SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", kind.name, ranks, seed));
                 Cluster cluster;
                 cluster.exchange = kind.name;
-                cluster.config.ranks = ranks, cluster.config.seed = seed;
+                cluster.config.ranks = ranks;
+                cluster.config.seed = seed;
                 cluster.config.break_per_packet = seed % 2 ? 0.01 : 0;
                 cluster.config.compute_async = seed % 2 == 0;
                 cluster.config.jitter_us = 300;
@@ -250,8 +256,12 @@ TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
         for (double stall : {250, 300, 350, 400}) {
             SCOPED_TRACE(fmt::format("{}, {}", exchange, stall));
             Cluster cluster;
-            cluster.exchange = exchange, cluster.options = "m = 2\ns = 1\n", cluster.job_steps = 10, cluster.config.ranks = 4;
-            cluster.spend_us = 30, cluster.lags = stall;
+            cluster.exchange = exchange;
+            cluster.options = "m = 2\ns = 1\n";
+            cluster.job_steps = 10;
+            cluster.config.ranks = 4;
+            cluster.spend_us = 30;
+            cluster.lags = stall;
             Status status = cluster.run();
             ASSERT_TRUE(status.ok()) << status.what;
             if (wanted.empty()) wanted = cluster.digest();
@@ -262,14 +272,18 @@ TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
 // The starved rank is neither silent nor stuck: it reports that it waits, and the others wait for its acknowledgements.
 TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
     Cluster alone;
-    alone.config.ranks = 1, alone.job_steps = 12;
+    alone.config.ranks = 1;
+    alone.job_steps = 12;
     ASSERT_TRUE(alone.run().ok());
     for (const char* exchange : {"coded", "coded-rs"}) {
         for (uint32_t s : {1u, 2u}) {
             SCOPED_TRACE(fmt::format("{}, s = {}", exchange, s));
             Cluster cluster;
-            cluster.exchange = exchange, cluster.options = fmt::format("m = 2\ns = {}\n", s), cluster.job_steps = 12;
-            cluster.config.ranks = 5, cluster.datagrams = true;
+            cluster.exchange = exchange;
+            cluster.options = fmt::format("m = 2\ns = {}\n", s);
+            cluster.job_steps = 12;
+            cluster.config.ranks = 5;
+            cluster.datagrams = true;
             cluster.starving[2] = 4;
             if (s == 2) cluster.starving[3] = 4;
             (void)cluster.run();   // fails at the rank that is given up
@@ -291,9 +305,13 @@ TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
 
 TEST(SlowTraining, OneRankMoreThanCanBeMissedEndsTheJobByName) {
     Cluster cluster;
-    cluster.exchange = "coded-rs", cluster.options = "m = 2\ns = 1\n", cluster.job_steps = 40, cluster.config.ranks = 5;
+    cluster.exchange = "coded-rs";
+    cluster.options = "m = 2\ns = 1\n";
+    cluster.job_steps = 40;
+    cluster.config.ranks = 5;
     cluster.datagrams = true;
-    cluster.starving[2] = 4, cluster.starving[3] = 20;
+    cluster.starving[2] = 4;
+    cluster.starving[3] = 20;
     (void)cluster.run();
     for (Rank r : {0u, 1u, 4u}) {
         Status result = cluster.sim->result(r);
@@ -320,7 +338,9 @@ TEST(SlowTraining, SumsMayComeBeforeARankBeginsItsFirstStep) {
     for (const char* exchange : {"coded", "coded-rs", "auto"}) {
         SCOPED_TRACE(exchange);
         Cluster cluster;
-        cluster.exchange = exchange, cluster.options = "m = 1\ns = 1\n", cluster.config.ranks = 3;
+        cluster.exchange = exchange;
+        cluster.options = "m = 1\ns = 1\n";
+        cluster.config.ranks = 3;
         cluster.sleepy = true;
         Status status = cluster.run();
         ASSERT_TRUE(status.ok()) << status.what;
@@ -333,7 +353,10 @@ TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
         if (kind.name == std::string_view("cssgd")) continue;   // another holder computes the same block: the digests would differ
         Spoiler spoiler;
         Cluster cluster;
-        cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 2;
+        cluster.exchange = kind.name;
+        cluster.config.ranks = 4;
+        cluster.spoiler = &spoiler;
+        cluster.spoiled = 2;
         Status status = cluster.run();
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(spoiler.spoiled, 1u);
@@ -343,9 +366,13 @@ TEST(SlowTraining, OneFlippedBitInAGradientChangesTheDigest) {
 
 TEST(SlowTraining, AMulticastThatStopsIsTold) {
     Cluster alone, cluster;
-    alone.config.ranks = 1, alone.job_steps = cluster.job_steps = 60;
+    alone.config.ranks = 1;
+    alone.job_steps = cluster.job_steps = 60;
     ASSERT_TRUE(alone.run().ok());
-    cluster.config.ranks = 3, cluster.exchange = "coded-rs", cluster.options = "m = 2\n", cluster.datagrams = true;
+    cluster.config.ranks = 3;
+    cluster.exchange = "coded-rs";
+    cluster.options = "m = 2\n";
+    cluster.datagrams = true;
     cluster.before = [](Simulator& sim) { sim.deafen(2, 5'000); };
     Status status = cluster.run();
     ASSERT_TRUE(status.ok()) << status.what;
@@ -363,9 +390,13 @@ TEST(SlowTraining, RanksThatDisagreeEndInAConflict) {
         for (StepId step : {StepId{0}, StepId{2}, StepId{steps - 1}}) {
             SCOPED_TRACE(fmt::format("{} step {}", kind.name, step));
             Spoiler spoiler;
-            spoiler.what = Spoiler::What::sum, spoiler.step = step;
+            spoiler.what = Spoiler::What::sum;
+            spoiler.step = step;
             Cluster cluster;
-            cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.spoiler = &spoiler, cluster.spoiled = 1;
+            cluster.exchange = kind.name;
+            cluster.config.ranks = 4;
+            cluster.spoiler = &spoiler;
+            cluster.spoiled = 1;
             Status status = cluster.run();
             EXPECT_EQ(spoiler.spoiled, 1u);
             EXPECT_EQ(status.code, Code::conflict) << status.what;
@@ -383,7 +414,10 @@ TEST(SlowTraining, AKilledRankEndsTheJobWithItsName) {
                 SCOPED_TRACE(fmt::format("{} seed {} rank {} killed at {} us", kind.name, seed, dead, at_us));
                 Cluster cluster;
                 cluster.exchange = kind.name;
-                cluster.config.ranks = 4, cluster.config.seed = seed, cluster.config.lost_after_us = deadline_us, cluster.spend_us = 500;
+                cluster.config.ranks = 4;
+                cluster.config.seed = seed;
+                cluster.config.lost_after_us = deadline_us;
+                cluster.spend_us = 500;
                 if (kill) cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
                 Status status = cluster.run();
                 EXPECT_EQ(status.ok(), !kill) << status.what;
@@ -407,7 +441,10 @@ TEST(SlowTraining, GradientsTravelDuringTheBackwardPass) {
     for (const ExchangeKind& kind : exchange_kinds()) {
         SCOPED_TRACE(kind.name);
         Cluster cluster;
-        cluster.exchange = kind.name, cluster.config.ranks = 4, cluster.config.trace = true, cluster.spend_us = 20'000;
+        cluster.exchange = kind.name;
+        cluster.config.ranks = 4;
+        cluster.config.trace = true;
+        cluster.spend_us = 20'000;
         ASSERT_TRUE(cluster.run().ok());
         const std::vector<SimTrace>& trace = cluster.sim->trace();
         uint32_t last = 0;
@@ -441,7 +478,8 @@ constexpr uint32_t changing_steps = 10, changing_every = 3;   // views 1 to 4
 const std::string& reference_of_changes() {
     static const std::string digest = [] {
         Cluster alone;
-        alone.config.ranks = 1, alone.job_steps = changing_steps;
+        alone.config.ranks = 1;
+        alone.job_steps = changing_steps;
         Status status = alone.run();
         EXPECT_TRUE(status.ok()) << status.what;
         return alone.digest();
@@ -451,10 +489,16 @@ const std::string& reference_of_changes() {
 
 struct Changing : Cluster {
     Changing(const char* kind, uint32_t ranks, uint64_t seed) {
-        exchange = kind, job_steps = changing_steps, change_every = changing_every;
-        config.ranks = ranks, config.seed = seed, config.jitter_us = 300, config.compute_async = seed % 2 == 0;
+        exchange = kind;
+        job_steps = changing_steps;
+        change_every = changing_every;
+        config.ranks = ranks;
+        config.seed = seed;
+        config.jitter_us = 300;
+        config.compute_async = seed % 2 == 0;
         datagrams = seed % 2;
-        config.break_per_packet = seed % 4 < 2 ? 0.01 : 0, config.loss = datagrams ? 0.05 : 0;
+        config.break_per_packet = seed % 4 < 2 ? 0.01 : 0;
+        config.loss = datagrams ? 0.05 : 0;
         spend_us = seed % 5 * 100;
         before = [seed, ranks](Simulator& simulator) { simulator.slow(static_cast<Rank>(splitmix64(seed) % ranks), 5); };
     }
@@ -490,7 +534,8 @@ TEST(SlowViews, ARankThatDiesIsMissedByTheViewsAfterIt) {
             const uint64_t at_us = splitmix64(seed + 1000) % ends_us;
             SCOPED_TRACE(fmt::format("{} seed {} rank {} killed at {} us", exchange, seed, dead, at_us));
             Changing cluster(exchange, 4, seed);
-            cluster.options = "m = 2\ns = 1\n", cluster.config.lost_after_us = deadline_us / 2;
+            cluster.options = "m = 2\ns = 1\n";
+            cluster.config.lost_after_us = deadline_us / 2;
             cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
             Status status = cluster.run();
             if (at_us < 5'000 && !status.ok()) return;   // before the job began no rank may be missing
@@ -530,8 +575,10 @@ const std::string& reference_of_auto(const char* quantiser) {
     std::string& digest = digests[quantiser];
     if (digest.empty()) {
         Cluster alone;
-        alone.exchange = "unicast", alone.options = fmt::format("quantiser = \"{}\"\n", quantiser);
-        alone.config.ranks = 1, alone.job_steps = auto_steps;
+        alone.exchange = "unicast";
+        alone.options = fmt::format("quantiser = \"{}\"\n", quantiser);
+        alone.config.ranks = 1;
+        alone.job_steps = auto_steps;
         Status status = alone.run();
         EXPECT_TRUE(status.ok()) << status.what;
         digest = alone.digest();
@@ -541,8 +588,10 @@ const std::string& reference_of_auto(const char* quantiser) {
 
 struct Auto : Cluster {
     explicit Auto(uint32_t ranks, uint32_t s = 0, const char* quantiser = "auto32") {
-        exchange = "auto", options = fmt::format("s = {}\nquantiser = \"{}\"\n", s, quantiser);
-        config.ranks = ranks, job_steps = auto_steps;
+        exchange = "auto";
+        options = fmt::format("s = {}\nquantiser = \"{}\"\n", s, quantiser);
+        config.ranks = ranks;
+        job_steps = auto_steps;
     }
     /// The choice, which is the same at all ranks.
     std::string choice() const {
@@ -562,8 +611,10 @@ TEST(SlowAuto, ASlowLinkGetsACodeAndSlowBlocksAreComputedOnce) {
             SCOPED_TRACE(fmt::format("{} ranks{}", ranks, datagrams ? ", datagrams" : ""));
             Auto slow(ranks), fast(ranks);
             slow.datagrams = fast.datagrams = datagrams;
-            slow.config.rate_bytes_per_s = 12.5e6, slow.spend_us = 10;
-            fast.config.rate_bytes_per_s = 1.25e9, fast.spend_us = 50'000;
+            slow.config.rate_bytes_per_s = 12.5e6;
+            slow.spend_us = 10;
+            fast.config.rate_bytes_per_s = 1.25e9;
+            fast.spend_us = 50'000;
             for (Auto* each : {&slow, &fast}) {
                 Status status = each->run();
                 ASSERT_TRUE(status.ok()) << status.what;
@@ -584,10 +635,14 @@ TEST(SlowAuto, OneDigestWhateverIsChosen) {
                 const bool spare = ranks > 1 && quantiser != std::string_view("fixed");   // one rank may be missing
                 Auto cluster(ranks, seed % 3 == 2 && spare ? 1 : 0, quantiser);
                 SCOPED_TRACE(fmt::format("{} over {} ranks, seed {}", quantiser, ranks, seed));
-                cluster.config.seed = seed, cluster.config.jitter_us = 300, cluster.config.compute_async = seed % 2 == 0;
+                cluster.config.seed = seed;
+                cluster.config.jitter_us = 300;
+                cluster.config.compute_async = seed % 2 == 0;
                 cluster.datagrams = seed % 2;
-                cluster.config.break_per_packet = seed % 4 == 0 ? 0.01 : 0, cluster.config.loss = seed % 4 == 1 ? 0.05 : 0;
-                cluster.config.rate_bytes_per_s = seed % 3 ? 5e6 : 1e9, cluster.spend_us = seed % 5 * 300;
+                cluster.config.break_per_packet = seed % 4 == 0 ? 0.01 : 0;
+                cluster.config.loss = seed % 4 == 1 ? 0.05 : 0;
+                cluster.config.rate_bytes_per_s = seed % 3 ? 5e6 : 1e9;
+                cluster.spend_us = seed % 5 * 300;
                 cluster.before = [&](Simulator& sim) { sim.slow(static_cast<Rank>(splitmix64(seed) % ranks), 5); };
                 Status status = cluster.run();
                 ASSERT_TRUE(status.ok()) << status.what;
@@ -603,7 +658,9 @@ TEST(SlowAuto, ARankThatDiesIsMissedBeforeWhileAndAfterTheChoice) {
     uint64_t from_us = 0, to_us = 0;   // the ends of the sixth and seventh step in a run without a death
     {
         Auto cluster(4, 1);
-        cluster.config.rate_bytes_per_s = 5e6, cluster.config.trace = true, cluster.spend_us = 200;
+        cluster.config.rate_bytes_per_s = 5e6;
+        cluster.config.trace = true;
+        cluster.spend_us = 200;
         ASSERT_TRUE(cluster.run().ok());
         for (const SimTrace& each : cluster.sim->trace()) {
             if (each.what != SimTrace::What::complete) continue;
@@ -618,8 +675,11 @@ TEST(SlowAuto, ARankThatDiesIsMissedBeforeWhileAndAfterTheChoice) {
         const uint64_t at_us = seed % 4 ? from_us + some % choice_us : from_us - step_us / 2 + some % (3 * step_us / 2);
         SCOPED_TRACE(fmt::format("seed {} rank {} killed at {} us", seed, dead, at_us));
         Auto cluster(4, 1);
-        cluster.config.rate_bytes_per_s = 5e6, cluster.config.seed = seed, cluster.config.lost_after_us = deadline_us / 2;
-        cluster.spend_us = 200, cluster.datagrams = seed % 2;
+        cluster.config.rate_bytes_per_s = 5e6;
+        cluster.config.seed = seed;
+        cluster.config.lost_after_us = deadline_us / 2;
+        cluster.spend_us = 200;
+        cluster.datagrams = seed % 2;
         cluster.before = [&](Simulator& sim) { sim.kill(dead, at_us); };
         Status status = cluster.run();
         ASSERT_TRUE(status.ok()) << status.what;

@@ -35,8 +35,10 @@ public:
           mutexes_(layout.buckets.size()),
           finishers_(device.gpus().size()) {
         uint32_t groups = 0;
-        for (const Bucket& bucket : host_->words().buckets)
-            bucket_words_ = std::max(bucket_words_, bucket.count), groups = std::max(groups, bucket.group_count);
+        for (const Bucket& bucket : host_->words().buckets) {
+            bucket_words_ = std::max(bucket_words_, bucket.count);
+            groups = std::max(groups, bucket.group_count);
+        }
         for (size_t g = 0; g < finishers_.size(); ++g) {
             DeviceArena& arena = device.gpus()[g]->arena;
             const uint64_t bytes = sizeof(SumTask) + groups * sizeof(Found);

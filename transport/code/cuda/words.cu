@@ -20,7 +20,8 @@ struct Share {
 // Merges the results of the whole thread block into *found.
 __device__ void tell(Found* found, const Share& share, uint32_t block) {
     __shared__ uint32_t maximum[threads], clipped[threads];
-    maximum[threadIdx.x] = share.maximum, clipped[threadIdx.x] = share.clipped;
+    maximum[threadIdx.x] = share.maximum;
+    clipped[threadIdx.x] = share.clipped;
     for (uint32_t half = threads / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x >= half) continue;
@@ -48,8 +49,14 @@ __device__ int64_t round_to_even(float x, const QuantiseGroup& group, double fac
     v = v < limit + 1 ? v : limit + 1;   // NaN becomes limit + 1
     v = v > -limit - 1 ? v : -limit - 1;
     int64_t q = __double_as_longlong(v + magic) - __double_as_longlong(magic);
-    if (q > group.limit) q = group.limit, ++share->clipped;
-    if (q < -int64_t{group.limit}) q = -int64_t{group.limit}, ++share->clipped;
+    if (q > group.limit) {
+        q = group.limit;
+        ++share->clipped;
+    }
+    if (q < -int64_t{group.limit}) {
+        q = -int64_t{group.limit};
+        ++share->clipped;
+    }
     return q;
 }
 
