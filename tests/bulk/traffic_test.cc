@@ -46,7 +46,7 @@ void link_stays_busy(bool incast) {
 TEST(SlowBulkTraffic, AnIncastKeepsTheLinkBusy) { link_stays_busy(true); }
 TEST(SlowBulkTraffic, AMulticastOfAllToAllKeepsTheLinksBusy) { link_stays_busy(false); }
 
-// As in cssgd: a multicast for three of eight ranks fills all eight queues, so their room bounds the bytes in flight of all senders.
+// As in cssgd: a multicast for two of eight ranks fills all queues, whose size bounds the bytes in flight of all senders.
 TEST(BulkTraffic, MulticastsToFewDoNotFloodTheOthers) {
     Crowd crowd;
     crowd.config.ranks = 8;
