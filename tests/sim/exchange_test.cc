@@ -1,4 +1,4 @@
-// Every exchange over the simulator: the exact sum at every rank, whatever the number of ranks, the layout, the delays and the breaks.
+// Every exchange over the simulator: the exact sum at every rank, for every number of ranks, layout, delay and break.
 #include <gtest/gtest.h>
 
 #include <algorithm>

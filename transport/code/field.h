@@ -24,7 +24,7 @@ struct CyclicCode {
     uint32_t prime;     // prime_32 or prime_16
 
     uint32_t d() const { return m + s; }         // super-blocks a rank holds
-    uint32_t senders() const { return n - s; }   // any so many ranks' words are needed
+    uint32_t senders() const { return n - s; }   // the words of any so many ranks suffice
     Status check() const;                        // precondition of the other functions
     /// The super-blocks of a rank in the order of its weights: rank-d+1 .. rank (mod n), k = 0 .. d-1.
     uint32_t held(Rank rank, uint32_t k) const { return (rank + n - d() + 1 + k) % n; }
