@@ -78,13 +78,31 @@ TEST_F(SystemVerify, WhatARunKeepsIsComputedAgain) {
     expect_nothing_left();
 }
 
-TEST_F(SystemVerify, AnInterruptLeavesNothing) {
+TEST_F(SystemVerify, AMemberSignsTheTranscriptAndAnInterruptLeavesNothing) {
     import();
     std::string job = good_job;
     job.replace(job.find("steps = 6"), 9, "steps = 3000");
     write("job.toml", job);
-    Outcome outcome = run("run job.toml --local 1 --keep kept");
+    // The private cluster's key is there while it runs.
+    const pid_t cluster = start("run job.toml --local 1 --keep kept");
+    std::vector<std::string> keys;
+    for (uint64_t end = clock_us() + 60'000'000; clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(2)))
+        if (file_glob(folder + "/gradcast-*/key", &keys).ok() && fs::file_size(keys[0]) > 64) break;
+    ASSERT_FALSE(keys.empty());
+    fs::copy_file(keys[0], folder + "/key");
+    Outcome outcome = wait(cluster);
     ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    outcome = run("verify kept/transcript.json --key key");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("chain over steps 1..3000, HMAC of key "), std::string::npos) << outcome.out;
+    const std::string transcript = read("kept/transcript.json");
+    std::string edited = transcript;
+    write("kept/transcript.json", edited.replace(edited.find("node-1"), 6, "node-2"));
+    outcome = run("verify kept/transcript.json --key key");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("does not fit: it was edited")) << outcome.err;
+    write("kept/transcript.json", transcript);
+
     const pid_t pid = start("verify kept");
     std::vector<std::string> steps;   // computed so far
     for (uint64_t end = clock_us() + 60'000'000; clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(5)))
