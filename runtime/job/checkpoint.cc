@@ -60,8 +60,9 @@ std::vector<uint64_t> checkpoints_in(const std::string& folder) {
     return all;
 }
 
-Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& report) {
+Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& report, const Model& like) {
     parts_ = &parts;
+    model_ = like;
     report_ = &report;
     folder_ = config.folder;
     keep_ = config.job.checkpoint_keep;
@@ -93,7 +94,7 @@ void Checkpoints::applied(uint64_t steps) {
     else name();
 }
 
-void Checkpoints::snapshot(Model model, std::span<const std::byte> algorithm) {
+void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algorithm) {
     {
         std::lock_guard lock(mutex_);
         if (phase_ != Phase::idle) {
@@ -105,7 +106,7 @@ void Checkpoints::snapshot(Model model, std::span<const std::byte> algorithm) {
             return;
         }
     }
-    model_ = std::move(model);
+    model_ = model;         // takes no memory: all texts are as long as those before
     model_.agreed = true;   // when it gets its name
     algorithm_.assign(algorithm.begin(), algorithm.end());
     struct Copy {
@@ -146,6 +147,7 @@ void Checkpoints::write() {
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
     const std::string path = checkpoint_path(folder_, steps_);
+    report_->flush();   // the records of all its steps are in steps.jsonl, should the daemon be killed
     if (Status status = file_rename(path + ".part", path); status.ok()) {
         trim();
         report_->update([&](JobStatus& now) { now.checkpoint = steps_; });
@@ -199,12 +201,12 @@ void Checkpoints::close() {
     if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((checkpoint_path(folder_, steps_) + ".part").c_str());
 }
 
-void Checkpoints::rescue(Model model, std::span<const std::byte> algorithm) {
+void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm) {
     close();
     if (keep_ == 0 || model.step == 0) return;
     const std::string path = checkpoint_path(folder_, model.step);
-    if (std::filesystem::exists(path)) return;
-    model_ = std::move(model);
+    if (::access(path.c_str(), F_OK) == 0) return;
+    model_ = model;
     model_.digest = sha256_hex(std::as_bytes(parts_->compute.net->parameters()));
     Status status =
         model_write(path + ".part", model_,

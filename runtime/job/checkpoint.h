@@ -43,8 +43,9 @@ public:
     Checkpoints(const Checkpoints&) = delete;
     Checkpoints& operator=(const Checkpoints&) = delete;
     ~Checkpoints() { close(); }
-    /// Takes the memory of a snapshot and starts the thread.  `parts` are ready.  Nothing is ever written where job.checkpoint_keep is 0.
-    Status open(const EngineConfig& config, JobParts& parts, Report& report);
+    /// Takes the memory of a snapshot and starts the thread.  `parts` are ready; the models of snapshots are as large as `like`.  Nothing
+    /// is ever written where job.checkpoint_keep is 0.
+    Status open(const EngineConfig& config, JobParts& parts, Report& report, const Model& like);
     const Arena& arena() const { return arena_; }
 
     // Trainer thread.
@@ -55,9 +56,9 @@ public:
     /// Number of the checkpoint after so many steps; 0: there is none.
     uint64_t number(uint64_t steps) const { return keep_ > 0 ? plan_.number(steps) : 0; }
     /// Of the present state.  Never waits for the disk: where the one before is still being written this one is left out, with a warning.
-    void snapshot(Model model, std::span<const std::byte> algorithm);
+    void snapshot(const Model& model, std::span<const std::byte> algorithm);
     /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.
-    void rescue(Model model, std::span<const std::byte> algorithm);
+    void rescue(const Model& model, std::span<const std::byte> algorithm);
     /// Waits for what is being written; a snapshot that is not confirmed goes.
     void close();
 

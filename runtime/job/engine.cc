@@ -20,10 +20,13 @@ namespace {
 class JobEngine final : public Engine {
 public:
     JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
+    ~JobEngine() override {
+        if (reserved_) ::unlink((model_path() + ".part").c_str());   // run() was never called
+    }
 
     Status prepare() {
         GC_TRY(make_directories(config_.folder));
-        GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
+        if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
         GC_TRY(report_.open(config_));
         for (size_t at = 0; at < config_.resume.notes.size();) {
             const size_t end = std::min(config_.resume.notes.find('\n', at), config_.resume.notes.size());
@@ -49,8 +52,9 @@ public:
         GC_TRY(session_->ready());
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on && config_.resume.holder == config_.self) GC_TRY(resume_load(config_, parts_, *algorithm_, &standing_));
-        GC_TRY(checkpoints_.open(config_, parts_, report_));
-        memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
+        describe();
+        GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
+        if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
         report_.update([&](JobStatus& status) { status.memory = memory; });
         if (config_.until == 0 && session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
@@ -70,6 +74,7 @@ public:
     bool datagrams() const override { return choice_.datagrams(parts_.steps - std::min(config_.resume.steps, parts_.steps)); }
 
     Status run(Host& host) override {
+        reserved_ = false;
         if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
         Context context{.host = host,
                         .lanes = parts_.lanes,
@@ -89,7 +94,7 @@ public:
                         .step = config_.resume.steps};
         open(context, {});
         Status status = train(context);
-        if (const Profile* profile = parts_.profile.get(); profile && context.step > profile->step)
+        if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
         if (!status.ok() && session_->dispatch().ended().ok() && !ended_ && !session_->synchronous().outvoted()) {
@@ -172,9 +177,12 @@ private:
         if (!session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
         GC_TRY(session_->begin());
+        if (config_.resume.on) {
+            GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
+            GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
+        }
         checkpoints_.begin(context.step);
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
-        if (config_.resume.on) GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
         has_state_ = true;
         report_.begin(context.host.now_us(), context.step);
         if (config_.resume.on) GC_TRY(resumed(context));
@@ -225,41 +233,40 @@ private:
     }
 
     std::string model_path() const { return config_.folder + "/final.h5"; }
+    /// What all models of this job have in common.
+    void describe() {
+        model_.net = parts_.compute.net->spec();
+        model_.mean = parts_.train->info().mean;
+        model_.std = parts_.train->info().std;
+        model_.job = job_.text;
+        model_.base = job_.base;
+        model_.kernel_set = parts_.kernel_set;
+        model_.data_digest = parts_.data_digest;
+        model_.id = hex(config_.id);
+    }
     /// Of the present state.
-    Model model(const Context& context) const {
-        Model model;
-        model.net = parts_.compute.net->spec();
-        model.mean = parts_.train->info().mean;
-        model.std = parts_.train->info().std;
-        model.job = job_.text;
-        model.base = job_.base;
-        model.digest = digest_;
-        model.kernel_set = parts_.kernel_set;
-        model.data_digest = parts_.data_digest;
-        model.id = hex(config_.id);
-        model.step = context.step;
-        model.state = context.state;
-        model.accuracy = standing_.accuracy;
-        model.test_loss = standing_.test_loss;
-        model.evaluated = standing_.evaluated;
-        return model;
+    Model& model(const Context& context) {
+        model_.digest = digest_;
+        model_.step = context.step;
+        model_.state = context.state;
+        model_.accuracy = standing_.accuracy;
+        model_.test_loss = standing_.test_loss;
+        model_.evaluated = standing_.evaluated;
+        model_.agreed = false;
+        return model_;
     }
     /// At the ranks that may come to write it.
     Status reserve_model() {
         const uint64_t values = parts_.compute.net->layout().elements + parts_.compute.optimiser->state_size();
-        Model largest;
-        largest.net = parts_.compute.net->spec();
-        largest.mean = largest.std = parts_.train->info().mean;
-        largest.job = job_.text;
-        largest.base = job_.base;
-        return model_reserve(model_path() + ".part", largest,
-                             values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm_->state().size());
+        GC_TRY(model_reserve(model_path() + ".part", model_,
+                             values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm_->state().size()));
+        reserved_ = true;
+        return {};
     }
     Status write_model(const Context& context, bool agreed) {
-        Model last = model(context);
-        last.agreed = agreed;
+        model(context).agreed = agreed;
         GC_TRY(model_write(
-            model_path() + ".part", last,
+            model_path() + ".part", model_,
             {parts_.compute.net->parameters(), parts_.compute.optimiser->state(), parts_.compute.codec->exponents(), algorithm_->state()}));
         written_ = true;
         return {};
@@ -284,6 +291,9 @@ private:
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
         if (!has_state_ || why.code == Code::conflict || session_->synchronous().outvoted()) return;
+        // After an error in the middle of the optimiser's step, or where memory has lost a bit.
+        if (context.digest(context.step, parts_.model_digest()) != context.state)
+            return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
         if (!trained_) return checkpoints_.rescue(model(context), algorithm_->state());
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
@@ -350,6 +360,8 @@ private:
     bool deaf_told_ = false;
     std::string digest_;
     Transcript transcript_;                    // its views, until the job ends
+    Model model_;                              // see model()
+    bool reserved_ = false;                    // there is room for final.h5, and run() is still to come
     Standing standing_;                        // of it the last evaluation is kept
     bool has_state_ = false;                   // what the next step begins from
     bool trained_ = false, written_ = false;   // all steps are done; the model is written

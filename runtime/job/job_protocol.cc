@@ -363,7 +363,7 @@ private:
         }
         if (!may_miss() || peer.phase() >= Phase::ended) return;
         uint64_t silent_us = now_us_ - peer.heard_us,
-                 stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() == 0 ? 10 : 1);
+                 stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() <= config_.first_step ? 10 : 1);
         uint64_t worst_us = std::max(silent_us, stuck_us);
         const char* what = silent_us >= stuck_us ? "silent" : "without progress";
         if (peer.suspected != (worst_us > timeouts_.suspicion_us)) {

@@ -12,6 +12,8 @@
 #include "nn/layers.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/nearest.h"
+#include "transport/link/link.h"
 
 namespace gradcast {
 namespace {
@@ -125,7 +127,8 @@ private:
         if (!data) return {};
         Hid creation(H5Dget_create_plist(data.get()));
         const H5D_layout_t layout = H5Pget_layout(creation.get());
-        const bool here = layout != H5D_VIRTUAL && H5Pget_external_count(creation.get()) == 0;
+        // Nor in chunks, whose size a file of few bytes may give as gigabytes.
+        const bool here = (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && H5Pget_external_count(creation.get()) == 0;
         return here ? std::move(data) : Hid();
     }
     Status text_check(const char* name, const Hid& type, const Hid& space) const {
@@ -352,6 +355,8 @@ Status checkpoint_read(const std::string& path, Model* model, ModelVectors* stat
     std::string content;
     GC_TRY(model_check(path, &read, &vectors, &content));
     if (content.empty()) return fail(Code::data, "{}: a model of format version 1, from which no training can go on", path);
+    JobId id;   // it names a folder
+    if (!job_id_parse(read.id, &id)) return fail(Code::data, "{}: not a checkpoint: its job has the id \"{}\"", path, one_line(read.id));
     *model = std::move(read);
     *state = std::move(vectors);
     return {};

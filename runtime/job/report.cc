@@ -30,7 +30,10 @@ JobStatus Report::status() const {
 void Report::begin(uint64_t now_us, uint64_t steps) {
     begin_us_ = now_us;
     first_ = steps;
-    if (steps > 0) steps_log_.keep(steps);
+    if (steps > 0) {
+        record_.step = steps - 1;
+        steps_log_.keep(steps);
+    }
     std::lock_guard lock(mutex_);
     status_.state = JobState::running;
     status_.step = status_.resumed = steps;

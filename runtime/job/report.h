@@ -46,6 +46,8 @@ public:
     void step_end();
     /// After the last step: steps.jsonl is complete.
     void steps_end() { steps_log_.close(); }
+    /// Any thread: waits until all records so far are in the file.
+    void flush() { steps_log_.flush(); }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);
     /// Of the whole job, after `steps` steps, with this digest where it has gone well.

@@ -5,12 +5,14 @@
 #include <algorithm>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/short_texts.h"
 #include "runtime/job/checkpoint.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
+constexpr int32_t exponent_max = 400;   // a scale that no float gradient has
 
 /// The state of that checkpoint fits this job on these nodes.
 Status check(const std::string& path, const Model& model, const ModelVectors& state, const EngineConfig& config, JobParts& parts) {
@@ -32,8 +34,9 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     if (model.kernel_set != parts.kernel_set)
         return fail(Code::data,
                     "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set (`isa` in "
-                    "gradcastd.toml) or device are needed",
-                    path, model.kernel_set, parts.kernel_set);
+                    "gradcastd.toml) or device are needed{}",
+                    path, model.kernel_set, parts.kernel_set,
+                    before.start.empty() && config.job.start.empty() ? "" : ", and the same file net.start");
     if (model.step >= parts.steps)
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);
@@ -43,6 +46,9 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
         return fail(Code::data, "{}: {} parameters, {} values of the optimiser and {} scales do not fit the job's {}, {} and {}", path,
                     state.parameters.size(), state.optimiser.size(), state.exponents.size(), parts.compute.net->layout().elements,
                     parts.compute.optimiser->state_size(), parts.compute.codec->exponents().size());
+    for (const int32_t exponent : state.exponents)
+        if (exponent < -exponent_max || exponent > exponent_max)
+            return fail(Code::data, "{}: a scale of 2^{} is no gradient's", path, exponent);
     return {};
 }
 
@@ -51,20 +57,22 @@ Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), 
 }   // namespace
 
 Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes) {
-    std::vector<std::string> paths;
-    if (const std::string final = folder + "/final.h5"; ::access(final.c_str(), F_OK) == 0) paths.push_back(final);
+    const ShortTexts told_to_the_caller;
     const std::vector<uint64_t> all = checkpoints_in(folder);
-    for (size_t i = all.size(); i-- > 0;) paths.push_back(checkpoint_path(folder, all[i]));
-    for (const std::string& each : paths) {
+    bool some = !all.empty(), found = false;
+    const auto take = [&](const std::string& each) {
         ModelVectors state;
         const Status status = checkpoint_read(each, model, &state);
-        if (status.ok()) {
-            *path = each;
-            return {};
-        }
-        notes->push_back(status.what);
-    }
-    return fail(Code::data, "{} holds no checkpoint{}", folder, paths.empty() ? "" : " that is whole");
+        if (status.ok()) *path = each;
+        else notes->push_back(status.what);
+        some = true;
+        return status.ok();
+    };
+    // Checkpoints after final.h5 are of a longer job that has gone on from it.
+    if (const std::string final = folder + "/final.h5"; ::access(final.c_str(), F_OK) == 0) found = take(final);
+    for (size_t i = all.size(); i-- > 0 && (!found || all[i] > model->step);)
+        if (take(checkpoint_path(folder, all[i]))) return {};
+    return found ? Status{} : fail(Code::data, "{} holds no checkpoint{}", folder, some ? " that is whole" : "");
 }
 
 Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Standing* standing) {

@@ -52,18 +52,32 @@ void StepLog::keep(uint64_t steps) {
 void StepLog::add(std::string_view line) {
     std::lock_guard lock(mutex_);
     lines_.append(line);
+    ++added_;
     if (!threaded_) write(lines_);
+}
+
+void StepLog::flush() {
+    std::unique_lock lock(mutex_);
+    if (!threaded_) return;
+    const uint64_t wanted = added_;
+    flush_ = true;
+    wake_.notify_all();
+    written_.wait(lock, [&] { return done_ >= wanted; });
 }
 
 void StepLog::loop() {
     std::unique_lock lock(mutex_);
     for (bool stop = false; !stop;) {
-        wake_.wait_for(lock, std::chrono::milliseconds(500), [this] { return stop_; });
+        wake_.wait_for(lock, std::chrono::milliseconds(500), [this] { return stop_ || flush_; });
         stop = stop_;
+        flush_ = false;
         std::swap(lines_, writing_);
+        const uint64_t done = added_;
         lock.unlock();
         write(writing_);
         lock.lock();
+        done_ = done;
+        written_.notify_all();
     }
 }
 

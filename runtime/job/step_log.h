@@ -24,6 +24,8 @@ public:
     void keep(uint64_t steps);
     /// Trainer thread.  Takes memory only when the disk is far behind.
     void add(std::string_view line);
+    /// Any thread, before close(): returns when all lines added so far are written, or lost.
+    void flush();
     /// Writes what is left.  An error has been logged, once.
     void close();
 
@@ -34,9 +36,10 @@ private:
     std::string path_;
     Fd fd_;
     std::mutex mutex_;
-    std::condition_variable wake_;
+    std::condition_variable wake_, written_;
     std::string lines_, writing_;
-    bool threaded_ = false, stop_ = false, failed_ = false;
+    uint64_t added_ = 0, done_ = 0;   // lines
+    bool threaded_ = false, stop_ = false, flush_ = false, failed_ = false;
     std::thread thread_;
 };
 

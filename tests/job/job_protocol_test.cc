@@ -45,11 +45,12 @@ struct World {
         }
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
             protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start,
-                                              &progress[rank], tolerated, !later, lost, steps},
+                                              &progress[rank], tolerated, !later, lost, steps, first},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
-            simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank]); });
+            progress[rank].step.store(first, std::memory_order_relaxed);
+            simulator->trainer(rank, [this, rank](Host& host) { return train(host, ranks[rank], progress[rank], first); });
         }
         (void)simulator->run();   // the first trainer's error; each is looked at below
     }
@@ -76,10 +77,11 @@ struct World {
     static Status await(Host& host, Script& self) {
         return heard(host, host.now_us() + 20 * deadline_us, self).value_or(fail(Code::node_io, "the job protocol never answers"));
     }
-    static Status train(Host& host, Script& self, Progress& progress) {
+    static Status train(Host& host, Script& self, Progress& progress, StepId first) {
         if (self.begins) command(host, JobCommand::begin, self.state);
         GC_TRY(await(host, self));
-        for (uint32_t step = 0; step < self.steps; ++step) {
+        for (uint32_t at = 0; at < self.steps; ++at) {
+            const StepId step = first + at;
             if (step == self.fails_at) {
                 command(host, JobCommand::abort, 0, nullptr, self.failure);
                 return await(host, self);
@@ -115,7 +117,7 @@ struct World {
 
     const bool datagrams;
     uint32_t tolerated = 0;   // losses
-    StepId steps = ~StepId{0};
+    StepId steps = ~StepId{0}, first = 0;
     bool later = false;       // the job has had another view before
     std::vector<bool> lost;   // before this one
     std::vector<Script> ranks;
@@ -364,6 +366,13 @@ TEST(JobProtocol, AStuckTrainerIsLostAndAWaitingOneIsNot) {
     for (Rank rank : {0u, 2u}) slow.ranks[rank].waits_from = 1, slow.ranks[rank].step_us = 2'500'000;
     slow.run();
     slow.one_line(Code::ok);
+
+    World resumed(3);   // the first step of a run has 10 D, whatever its number
+    resumed.first = 40;
+    for (Script& rank : resumed.ranks) rank.steps = 1, rank.step_us = 4 * deadline_us;
+    for (Rank rank : {0u, 2u}) resumed.ranks[rank].waits_from = 40;
+    resumed.run();
+    resumed.one_line(Code::ok);
 }
 
 TEST(JobProtocol, OneThatNeverBeginsIsNamed) {

@@ -169,6 +169,22 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
     // A state that is whole as a file, but not the one that it says: found before the first step.
     EXPECT_NE(forge([&] { model.state ^= 1; }).find("its checkpoint says"), std::string::npos);
     EXPECT_PRED2(starts, forge([&] { model.job = "[jobs]\n"; }), forged + ": its job file is not one for this version: ");
+    const std::vector<int32_t> scales = std::exchange(state.exponents, std::vector<int32_t>(state.exponents.size(), 1 << 20));
+    EXPECT_EQ(forge([] {}), forged + ": a scale of 2^1048576 is no gradient's");
+    state.exponents = scales;
+    // It would name a folder outside of the jobs'.
+    model.id = "../../../elsewhere";
+    ASSERT_TRUE(model_write(forged, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
+    Model read;
+    ModelVectors vectors;
+    EXPECT_EQ(checkpoint_read(forged, &read, &vectors).what, forged + ": not a checkpoint: its job has the id \"../../../elsewhere\"");
+    // What is refused leaves the folder as it was.
+    std::string before, after;
+    ASSERT_TRUE(file_read(first.folders[0] + "/job.toml", &before).ok());
+    EXPECT_FALSE(run(replaced(job_text(), "blocks = 6", "blocks = 5"), 1, from(path), {}, first.folders).status.ok());
+    ASSERT_TRUE(file_read(first.folders[0] + "/job.toml", &after).ok());
+    EXPECT_EQ(after, before);
+    EXPECT_FALSE(std::filesystem::exists(first.folders[0] + "/final.h5.part"));
     // More epochs than before: final.h5 goes on to what a longer job gives.
     const Run whole = run(replaced(job_text(), "epochs = 2", "epochs = 3"), 1);
     const Run more = run(replaced(job_text(), "epochs = 2", "epochs = 3"), 2, from(first.folders[0] + "/final.h5"));
@@ -193,6 +209,102 @@ TEST_F(ResumeTest, TheNewestStayAndSomeForAudits) {
     EXPECT_EQ(left("checkpoint_every = 5\naudit_every = 3\n", 1), (Steps{15, 30, 35, 40, 45}));
     EXPECT_EQ(left("checkpoint_every = 10\naudit_every = 100\n", 4), (Steps{10, 20, 30, 40}));   // two a node
     EXPECT_EQ(left("checkpoint_every = 1\ncheckpoint_keep = 1\n", 1).size(), 17u);   // 49, of which one in three stays, and the last
+}
+
+TEST_F(ResumeTest, ACheckpointAfterTheModelIsOfALongerJob) {
+    const std::string longer = with_job(replaced(job_text(), "epochs = 2", "epochs = 3"), "checkpoint_every = 10\ncheckpoint_keep = 9\n");
+    const Run first = run(job_text(), 1), second = run(longer, 1);
+    ASSERT_TRUE(first.status.ok() && second.status.ok()) << first.status.what << second.status.what;
+    const std::string& folder = first.folders[0];
+    for (const uint64_t steps : {40, 60, 70})
+        std::filesystem::copy_file(checkpoint_path(second.folders[0], steps), checkpoint_path(folder, steps));
+    std::filesystem::resize_file(checkpoint_path(folder, 70), 1000);
+    Model model;
+    std::string path;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    EXPECT_EQ(path, checkpoint_path(folder, 60));
+    EXPECT_EQ(notes.size(), 1u);
+    std::filesystem::remove(path);
+    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    EXPECT_EQ(path, folder + "/final.h5");
+    EXPECT_EQ(model.step, 50u);
+}
+
+TEST_F(ResumeTest, TheProfileOfAnEarlierRunStays) {
+    const std::string text = job_text("[profile]\nstep = 5\n");
+    const Run first = run(with_job(text, "checkpoint_every = 20\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    std::string before, after;
+    ASSERT_TRUE(file_read(first.folders[0] + "/profile.json", &before).ok());
+    const Run second = run(text, 1, from(checkpoint_path(first.folders[0], 40)), {}, first.folders);
+    ASSERT_TRUE(second.status.ok()) << second.status.what;
+    ASSERT_TRUE(file_read(first.folders[0] + "/profile.json", &after).ok());
+    EXPECT_EQ(after, before);
+}
+
+TEST_F(ResumeTest, DataSetsInChunksAreNotRead) {
+    const Run first = run(with_job(job_text(), "checkpoint_every = 20\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const std::string path = checkpoint_path(first.folders[0], 40);
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        ASSERT_GE(H5Ldelete(file.get(), "exponents", H5P_DEFAULT), 0);
+        const hsize_t count = 2, most = H5S_UNLIMITED, chunk = 1 << 28;   // a gigabyte
+        Hid space(H5Screate_simple(1, &count, &most)), creation(H5Pcreate(H5P_DATASET_CREATE));
+        ASSERT_GE(H5Pset_chunk(creation.get(), 1, &chunk), 0);
+        Hid data(H5Dcreate2(file.get(), "exponents", H5T_STD_I32LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+        ASSERT_TRUE(data);
+    }
+    Model model;
+    ModelVectors state;
+    EXPECT_EQ(checkpoint_read(path, &model, &state).what, path + ": not a gradcast model: exponents is missing");
+}
+
+// The daemon may be killed at any time, and steps.jsonl is written twice a second.
+TEST_F(ResumeTest, TheRecordsGoAsFarAsTheCheckpoint) {
+    EngineConfig c = config(with_job(job_text(), "checkpoint_every = 14\n"));
+    c.lanes = 1;
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    ASSERT_EQ(engine->status().memory.size(), 3u);
+    EXPECT_EQ(engine->status().memory[1].place, "checkpoint");
+    OneRank host;
+    host.swallow = 15;
+    std::thread trainer([&] { (void)engine->run(host).ok(); });
+    for (const uint64_t end = clock_us() + 15'000'000; clock_us() < end && checkpoints_in(c.folder).empty();) std::this_thread::yield();
+    EXPECT_EQ(checkpoints_in(c.folder), std::vector<uint64_t>{14});
+    EXPECT_TRUE(digests(c.folder).contains(14));
+    engine->cancel("enough");
+    trainer.join();
+}
+
+TEST_F(ResumeTest, AStateThatHasLostABitIsNotKept) {
+    EngineConfig c = config(with_job(job_text(), "checkpoint_every = 15\n"));
+    c.lanes = 1;
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank host;
+    host.swallow = 15;
+    Status status;
+    std::thread trainer([&] { status = engine->run(host); });
+    Model model;
+    ModelVectors state;
+    const std::string part = checkpoint_path(c.folder, 15) + ".part";
+    for (const uint64_t end = clock_us() + 15'000'000; clock_us() < end && !checkpoint_read(part, &model, &state).ok();)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(model.step, 15u);
+    const Buffer memory = engine->memory();
+    auto* at =
+        static_cast<std::byte*>(::memmem(memory.host, memory.bytes, state.parameters.data(), state.parameters.size() * sizeof(float)));
+    EXPECT_NE(at, nullptr);
+    if (at) at[5] ^= std::byte{16};
+    engine->cancel("enough");
+    trainer.join();
+    EXPECT_EQ(status.code, Code::cancelled) << status.what;
+    EXPECT_TRUE(checkpoints_in(c.folder).empty());
+    EXPECT_EQ(engine->status().warnings, std::vector<std::string>{"the state after 15 steps is not kept: its digest is another by now"});
 }
 
 TEST_F(ResumeTest, ADiskThatIsSlowerThanTheStepsHoldsNoneUp) {
@@ -233,7 +345,8 @@ TEST_F(ResumeTest, ADiskWithoutRoomForCheckpointsEndsNoJob) {
     const std::vector<std::string> warnings = engine->status().warnings;
     const std::string why = "no checkpoint after 10 steps: cannot write " + checkpoint_path(folder, 10);
     EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [&](const std::string& each) { return each.starts_with(why); }));
-    EXPECT_TRUE(checkpoints_in(folder).empty());
+    // A later one may find the room that final.h5 gives back.
+    EXPECT_FALSE(std::filesystem::exists(checkpoint_path(folder, 10)));
 }
 
 }   // namespace
