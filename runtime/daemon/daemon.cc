@@ -134,6 +134,8 @@ void Daemon::act(const Notice& notice) {
         log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->members.size(),
                   notice.plan->members[0].name);
         std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
+        searches_.erase(notice.id);   // somebody else was faster
+        runs_.erase(notice.id);       // the run before has nothing to wait for any more
         auto run = std::make_unique<JobRun>(*job_host_, notice.plan, NodeId{notice.self});
         if (!leaving_.empty()) run->cancel(leaving_);
         if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
@@ -146,14 +148,8 @@ void Daemon::act(const Notice& notice) {
     if (notice.kind == Notice::Kind::find) return look(notice);
     if (notice.kind == Notice::Kind::found) return answered(notice);
     if (notice.kind == Notice::Kind::submitted) {
-        auto submitted = submitted_.find(notice.id);   // one that was opened gets start or abort
-        if (submitted == submitted_.end()) return;
-        JobStatus& status = submitted->second.detail.summary.status;
-        status.state = JobState::failed;
-        status.error = notice.status.what;
-        status.code = notice.status.code;
-        ended(std::move(submitted->second.detail));
-        submitted_.erase(submitted);
+        // One that was opened gets start or abort.
+        if (submitted_.contains(notice.id)) give_up(notice.id, notice.status);
         return;
     }
     auto run = runs_.find(notice.id);
@@ -389,8 +385,25 @@ Status Daemon::cancel(const std::string& which, std::string* cancelled) {
     return {};
 }
 
+/// What was submitted and will not be opened.
+void Daemon::give_up(const JobId& id, const Status& status) {
+    Submitted& submitted = submitted_.at(id);
+    if (submitted.before) {
+        not_resumed(status, &*submitted.before);
+        ended(std::move(*submitted.before));
+    } else {
+        JobStatus& now = submitted.detail.summary.status;
+        now.state = JobState::failed;
+        now.error = status.what;
+        now.code = status.code;
+        ended(std::move(submitted.detail));
+    }
+    submitted_.erase(id);
+}
+
 /// Lists it among the ended jobs; the oldest ones go at the limits of gradcastd.toml.
 void Daemon::ended(JobDetail detail) {
+    std::erase_if(over_, [&](const JobDetail& each) { return each.summary.id == detail.summary.id; });
     over_.push_back(std::move(detail));
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 }

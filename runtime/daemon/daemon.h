@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "runtime/control/backend.h"
@@ -46,8 +47,10 @@ private:
     void act(const Notice& notice);
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
-    void look(const Notice& notice);       // holding mutex_
-    void answered(const Notice& notice);   // holding mutex_
+    void look(const Notice& notice);                       // holding mutex_
+    bool claims(const JobId& id, Rank peer) const;         // holding mutex_
+    void answered(const Notice& notice);                   // holding mutex_
+    void give_up(const JobId& id, const Status& status);   // holding mutex_
     void search();
     Status resume_from(const JobId& id, const Search& search);
     Status plan(const Submission& submission, JobPlan* plan) const;
@@ -73,14 +76,15 @@ private:
 
     struct Submitted {   // and not opened yet
         JobDetail detail;
-        std::string cancelled;   // why; empty: not
+        std::string cancelled;             // why; empty: not
+        std::optional<JobDetail> before;   // where it resumes: as it stood
     };
     mutable std::mutex mutex_;   // all below
     std::map<JobId, std::unique_ptr<JobRun>> runs_;
     std::map<JobId, Submitted> submitted_;
     std::map<JobId, Search> searches_;   // each with its place in submitted_
     uint64_t searches_made_ = 0;
-    std::vector<Notice> asked_;     // about jobs that are about to be over here
+    std::vector<Notice> asked_;     // about jobs that are about to be over here, or while there are other searches
     std::vector<JobDetail> over_;   // oldest first
     std::string leaving_;           // why; empty: not
     Status failed_;

@@ -9,9 +9,13 @@
 #include "runtime/daemon/daemon.h"
 
 namespace gradcast {
+namespace {
+constexpr size_t asked_max = 64, searches_max = 16;
+}
 
 Status Daemon::resume(const std::string& which, const Submission& submission, std::string* id) {
     const ShortTexts told_to_the_client;
+    if (submission.bench) return fail(Code::invalid, "a benchmark cannot be resumed: run it again");
     JobPlan checked;   // what is wrong with nodes or text is told at once
     if (!submission.text.empty()) GC_TRY(plan(submission, &checked));
     else GC_TRY(choose(submission, &checked.members));
@@ -34,6 +38,8 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     if (state == JobState::done && submission.text.empty())
         return fail(Code::conflict, "job {} is done: a job file of more epochs or steps would let it go on", before.summary.id);
 
+    if (searches_.size() >= searches_max)
+        return fail(Code::conflict, "{} jobs are being resumed at node {}: wait for one to start", searches_.size(), config_.name);
     Search search;
     search.submission = submission;
     search.name = before.summary.name;
@@ -49,6 +55,7 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     searches_.emplace(job, std::move(search));
 
     Submitted submitted;
+    submitted.before = before;
     submitted.detail = before;
     submitted.detail.summary.status.state = JobState::preparing;
     submitted.detail.started = false;
@@ -62,18 +69,31 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     return {};
 }
 
+/// Two nodes resume one job at a time.  This one goes on, and the node that asks does not: this one has chosen, or has that node's word
+/// that it does not resume the job, or is the lower one.
+bool Daemon::claims(const JobId& id, Rank peer) const {
+    if (peer == config_.self() || !submitted_.contains(id)) return false;
+    auto search = searches_.find(id);
+    if (search == searches_.end()) return true;
+    const SearchAnswer& theirs = search->second.answers[peer];
+    return theirs.came ? !theirs.found.active : config_.self() < peer;
+}
+
 /// Somebody asks what there is of a job here.
 void Daemon::look(const Notice& notice) {
     Lookers::Look look{notice.id, notice.peer, notice.request, {}};
     if (auto run = runs_.find(notice.id); run != runs_.end()) {
         const JobState state = run->second->detail().summary.status.state;
         look.found.active = state == JobState::preparing || state == JobState::running;
-        if (!look.found.active) return asked_.push_back(notice);   // until it is over
+        if (!look.found.active && asked_.size() < asked_max) return asked_.push_back(notice);   // until it is over
+    } else if (claims(notice.id, notice.peer)) {
+        look.found.active = true;
     } else if (lookers_.start(look, job_host_->folder + "/" + job_id_text(notice.id))) {
         return;
-    } else {
-        look.found.notes = "busy with other searches for checkpoints: resume again in a minute";
+    } else if (asked_.size() < asked_max) {
+        return asked_.push_back(notice);
     }
+    if (!look.found.active) look.found.notes = "busy with other searches for checkpoints: resume again in a minute";
     membership_->found(look.id, look.peer, look.request, std::move(look.found));
 }
 
@@ -87,13 +107,22 @@ void Daemon::answered(const Notice& notice) {
 
 /// What the lookers have found goes to those who asked; searches that are over become jobs.
 void Daemon::search() {
-    for (Lookers::Look& look : lookers_.take()) membership_->found(look.id, look.peer, look.request, std::move(look.found));
     std::vector<std::pair<JobId, Search>> over;
     {
         std::lock_guard lock(mutex_);
+        for (Lookers::Look& look : lookers_.take()) {
+            if (claims(look.id, look.peer)) {
+                look.found = {};
+                look.found.active = true;
+            }
+            membership_->found(look.id, look.peer, look.request, std::move(look.found));
+        }
+        const std::vector<PeerState> peers = searches_.empty() ? std::vector<PeerState>() : membership_->peers();
         for (const Notice& notice : std::exchange(asked_, {})) look(notice);
         for (auto at = searches_.begin(); at != searches_.end();) {
             Search& each = at->second;
+            for (size_t peer = 0; peer < peers.size(); ++peer)
+                if (!each.answers[peer].came && !peers[peer].alive) each.answers[peer].why = peers[peer].why;
             auto submitted = submitted_.find(at->first);
             const bool cancelled = !submitted->second.cancelled.empty();
             if (!cancelled && !each.over(clock_us())) {
@@ -108,15 +137,9 @@ void Daemon::search() {
         Status status = resume_from(id, each);
         if (status.ok()) continue;
         std::lock_guard lock(mutex_);
-        auto submitted = submitted_.find(id);
-        JobStatus& now = submitted->second.detail.summary.status;
-        if (!submitted->second.cancelled.empty()) status = fail(Code::cancelled, "{}", submitted->second.cancelled);
-        now.state = status.code == Code::cancelled ? JobState::cancelled : JobState::failed;
-        now.error = status.what;
-        now.code = status.code;
+        if (const std::string& why = submitted_.at(id).cancelled; !why.empty()) status = fail(Code::cancelled, "{}", why);
         log_.info("job {}: not resumed: {}", job_id_text(id), status.what);
-        ended(std::move(submitted->second.detail));
-        submitted_.erase(submitted);
+        give_up(id, status);
     }
 }
 

@@ -40,7 +40,8 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
     for (const Member& member : plan_->members) detail_.summary.nodes.push_back(member.name);
     detail_.self = self_;
     detail_.folder = host_.folder + "/" + detail_.summary.id;
-    ran_before_ = plan_->resumes && std::filesystem::exists(detail_.folder + "/job.json");
+    if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
+    ran_before_ = before_ || (plan_->resumes && (!checkpoints_in(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
     worker_ = std::thread([this] { work(); });
 }
 
@@ -94,6 +95,11 @@ void JobRun::ended_with(Status status) {
 
 JobDetail JobRun::detail_locked() const {
     JobDetail detail = detail_;
+    if (aborted_ && before_) {
+        JobDetail shown = *before_;
+        not_resumed({detail.summary.status.code, 0, detail.summary.status.error.c_str()}, &shown);
+        return shown;
+    }
     if (!engine_) return detail;
     JobState state = detail.summary.status.state;
     std::string error = detail.summary.status.error;
@@ -265,8 +271,8 @@ void JobRun::work() {
     }
     driver.reset();   // before its protocols
     engine.reset();
-    if (!ran_ && ran_before_) {   // its files stay
-        record();
+    if (!ran_ && ran_before_) {   // its files stay, and job.json where there is one
+        if (!before_) record();
     } else if (!ran_) {   // of one that was submitted here the reason stays
         std::error_code ignored;
         for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
@@ -280,27 +286,46 @@ void JobRun::work() {
 
 Status job_record_write(const JobDetail& detail) { return file_write(detail.folder + "/job.json", json_text(Json(detail), 2) + "\n"); }
 
+Status job_record_read(const std::string& folder, JobDetail* detail) {
+    const std::string path = folder + "/job.json";
+    std::string text;
+    GC_TRY(file_read(path, &text));
+    try {
+        JobDetail read;
+        Json::parse(text).get_to(read);
+        read.folder = folder;
+        *detail = std::move(read);
+    } catch (const std::exception& error) {
+        return fail(Code::data, "{}: {}", path, error.what());
+    }
+    return {};
+}
+
+void not_resumed(const Status& why, JobDetail* before) {
+    JobStatus& status = before->summary.status;
+    if (status.state == JobState::preparing || status.state == JobState::running) status.state = JobState::failed;
+    status.error = fmt::format("not resumed: {}", why.what);
+    status.code = why.code;
+    before->started = false;   // whoever waits for the start looks at the error
+}
+
 std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log) {
     std::vector<JobDetail> details;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
         std::string name = entry.path().filename().string(), path = entry.path().string();
         if (name.size() != 32 || name.find_first_not_of("0123456789abcdef") != name.npos) continue;
-        if (!std::filesystem::exists(path + "/job.json")) {
+        // A job may have trained on a disk that had no room for job.json.
+        if (::access((path + "/job.json").c_str(), F_OK) != 0 && checkpoints_in(path).empty() && model_kept(path).empty()) {
             std::filesystem::remove_all(path, error);
             continue;
         }
-        std::string text;
         JobDetail detail;
-        try {
-            if (Status status = file_read(path + "/job.json", &text); !status.ok()) throw std::runtime_error(status.what);
-            Json::parse(text).get_to(detail);
-        } catch (const std::exception& failure) {
-            log.warn("{}/job.json cannot be read, so that job is not listed: {}", path, failure.what());
+        if (Status status = job_record_read(path, &detail); !status.ok()) {
+            log.warn("job {} is not listed: {}", name, status.what);
             continue;
         }
         detail.summary.id = name;
-        detail.folder = path;
         JobStatus& status = detail.summary.status;
         if (status.state == JobState::preparing || status.state == JobState::running) {
             status.state = JobState::failed;
@@ -325,15 +350,19 @@ void job_records_trim(std::vector<JobDetail>* jobs, size_t count, uint64_t bytes
             if (std::error_code none; at->is_regular_file(none)) sizes[i] += at->file_size(none);
         all += sizes[i];
     }
-    size_t gone = 0;
-    for (; gone + 1 < jobs->size() && (jobs->size() - gone > count || (bytes > 0 && all > bytes)); ++gone) {
-        const JobDetail& job = (*jobs)[gone];
-        all -= sizes[gone];
-        if (job.folder.empty()) continue;
-        log.info("job {}: its folder goes: {} are kept at most (jobs_kept, jobs_bytes)", job.summary.id, count);
-        std::filesystem::remove_all(job.folder, error);
+    while (jobs->size() > 1 && (jobs->size() > count || (bytes > 0 && all > bytes))) {
+        const auto never_ran = [](const JobDetail& each) { return !each.started && each.summary.status.step == 0; };
+        auto at = std::find_if(jobs->begin(), jobs->end() - 1, never_ran);
+        if (at == jobs->end() - 1) at = jobs->begin();
+        const auto size = sizes.begin() + (at - jobs->begin());
+        if (!at->folder.empty()) {
+            log.info("job {}: its folder goes: {} are kept at most (jobs_kept, jobs_bytes)", at->summary.id, count);
+            std::filesystem::remove_all(at->folder, error);
+        }
+        all -= *size;
+        sizes.erase(size);
+        jobs->erase(at);
     }
-    jobs->erase(jobs->begin(), jobs->begin() + static_cast<ptrdiff_t>(gone));
 }
 
 }   // namespace gradcast

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "runtime/control/backend.h"
@@ -59,8 +60,9 @@ private:
     const JobHost& host_;
     const std::shared_ptr<const JobPlan> plan_;
     const NodeId self_;
-    bool ran_before_ = false;    // here; set when it is made
-    mutable std::mutex mutex_;   // all below, but the worker alone uses engine_ and driver_ without it where it does not change them
+    bool ran_before_ = false;           // here; set when it is made
+    std::optional<JobDetail> before_;   // where the job has run here before: as it stood when this was made
+    mutable std::mutex mutex_;          // all below, but the worker alone uses engine_ and driver_ without it where it does not change them
     std::condition_variable changed_;
     Phase phase_ = Phase::preparing;
     bool started_ = false, aborted_ = false, closed_ = false, ran_ = false;
@@ -76,11 +78,14 @@ private:
 
 /// What is kept of a job when it is over, in its folder's job.json.
 Status job_record_write(const JobDetail& detail);
+Status job_record_read(const std::string& folder, JobDetail* detail);
+/// A job that was to go on does not: it stands as before, and says why.
+void not_resumed(const Status& why, JobDetail* before);
 /// All that are kept below `folder`, oldest first.  A job that was running when the daemon died has failed: "daemon restarted".  Folders of
 /// jobs that never started are removed.
 std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log);
-/// Of jobs that are over, oldest first: beyond `count`, or `bytes` in their folders (0: any), the oldest go with their folders.  The last
-/// one stays.
+/// Of jobs that are over, oldest first: beyond `count`, or `bytes` in their folders (0: any), some go with their folders, those that never
+/// ran a step first, then the oldest.  The last one stays.
 void job_records_trim(std::vector<JobDetail>* jobs, size_t count, uint64_t bytes, const Log& log);
 
 }   // namespace gradcast

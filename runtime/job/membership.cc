@@ -319,7 +319,10 @@ void Membership::run(Command& command, Actions& actions) {
             writer.number(command.request);
             for (Rank peer = 0; peer < peers_.size(); ++peer) {
                 if (peer == config_.self) look(peer, command.id, command.request);
-                else if (peers_[peer].alive) send(peer, Kind::find, writer.bytes, actions);
+                else if (peers_[peer].alive) {
+                    ++peers_[peer].finds;
+                    send(peer, Kind::find, writer.bytes, actions);
+                }
             }
             break;
         }
@@ -405,6 +408,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         return;
     }
     if (kind == Kind::found) {
+        if (peers_[from].finds == 0) return;   // nobody has asked
+        --peers_[from].finds;
         uint64_t request = 0;
         Found found;
         if (found_parse(reader, &request, &found)) found_here(from, id, request, std::move(found));
@@ -568,7 +573,7 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
 /// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
 void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
-    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0;
+    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0, peer.finds = 0;
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);

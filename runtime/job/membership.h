@@ -133,6 +133,7 @@ private:
     struct Peer : PeerState {
         uint64_t heard_us = 0;
         uint64_t hello_ticket = 0;   // at most one HELLO is on its way
+        uint32_t finds = 0;          // that it has not answered yet
         Kind kind{};                 // of the message that is arriving
         std::vector<std::byte> message;
     };

@@ -253,5 +253,34 @@ TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     std::filesystem::remove_all(jobs);
 }
 
+TEST(DaemonRecords, WhatNeverRanPushesNoModelOut) {
+    const std::string jobs = folder("pushed");
+    Log log;
+    std::vector<JobDetail> details(4);
+    for (uint32_t i = 0; i < 4; ++i) {
+        details[i].summary.id = fmt::format("{:032x}", i);
+        details[i].summary.submitted_unix = 100 + i;
+        details[i].summary.status.step = i < 2 ? 50 : 0;
+        details[i].folder = jobs + "/" + details[i].summary.id;
+        ASSERT_TRUE(make_directories(details[i].folder).ok());
+    }
+    // A resume of it was refused.
+    not_resumed(fail(Code::invalid, "why"), &details[0]);
+    EXPECT_EQ(details[0].summary.status.error, "not resumed: why");
+    job_records_trim(&details, 3, 0, log);
+    ASSERT_EQ(details.size(), 3u);
+    EXPECT_EQ(details[0].summary.submitted_unix, 100u);
+    EXPECT_EQ(details[1].summary.submitted_unix, 101u);
+    EXPECT_EQ(details[2].summary.submitted_unix, 103u);
+    // No room for job.json, but for a checkpoint.
+    const std::string full = jobs + "/" + std::string(32, 'c');
+    ASSERT_TRUE(make_directories(full).ok());
+    ASSERT_TRUE(file_write(full + "/checkpoint-0000000020.h5", "x").ok());
+    EXPECT_TRUE(job_records_read(jobs, log).empty());
+    EXPECT_TRUE(std::filesystem::exists(full));
+    EXPECT_FALSE(std::filesystem::exists(details[0].folder));
+    std::filesystem::remove_all(jobs);
+}
+
 }   // namespace
 }   // namespace gradcast

@@ -492,6 +492,14 @@ TEST(Membership, ForgedMessagesDoNothing) {
         Send send{.to = {0}, .type = PacketType::job, .body = body_bytes(body), .payload = {bytes.data(), nullptr, size, 0}};
         Wire::give(a, random[3] % 4, send, second);
     }
+    // An answer that nobody has asked for: an id, five numbers, four empty texts.
+    JobBody found{};
+    found.kind.set(9);
+    found.value.set(16 + 5 * 8 + 4 * 8);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    for (uint32_t i = 0; i < 100; ++i)
+        Wire::give(a, 1, {.to = {0}, .type = PacketType::job, .body = body_bytes(found), .payload = {bytes.data(), nullptr, 88, 0}},
+                   second);
     // A search is answered whoever asks; there are never many.
     const std::vector<Notice> notices = a.notices();
     EXPECT_LE(notices.size(), 64u);

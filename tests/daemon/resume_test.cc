@@ -111,7 +111,7 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     EXPECT_EQ(cluster[0].process->wait(), 0);
     EXPECT_EQ(cluster[1].ended(id).state, JobState::cancelled);
     cluster.start(cluster[2]);
-    ASSERT_TRUE(eventually([&] { return cluster[1].sees() == "b c"; }));
+    ASSERT_TRUE(eventually([&] { return cluster[1].sees() == "b c" && cluster[2].sees() == "b c"; }));
 
     // c comes back: it has lines of the first run alone.  The newest checkpoint at b is torn, so the one before is taken, and it is told.
     const std::string folder = cluster[1].folder + "/state/jobs/" + id;
@@ -139,10 +139,16 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     answer = cluster[1].post("/v1/jobs/" + id + "/resume", Json{{"text", wrong}, {"base", "/"}, {"path", "wrong.toml"}});
     ASSERT_EQ(answer.value("id", ""), id) << answer.dump();
     const JobStatus refused = cluster[1].ended(id);
-    EXPECT_EQ(refused.state, JobState::failed);
+    EXPECT_EQ(refused.state, JobState::done);
+    EXPECT_EQ(refused.digest, whole.digest);
+    EXPECT_TRUE(has(refused.error, "not resumed: "));
     EXPECT_TRUE(has(refused.error, "of another training: job.seed was 1 and is 2 now")) << refused.error;
     EXPECT_TRUE(std::filesystem::exists(cluster[2].folder + "/state/jobs/" + id + "/final.h5") ||
                 std::filesystem::exists(folder + "/final.h5"));
+    std::string record;
+    ASSERT_TRUE(file_read(folder + "/job.json", &record).ok());
+    EXPECT_TRUE(has(record, whole.digest) && !has(record, "not resumed")) << record;
+    EXPECT_TRUE(has(cluster[1].post("/v1/jobs/" + id + "/resume", Json{{"bench", true}}).value("error", ""), "a benchmark cannot"));
     // A longer one goes on from the model, at whichever node that is.
     wrong.replace(wrong.find("seed = 2"), 8, "seed = 1");
     answer = cluster[1].post("/v1/jobs/" + id + "/resume", Json{{"text", wrong}, {"base", "/"}, {"path", "longer.toml"}});
@@ -156,6 +162,46 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     EXPECT_EQ(answer.value("id", ""), unknown) << answer.dump();
     const JobStatus none = cluster[1].ended(unknown);
     EXPECT_TRUE(has(none.error, "no checkpoint of job " + unknown + " at b, c; node a was not asked")) << none.error;
+}
+
+// Two nodes resume one job at the same time, while a third one does not answer and dies: one of the two goes on, at once.
+TEST(SystemResume, TwoNodesResumeAtOnce) {
+    Cluster cluster(3);
+    const std::string data = make_data(cluster.folder + "/data.h5");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const std::string text = often(job_text(data, 100'000));
+    const std::string id = cluster[0].submit(text).value("id", "");
+    uint64_t steps = 30;
+    for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > steps; })) << cluster[0].job(id).dump(2) << logs(cluster);
+        cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+        for (uint32_t node = 0; node < (i < 2 ? 3u : 2u); ++node) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+        steps = cluster[1].step(id);
+        if (i == 2) cluster[2].process->kill(SIGSTOP);
+        std::vector<std::thread> both;
+        for (uint32_t node = 0; node < 2; ++node)
+            both.emplace_back([&, node] {
+                const Json answer = cluster[node].post("/v1/jobs/" + id + "/resume", Json::object());
+                EXPECT_TRUE(answer.value("id", "") == id || has(answer.value("error", ""), "has not ended")) << answer.dump();
+            });
+        for (std::thread& each : both) each.join();
+        if (i == 2) cluster[2].process->kill(SIGKILL);
+        for (uint32_t node = 0; node < 2; ++node)
+            ASSERT_TRUE(eventually([&] { return cluster[node].step(id) > steps && cluster[node].job(id)["status"]["state"] == "running"; }))
+                << cluster[node].job(id).dump(2) << logs(cluster);
+        steps += 20;
+    }
+    cluster[1].post("/v1/jobs/" + id + "/cancel", Json::object());
+    for (uint32_t node = 0; node < 2; ++node) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+    EXPECT_EQ(cluster[0].get("/v1/jobs")["jobs"].size(), 1u);
+
+    // A resume that is refused leaves the checkpoints where they are, also of a job whose job.json is gone.
+    const std::string folder = cluster[0].folder + "/state/jobs/" + id;
+    std::filesystem::remove(folder + "/job.json");
+    const Json few = {{"text", job_text(data, 10)}, {"base", "/"}, {"path", "few.toml"}, {"nodes", {"a"}}};
+    EXPECT_EQ(cluster[0].post("/v1/jobs/" + id + "/resume", few).value("id", ""), id);
+    EXPECT_TRUE(has(cluster[0].ended(id).error, "all 10 steps of the job are done")) << cluster[0].ended(id).error;
+    EXPECT_FALSE(checkpoints_in(folder).empty());
 }
 
 }   // namespace
