@@ -173,6 +173,117 @@ TEST(Views, InTheSimulatorFromSeeds) {
     }
 }
 
+/// Belongs to no view.  At each command tells all others the number of times that it was commanded; completes when it has as many words, in
+/// order, from each that is not lost.
+class Standing final : public Protocol {
+public:
+    Standing(Rank self, uint32_t ranks) : bits_(ranks_but(self, ranks)), heard_(ranks), lost_(ranks) { lost_[self] = true; }
+    void on(std::span<const Event> events, Actions& actions) override {
+        for (const Event& event : events) switch (event.kind) {
+                case Event::Kind::command: {
+                    MailBody body{};
+                    body.tag.set(++told_);
+                    Send send;
+                    send.to.bits = bits_.data(), send.type = PacketType::mail, send.body = body_bytes(body);
+                    actions.sends.push_back(send);
+                    break;
+                }
+                case Event::Kind::packet: {
+                    const uint64_t number = body_of<MailBody>(*event.packet).tag.get();
+                    EXPECT_EQ(number, ++heard_[event.rank]);
+                    break;
+                }
+                case Event::Kind::peer_lost: lost_[event.rank] = true; break;
+                default: break;
+            }
+        for (; answered_ < told_; ++answered_) {
+            for (Rank rank = 0; rank < heard_.size(); ++rank)
+                if (!lost_[rank] && heard_[rank] <= answered_) return;
+            actions.completions.emplace_back();
+        }
+    }
+
+private:
+    const std::vector<uint64_t> bits_;
+    std::vector<uint64_t> heard_;   // by rank
+    std::vector<bool> lost_;
+    uint64_t told_ = 0, answered_ = 0;
+};
+
+constexpr uint16_t standing_channel = 9;
+
+/// A word on the standing channel with a view open and one with none, each view with packets of its own under way.
+Status stand(Host& host, Rank self, uint32_t ranks, uint32_t views) {
+    auto word = [&]() -> Status {
+        Event go;
+        go.kind = Event::Kind::command;
+        host.post(standing_channel, go);
+        std::vector<Completion> completions;
+        for (const uint64_t until_us = host.now_us() + wait_us;;) {
+            completions.clear();
+            GC_TRY(host.wait(&completions, until_us));
+            for (const Completion& each : completions)
+                if (each.channel == standing_channel) return {};
+        }
+    };
+    for (uint32_t number = 1; number <= views; ++number) {
+        Shouter shouter(self, ranks, number, false);
+        const Attachment attachment{stream_channel, &shouter, false};
+        host.open_view(number, {&attachment, 1});
+        Event go;
+        go.kind = Event::Kind::command;
+        host.post(stream_channel, go);
+        GC_TRY(word());
+        GC_TRY(host.close_view(host.now_us() + wait_us));
+        GC_TRY(word());
+    }
+    return {};
+}
+
+TEST(Views, AStandingProtocolOutlivesThemInTheSimulator) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+        SCOPED_TRACE(seed);
+        SimConfig config;
+        config.seed = seed, config.ranks = 3, config.break_per_packet = seed % 2 ? 0.01 : 0, config.lost_after_us = 100'000;
+        auto sim = Simulator::create(config);
+        std::vector<std::unique_ptr<Standing>> standing;
+        for (Rank r = 0; r < config.ranks; ++r) {
+            sim->attach(r, standing_channel, standing.emplace_back(std::make_unique<Standing>(r, config.ranks)).get());
+            sim->trainer(r, [&, r](Host& host) { return stand(host, r, config.ranks, 40); });
+        }
+        sim->kill(2, 40'000);   // the others hear of it, with a view open or not
+        const Status status = sim->run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(sim->result(r).ok()) << sim->result(r).what;
+    }
+}
+
+TEST_P(Views, AStandingProtocolOutlivesThem) {
+    constexpr uint32_t ranks = 3;
+    std::vector<std::unique_ptr<Standing>> standing;
+    std::vector<Node> nodes(ranks);
+    std::vector<std::string> addresses;
+    for (Rank r = 0; r < ranks; ++r) nodes[r].listen(r), addresses.push_back(nodes[r].listener->address());
+    for (Rank r = 0; r < ranks; ++r) {
+        LinkConfig config = test_config(GetParam(), Protect::auth, r, addresses);
+        config.view = 0, config.deadline_us = 300'000;
+        ASSERT_TRUE(nodes[r].open(config).ok());
+        nodes[r].driver->attach(standing_channel, standing.emplace_back(std::make_unique<Standing>(r, ranks)).get());
+        nodes[r].start();
+    }
+    std::vector<std::thread> trainers;
+    for (Rank r = 0; r < ranks; ++r)
+        trainers.emplace_back([&, r] {
+            // The last one ends early, and the others hear of it.
+            const Status status = stand(nodes[r].driver->host(), r, ranks, r == 2 ? 4 : 12);
+            EXPECT_TRUE(status.ok()) << "rank " << r << ": " << status.what;
+            if (r == 2) nodes[r].stop();
+        });
+    for (std::thread& each : trainers) each.join();
+    for (Node& node : nodes) node.stop();
+    for (Node& node : nodes) EXPECT_EQ(node.driver->counters().reconnects.load(), 0u);
+}
+
 // An acknowledgement of the previous view must not reach a protocol of this one.
 TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
     struct Late final : Protocol {

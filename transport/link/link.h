@@ -55,7 +55,7 @@ std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t
 struct LinkConfig {
     LinkKind kind = LinkKind::uring_tcp;
     JobId job{};
-    uint32_t view = 1;
+    uint32_t view = 1;   // of protocols that belong to none; 0 where views are opened beside them
     Identity self;
     Rank rank = 0;
     std::vector<PeerAddress> peers;   // by rank, with an entry for self; the lower rank connects
