@@ -42,6 +42,7 @@ struct ViewNotice {
     enum class Kind : uint8_t {
         freeze,      // nothing more may be applied: every wait and block of the trainer returns view_changed
         view,        // view() is to be installed; when the trainer has returned and the session is gone: returned().  Freezes too
+        met,         // this node has the state of `step`, that all go on from; `source` is to send it to the nodes `behind`
         catch_up,    // get the state of `step`, whose digest is `digest`, from `source`, then caught_up(): by its sums where `sums`, else
                      // all of it, which is used from `go` on
         go,          // all have the state of `step`: the session begins
@@ -56,6 +57,7 @@ struct ViewNotice {
     NodeId source{};
     bool sums = false;
     uint64_t evaluation_step = 0, evaluation = 0;   // go: the newest that a member knows
+    std::vector<NodeId> behind = {};                // met: who gets all of it
 };
 
 class ViewChange {

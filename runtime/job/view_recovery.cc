@@ -64,7 +64,14 @@ void ViewChange::meet(uint64_t now_us) {
         if (meeting_.wrong[rank]) node(view_.members[rank].node).suspicion = Suspicion::expelled, others = true;
     if (others) return;   // the next view is without them
     const ViewState& own = states[*rank_];
-    if (own.known && own.applied >= meeting_.step) return caught_up(own.digest, now_us);
+    if (own.known && own.applied >= meeting_.step) {
+        ViewNotice met{.kind = ViewNotice::Kind::met, .step = meeting_.step, .digest = meeting_.digest};
+        met.source = view_.members[meeting_.source].node;
+        for (uint32_t rank = 0; rank < view_.n(); ++rank)
+            if (!states[rank].known || states[rank].applied < meeting_.step) met.behind.push_back(view_.members[rank].node);
+        notices_.push_back(std::move(met));
+        return caught_up(own.digest, now_us);
+    }
     notices_.push_back({.kind = ViewNotice::Kind::catch_up,
                         .step = meeting_.step,
                         .digest = meeting_.digest,

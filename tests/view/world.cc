@@ -166,6 +166,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             });
             return;
         }
+        case ViewNotice::Kind::met: return;
         case ViewNotice::Kind::catch_up:
             check_meeting(which, notice.step);
             ++(notice.sums ? seen_.sums : seen_.states);

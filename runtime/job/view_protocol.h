@@ -1,0 +1,62 @@
+// ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId: carries its messages, keeps its time,
+// tells it what the link hears, and hands its notices to the trainer.
+//
+//   commands    watch, returned, caught_up, suspect, stop: the functions below post them
+//   completion  id 1: take() has notices
+#pragma once
+#include <map>
+#include <mutex>
+
+#include "algos/dispatch.h"
+#include "runtime/job/view_change.h"
+
+namespace gradcast {
+
+struct ViewNews {
+    ViewNotice notice;
+    AgreedView view;   // that the node knew then
+};
+
+class ViewProtocol final : public Protocol {
+public:
+    /// A member of `first`, the job's first view.  `roster` by NodeId: a message counts only if it is of that incarnation.
+    ViewProtocol(const ViewConfig& config, const AgreedView& first, const std::vector<Member>& roster);
+
+    void on(std::span<const Event> events, Actions& actions) override;
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
+
+    /// What has come since the last call.  Any thread.
+    std::vector<ViewNews> take();
+
+    // Any thread.
+    /// The job has begun: who is lost from here on is suspected.
+    static void watch(Host& host);
+    static void returned(Host& host, StepId applied, uint64_t digest);
+    static void caught_up(Host& host, uint64_t digest);
+    static void suspect(Host& host, NodeId node, Suspicion why);
+    /// This node takes no further part.
+    static void stop(Host& host);
+
+    static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
+
+private:
+    enum class Command : uint32_t { watch, returned, caught_up, suspect, stop };
+    void command(const Event& event, uint64_t now_us);
+    void packet(const Packet& packet, uint64_t now_us);
+    void carry_out(Actions& actions);
+
+    ViewChange change_;
+    const AgreedView first_;
+    std::vector<uint64_t> incarnations_, heard_us_;   // by NodeId
+    std::vector<bool> lost_;                          // likewise: the link has given it up
+    bool begun_ = false, watching_ = false, stopped_ = false;
+    uint64_t timer_us_ = 0, ticket_ = 0;
+    std::map<uint64_t, std::vector<std::byte>> sending_;   // by ticket
+    std::mutex mutex_;                                     // of news_
+    std::vector<ViewNews> news_;
+};
+
+/// The incarnation by which views know that member; never 0.
+inline uint64_t view_incarnation(const Member& member) { return member.incarnation > 0 ? member.incarnation : 1; }
+
+}   // namespace gradcast
