@@ -187,6 +187,7 @@ Status JobRun::prepare() {
     link.keys = host_.keys;
     link.protect = config.job.protect;
     link.profile = engine->profile();
+    if (engine->views()) link.view = 0;              // packets for a view may come before it is open
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
     if (engine->datagrams()) {
         NetworkInterface interface;
@@ -204,6 +205,7 @@ Status JobRun::prepare() {
     GC_TRY(driver_open(link, host_.log, &driver));
     engine->counters(&driver->counters());
     driver->register_memory(engine->memory());
+    if (engine->views()) driver->attach(static_cast<uint16_t>(Channel::view), engine->views());
 
     std::lock_guard lock(mutex_);
     detail_.exchange = config.job.exchange;

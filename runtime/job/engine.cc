@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "algos/algorithm.h"
 #include "runtime/core/crypto.h"
@@ -13,6 +14,7 @@
 #include "runtime/job/resume.h"
 #include "runtime/job/session.h"
 #include "runtime/job/transcript.h"
+#include "runtime/job/view_switch.h"
 
 namespace gradcast {
 namespace {
@@ -56,7 +58,8 @@ public:
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
         if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
         report_.update([&](JobStatus& status) { status.memory = memory; });
-        if (config_.until == 0 && session_->self() <= session_->losses_tolerated()) GC_TRY(reserve_model());
+        if (job_.survive && config_.until == 0) views_.emplace(config_, parts_, choice_, *algorithm_, report_).open(*session_);
+        if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
                            layout.elements, layout.buckets.size(), session_->own_blocks().size(), job_.blocks, memory_text(memory));
@@ -68,6 +71,7 @@ public:
     const std::string& data_digest() const override { return parts_.data_digest; }
     const std::string& start_digest() const override { return parts_.start_digest; }
     Buffer memory() const override { return parts_.arena.whole(); }
+    Protocol* views() override { return views_ ? views_->protocol() : nullptr; }
     Profile* profile() override { return parts_.profile.get(); }
     void counters(const LinkCounters* counters) override { report_.counters(counters); }
 
@@ -94,6 +98,7 @@ public:
                         .step = config_.resume.steps};
         open(context, {});
         Status status = train(context);
+        if (views_) views_->stop(host);
         if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
@@ -124,6 +129,7 @@ private:
     /// The session that is ready becomes the present one.
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
+        if (views_) views_->join(session_->dispatch());
         report_.update([this](JobStatus& status) { status.bytes_bound = session_->bytes_bound(); });
         TranscriptView& view = transcript_.views.emplace_back(session_->view().number, context.step + 1);
         for (const NodeId node : session_->config().nodes) view.members.push_back(config_.roster[static_cast<uint32_t>(node)].name);
@@ -158,12 +164,14 @@ private:
         GC_TRY(next->ready());
         close();
         GC_TRY(session_->end());
+        if (views_) GC_TRY(views_->pending());
         const bool other_blocks = next->own_blocks() != session_->own_blocks();
         const std::vector<NodeId> lost = session_->lost();
         session_ = std::move(next);
         open(context, lost);
         if (other_blocks && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         GC_TRY(session_->begin());
+        if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
         report_.update([&](JobStatus& status) {
             status.view = session_->view().number;
@@ -174,18 +182,46 @@ private:
     }
 
     Status train(Context& context) {
+        const SessionPlace place{session_, [&] { open(context, {}); }, [&] { close(); }};
+        Status status = begin(context);
+        if (status.ok()) status = steps(context);
+        while (views_ && views_->repeats(status) && session_->dispatch().ended().ok()) {
+            GC_TRY(views_->next(context, status, place, &standing_));
+            transcript_.views.back().first_step = context.step + 1;
+            repeats_ = true;
+            status = steps(context);
+        }
+        return status;
+    }
+
+    Status begin(Context& context) {
         if (!session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
+        if (!config_.resume.on) has_state();
         GC_TRY(session_->begin());
-        if (config_.resume.on) {
-            GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
-            GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
-        }
+        if (!config_.resume.on) return {};
+        GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
+        GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
+        has_state();
+        first_step(context);
+        return resumed(context);
+    }
+    void has_state() {
+        has_state_ = true;
+        if (views_) views_->has_state();
+    }
+    void first_step(Context& context) {
+        if (std::exchange(begun_, true)) return;
         checkpoints_.begin(context.step);
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
-        has_state_ = true;
+        if (views_) views_->watch(context.host);
         report_.begin(context.host.now_us(), context.step);
-        if (config_.resume.on) GC_TRY(resumed(context));
+    }
+
+    /// From the present step to the end.
+    Status steps(Context& context) {
+        first_step(context);
+        if (std::exchange(repeats_, false) && evaluation_due(context.step)) GC_TRY(evaluate(context.step));
         const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
         while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
             GC_TRY(between(context));
@@ -340,7 +376,7 @@ private:
         const auto samples = static_cast<double>(parts_.test->info().count);
         if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
         standing_.test_loss = sum.loss / samples;
-        standing_.evaluated = steps;
+        if (std::exchange(standing_.evaluated, steps) == steps) return {};   // the view before has told it
         report_.evaluated(parts_.sampler->epoch_of(steps), standing_.accuracy, standing_.test_loss);
         return {};
     }
@@ -356,7 +392,9 @@ private:
     ExchangeChoice choice_;
     std::unique_ptr<Algorithm> algorithm_;
     Checkpoints checkpoints_;
-    std::unique_ptr<Session> session_;   // the present one; the last one lives as long as this, the driver may still send for it
+    std::unique_ptr<Session> session_;       // the present one; the last one lives as long as this, the driver may still send for it
+    std::optional<ViewSwitch> views_;        // where it may go on without nodes
+    bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_told_ = false;
     std::string digest_;
     Transcript transcript_;                    // its views, until the job ends

@@ -8,6 +8,7 @@ Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& re
     const JobConfig& job = config.job;
     first_step_ = config.resume.steps;
     const uint32_t n = static_cast<uint32_t>(config.roster.size());
+    name_ = job.exchange, datagram_bytes_ = config.datagram_bytes;
     GC_TRY(alternatives_find(job.exchange,
                              {.layout = &codec.words(),
                               .blocks = job.blocks,
@@ -23,6 +24,19 @@ Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& re
     std::vector<std::string> notes;
     GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
     for (const std::string& note : notes) report.warn(note);
+    return {};
+}
+
+Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, Alternative* alternative) {
+    ExchangeConfig config = first().config;
+    config.m = exchange.m, config.s = exchange.s;
+    config.r = std::min(config.r, n), config.servers = std::min(config.servers, n);
+    // cssgd is for two nodes and more; multicast sums all that it does.
+    const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
+    std::vector<Alternative> found;
+    GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &found));
+    *alternative = found.front();
+    alternatives_.resize(1);
     return {};
 }
 

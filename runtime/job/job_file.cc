@@ -120,6 +120,8 @@ constexpr Option options[] = {
     {"job", "deadline", Kind::duration, "\"30s\"", 4, 86400, false, nullptr,
      "the longest tolerable stall; every time-out is derived from it",
      [](Target target, const Value& value) { target.job->deadline_us = static_cast<uint64_t>(std::llrint(value.number * 1e6)); }},
+    {"job", "survive", Kind::flag, "false", 0, 1, false, nullptr,
+     "go on without nodes that are lost, as long as the others are more than half of those before, or half with the lowest of them", set<&JobConfig::survive>},
     {"data", "train", Kind::text, "", 0, 0, false, nullptr,
      "pattern of the shards to learn from, or a manifest; relative paths are against this file's folder", set<&JobConfig::train>},
     {"data", "test", Kind::text, "\"\"", 0, 0, false, nullptr, "pattern of the shards to measure accuracy on, or a manifest; empty: none",

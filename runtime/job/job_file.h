@@ -24,6 +24,7 @@ struct JobConfig {
     uint32_t audit_every = 0;         // of so many checkpoints one stays for audits; 0: about 20 of the job
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
+    bool survive = false;      // go on without nodes that are lost, while the others are a quorum
     std::string train, test;   // absolute patterns; test may be empty
     uint32_t classes = 0;      // samples of the first ones only; 0: all
     uint32_t crop = 0;         // see Augment

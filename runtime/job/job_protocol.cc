@@ -68,6 +68,8 @@ private:
     Phase phase() const { return static_cast<Phase>(own_.phase); }
     /// Before a job has begun nobody can be missed.
     bool may_miss() const { return begun_ || !config_.first; }
+    /// Losses are the business of those who agree on the next view.
+    bool tells_views() const { return config_.suspect && may_miss() && phase() < Phase::done; }
     bool over() const { return phase() == Phase::done || settled_; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
 
@@ -125,7 +127,8 @@ private:
                 return;
             case JobCommand::leave:
                 if (phase() >= Phase::ended) return;   // the job or the view is about to end
-                if (!may_miss() || lost_count() >= config_.losses_tolerated) abort(event.status.code, event.status.what, actions);
+                if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated))
+                    abort(event.status.code, event.status.what, actions);
                 else leave(event.status.code, event.status.what, fmt::format("{}; the job goes on without it", event.status.what), actions);
                 return;
             case JobCommand::lost:
@@ -265,6 +268,11 @@ private:
     void peer_lost(Rank rank, Status status, Actions& actions) {
         if (rank >= peers_.size() || over() || phase() == Phase::left) return;
         Peer& peer = peers_[rank];
+        if (tells_views() && status.code != Code::conflict) {
+            if (peer.phase() < Phase::ended || peer.phase() > Phase::done)
+                config_.suspect(rank, status.code == Code::cancelled ? Suspicion::stuck : Suspicion::silent);
+            return;
+        }
         if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
@@ -345,6 +353,10 @@ private:
         if (us <= timeouts_.suspicion_us) return;
         const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(lowest));
         for (Rank rank : behind_) {
+            if (tells_views()) {
+                config_.suspect(rank, Suspicion::stuck);
+                continue;
+            }
             // It hears why before the link gives it up.
             if (us <= timeouts_.suspicion_us + 2 * timeouts_.heartbeat_us)
                 expel(rank, fail(Code::peer_lost, "the others go on without {}, which {}", name(rank), what), actions);
@@ -372,6 +384,12 @@ private:
                 log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6,
                           number(peer.news.step.get()));
             else log_.info("{} is back", name(rank));
+            if (!peer.suspected && tells_views()) config_.suspect(rank, Suspicion::none);
+        }
+        if (tells_views()) {
+            if (silent_us > timeouts_.suspicion_us) config_.suspect(rank, Suspicion::silent);
+            else if (stuck_us > timeouts_.lost_us) config_.suspect(rank, Suspicion::stuck);
+            return;
         }
         // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
         const bool spare = lost_count() < config_.losses_tolerated;

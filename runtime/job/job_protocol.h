@@ -13,18 +13,21 @@
 //   started    -> left      command leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
 //
 // Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
-// more.  A rank counts as lost when its stream is, when it leaves, when it is silent for D/4, and when for D/4 it is behind all others
+// more.  Where the job may change its view, losses are told to those who agree on the next one instead (JobProtocolConfig::suspect).  A
+// rank counts as lost when its stream is, when it leaves, when it is silent for D/4, and when for D/4 it is behind all others
 // while these wait and nothing comes to them.
 //
 // Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
 // when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "algos/dispatch.h"
 #include "runtime/core/le.h"
 #include "runtime/core/log.h"
+#include "runtime/job/view_messages.h"
 
 namespace gradcast {
 
@@ -64,6 +67,9 @@ struct JobProtocolConfig {
     std::vector<bool> lost = {};     // by rank, before this view; empty: none
     StepId steps = ~StepId{0};       // of the whole job
     StepId first_step = 0;           // of this run of the job
+    /// Given where the job may change its view.  Once it has begun, a rank that is silent or lost (silent), without progress or leaving
+    /// (stuck), or that again is neither (none) is told to this, and ends nothing.
+    std::function<void(Rank, Suspicion)> suspect = {};
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -94,39 +94,55 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     return {};
 }
 
-Status resume_spread(const EngineConfig& config, Context& context, const Session& session, JobParts& parts, Algorithm& algorithm,
-                     Standing* standing) {
-    const std::vector<NodeId>& nodes = session.config().nodes;
-    const auto holder = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), config.resume.holder) - nodes.begin());
-    GC_ASSERT(holder < nodes.size());
-    const bool holds = holder == session.self();
+namespace {
+
+/// One message after the other, each with a tag and a ticket of its own.
+Status move_state(Context& context, const Session& session, bool holds, const RankSet& to, Rank from, JobParts& parts, Algorithm& algorithm,
+                  Standing* standing) {
     Mailbox& mail = *context.mail;
-    // One message after the other, each with a tag and a ticket of its own.
     const uint64_t tags = uint64_t{1} << 62;
     auto move = [&](uint64_t number, Buffer message) -> Status {
-        if (message.bytes == 0 || nodes.size() == 1) return {};
+        if (message.bytes == 0) return {};
         mail.begin(1);
-        if (holds) mail.send(session.others(), tags | number, message, 1);
-        else mail.receive(holder, tags | number, message, 1);
+        if (holds) mail.send(to, tags | number, message, 1);
+        else mail.receive(from, tags | number, message, 1);
         GC_TRY(mail.wait(1, 1, session.first_step_us(), "state to go on from"));
-        if (!holds && mail.lost(1)) return fail(Code::peer_lost, "node {} is lost, which holds the state to go on from", holder);
+        if (!holds && mail.lost(1))
+            return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[from].name);
         return {};
     };
     GC_TRY(move(0, bytes_of(std::span(standing, 1))));
     if (standing->algorithm_bytes > algorithm_bytes_max)
         return fail(Code::conflict, "the state of the algorithm has {} bytes: too many", standing->algorithm_bytes);
-    const std::span<float> parameters = parts.compute.net->parameters(), optimiser = parts.compute.optimiser->state();
-    GC_TRY(move(1, bytes_of(parameters)));
-    GC_TRY(move(2, bytes_of(optimiser)));
+    GC_TRY(move(1, bytes_of(parts.compute.net->parameters())));
+    GC_TRY(move(2, bytes_of(parts.compute.optimiser->state())));
     GC_TRY(move(3, bytes_of(parts.compute.codec->exponents())));
     std::vector<std::byte> state(standing->algorithm_bytes);
     if (holds) std::ranges::copy(algorithm.state(), state.begin());
     GC_TRY(move(4, bytes_of(std::span(state))));
-    if (!holds) {
-        parts.compute.net->refresh();
-        parts.compute.optimiser->refresh();
-        GC_TRY(algorithm.restore(state));
-    }
+    if (holds) return {};
+    parts.compute.net->refresh();
+    parts.compute.optimiser->refresh();
+    return algorithm.restore(state);
+}
+
+}   // namespace
+
+Status state_send(Context& context, const Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+    return move_state(context, session, true, to, 0, parts, algorithm, standing);
+}
+
+Status state_receive(Context& context, const Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+    return move_state(context, session, false, {}, from, parts, algorithm, standing);
+}
+
+Status resume_spread(const EngineConfig& config, Context& context, const Session& session, JobParts& parts, Algorithm& algorithm,
+                     Standing* standing) {
+    const std::vector<NodeId>& nodes = session.config().nodes;
+    const auto holder = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), config.resume.holder) - nodes.begin());
+    GC_ASSERT(holder < nodes.size());
+    if (holder != session.self()) GC_TRY(state_receive(context, session, holder, parts, algorithm, standing));
+    else if (nodes.size() > 1) GC_TRY(state_send(context, session, session.others(), parts, algorithm, standing));
     const uint64_t digest = context.digest(config.resume.steps, parts.model_digest());
     if (standing->steps != config.resume.steps || digest != config.resume.state)
         return fail(Code::conflict, "the state after {} steps has the digest {:016x}, its checkpoint says {:016x}", config.resume.steps,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/job/view_protocol.h"
 #include "transport/exchange/cost.h"
 
 namespace gradcast {
@@ -60,6 +61,10 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context_ = &context;
     std::vector<bool> lost_ranks(view_.n());
     for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
+    host_ = std::make_unique<ViewHost>(context.host, config_.nodes, job_.roster.size());
+    std::function<void(Rank, Suspicion)> suspect;
+    if (job_.job.survive)
+        suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,
@@ -71,10 +76,11 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .first = config_.first,
                                   .lost = lost_ranks,
                                   .steps = parts_.steps,
-                                  .first_step = context.first},
+                                  .first_step = context.first,
+                                  .suspect = suspect},
                                  log_);
-    dispatch_ = std::make_unique<Dispatch>(context.host, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
-    mailbox_ = std::make_unique<Mailbox>(context.host, *dispatch_, parts_.progress, parts_.deadline_us);
+    dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
+    mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us);
     synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
                                                      SynchronousConfig{.self = self_,
                                                                        .view = view_,
@@ -90,7 +96,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
         {on(Channel::mail), mail_protocol_.get(), false},
     };
     open_ = true;
-    context.host.open_view(view_.number, attachments);
+    host_->open_view(view_.number, attachments);
 }
 
 Status Session::barrier(JobCommand command, uint64_t tag, Buffer buffer) {
@@ -105,8 +111,12 @@ Status Session::begin() { return barrier(JobCommand::begin, context_->state); }
 Status Session::end() {
     GC_TRY(barrier(JobCommand::pause, context_->state));
     dispatch_->cut_expelled();   // they have heard why, and all know it
+    return leave();
+}
+
+Status Session::leave() {
     open_ = false;
-    return context_->host.close_view(context_->host.now_us() + parts_.deadline_us);
+    return host_->close_view(host_->now_us() + parts_.deadline_us);
 }
 
 Status Session::finish(std::string& digest) {

@@ -14,6 +14,7 @@
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/parts.h"
 #include "runtime/job/report.h"
+#include "runtime/job/view_host.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/auto.h"
 
@@ -47,6 +48,8 @@ public:
     /// Another barrier: blocks until all ranks have applied the last step, so that nobody needs this one any more.  Then closes the view.
     /// An error leaves it open.
     Status end();
+    /// Closes the view at once, with whatever is under way.
+    Status leave();
     /// What this rank has found goes to all, and all end with one status, which is the return value.
     Status abort(Status found);
     /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
@@ -67,8 +70,9 @@ public:
     const Member* deaf() const;
     const Arena& arena() const { return arena_; }
 
+    bool is_open() const { return open_; }
     // While it is open.
-    const Dispatch& dispatch() const { return *dispatch_; }
+    Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;
     /// Of the ranks that are not lost, in turn, that with this number is this one.
     bool turn(uint64_t number) const;
@@ -97,6 +101,7 @@ private:
     Buffer shared_;                             // with the device
 
     Context* context_ = nullptr;
+    std::unique_ptr<ViewHost> host_;
     std::unique_ptr<Dispatch> dispatch_;
     std::unique_ptr<Mailbox> mailbox_;
     std::unique_ptr<SynchronousStep> synchronous_;

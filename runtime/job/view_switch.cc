@@ -1,0 +1,251 @@
+#include "runtime/job/view_switch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
+
+void copy(auto from, auto to) { std::copy(from.begin(), from.end(), to.begin()); }
+
+}   // namespace
+
+struct ViewSwitch::Kept {
+    void keep(const Context& context, JobParts& parts, Algorithm& own, const Standing& stands) {
+        const auto state = own.state();
+        const auto values = parts.compute.net->parameters();
+        const auto of_optimiser = parts.compute.optimiser->state();
+        const auto scales = parts.compute.codec->exponents();
+        parameters.assign(values.begin(), values.end());
+        optimiser.assign(of_optimiser.begin(), of_optimiser.end());
+        exponents.assign(scales.begin(), scales.end());
+        algorithm.assign(state.begin(), state.end());
+        standing = stands, step = context.step, digest = context.state, on = true;
+    }
+    Status restore(Context& context, JobParts& parts, Algorithm& own, Standing* stands) {
+        if (!std::exchange(on, false)) return {};
+        copy(parameters, parts.compute.net->parameters());
+        copy(optimiser, parts.compute.optimiser->state());
+        copy(exponents, parts.compute.codec->exponents());
+        parts.compute.net->refresh();
+        parts.compute.optimiser->refresh();
+        *stands = standing, context.step = step, context.state = digest;
+        return own.restore(algorithm);
+    }
+    std::vector<float> parameters, optimiser;
+    std::vector<int32_t> exponents;
+    std::vector<std::byte> algorithm;
+    Standing standing;
+    StepId step = 0;
+    uint64_t digest = 0;
+    bool on = false;
+};
+
+void ViewSwitch::open(const Session& session) {
+    AgreedView first;
+    first.number = session.config().view;
+    first.deadline_us = parts_.deadline_us;
+    const ExchangeConfig& exchange = session.config().exchange.config;
+    first.exchange = {session.config().exchange.kind->name, static_cast<uint16_t>(exchange.r), static_cast<uint16_t>(exchange.m),
+                      static_cast<uint16_t>(exchange.s)};
+    for (const NodeId node : session.config().nodes) first.members.push_back({node, view_incarnation(config_.roster[index_of(node)])});
+    const ViewConfig config{.self = config_.self,
+                            .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
+                            .nodes = static_cast<uint32_t>(config_.roster.size()),
+                            .deadline_us = parts_.deadline_us};
+    protocol_ = std::make_unique<ViewProtocol>(config, first, config_.roster);
+}
+
+void ViewSwitch::watch(Host& host) {
+    if (!protocol_) return;
+    watching_ = true;
+    ViewProtocol::watch(host);
+}
+
+void ViewSwitch::stop(Host& host) {
+    if (protocol_) ViewProtocol::stop(host);
+}
+
+Status ViewSwitch::pending() const { return frozen_ ? fail(Code::view_changed, "the step is repeated in the next view") : Status{}; }
+
+bool ViewSwitch::repeats(const Status& status) const {
+    if (!protocol_ || !has_state_ || gave_up_ || status.ok()) return false;
+    // A protocol that misses a rank may say so before the nodes have agreed.
+    return status.code == Code::view_changed || (watching_ && status.code == Code::peer_lost);
+}
+
+Status ViewSwitch::take(const Completion&) {
+    read_news();
+    return pending();
+}
+
+void ViewSwitch::read_news() {
+    using Kind = ViewNotice::Kind;
+    for (ViewNews& news : protocol_->take()) switch (news.notice.kind) {
+            case Kind::freeze:
+                frozen_ = true, go_ = false;
+                view_.reset(), step_.reset();
+                break;
+            case Kind::view:
+                frozen_ = true, go_ = false;
+                view_ = std::move(news.view), step_.reset();
+                break;
+            case Kind::met:
+            case Kind::catch_up: step_ = std::move(news.notice); break;
+            case Kind::go: go_ = true; break;
+            case Kind::excluded:
+            case Kind::minority:
+            case Kind::wrong:
+            case Kind::tied:
+            case Kind::forgotten: frozen_ = true, end_ = std::move(news.notice); break;
+        }
+}
+
+Status ViewSwitch::ended() const {
+    using Kind = ViewNotice::Kind;
+    if (!end_) return {};
+    const std::string& own = config_.roster[index_of(config_.self)].name;
+    const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
+    switch (end_->kind) {
+        case Kind::minority:
+            return fail(
+                Code::peer_lost,
+                "{} is in a minority: for {:g} s it has not heard enough nodes to go on; `gradcastctl resume` goes on when they are back",
+                own, seconds);
+        case Kind::wrong:
+            return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
+                        end_->step);
+        case Kind::tied:
+            return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
+        default: return fail(Code::peer_lost, "the other nodes go on without {}, which was silent or without progress for too long", own);
+    }
+}
+
+Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
+    if (!session.is_open()) {
+        std::vector<Completion> completions;
+        const Status status = host.wait(&completions, until_us);
+        if (!status.ok() && status.code != Code::deadline) return status;
+        read_news();
+        return {};
+    }
+    (void)session.dispatch().collect(until_us);   // of that view's protocols only the job's end counts
+    return session.dispatch().ended();
+}
+
+Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
+    const uint64_t begin_us = context.host.now_us();
+    const std::vector<NodeId> before = place.session->config().nodes;
+    for (;;) {
+        Kept kept;
+        const Status status = install(context, why, place, standing, &kept);
+        if (status.ok()) {
+            report(context, place.session->config(), before, context.host.now_us() - begin_us);
+            return {};
+        }
+        GC_TRY(kept.restore(context, parts_, algorithm_, standing));
+        parts_.progress.step.store(context.step, std::memory_order_relaxed);
+        if (!repeats(status) || !ended().ok() || !place.session->dispatch().ended().ok()) {
+            if (end_ && place.session->is_open()) {
+                place.closes();
+                (void)place.session->leave();
+            }
+            return end_ ? ended() : status;
+        }
+    }
+}
+
+Status ViewSwitch::install(Context& context, Status why, const SessionPlace& place, Standing* standing, Kept* kept) {
+    Host& host = context.host;
+    Waiting waiting(parts_.progress);
+    const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
+    while (!view_) {
+        GC_TRY(ended());
+        if (!frozen_ && host.now_us() - begin_us > patience_us) {   // nobody but this node misses anybody
+            gave_up_ = true;
+            return why;
+        }
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 40));
+    }
+    const AgreedView view = *std::exchange(view_, {});
+    frozen_ = false;
+    SessionConfig config = place.session->config();
+    const std::vector<NodeId> old = std::exchange(config.nodes, {});
+    for (const ViewMember& member : view.members) config.nodes.push_back(member.node);
+    for (const NodeId node : old)   // the link holds nothing back for them
+        if (std::find(config.nodes.begin(), config.nodes.end(), node) == config.nodes.end())
+            host.post(job_channel,
+                      lost_event(index_of(node), fail(Code::peer_lost, "view {} is without node {}", view.number, index_of(node))));
+    if (place.session->is_open()) {
+        place.closes();
+        GC_TRY(place.session->leave());
+    }
+    ViewProtocol::returned(host, context.step, context.state);
+    while (!step_) {
+        GC_TRY(ended());
+        GC_TRY(pending());
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
+    }
+    const ViewNotice step = *step_;
+    config.view = view.number;
+    config.first_step = step.step;
+    config.first = false;
+    GC_TRY(choice_.over(view.fitted(), view.n(), &config.exchange));
+    auto session = std::make_unique<Session>(config, config_, parts_, report_.log());
+    GC_TRY(session->plan());
+    GC_TRY(session->ready());
+    place.session = std::move(session);
+    place.opens();
+    GC_TRY(catch_up(context, *place.session, step, standing, kept));
+    while (!go_) {
+        GC_TRY(ended());
+        GC_TRY(pending());
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
+    }
+    GC_TRY(place.session->begin());
+    GC_TRY(pending());
+    kept->on = false;
+    parts_.compute.net->cancel(Net::no_step);
+    if (const auto& blocks = place.session->own_blocks(); !blocks.empty()) parts_.loader->plan(context.step, blocks);
+    return {};
+}
+
+/// Who has the agreed state sends it to those who have not.
+Status ViewSwitch::catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing, Kept* kept) {
+    const std::vector<NodeId>& nodes = session.config().nodes;
+    const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
+    if (step.kind == ViewNotice::Kind::met) {
+        if (step.source != config_.self || step.behind.empty()) return {};
+        behind_.assign((nodes.size() + 63) / 64, 0);
+        for (const NodeId node : step.behind) behind_[rank_of(node) / 64] |= uint64_t{1} << rank_of(node) % 64;
+        standing->steps = context.step, standing->state = context.state, standing->algorithm_bytes = algorithm_.state().size();
+        return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
+    }
+    kept->keep(context, parts_, algorithm_, *standing);
+    GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
+    context.step = step.step;
+    context.state = context.digest(step.step, parts_.model_digest());
+    parts_.progress.step.store(context.step, std::memory_order_relaxed);
+    ViewProtocol::caught_up(context.host, context.state);
+    return {};
+}
+
+void ViewSwitch::report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us) {
+    std::string gone;
+    for (const NodeId node : before)
+        if (std::find(now.nodes.begin(), now.nodes.end(), node) == now.nodes.end())
+            gone += fmt::format("{}{}", gone.empty() ? "" : ", ", config_.roster[index_of(node)].name);
+    const std::string text = fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", now.nodes.size(), context.step,
+                                         gone.empty() ? "" : " without ", gone, static_cast<double>(stood_us) / 1e6);
+    report_.log().warn("view {}: {}", now.view, text);
+    report_.update([&](JobStatus& status) {
+        status.view = now.view;
+        status.step = context.step;
+        status.change_us = std::max(status.change_us, stood_us);
+    });
+    context.why_lost.push_back(text);
+}
+
+}   // namespace gradcast

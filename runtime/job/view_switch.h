@@ -1,0 +1,77 @@
+// How the trainer of a job gets from one view to the next when nodes are lost (ViewChange): it stops, its session is closed with whatever
+// is under way, and the next session begins with the step that the members have agreed on.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/job/exchange_choice.h"
+#include "runtime/job/resume.h"
+#include "runtime/job/view_protocol.h"
+
+namespace gradcast {
+
+/// Where the engine keeps its session.
+struct SessionPlace {
+    std::unique_ptr<Session>& session;
+    std::function<void()> opens, closes;   // opens it; is about to close it
+};
+
+class ViewSwitch final : public Consumer {
+public:
+    ViewSwitch(const EngineConfig& config, JobParts& parts, ExchangeChoice& choice, Algorithm& algorithm, Report& report)
+        : config_(config), parts_(parts), choice_(choice), algorithm_(algorithm), report_(report) {}
+
+    /// The job begins in this session, which is planned.  `parts` are ready.
+    void open(const Session& session);
+    /// To be attached on ViewProtocol::channel.
+    Protocol* protocol() { return protocol_.get(); }
+
+    // Trainer thread.
+    /// In each session: its waits return view_changed from when this node has promised to go on in another view.
+    void join(Dispatch& dispatch) { dispatch.add(ViewProtocol::channel, this); }
+    /// This node has the state that the job begins with.
+    void has_state() { has_state_ = true; }
+    /// The job has begun: from here on it may lose nodes.
+    void watch(Host& host);
+    /// view_changed where another view is asked for.
+    Status pending() const;
+    /// What ends with this is repeated in another view.
+    bool repeats(const Status& status) const;
+    /// After repeats(): blocks until all members of the next view have the same state.  The place then holds its session, which has begun,
+    /// and the context is at the agreed step.  `why`: what the round ended with.  Errors: what the job ends with at this node; the place's
+    /// session may be closed.
+    Status next(Context& context, Status why, const SessionPlace& place, Standing* standing);
+    /// The job has ended at this node.
+    void stop(Host& host);
+
+    Status take(const Completion& completion) override;
+
+private:
+    struct Kept;   // the state before that of another node came in its place
+    void read_news();
+    Status ended() const;
+    /// Until something has come, which read_news() has seen.
+    Status wait(Host& host, Session& session, uint64_t until_us);
+    Status install(Context& context, Status why, const SessionPlace& place, Standing* standing, Kept* kept);
+    Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing, Kept* kept);
+    void report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us);
+
+    const EngineConfig& config_;
+    JobParts& parts_;
+    ExchangeChoice& choice_;
+    Algorithm& algorithm_;
+    Report& report_;
+    std::unique_ptr<ViewProtocol> protocol_;
+    bool has_state_ = false, watching_ = false, gave_up_ = false;
+
+    bool frozen_ = false;
+    std::optional<AgreedView> view_;         // to be installed
+    std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
+    bool go_ = false;
+    std::vector<uint64_t> behind_;   // bits of ranks
+};
+
+}   // namespace gradcast
