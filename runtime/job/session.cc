@@ -63,8 +63,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
     host_ = std::make_unique<ViewHost>(context.host, config_.nodes, job_.roster.size());
     std::function<void(Rank, Suspicion)> suspect;
-    if (job_.job.survive)
-        suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
+    if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,

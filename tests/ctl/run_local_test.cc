@@ -224,6 +224,31 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     expect_nothing_left();
 }
 
+// On real sockets: what the digest says is that no bit of the training has changed.
+TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 6000\ndeadline = \"8s\"\nsurvive = true");
+    write("job.toml", job);
+    const Outcome whole = run("run job.toml --local 1 --keep whole -o json");
+    ASSERT_EQ(whole.exit, 0) << whole.err;
+    for (const char* dies : {"node-2", "node-1"}) {   // node-1 coordinates
+        SCOPED_TRACE(dies);
+        fs::remove(folder + "/err");
+        const pid_t pid = start("run job.toml --local 3 -o json --keep without-" + std::string(dies));
+        for (uint64_t end = clock_us() + 60'000'000; read("err").find("step ") == std::string::npos && clock_us() < end;)
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        const pid_t victim = daemon_of(dies);
+        ASSERT_GT(victim, 0);
+        ::kill(victim, SIGKILL);
+        const Outcome outcome = wait(pid, 90);
+        ASSERT_EQ(outcome.exit, 0) << outcome.err;
+        EXPECT_EQ(outcome.json()["status"]["digest"], whole.json()["status"]["digest"]);
+        EXPECT_NE(outcome.json()["status"]["losses"].dump().find(" go on after step "), std::string::npos) << outcome.out;
+        expect_nothing_left();
+    }
+}
+
 TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
     import();
     std::string job = good_job;
