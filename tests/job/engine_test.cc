@@ -49,7 +49,7 @@ TEST(ModelFile, SaysWhyItCannotBeWritten) {
     std::signal(SIGXFSZ, handler);
     EXPECT_EQ(status.what, "cannot write " + path + ": File too large");
     EXPECT_FALSE(std::filesystem::exists(path));
-    // And the library is as good as before, also at exit.
+    // The library can still be used, also at exit.
     EXPECT_TRUE(model_write(path, model, {parameters, {}, {}, {}}).ok());
     std::filesystem::remove(path);
 }
@@ -99,7 +99,7 @@ TEST_F(EngineTest, ADiskThatFillsUpWhileTrainingLosesNoModel) {
     EXPECT_LT(std::filesystem::file_size(status.model), 60'000u);   // what was not needed of the room is given back
 }
 
-// Tells when its rank comes to the last barrier, and never says so to the others: it is dead by then.
+// Reports that its rank is at the last barrier and drops its message to the others, as if it died there.
 struct DiesAtTheEnd : Protocol {
     DiesAtTheEnd(Protocol* protocol, Simulator& simulator, Rank rank) : inner(*protocol), sim(simulator), self(rank) {}
     void on(std::span<const Event> events, Actions& actions) override {
@@ -162,7 +162,7 @@ TEST_F(EngineTest, RoomThatIsNotNeededIsGivenBack) {
     std::unique_ptr<Engine> engine;
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
     EXPECT_TRUE(std::filesystem::exists(c.folder + "/final.h5.part"));
-    EXPECT_EQ(model_kept(c.folder), "");   // after the death of its daemon: it holds no model
+    EXPECT_EQ(model_kept(c.folder), "");   // as a killed daemon leaves it: no model
     EXPECT_FALSE(std::filesystem::exists(c.folder + "/final.h5.part"));
     JobStatus status;
     std::string path;
@@ -350,7 +350,7 @@ TEST_F(EngineTest, EvaluatesWhenTold) {
     EXPECT_EQ(found[1].first, 50u);
 
     ASSERT_TRUE(run_one(replaced(slow, "[job]", "[job]\nevaluate = 4"), 1, &status, &path).ok());
-    EXPECT_EQ(status.digest, digest);   // looking changes nothing
+    EXPECT_EQ(status.digest, digest);   // evaluations do not change the state
     found = evaluations(path, &lines);
     ASSERT_EQ(found.size(), 13u);   // after 4, 8, … 48 steps and at the end
     for (size_t i = 0; i < 12; ++i) EXPECT_EQ(found[i].first, 4 * i + 4);
@@ -406,7 +406,7 @@ TEST_F(EngineTest, StartsFromSavedParameters) {
     const std::string start = folder_ + "/start.safetensors";
     ASSERT_TRUE(safetensors_write(start, model, parameters).ok());
 
-    // Steps of next to nothing lead nowhere, so what comes out is what went in.
+    // With a tiny learning rate the final parameters are the initial ones.
     auto from = [&](std::string text, const std::string& file) { return replaced(text, "[net]\n", "[net]\nstart = \"" + file + "\"\n"); };
     const std::string still =
         replaced(replaced(from(job_text(), "start.safetensors"), "lr = 0.05", "lr = 1e-30"), "epochs = 2", "steps = 2");
@@ -480,7 +480,7 @@ TEST_F(EngineTest, BrokenModelsAreNamed) {
 }
 
 TEST_F(EngineTest, DivergenceNamesLayerBlockAndRank) {
-    // Without ReLU nothing can die: weights grow until their products overflow.
+    // Without ReLU weights grow until their products overflow.
     std::string text = replaced(replaced(job_text(), "[[net.layers]]\nkind = \"relu\"\n", ""), "lr = 0.05", "lr = 1e9");
     JobStatus status;
     std::string path;
@@ -637,7 +637,7 @@ TEST_F(EngineTest, RidgeComesToTheClosedForm) {
     status = run_one(ridge_job, 2, &one, &path);
     ASSERT_TRUE(status.ok()) << status.what;
     EXPECT_EQ(one.accuracy, -1);
-    EXPECT_GT(one.test_loss, 1.0);   // of the noise alone
+    EXPECT_GT(one.test_loss, 1.0);   // the variance of the noise
     EXPECT_LT(one.test_loss, 6.0);
     size_t lines;
     EXPECT_TRUE(evaluations(path, &lines).empty());

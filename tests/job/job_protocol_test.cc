@@ -176,7 +176,7 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
     world.simulator->kill(1, 500'000), world.simulator->kill(3, 900'000);
     world.run();
     EXPECT_NE(world.one_line(Code::peer_lost, {1, 3}).find("lost in step"), std::string::npos);
-    // One that only falls silent is given up after D/4, and what it says later counts no more.
+    // A rank that is silent is given up after D/4; what it sends later is ignored.
     World mute(4);
     mute.tolerated = 1;
     mute.simulator->partition({3}, 600'000, 600'000 + deadline_us * 2 / 5);
@@ -252,7 +252,7 @@ TEST(JobProtocol, ARankLeavesAndTheOthersGoOn) {
     none.ranks[2].leaves_at = 5;
     none.run();
     EXPECT_EQ(none.one_line(Code::cancelled), "node node-c leaves");
-    // Both at once: each believes that it can be missed.
+    // Both at once: each takes itself for the only loss.
     World both(5);
     both.tolerated = 1;
     both.ranks[1].leaves_at = both.ranks[2].leaves_at = 5;
@@ -285,7 +285,7 @@ TEST(JobProtocol, MembersThatDifferAreNamed) {
     for (Rank odd : {0u, 2u}) {
         World kernels(4), data(4), start(4), state(4), end(4);
         for (auto& rank : start.ranks) rank.start = std::string(64, '5');
-        start.ranks[odd].start[0] = '6', start.ranks[odd].kernel_set[0] = 'f';   // a consequence, not what is told
+        start.ranks[odd].start[0] = '6', start.ranks[odd].kernel_set[0] = 'f';   // follows from the other difference, and is not reported
         kernels.ranks[odd].kernel_set = "0123456789abcdef";
         data.ranks[odd].data[3] = 'x';
         state.ranks[odd].state = 8;

@@ -156,7 +156,7 @@ TEST_F(NetworkJob, AStepAllocatesNothing) {
         for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp})
             for (const char* protect : {"auth", "encrypt"}) {
                 std::vector<uint64_t> at;
-                // Longer than it is watched: the end allocates, and on a busy machine the watcher is late.
+                // More steps than are watched: the end of a job allocates.
                 train(exchange, protect, kind, (windows + 25) * window_steps, nullptr, [&](const Engine& engine) {
                     allocations_ignored = true;   // of this thread
                     at.reserve(windows + 1);

@@ -1,4 +1,4 @@
-// Samples that nothing can be learnt from: 1x8x8 pixels in 4 classes.
+// Random samples: 1x8x8 pixels in 4 classes.
 #pragma once
 #include <gtest/gtest.h>
 

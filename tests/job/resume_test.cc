@@ -13,7 +13,7 @@ namespace {
 
 class ResumeTest : public RunsTest {};
 
-/// Every way to train from which something is kept: optimisers, schedules, nets with state and chance, augmentation, quantisers.
+/// Every kind of training with a state of its own: optimisers, schedules, batch norm, dropout, augmentation, quantisers.
 TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
     const std::string plain = job_text(), often = "checkpoint_every = 7\ncheckpoint_keep = 100\n";
     const std::string optimiser = "[optimiser]\nlr = 0.05\nmomentum = 0.9\n";
@@ -172,7 +172,7 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
     const std::vector<int32_t> scales = std::exchange(state.exponents, std::vector<int32_t>(state.exponents.size(), 1 << 20));
     EXPECT_EQ(forge([] {}), forged + ": a scale of 2^1048576 is no gradient's");
     state.exponents = scales;
-    // It would name a folder outside of the jobs'.
+    // An id that names a folder outside of the jobs' folder.
     model.id = "../../../elsewhere";
     ASSERT_TRUE(model_write(forged, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
     Model read;

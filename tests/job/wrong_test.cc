@@ -1,6 +1,6 @@
-// A rank that computes wrongly, in whole jobs: one bit of what it adds up is flipped in one step.  Whoever holds the same blocks finds it
-// in that step; what follows is spec/coded-sgd.md section 5: three holders outvote the odd one, which is a dead sender from then on; where
-// two disagree another rank computes the blocks once more and the job ends with the name.
+// A rank that computes wrongly, in whole jobs: one bit of its sums is flipped in one step.  The other holders of its blocks find it in
+// that step (spec/coded-sgd.md section 5): of three holders two outvote the third, which then counts as lost; where two disagree another
+// rank computes the blocks again, and the job ends and names the wrong one.
 #include <filesystem>
 
 #include "algos/synchronous.h"
@@ -157,7 +157,7 @@ TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
         }
 }
 
-// What all holders find is so (spec section 2).
+// What all holders find is true (spec section 2).
 TEST_F(WrongRank, ADivergenceThatAllHoldersFindEndsTheJobWithStepLayerAndBlock) {
     for (const Way& way : {Way{"coded", 2, 1}, {"coded-rs", 1, 1}, {"coded", 4, 0}, {"cssgd", 1, 0}, {"ring", 1, 0}}) {
         SCOPED_TRACE(way.exchange);

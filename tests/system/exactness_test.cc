@@ -118,7 +118,7 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     EXPECT_NE(fixed.digest, wanted.digest);
     expect_same({.exchange = "cssgd", .weights = "[1, 2, 1.5, 1]"}, 4, wanted);
     for (const char* protect : {"none", "encrypt"}) expect_same({.protect = protect}, 3, wanted);
-    // All of this can fail: one bit of one of the 50,176 pixels.
+    // The comparison can fail: one bit of one of the 50,176 pixels.
     const JobStatus flipped = simulated({.train = "flipped.h5"}, cluster.folder, 1);
     EXPECT_NE(flipped.digest, wanted.digest);
     expect_same({.train = "flipped.h5"}, 4, flipped);
@@ -220,8 +220,8 @@ TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
     }
 }
 
-// The same with steps of about 100 ms, so that the longest can be told from the scheduler's moods: whoever is killed, none takes longer
-// than two median ones and what a busy machine adds.
+// The same with steps of about 100 ms, which is more than a scheduler's delay: whichever rank is killed, no step takes longer than two
+// median steps and the delay of a busy machine.
 TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
     cluster.nodes.resize(4);
     make_data(cluster.folder + "/large.h5", 2048);
@@ -257,13 +257,14 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
                                      step["apply_us"].get<uint64_t>());
                     }
                     ASSERT_EQ(us.size(), way.steps);
-                    std::vector<uint64_t> sorted(us.begin() + 1, us.end());   // the first warms caches up
+                    std::vector<uint64_t> sorted(us.begin() + 1, us.end());   // without the first, which fills caches
                     std::sort(sorted.begin(), sorted.end());
                     const uint64_t median = sorted[sorted.size() / 2];
-                    // 50 ms: what a machine with fewer cores than daemons keeps a thread waiting for; a busier one shows that before.
+                    // 50 ms: a scheduler's delay where there are fewer cores than daemons.  On a busier machine the steps before are as
+                    // slow.
                     std::vector<uint64_t> calm(us.begin() + 1, us.begin() + 14);
                     std::sort(calm.begin(), calm.end());
-                    const uint64_t before = calm[10];   // one slow step excuses nothing
+                    const uint64_t before = calm[10];   // a single slow step does not count
                     stalled |= sorted.back() >= std::max(2 * median + 50'000, before);
                     RecordProperty(std::string(exchange) + std::to_string(dead) + cluster[i].name,
                                    std::to_string(median) + " us, longest " + std::to_string(sorted.back()));
@@ -275,9 +276,8 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
         }
 }
 
-// One bit of one sample flips in the middle of a job, in the file that one of the nodes learns from: when next it computes a gradient of
-// that sample, the others that compute the same find it.  Whoever is outvoted is missed by nobody; without spare nodes the job ends by
-// name.
+// One bit of one sample flips in mid-job, in the file of one node.  The next gradient of that sample differs from that of the other nodes
+// that compute the block.  An outvoted node is left out; without spare nodes the job ends and names it.
 TEST_F(SystemExactness, AFlippedBitOfOneNodesDataIsFoundAndTheNodeNamed) {
     cluster.nodes.resize(4);
     constexpr uint32_t wrong = 2;
