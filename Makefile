@@ -268,10 +268,10 @@ bench: deps
 # Fast suites only: no jobs on daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
 # oneDNN is not instrumented, so its OpenMP runtime is told to stay single.
 asan:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' suites
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-Og -g1' suites
 	@LSAN_OPTIONS='suppressions=$(CURDIR)/tests/lsan.suppressions print_suppressions=0' tests/run $(BUILD)/asan --fast
 tsan:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-O1 -g1' suites
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan MODE='-fsanitize=thread' OPT='-Og -g1' suites
 	@TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
 
 FUZZ_SECONDS ?= 60
