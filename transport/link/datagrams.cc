@@ -18,10 +18,6 @@ constexpr uint64_t queue_max = 65536;
 constexpr uint64_t minute_us = 60'000'000;
 constexpr uint64_t suspicious = 100;   // bad datagrams from one address in a minute
 
-template <typename Number>
-void add(std::atomic<Number>& counter, Number by) {
-    counter.fetch_add(by, std::memory_order_relaxed);   // relaxed: a statistic
-}
 uint16_t route_of(const LinkConfig& config, uint32_t view) {
     uint32_t job;
     std::memcpy(&job, config.job.data(), sizeof job);
@@ -51,7 +47,7 @@ bool same_address(const SocketAddress& a, const sockaddr_storage& b) {
 }
 }   // namespace
 
-Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner)
+Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner)
     : config_(config),
       log_(log),
       counters_(counters),
@@ -80,6 +76,7 @@ Status Datagrams::open(Proactor& proactor) {
     }
     for (Shot& shot : shots_) {
         shot.op.kind = Op::Kind::send_datagrams;
+        shot.op.link = this;
         shot.op.owner = &shot;
         shot.op.fd = sockets_.own.get();
     }
@@ -118,7 +115,7 @@ void Datagrams::open_view(uint32_t number, std::span<const uint16_t> channels) {
     }
 }
 
-void Datagrams::close_view() {
+void Datagrams::close_view(uint32_t, std::span<const uint16_t>) {
     if (!view_sealer_) return;
     past_view_ = view_receiver_->view();
     for (uint64_t left = data_.size(); left > 0; --left) {
@@ -129,7 +126,7 @@ void Datagrams::close_view() {
             continue;
         }
         if (queued.inlined) pool_.give(queued.send.payload.host);
-        if (queued.ticket != ticket_none) owner_.sent(queued.ticket);
+        if (queued.ticket != ticket_none) owner_.done(queued.ticket, {});
     }
     for (Burst& burst : bursts_) {
         if (burst.open == 0 || burst.closing) continue;
@@ -161,7 +158,7 @@ void Datagrams::send(const Send& send, uint32_t ticket) {
     GC_ASSERT(send.payload.bytes <= config_.datagrams.segment_bytes && send.channel != datagram_channel_probe);
     if (data_.size() == queue_max) {
         add(counters_.datagrams_unsent, uint64_t{1});
-        if (ticket != ticket_none) owner_.sent(ticket);
+        if (ticket != ticket_none) owner_.done(ticket, {});
         return;
     }
     Queued queued{send, ticket, send.payload.bytes != 0 && send.payload.bytes <= inline_bytes_max, false};
@@ -268,7 +265,7 @@ void Datagrams::load(Shot& shot, Burst& burst, const SocketAddress& to) {
 // One chain of sends at a time: datagrams leave in order of their sequence numbers, because a receiver takes gaps for losses.  The kernel's
 // send buffer keeps the link busy until the next chain.
 void Datagrams::pump(uint64_t now) {
-    tend(now);
+    probe(now);
     if (flying_) return;
     uint64_t bytes = 0;
     while (flying_ < shots_max && bytes < flight_bytes_max) {
@@ -290,7 +287,7 @@ void Datagrams::release(Burst& burst) {
     if (--burst.open) return;
     for (uint32_t i = 0; i < burst.count; ++i) {
         if (burst.inlined[i]) pool_.give(burst.inlined[i]);
-        if (burst.tickets[i] != ticket_none) owner_.sent(burst.tickets[i]);
+        if (burst.tickets[i] != ticket_none) owner_.done(burst.tickets[i], {});
     }
     closing_bursts_ -= burst.closing;
     burst.closing = false;

@@ -13,46 +13,37 @@
 #pragma once
 #include <mutex>
 
-#include "transport/link/datagram.h"
+#include "transport/link/base.h"
 #include "transport/link/datagram_socket.h"
-#include "transport/link/proactor.h"
 #include "transport/link/stream.h"
 
 namespace gradcast {
-
-/// The part of the driver that Datagrams calls.
-struct DatagramOwner : DatagramSink {
-    virtual void sent(uint32_t ticket) = 0;
-    virtual void tell(Rank rank, const Send& send) = 0;   // on the rank's stream
-    virtual void unreachable(Rank rank, Status why) = 0;
-    virtual const std::string& label(Rank rank) const = 0;
-};
 
 /// All for the network thread but found(), and attach(), which comes before.
 ///
 /// A view of the job (Host::open_view) has its own channels, keys and replay windows.  Each rank makes a key for it and sends it on the
 /// streams before anything else of that view.
-class Datagrams final : private DatagramSink {
+class Datagrams final : public Link, private DatagramSink {
 public:
-    Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, DatagramOwner& owner);
+    Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner);
     Status open(Proactor& proactor);
-    void attach(uint16_t channel) { receiver_.attach(channel); }
-    bool attached(uint16_t channel) const { return receiver_.attached(channel) || in_view(channel); }
-    void open_view(uint32_t number, std::span<const uint16_t> channels);
-    void close_view();   // drops Sends that are not sealed yet
-    bool view_drained() const { return closing_bursts_ == 0; }
+    void attach(uint16_t channel) override { receiver_.attach(channel); }
+    void open_view(uint32_t number, std::span<const uint16_t> channels) override;
+    void close_view(uint32_t number, std::span<const uint16_t> channels) override;   // drops Sends that are not sealed yet
+    bool view_drained() override { return closing_bursts_ == 0; }
 
-    void opened(Rank rank, uint64_t now);           // its stream is open
-    void lost(Rank rank);                           // the peer is lost
-    void told(const Packet& packet);                // a key or probe packet of its stream
-    void send(const Send& send, uint32_t ticket);   // ticket_none: no completion is needed
-    void complete(Op& op, uint64_t now);            // op.kind: send_datagrams
-    void receive(uint64_t now);                     // takes what the proactor has received
-    void pump(uint64_t now);                        // starts sends
-    uint64_t due_us() const;                        // the latest time of the next pump()
-    bool idle() const { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
-    void close();   // then wait until !busy()
-    bool busy() const { return flying_ || proactor_->hearing(); }
+    void opened(Rank rank, uint64_t now) override;
+    void lost(Rank rank) override;
+    void told(const Packet& packet);   // a key or probe packet of the peer's stream
+    void send(const Send& send, uint32_t ticket) override;
+    void complete(Op& op, uint64_t now) override;
+    void receive(uint64_t now) override;
+    void tend(uint64_t, bool) override {}
+    void pump(uint64_t now) override;
+    uint64_t due_us() const override;
+    bool idle() const override { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
+    void close() override;
+    bool busy() const override { return flying_ || proactor_->hearing(); }
     DatagramsFound found() const;
 
 private:
@@ -132,7 +123,7 @@ private:
     void tend_loop();
     void report();
 
-    void tend(uint64_t now);
+    void probe(uint64_t now);
     void train(uint32_t stage, Rank rank);   // rank = ranks: the group
     bool reached(const Mate& mate, uint32_t stage) const { return mate.had[stage] >= train_datagrams(stage) * 3 / 4; }
     uint32_t train_datagrams(uint32_t stage) const {   // longer with few ranks, to measure a rate
@@ -149,7 +140,7 @@ private:
     const Log& log_;
     LinkCounters& counters_;
     InlinePool& pool_;
-    DatagramOwner& owner_;
+    LinkOwner& owner_;
     Proactor* proactor_ = nullptr;
     DatagramSockets sockets_;
     DatagramSealer sealer_;

@@ -146,7 +146,7 @@ std::vector<std::string> Datagrams::missing(uint32_t stage) const {
     return labels;
 }
 
-void Datagrams::tend(uint64_t now) {
+void Datagrams::probe(uint64_t now) {
     if (phase_ == Phase::settled) {
         // Late reports correct a verdict that was too early.
         if (!multicast_ && all_reached(0)) settle(true);

@@ -14,6 +14,8 @@
 
 namespace gradcast {
 
+struct Link;
+
 struct Op {
     enum class Kind : uint8_t { connect, receive, send, send_datagrams } kind;
     bool busy = false;   // started and not yet returned
@@ -22,8 +24,9 @@ struct Op {
     msghdr message{};                            // all kinds but connect; streams use msg_iov and msg_iovlen only
     const sockaddr_storage* address = nullptr;   // connect
     socklen_t address_bytes = 0;
-    void* owner = nullptr;   // for the caller
-    Op* next = nullptr;      // send_datagrams: the next one on this socket, started after this one whatever its result
+    Link* link = nullptr;   // for the caller, like owner
+    void* owner = nullptr;
+    Op* next = nullptr;   // send_datagrams: the next one on this socket, started after this one whatever its result
 };
 
 /// One receive on a datagram socket: a datagram, or several of `segment_bytes` (the last may be shorter) that the kernel has joined.

@@ -1,4 +1,4 @@
-#include "transport/link/driver.h"
+#include "transport/link/loop.h"
 
 #include <algorithm>
 #include <bit>
@@ -60,8 +60,8 @@ Status TrainerQueue::wait(std::vector<Completion>* out, uint64_t deadline_us) {
     return fail(Code::deadline, "nothing was completed before the deadline");
 }
 
-void TcpDriver::post(uint16_t channel, const Event& event) { post({.channel = channel, .event = event, .attachments = {}}); }
-void TcpDriver::post(Posted posted) {
+void Loop::post(uint16_t channel, const Event& event) { post({.channel = channel, .event = event, .attachments = {}}); }
+void Loop::post(Posted posted) {
     {
         std::lock_guard lock(mutex_);
         GC_ASSERT(posted_.size() < posted_max);
@@ -69,37 +69,36 @@ void TcpDriver::post(Posted posted) {
     }
     wake();
 }
-void TcpDriver::adopt(std::unique_ptr<AcceptedStream> stream) {
+void Loop::adopt(std::unique_ptr<AcceptedStream> stream) {
     {
         std::lock_guard lock(mutex_);
         adopted_.emplace_back(static_cast<Accepted*>(stream.release()));   // the only implementation
     }
     wake();
 }
-void TcpDriver::stop() {
+void Loop::stop() {
     stop_.store(true);
     wake();
 }
 // The loop sets asleep_, then reads the queues under their mutex: either it sees a new entry, or the thread that adds it sees asleep_.
-void TcpDriver::wake() {
+void Loop::wake() {
     if (asleep_.exchange(false)) proactor_->wake();
 }
 
 // ---- opening -------------------------------------------------------------------------------------------------------------------
 
-Status TcpDriver::open() {
+Status Loop::open() {
     const LinkConfig& c = config_;
     if (c.peers.empty() || c.peers.size() > ranks_max || c.rank >= c.peers.size())
         return fail(Code::invalid, "a link of {} ranks cannot have rank {}", c.peers.size(), c.rank);
     if (c.keys.empty()) return fail(Code::invalid, "a link needs a cluster key");
     if (c.segment_bytes == 0 || c.segment_bytes > segment_bytes_stream)
         return fail(Code::invalid, "segments of {} bytes: 1 to {} are possible", c.segment_bytes, segment_bytes_stream);
-    tls_ = std::make_shared<TlsContext>(c.keys);
     if (c.kind == LinkKind::uring_tcp)
         if (Status status = proactor_uring(&proactor_); !status.ok()) log_.warn("{}: using epoll instead", status.what);
     if (!proactor_) GC_TRY(proactor_epoll(&proactor_));
+    LinkOwner& owner = *this;   // a private base
     if (c.datagrams.segment_bytes) {
-        DatagramOwner& owner = *this;
         datagrams_ = std::make_unique<Datagrams>(config_, log_, counters_, pool_, owner);
         Status status = datagrams_->open(*proactor_);
         if (status.code == Code::unsupported && c.kind == LinkKind::uring_tcp) {
@@ -110,39 +109,20 @@ Status TcpDriver::open() {
         }
         GC_TRY(status);
     }
-    StreamConfig stream;
-    std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
-    stream.view = c.view;
-    stream.self = c.rank;
-    stream.ranks = static_cast<uint32_t>(c.peers.size());
-    stream.segment_bytes = c.segment_bytes;
-    stream.protect = c.protect;
-    for (Rank rank = 0; rank < c.peers.size(); ++rank) {
-        peers_.emplace_back();
-        if (rank == c.rank) continue;
-        stream.peer = rank;
-        peers_.back() = std::make_unique<Peer>(stream, pool_);
-        Peer& peer = *peers_.back();
-        peer.identity = c.peers[rank].identity;
-        peer.active = c.rank < rank;
-        peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
-        if (Status status = address_resolve(c.peers[rank].address, false, &peer.address); peer.active) GC_TRY(status);
-        for (Op* op : {&peer.connect, &peer.receive, &peer.send}) op->owner = &peer;
-        peer.connect.kind = Op::Kind::connect;
-        peer.receive.kind = Op::Kind::receive;
-        peer.send.kind = Op::Kind::send;
-        begin_anew(peer);
-    }
     heard_us_.resize(c.peers.size());
+    streams_ = std::make_unique<Streams>(config_, log_, counters_, pool_, owner, heard_us_.data());
+    GC_TRY(streams_->open(*proactor_));
+    links_ = {streams_.get()};
+    if (datagrams_) links_.push_back(datagrams_.get());
     posted_.reserve(posted_reserve);
     taken_.reserve(posted_reserve);
     return {};
 }
 
-TcpDriver::~TcpDriver() = default;
+Loop::~Loop() = default;
 
 Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Driver>* driver) {
-    auto made = std::make_unique<TcpDriver>(config, log);
+    auto made = std::make_unique<Loop>(config, log);
     GC_TRY(made->open());
     *driver = std::move(made);
     return {};
@@ -150,25 +130,25 @@ Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Dri
 
 // ---- the loop ------------------------------------------------------------------------------------------------------------------
 
-void TcpDriver::attach(uint16_t channel, Protocol* new_protocol) {
+void Loop::attach(uint16_t channel, Protocol* new_protocol) {
     GC_ASSERT(!attached(channel));
-    protocols_.push_back({channel, 0, new_protocol});
+    protocols_.push_back({channel, 0, new_protocol, streams_.get()});
 }
-void TcpDriver::attach_datagrams(uint16_t channel, Protocol* new_protocol) {
+void Loop::attach_datagrams(uint16_t channel, Protocol* new_protocol) {
     GC_ASSERT(datagrams_ && channel < datagram_channel_probe);
     attach(channel, new_protocol);
+    protocols_.back().link = datagrams_.get();
     datagrams_->attach(channel);
 }
-const TcpDriver::Attached* TcpDriver::attached(uint16_t channel) const {
+const Loop::Attached* Loop::attached(uint16_t channel) const {
     for (const Attached& each : protocols_)
         if (each.channel == channel) return &each;
     return nullptr;
 }
 
-Status TcpDriver::run() {
+Status Loop::run() {
     uint64_t now = clock_us();
-    for (auto& peer : peers_)
-        if (peer) peer->down_us = now;
+    streams_->begin(now);
     Status status;
     while (status.ok()) {
         done_.clear();
@@ -176,51 +156,40 @@ Status TcpDriver::run() {
         asleep_.store(false);
         bool stopping = stop_.load();
         turn_us_ = now = clock_us();
-        for (Op* op : done_) complete(*op, now);
-        if (datagrams_) datagrams_->receive(now);
+        for (Op* op : done_) op->link->complete(*op, now);
+        for (Link* link : links_) link->receive(now);
         take_posted();
         ring_alarms(now);
-        for (auto& peer : peers_)
-            if (peer) tend(*peer, now);
         // A turn takes packets before its dispatch and starts receives after it: leases are valid in between.
-        if (std::exchange(handled_, false))
-            for (auto& peer : peers_)
-                if (peer && peer->state == Peer::State::open && peer->receiver.blocked()) parse(*peer, now);
+        const bool again = std::exchange(handled_, false);
+        for (Link* link : links_) link->tend(now, again);
         handled_ = dispatch(now);
         if (std::exchange(ending_, false)) end_view();
         if (!closing_.empty() && view_drained()) forget_view();   // before the next sends are started
-        if (stopping && !stopping_us_) stopping_us_ = now + flush_us;
-        for (auto& peer : peers_)
-            if (peer) pump(*peer, now);
-        if (datagrams_) datagrams_->pump(now);
+        if (stopping && !stopping_us_) {
+            stopping_us_ = now + flush_us;
+            streams_->finish();
+        }
+        for (Link* link : links_) link->pump(now);
         if (stopping && flushed(now)) break;
     }
-    for (auto& peer : peers_)
-        if (peer) {
-            peer->final = true;
-            fall(*peer, {});
-        }
-    if (datagrams_) datagrams_->close();
-    auto busy = [](const std::unique_ptr<Peer>& peer) { return peer && (peer->connect.busy || peer->receive.busy || peer->send.busy); };
-    auto waiting = [&] { return std::any_of(peers_.begin(), peers_.end(), busy) || (datagrams_ && datagrams_->busy()); };
-    for (uint64_t until = now + close_us; status.ok() && now < until && waiting(); now = clock_us()) {
+    for (Link* link : links_) link->close();
+    auto busy = [this] { return std::any_of(links_.begin(), links_.end(), [](const Link* link) { return link->busy(); }); };
+    for (uint64_t until = now + close_us; status.ok() && now < until && busy(); now = clock_us()) {
         done_.clear();
         status = proactor_->wait(until - now, &done_);
-        for (Op* op : done_)
-            if (op->kind == Op::Kind::send_datagrams) datagrams_->complete(*op, now);
+        for (Op* op : done_) op->link->complete(*op, now);
     }
     trainer_.end();
     return status;
 }
 
 // The time until the next own event.
-uint64_t TcpDriver::sleep_us(uint64_t now) {
+uint64_t Loop::sleep_us(uint64_t now) {
     if (!happened_.empty() || handled_) return 0;
     uint64_t until = now + sleep_us_max;
     for (const Alarm& alarm : alarms_) until = std::min(until, alarm.at_us);
-    for (auto& peer : peers_)
-        if (peer) until = std::min(until, due_us(*peer));
-    if (datagrams_) until = std::min(until, datagrams_->due_us());
+    for (const Link* link : links_) until = std::min(until, link->due_us());
     if (stopping_us_) until = std::min(until, stopping_us_);
     asleep_.store(true);
     std::lock_guard lock(mutex_);
@@ -228,18 +197,12 @@ uint64_t TcpDriver::sleep_us(uint64_t now) {
     return until > now ? until - now : 0;
 }
 
-bool TcpDriver::flushed(uint64_t now) {
+bool Loop::flushed(uint64_t now) {
     if (now >= stopping_us_) return true;
-    if (datagrams_ && !datagrams_->idle()) return false;
-    for (auto& peer : peers_) {
-        if (!peer || peer->lost) continue;
-        if (peer->send.busy || !peer->sender.acknowledged()) return false;
-        if (peer->state == Peer::State::open && peer->sender.told() != peer->receiver.delivered()) return false;
-    }
-    return happened_.empty();
+    return happened_.empty() && std::all_of(links_.begin(), links_.end(), [](const Link* link) { return link->idle(); });
 }
 
-void TcpDriver::take_posted() {
+void Loop::take_posted() {
     std::vector<std::unique_ptr<Accepted>> adopted;
     taken_.clear();
     {
@@ -251,21 +214,14 @@ void TcpDriver::take_posted() {
         if (each.what == Posted::What::open_view) begin_view(each);
         else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
         // The job gives a rank up, whose stream may be open: tell all protocols.
-        else if (each.event.kind == Event::Kind::peer_lost) give_up(each.event.rank, each.event.status);
+        else if (each.event.kind == Event::Kind::peer_lost) streams_->give_up(each.event.rank, each.event.status);
         else if (attached(each.channel)) tell(each.channel, each.event);
     }
-    for (auto& stream : adopted) invite(std::move(stream));
-}
-
-void TcpDriver::give_up(Rank rank, Status why) {
-    Peer& peer = *peers_[rank];
-    if (peer.lost) return;
-    peer.losing = true;
-    fall(peer, why);
+    for (auto& stream : adopted) streams_->invite(std::move(stream));
 }
 
 // In order of time, also if several are due.
-void TcpDriver::ring_alarms(uint64_t now) {
+void Loop::ring_alarms(uint64_t now) {
     while (!alarms_.empty()) {
         auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
         if (first->at_us > now) return;
@@ -275,12 +231,12 @@ void TcpDriver::ring_alarms(uint64_t now) {
     }
 }
 
-void TcpDriver::tell_all(const Event& event) {
+void Loop::tell_all(const Event& event) {
     for (const Attached& each : protocols_) tell(each.channel, event);
 }
 
 // True if there was an event.  Events that the actions cause come in the next turn.
-bool TcpDriver::dispatch(uint64_t now) {
+bool Loop::dispatch(uint64_t now) {
     if (happened_.empty()) return false;
     std::swap(happening_, happened_);
     for (const Attached& attached : protocols_) {
@@ -308,18 +264,13 @@ static const char* compute_phase(const Compute& compute) {
     return compute.combine->in_signed ? "encode" : "decode";
 }
 
-void TcpDriver::carry_out(const Attached& attached) {
+void Loop::carry_out(const Attached& attached) {
     const uint16_t channel = attached.channel;
-    const bool datagrams = by_datagrams(channel);
     for (Send& each : actions_.sends) {
         each.channel = channel;
         each.view = attached.view ? attached.view : config_.view;
         const Span span(config_.profile, Profile::network, "send");
-        if (datagrams) {
-            datagrams_->send(each, ticket_take(each, attached.view));
-            continue;
-        }
-        cut(each, config_.segment_bytes, [&](const Send& piece) { send(piece, attached.view); });
+        attached.link->send(each, ticket_take(each, attached.view));
     }
     for (const Timer& timer : actions_.timers) {
         std::erase_if(alarms_, [&](const Alarm& alarm) { return alarm.channel == channel && alarm.id == timer.id; });
@@ -336,8 +287,8 @@ void TcpDriver::carry_out(const Attached& attached) {
     trainer_.push(actions_.completions);
 }
 
-// A ticket's index, with one send open; ticket_none if the Send has no ticket.
-uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
+// A ticket's index, with one done() to come; ticket_none if the Send has no ticket.
+uint32_t Loop::ticket_take(const Send& send, uint32_t view) {
     if (!send.ticket) return ticket_none;
     if (tickets_free_.empty()) {
         tickets_free_.push_back(static_cast<uint32_t>(tickets_.size()));
@@ -349,35 +300,32 @@ uint32_t TcpDriver::ticket_take(const Send& send, uint32_t view) {
     return ticket;
 }
 
-void TcpDriver::send(const Send& send, uint32_t view) {
-    const uint32_t ticket = ticket_take(send, view);   // keeps the ticket open until all sends are queued
-    auto queue = [&](Rank rank) {
-        GC_ASSERT(rank < peers_.size() && rank != config_.rank);
-        Peer& peer = *peers_[rank];
-        if (ticket != ticket_none) ++tickets_[ticket].open;
-        if (!peer.lost && peer.sender.push(send, ticket)) return;
-        if (!peer.lost) {
-            peer.losing = true;
-            fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
-        }
-        if (ticket != ticket_none) ticket_done(ticket, peer.last);
-    };
-    if (!send.to.bits) {
-        queue(send.to.rank);
-    } else {
-        for (Rank first = 0; first < peers_.size(); first += 64)
-            for (uint64_t word = send.to.bits[first / 64]; word; word &= word - 1) queue(first + static_cast<Rank>(std::countr_zero(word)));
-    }
-    if (ticket != ticket_none) ticket_done(ticket, {});
-}
-
-void TcpDriver::ticket_done(uint32_t index, Status status) {
+void Loop::done(uint32_t index, Status status) {
     Ticket& ticket = tickets_[index];
     if (!status.ok()) ticket.status = status;
     if (--ticket.open) return;
     tickets_free_.push_back(index);
     if (ticket.view && !(view_open_ && ticket.view == view_)) return;
     tell(ticket.channel, sent_event(ticket.id, ticket.status));
+}
+
+// ---- what links report -----------------------------------------------------------------------------------------------------------
+
+void Loop::packet(const Packet& packet) {
+    heard_us_[packet.sender] = turn_us_;
+    if (!receiver_of(packet.channel, packet.view)) return;                 // its view has ended after land()
+    happened_.push_back({packet.channel, packet_event(packet), packet});   // dispatch() points the event to the copy
+}
+void Loop::told(const Packet& packet) {
+    if (datagrams_) datagrams_->told(packet);
+}
+void Loop::opened(Rank rank, bool first, uint64_t now) {
+    if (first) tell_all(up_event(rank));
+    for (Link* link : links_) link->opened(rank, now);
+}
+void Loop::lost(Rank rank, const Status& why) {
+    for (Link* link : links_) link->lost(rank);
+    tell_all(lost_event(rank, why));
 }
 
 }   // namespace gradcast

@@ -6,7 +6,7 @@
 //                forget_view: answers close_view
 #include <algorithm>
 
-#include "transport/link/driver.h"
+#include "transport/link/loop.h"
 
 namespace gradcast {
 namespace {
@@ -42,11 +42,11 @@ Status TrainerQueue::wait_closed(uint64_t until_us) {
     return fail(Code::deadline, "the link still holds memory of the last view");
 }
 
-void TcpDriver::open_view(uint32_t number, std::span<const Attachment> attachments) {
+void Loop::open_view(uint32_t number, std::span<const Attachment> attachments) {
     post({.what = Posted::What::open_view, .view = number, .event = {}, .attachments = {attachments.begin(), attachments.end()}});
 }
 
-Status TcpDriver::close_view(uint64_t until_us) {
+Status Loop::close_view(uint64_t until_us) {
     trainer_.closing();
     post({.what = Posted::What::close_view, .event = {}, .attachments = {}});
     return trainer_.wait_closed(until_us);
@@ -54,25 +54,24 @@ Status TcpDriver::close_view(uint64_t until_us) {
 
 // ---- the network thread's ------------------------------------------------------------------------------------------------------
 
-void TcpDriver::begin_view(const Posted& posted) {
+void Loop::begin_view(const Posted& posted) {
     GC_ASSERT(!view_open_ && closing_.empty() && posted.view > view_);
     view_ = posted.view;
     view_open_ = true;
-    std::vector<uint16_t> by_datagrams;
+    std::vector<uint16_t> by_streams, by_datagrams;
     for (const Attachment& each : posted.attachments) {
         GC_ASSERT(!attached(each.channel) && (!each.datagrams || (datagrams_ && each.channel < datagram_channel_probe)));
-        protocols_.push_back({each.channel, view_, each.protocol});
-        if (each.datagrams) by_datagrams.push_back(each.channel);
-        for (const auto& peer : peers_) {
-            if (!peer || (!peer->up && !peer->lost)) continue;
-            tell(each.channel, peer->lost ? lost_event(peer->rank, peer->last) : up_event(peer->rank));
-        }
+        Link* const link = each.datagrams ? static_cast<Link*>(datagrams_.get()) : streams_.get();
+        protocols_.push_back({each.channel, view_, each.protocol, link});
+        (each.datagrams ? by_datagrams : by_streams).push_back(each.channel);
+        streams_->introduce([&](const Event& event) { tell(each.channel, event); });
     }
+    streams_->open_view(view_, by_streams);
     if (datagrams_) datagrams_->open_view(view_, by_datagrams);
     handled_ = true;   // packets of this view that waited: land() again
 }
 
-void TcpDriver::end_view() {
+void Loop::end_view() {
     if (!view_open_) {   // a repeated close_view
         if (closing_.empty()) trainer_.closed({});
         return;
@@ -83,45 +82,37 @@ void TcpDriver::end_view() {
     std::erase_if(protocols_, [](const Attached& each) { return each.view != 0; });
     std::erase_if(happened_, [this](const Happening& each) { return holds(closing_, each.channel); });
     std::erase_if(alarms_, [this](const Alarm& each) { return holds(closing_, each.channel); });
-    if (datagrams_) datagrams_->close_view();
+    for (Link* link : links_) link->close_view(view_, closing_);
     handled_ = true;   // packets of this view that waited are dropped
 }
 
-// Unacknowledged payloads are copied: a peer that is ahead may send its acknowledgements behind packets of the next view, which wait until
-// that view is open here.
-bool TcpDriver::view_drained() {
-    bool drained = !datagrams_ || datagrams_->view_drained();
-    for (const auto& peer : peers_) {
-        if (!peer) continue;
-        if (!peer->send.busy) peer->sender.own(view_);
-        drained &= !peer->send.busy || !peer->sender.borrows(view_);
-        drained &= !((peer->state == Peer::State::open || peer->receive.busy) && peer->receiver.placing(closing_));
-    }
+bool Loop::view_drained() {
+    bool drained = true;
+    for (Link* link : links_) drained &= link->view_drained();
     return drained;
 }
 
-void TcpDriver::forget_view() {
+void Loop::forget_view() {
     trainer_.closed(closing_);
     closing_.clear();
 }
 
 // The receiver of a packet; protocols without a view take packets with the link's own view number.
-const TcpDriver::Attached* TcpDriver::receiver_of(uint16_t channel, uint32_t view) const {
+const Loop::Attached* Loop::receiver_of(uint16_t channel, uint32_t view) const {
     const Attached* found = attached(channel);
     return found && view == (found->view ? found->view : config_.view) ? found : nullptr;
 }
 
-bool TcpDriver::known(uint16_t channel, uint32_t view) {
+bool Loop::known(uint16_t channel, uint32_t view) {
     if (const Attached* found = attached(channel)) {
         if (found->view && view != found->view) return true;
-        return view == (found->view ? found->view : config_.view) && !by_datagrams(channel);
+        return view == (found->view ? found->view : config_.view) && found->link == streams_.get();
     }
     // An older or newer view; a link without views has its protocols from the start.
     return view_ || protocols_.empty() || view != config_.view;
 }
 
-Landing TcpDriver::land(const Packet& packet, uint64_t bytes, Buffer* place) {
-    if (link_packet(packet.type)) return Landing::lease;
+Landing Loop::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (const Attached* found = receiver_of(packet.channel, packet.view)) return found->protocol->land(packet, bytes, place);
     return packet.view > view_ ? Landing::later : Landing::drop;
 }
