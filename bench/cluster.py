@@ -1,6 +1,6 @@
 """Real daemons in the hosts of a lab, or on loopback, for the benches that run whole jobs."""
 
-import json, os, shutil, subprocess, sys, tempfile, time
+import json, os, shutil, struct, subprocess, sys, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 build = os.path.abspath(os.environ.get("GRADCAST_BUILD", os.path.join(here, "..", "build")))
@@ -18,6 +18,20 @@ def command(words, seconds=60):
         last = (done.stderr.strip() or done.stdout.strip() or "without a word").splitlines()[-1]
         raise RuntimeError(f"'{' '.join(words)}' failed: {last}")
     return done.stdout
+
+
+def cpu():
+    return next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+
+
+def random_data(folder, train, test):
+    """Shards of so many samples of 28x28 random bytes in folder/data: content does not change a step's time."""
+    for half, number in (("train", train), ("t10k", test)):
+        with open(f"{folder}/{half}-images-idx3-ubyte", "wb") as file:
+            file.write(struct.pack(">IIII", 0x803, number, 28, 28) + os.urandom(number * 784))
+        with open(f"{folder}/{half}-labels-idx1-ubyte", "wb") as file:
+            file.write(struct.pack(">II", 0x801, number) + bytes(i % 10 for i in range(number)))
+    command([ctl, "import", "idx", "--from", folder, "--out", folder + "/data"])
 
 
 class Cluster:

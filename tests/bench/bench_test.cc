@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -273,6 +274,27 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
     EXPECT_TRUE(ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
     EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);
     EXPECT_EQ(shell("bench/training --only mlp:5 2>/dev/null").code, 2);
+    fs::remove_all(folder);
+}
+
+// Checkpoints, deaths and seeds on loopback.
+TEST(SystemBench, RecoveryTimesCheckpointsAndDeaths) {
+    namespace fs = std::filesystem;
+    for (const char* program : {"/gradcastd", "/tests/view"})
+        if (!fs::exists("bench/recovery") || !fs::exists(build_folder() + program))
+            GTEST_SKIP() << "bench/recovery or " << program << " is missing: run it in the folder of the sources, after make tests";
+    if (::access("/usr/bin/python3", X_OK) != 0) GTEST_SKIP() << "bench/recovery: /usr/bin/python3 is missing";
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-recovery-{}", ::getpid());
+    fs::create_directories(folder);
+    Result result =
+        shell("TMPDIR=" + folder.string() + " timeout 200 bench/recovery --tiny --out " + (folder / "recovery.json").string() + " 2>&1");
+    ASSERT_EQ(result.code, 0) << result.out;
+    std::ifstream in(folder / "recovery.json");
+    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(report.is_discarded());
+    std::map<std::string, int> kinds;
+    for (const auto& row : report["rows"]) ++kinds[row["kind"].get<std::string>()];
+    EXPECT_EQ(kinds, (std::map<std::string, int>{{"checkpoint", 4}, {"kill", 3}, {"seeds", 1}})) << result.out;
     fs::remove_all(folder);
 }
 
