@@ -8,8 +8,19 @@
 
 namespace gradcast {
 
+struct AlgorithmPlan {
+    const AlgorithmSettings& settings;
+    const Net& net;
+    uint32_t workers, own_workers;   // of the job, and of this node in its first view
+    uint64_t state_size;             // of the optimiser
+    double weight_decay;             // its
+    Arena& arena;
+};
+
 struct Algorithm {
     virtual ~Algorithm() = default;
+    /// Plans all memory of its rounds, before the first one.
+    virtual Status plan(const AlgorithmPlan& plan) { return (void)plan, Status{}; }
     /// One round (a step for ssgd).  Trainer thread.  Errors: peer_lost, cancelled, deadline, diverged, conflict; the parameters are then
     /// as before the round.
     virtual Status round(Context& context) = 0;
@@ -19,14 +30,18 @@ struct Algorithm {
     virtual Status restore(std::span<const std::byte> state) {
         return state.empty() ? Status{} : fail(Code::data, "the state of the algorithm has {} bytes instead of none", state.size());
     }
-    /// Between rounds, when the view changes; the current step is then repeated.
-    virtual Status on_view(Context& context, const View& view) = 0;
 };
 
 struct AlgorithmKind {
     const char* name;
     const char* summary;
     std::unique_ptr<Algorithm> (*create)();
+    bool workers = false;         // learns by logical workers: a block of the exchange is a worker (algos/worker_sum.h)
+    uint32_t sums = 1;            // steps of the exchange in a round; where it gathers, beside one for each worker
+    bool gathers = false;         // all workers' vectors come to all ranks, and validation samples are kept apart
+    bool passes = false;          // workers also compute the gradient of their whole part
+    bool private_state = false;   // workers have state that no other node has: no checkpoints, and no other view
+    const char* keys = "";        // of [algorithm] that only it and others that list them take, each with a space behind it
 };
 std::span<const AlgorithmKind> algorithm_kinds();
 Status algorithm_find(std::string_view name, const AlgorithmKind** kind);

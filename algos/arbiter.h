@@ -2,12 +2,11 @@
 #pragma once
 #include <span>
 
-#include "algos/context.h"
-#include "transport/exchange/exchange.h"
+#include "algos/port.h"
 
 namespace gradcast {
 
-class Arbiter {
+class Arbiter final : public Judge {
 public:
     /// The buffers hold a step's state, net.parameters() and codec.exponents(); they are empty if no rank may be missing.
     Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents);
@@ -17,7 +16,7 @@ public:
     /// Resolves a conflict of step `at` (Exchange::conflict).  Either the other holders have outvoted one of the two ranks, or this rank
     /// computes the blocks again and names the rank whose digest differs.  A party to the conflict leaves the verdict to other ranks, if
     /// there are any.  `found` is the conflict, and the result if no culprit can be named.  Ok: the job goes on without that rank.
-    Status judge(Status found, StepId at);
+    Status judge(Status found, StepId at) override;
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return outvoted_; }
 

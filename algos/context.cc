@@ -11,4 +11,12 @@ uint64_t Context::digest(StepId next, uint64_t model) const {
                     net.layout().elements + optimiser.state_size());
 }
 
+void Context::round_done(StepRecord applied) {
+    applied.step = step++;
+    applied.digest = state = digest(step, net.digest() + optimiser.digest(net.layout().elements));
+    record = applied;
+    progress.step.store(step, std::memory_order_relaxed);
+    progress.advance();
+}
+
 }   // namespace gradcast

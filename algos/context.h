@@ -1,6 +1,7 @@
 // What an algorithm may use on the trainer's thread: the job's services, which are the same in every view, its current step, and the
 // present view's connections to other ranks.  No sockets, no threads but lanes.
 #pragma once
+#include "algos/local.h"
 #include "algos/mailbox.h"
 #include "algos/progress.h"
 #include "datasets/reader.h"
@@ -14,6 +15,7 @@
 namespace gradcast {
 
 class SynchronousStep;
+class WorkerSum;
 
 /// The result of one applied step: a line of steps.jsonl.
 struct StepRecord {
@@ -27,14 +29,15 @@ struct StepRecord {
 struct Context {
     Host& host;
     Lanes& lanes;
-    Loader& loader;
+    Loader* loader;   // of the blocks of synchronous SGD; null: workers read their own samples (algos/local.h)
     const DataSet& data;
     const Sampler& sampler;
     Net& net;
     Optimiser& optimiser;
     Codec& codec;
     Progress& progress;
-    uint32_t batch, blocks;
+    uint32_t batch, blocks;       // samples of a step; blocks, or workers, of the exchange
+    Local* local = nullptr;       // of workers
     uint64_t deadline_us;         // longest tolerable stall; ten times that in the first step
     uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
     Profile* profile = nullptr;   // of one step; that step's round turns it on and off
@@ -42,16 +45,23 @@ struct Context {
     StepId first = 0;         // first step of this run of the job
     StepId step = 0;          // next step to compute
     uint64_t state = 0;       // digest of the state before that step
+    uint64_t gradients = 0;   // samples whose gradient this rank has computed, so far
+    uint64_t forwards = 0;    // samples of training data that it has only evaluated
     StepRecord record = {};   // of the last applied step
+
+    const char* advice = "lower the learning rate, or look at the data";   // where a worker diverges
 
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.
     SynchronousStep* synchronous = nullptr;
+    WorkerSum* workers = nullptr;   // one of the two
     Mailbox* mail = nullptr;
 
     /// Digest of the input of step `next`: `model`, the digest of parameters and optimiser state, and the scales.
     uint64_t digest(StepId next, uint64_t model) const;
+    /// At the end of a round whose parameters and optimiser state are in place.
+    void round_done(StepRecord applied);
 };
 
 }   // namespace gradcast

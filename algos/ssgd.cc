@@ -51,10 +51,6 @@ public:
         return {};
     }
 
-    Status on_view(Context&, const View&) override {
-        return fail(Code::unsupported, "synchronous SGD keeps its first view in this version");
-    }
-
 private:
     std::vector<const Sum*> sums_;   // by bucket
     std::vector<BucketSum> whole_;   // the same, as the net takes them

@@ -8,10 +8,6 @@
 #include <optional>
 
 namespace gradcast {
-namespace {
-constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient);
-}
-
 /// Takes the gradients of one step's blocks from all lanes and makes a bucket `ready` when it is complete.
 class SynchronousStep::Sink final : public GradientSink {
 public:
@@ -27,7 +23,7 @@ public:
             for (const uint32_t number : numbers) {
                 Block& block = all[count];
                 block.id = {step_, number};
-                const Status got = context_.loader.get(block.id, context_.deadline_us, &block.samples);
+                const Status got = context_.loader->get(block.id, context_.deadline_us, &block.samples);
                 if (got.ok()) ++count;
                 else if (status.ok()) status = got;
             }
@@ -35,7 +31,7 @@ public:
         const std::span given(all.data(), count);
         // Blocks that are not needed are also taken from the loader, which returns them in order.
         if (status.ok() && !exchange_.summed(step_)) status = context_.net.blocks(lane, given, *this);
-        for (const Block& each : given) context_.loader.done(each.id);
+        for (const Block& each : given) context_.loader->done(each.id);
         if (!status.ok() && !exchange_.summed(step_)) fail_with(status);
     }
 
@@ -81,7 +77,7 @@ public:
             plan.record->state = context_.state;
             plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
         }
-        context_.host.post(gradient_channel, ready_event(step_, bucket));
+        all_.port_.ready(bucket);
         sched_yield();   // of ranks that share cores all send their first bucket before one computes its last
         return {};
     }
@@ -138,50 +134,22 @@ struct ProfileTrace final : NetTrace {
 
 }   // namespace
 
-/// Time limit of a wait for sums.  It counts from the last packet that arrived, so that a slow network is not taken for a dead one.
-class SynchronousStep::Patience {
-public:
-    explicit Patience(SynchronousStep& step)
-        : context_(step.context_),
-          exchange_(step.exchange_),
-          us_((context_.step == context_.first ? 10 : 1) * context_.deadline_us),
-          until_us_(context_.host.now_us() + us_) {}
-    uint64_t us() const { return us_; }
-    uint64_t next_us() const { return std::min(context_.host.now_us() + context_.deadline_us / 40, until_us_); }
-    bool over() {
-        const uint64_t now_us = context_.host.now_us();
-        if (const uint64_t arrivals = exchange_.arrivals(); std::exchange(arrivals_, arrivals) != arrivals) {
-            until_us_ = now_us + us_;
-            context_.progress.advance();
-        }
-        return now_us >= until_us_;
-    }
-
-private:
-    Context& context_;
-    const Exchange& exchange_;
-    const uint64_t us_;
-    uint64_t until_us_, arrivals_ = 0;
-};
-
 SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config)
     : context_(context),
       dispatch_(dispatch),
       exchange_(exchange),
       config_(config),
       arbiter_(context, dispatch, exchange, config.self, config.view, config.kept_parameters, config.kept_exponents),
+      port_(context, dispatch, exchange, context.net.layout().buckets.size(), config.first_step, &arbiter_),
       blocks_left_(context.net.layout().buckets.size()),
-      losses_(exchange.targets()) {
-    for (auto& each : come_) each.resize(context.net.layout().buckets.size());
-    dispatch.add(gradient_channel, this);
-}
+      losses_(exchange.targets()) {}
 
 Status SynchronousStep::compute() {
     const size_t buckets = context_.net.layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
     for (auto& left : blocks_left_) left.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
     expelling_ = dispatch_.expelling();
-    GC_TRY(wait_begun());
+    GC_TRY(port_.begin());
     Sink sink(*this);
     for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
@@ -198,91 +166,25 @@ Status SynchronousStep::compute() {
         shares.sink.blocks(lane, shares.own.subspan(first, count));
     });
     if (trace) context_.net.trace(nullptr);
+    for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
     GC_TRY(sink.status());
     // Blocks that were left out because the sum is complete without them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
         if (blocks_left_[bucket].load(std::memory_order_relaxed) == 0) continue;
-        command(ExchangeCommand::abandon, context_.step, bucket);
+        port_.abandon(bucket);
     }
     return {};
 }
 
 Status SynchronousStep::wait(std::span<const Sum*> into) {
-    Waiting waiting(context_.progress);
-    const Span span(context_.profile, Profile::trainer, "wait");
-    std::vector<const Sum*>& come = come_[context_.step % step_slots];
-    Patience patience(*this);
-    if (!early_.status.ok() && early_.step == context_.step) GC_TRY(arbiter_.judge(std::exchange(early_.status, {}), context_.step));
-    while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
-        const Status status = dispatch_.collect(patience.next_us());
-        if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
-        if (patience.over()) return overdue(patience.us());
-    }
-    std::copy(come.begin(), come.end(), into.begin());
-    std::fill(come.begin(), come.end(), nullptr);
+    GC_TRY(port_.wait(0, into));
     for (const Sum* sum : into) GC_TRY(finite(*sum));
     return {};
 }
 
 void SynchronousStep::applied() {
-    // All ranks computed this step from the same state, so all have applied the step before: it is stable.
-    if (context_.step > config_.first_step) command(ExchangeCommand::release, context_.step - 1, 0);
+    port_.applied();
     if (expelling_) dispatch_.cut_expelled();
-}
-
-Status SynchronousStep::take(const Completion& completion) {
-    // Where ranks may be missing, a sum may come before this trainer has begun its step.
-    if (completion.sum) come_[completion.step % step_slots][completion.id] = completion.sum;
-    if (completion.status.code == Code::conflict) {
-        if (conflict_.status.ok()) conflict_ = completion;
-        return {};
-    }
-    if (completion.status.code == Code::deadline) missing_ = completion.status;
-    return completion.status;
-}
-
-Status SynchronousStep::taken(Status so_far) {
-    const Completion conflict = std::exchange(conflict_, {});
-    if (!so_far.ok() || conflict.status.ok()) return so_far;
-    // Others may be a step ahead.  Their conflict can be judged once this rank is in that step.
-    if (conflict.step > context_.step) return early_ = conflict, Status{};
-    return arbiter_.judge(conflict.status, conflict.step);
-}
-
-void SynchronousStep::expelled(Rank rank) {
-    Event event = command_event(ExchangeCommand::expel);
-    event.rank = rank;
-    event.status = fail(Code::peer_lost, "rank {} is lost", rank);
-    context_.host.post(gradient_channel, event);
-}
-
-void SynchronousStep::command(ExchangeCommand command, StepId step, uint32_t bucket) {
-    context_.host.post(gradient_channel, command_event(command, step, bucket));
-}
-
-/// Asks the exchange what is missing.
-Status SynchronousStep::overdue(uint64_t us) {
-    missing_ = {};
-    command(ExchangeCommand::explain, context_.step, 0);
-    (void)dispatch_.collect(context_.host.now_us() + 1'000'000);
-    GC_TRY(dispatch_.ended());
-    const double seconds = static_cast<double>(us) / 1e6;
-    if (!missing_.ok()) return fail(Code::deadline, "no sum within {} s: {}", seconds, missing_.what);
-    return fail(Code::deadline, "no sum of step {} within {} s", context_.step + 1, seconds);
-}
-
-/// Waits until the network thread has ended the step that used the memory before: words written earlier could be lost, or sent as words of
-/// that step.
-Status SynchronousStep::wait_begun() {
-    if (exchange_.begun(context_.step)) return {};
-    Waiting waiting(context_.progress);
-    Patience patience(*this);
-    while (!exchange_.begun(context_.step)) {
-        const Status status = dispatch_.collect(std::min(context_.host.now_us() + 50, patience.next_us()));
-        if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
-        if (patience.over()) return overdue(patience.us());
-    }
-    return {};
 }
 
 /// All holders of the block find NaN or Inf too; a rank that finds it alone is reported as one that computes wrong values.  With m = 1 a

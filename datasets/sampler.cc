@@ -64,7 +64,11 @@ uint32_t Sampler::block_size_max() const { return (batch_ + blocks_ - 1) / block
 
 void Sampler::block(BlockId id, std::span<uint64_t> indices) const {
     GC_ASSERT(indices.size() == block_size(id.block));
-    uint64_t epoch = position(id) / samples_, in_epoch = position(id) % samples_;
+    range(position(id), indices);
+}
+
+void Sampler::range(uint64_t position, std::span<uint64_t> indices) const {
+    uint64_t epoch = position / samples_, in_epoch = position % samples_;
     Permutation permutation(samples_, seed_, epoch);
     for (uint64_t& index : indices) {
         if (in_epoch == samples_) {

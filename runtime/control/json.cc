@@ -118,6 +118,8 @@ void from_json(const Json& json, ExchangeReport& report) {
 void to_json(Json& json, const JobStatus& status) {
     Json memory = Json::object();
     for (const MemoryUse& each : status.memory) memory[key_of(each.place)] = numbers_json(each.bytes);
+    Json settings = Json::object();
+    for (const auto& [key, value] : status.settings) settings[key] = value;
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
                 {"code", code_name(status.code)},
@@ -129,6 +131,9 @@ void to_json(Json& json, const JobStatus& status) {
                 {"epochs", status.epochs},
                 {"checkpoint", status.checkpoint},
                 {"resumed", status.resumed},
+                {"settings", settings},
+                {"gradients", status.gradients},
+                {"forwards", status.forwards},
                 {"loss", number_or_null(status.loss, status.step > 0)},
                 {"accuracy", number_or_null(status.accuracy, status.accuracy >= 0)},
                 {"test_loss", number_or_null(status.test_loss, status.test_loss >= 0)},
@@ -170,6 +175,11 @@ void from_json(const Json& json, JobStatus& status) {
     take(json, "epochs", status.epochs);
     take(json, "checkpoint", status.checkpoint);
     take(json, "resumed", status.resumed);
+    if (auto settings = json.find("settings"); settings != json.end())
+        for (const auto& [key, value] : settings->items())
+            if (value.is_string()) status.settings.emplace_back(key, value.get<std::string>());
+    take(json, "gradients", status.gradients);
+    take(json, "forwards", status.forwards);
     take(json, "loss", status.loss);
     take(json, "accuracy", status.accuracy);
     take(json, "test_loss", status.test_loss);

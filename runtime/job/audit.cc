@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "algos/algorithm.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/alone.h"
 #include "runtime/job/checkpoint.h"
@@ -171,6 +172,10 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     where = std::filesystem::absolute(where, error).lexically_normal();
     std::vector<JobMistake> mistakes;
     if (!job_parse(text, path + "/job.toml", where, &read.job, &mistakes)) return fail(Code::data, "{}", mistakes.front().text);
+    const AlgorithmKind* kind;
+    GC_TRY(algorithm_find(read.job.algorithm, &kind));
+    if (kind->workers && read.job.settings.workers == 0)
+        return fail(Code::data, "{}/job.toml does not say how many workers there were, one a node: set algorithm.workers", path);
     GC_TRY(lines_read(&read));
     *folder = std::move(read);
     return {};

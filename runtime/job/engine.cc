@@ -21,7 +21,7 @@ namespace {
 
 class JobEngine final : public Engine {
 public:
-    JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
+    JobEngine(const EngineConfig& config, const Log& log) : config_(without_checkpoints(config)), job_(config_.job), report_(log) {}
     ~JobEngine() override {
         if (reserved_) ::unlink((model_path() + ".part").c_str());   // run() was never called
     }
@@ -36,16 +36,24 @@ public:
             at = end + 1;
         }
         GC_TRY(parts_.plan(config_, report_));
-        GC_TRY(choice_.open(config_, *parts_.compute.codec, report_));
-        const AlgorithmKind* algorithm;
-        GC_TRY(algorithm_find(job_.algorithm, &algorithm));
-        algorithm_ = algorithm->create();
+        if (parts_.algorithm->private_state && job_.text.find("checkpoint_") != job_.text.npos)
+            report_.warn(fmt::format("no checkpoints are written: workers of {} have state of their own", job_.algorithm));
+        GC_TRY(choice_.open(config_, parts_, report_));
+        algorithm_ = parts_.algorithm->create();
         SessionConfig first;
         first.exchange = choice_.first();
         first.first_step = config_.resume.steps;
         for (uint32_t node = 0; node < config_.roster.size(); ++node) first.nodes.push_back(NodeId{node});
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());
+        GC_TRY(algorithm_->plan({.settings = job_.settings,
+                                 .net = *parts_.compute.net,
+                                 .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
+                                 .own_workers = static_cast<uint32_t>(session_->own_blocks().size()),
+                                 .state_size = parts_.optimiser_values(job_.optimiser),
+                                 .weight_decay = job_.optimiser.weight_decay,
+                                 .arena = parts_.arena}));
+        report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });
         if (DeviceWords* device = parts_.compute.codec->device()) device->expect(choice_.targets_most(session_->targets()));
         std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
         memory.push_back(session_->arena().use("view"));
@@ -61,8 +69,9 @@ public:
         if (job_.survive && config_.until == 0) views_.emplace(config_, parts_, choice_, *algorithm_, report_).open(*session_);
         if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
-        report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} blocks, {}", session_->self(), session_->view().n(),
-                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), job_.blocks, memory_text(memory));
+        report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
+                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
+                           parts_.local ? "workers" : "blocks", memory_text(memory));
         return {};
     }
 
@@ -82,7 +91,7 @@ public:
         if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
         Context context{.host = host,
                         .lanes = parts_.lanes,
-                        .loader = *parts_.loader,
+                        .loader = parts_.loader.get(),
                         .data = *parts_.train,
                         .sampler = *parts_.sampler,
                         .net = *parts_.compute.net,
@@ -90,7 +99,8 @@ public:
                         .codec = *parts_.compute.codec,
                         .progress = parts_.progress,
                         .batch = job_.batch,
-                        .blocks = job_.blocks,
+                        .blocks = static_cast<uint32_t>(parts_.block_sizes.size()),
+                        .local = parts_.local.get(),
                         .deadline_us = parts_.deadline_us,
                         .spend_us = config_.spend_us,
                         .profile = parts_.profile.get(),
@@ -102,7 +112,7 @@ public:
         if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
-        if (!status.ok() && session_->dispatch().ended().ok() && !ended_ && !session_->synchronous().outvoted()) {
+        if (!status.ok() && session_->dispatch().ended().ok() && !ended_ && !session_->outvoted()) {
             // Others must hear of it, and may have found something else first: all end with one line.
             const Status agreed = session_->abort(status);
             // What was found here is another rank's word for the same thing, or its consequence.
@@ -126,6 +136,14 @@ public:
     JobStatus status() const override { return report_.status(); }
 
 private:
+    /// Of workers with state that no checkpoint has.
+    static EngineConfig without_checkpoints(const EngineConfig& config) {
+        EngineConfig other = config;
+        const AlgorithmKind* kind;
+        if (algorithm_find(config.job.algorithm, &kind).ok() && kind->private_state) other.job.checkpoint_keep = 0;
+        return other;
+    }
+
     /// The session that is ready becomes the present one.
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
@@ -169,7 +187,7 @@ private:
         const std::vector<NodeId> lost = session_->lost();
         session_ = std::move(next);
         open(context, lost);
-        if (other_blocks && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
+        if (parts_.loader && other_blocks && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         GC_TRY(session_->begin());
         if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
@@ -195,7 +213,7 @@ private:
     }
 
     Status begin(Context& context) {
-        if (!session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
+        if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
         if (!config_.resume.on) has_state();
         GC_TRY(session_->begin());
@@ -326,7 +344,7 @@ private:
     }
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
-        if (!has_state_ || why.code == Code::conflict || session_->synchronous().outvoted()) return;
+        if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.
         if (context.digest(context.step, parts_.model_digest()) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
@@ -360,8 +378,10 @@ private:
                 "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
                 own_name(), deaf->name));
         report_.step({.record = context.record,
+                      .gradients = context.gradients,
+                      .forwards = context.forwards,
                       .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
-                      .load_wait_us = parts_.loader->waited_us(),
+                      .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
                       .now_us = context.host.now_us(),
                       .kernels = kernels(),
                       .kernel_set = parts_.kernel_set,

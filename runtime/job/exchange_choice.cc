@@ -4,14 +4,15 @@
 
 namespace gradcast {
 
-Status ExchangeChoice::open(const EngineConfig& config, Codec& codec, Report& report) {
+Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, Report& report) {
     const JobConfig& job = config.job;
     first_step_ = config.resume.steps;
+    Codec& codec = *parts.compute.codec;
     const uint32_t n = static_cast<uint32_t>(config.roster.size());
     name_ = job.exchange, datagram_bytes_ = config.datagram_bytes;
     GC_TRY(alternatives_find(job.exchange,
                              {.layout = &codec.words(),
-                              .blocks = job.blocks,
+                              .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
                               .quantiser = job.quantiser,
                               .m = job.m,
                               .s = job.s,

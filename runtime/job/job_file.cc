@@ -47,7 +47,8 @@ struct Option {
     bool above;          // min itself is not allowed
     Names names;
     const char* help;
-    void (*set)(Target, const Value&);   // null: checked only
+    void (*set)(Target, const Value&);                 // null: checked only
+    std::string (*show)(const JobConfig&) = nullptr;   // of the keys that belong to algorithms
 };
 
 std::vector<std::string> exchange_names() {
@@ -71,6 +72,9 @@ std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), laye
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "ip", "tcp"}; }
+std::vector<std::string> anchors() { return {"full", "batch"}; }
+std::vector<std::string> genes() { return {"parameter", "layer"}; }
+std::vector<std::string> distributions() { return {"population", "best"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
 constexpr double u32_max = 4294967295.0;
@@ -90,12 +94,20 @@ T& at(Target target, T OptimiserConfig::*member) {
     return target.job->optimiser.*member;
 }
 template <typename T>
+T& at(Target target, T AlgorithmSettings::*member) {
+    return target.job->settings.*member;
+}
+template <typename T>
 T& at(Target target, T LayerSpec::*member) {
     return target.layer->*member;
 }
 template <auto member>
 void set(Target target, const Value& value) {
     put(at(target, member), value);
+}
+template <auto member>
+std::string show(const JobConfig& job) {
+    return fmt::format("{}", job.settings.*member);
 }
 
 constexpr Option options[] = {
@@ -197,6 +209,27 @@ constexpr Option options[] = {
      set<&JobConfig::weights>},
     {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "ps: number of nodes that are servers",
      set<&JobConfig::servers>},
+    {"algorithm", "workers", Kind::integer, "0", 0, blocks_max, false, nullptr, "that learn alone, wherever they are; 0: one a node",
+     set<&AlgorithmSettings::workers>, show<&AlgorithmSettings::workers>},
+    {"algorithm", "local_steps", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "mini-batches of a worker in a round; 0: those of local_epochs", set<&AlgorithmSettings::local_steps>,
+     show<&AlgorithmSettings::local_steps>},
+    {"algorithm", "local_epochs", Kind::number, "1", 0, 1e6, true, nullptr, "passes of a worker over its part of the data in a round",
+     set<&AlgorithmSettings::local_epochs>, show<&AlgorithmSettings::local_epochs>},
+    {"algorithm", "outer_lr", Kind::number, "0.7", 0, 1e6, true, nullptr, "diloco: learning rate of the outer optimiser", set<&AlgorithmSettings::outer_lr>, show<&AlgorithmSettings::outer_lr>},
+    {"algorithm", "outer_momentum", Kind::number, "0.9", 0, 1, false, nullptr, "diloco: momentum of the outer optimiser, below 1", set<&AlgorithmSettings::outer_momentum>, show<&AlgorithmSettings::outer_momentum>},
+    {"algorithm", "fraction", Kind::number, "0", 0, 1, false, nullptr, "oneshot: share of a worker's part for the correction of the bias, below 1; 0: none", set<&AlgorithmSettings::fraction>, show<&AlgorithmSettings::fraction>},
+    {"algorithm", "mu", Kind::number, "0.1", 0, 1e30, false, nullptr, "dane, fedprox: pull towards the parameters that a round begins from", set<&AlgorithmSettings::mu>, show<&AlgorithmSettings::mu>},
+    {"algorithm", "eta", Kind::number, "1", 0, 1e30, true, nullptr, "dane: step along the gradient of all data", set<&AlgorithmSettings::eta>, show<&AlgorithmSettings::eta>},
+    {"algorithm", "anchor", Kind::name, "\"full\"", 0, 0, false, anchors, "dane: gradient that a round begins with: of the worker's part, or of as many samples as a mini-batch has", set<&AlgorithmSettings::anchor>, show<&AlgorithmSettings::anchor>},
+    {"algorithm", "anchor_fraction", Kind::number, "1", 0, 1, true, nullptr, "dane: share of the worker's part that the anchor full takes, drawn anew each round", set<&AlgorithmSettings::anchor_fraction>, show<&AlgorithmSettings::anchor_fraction>},
+    {"algorithm", "rho", Kind::number, "1", 0, 1e30, true, nullptr, "admm: weight of the consensus", set<&AlgorithmSettings::rho>, show<&AlgorithmSettings::rho>},
+    {"algorithm", "validation", Kind::integer, "5000", 1, 1 << 24, false, nullptr, "de, soup: training samples that no worker learns from, to choose models by", set<&AlgorithmSettings::validation>, show<&AlgorithmSettings::validation>},
+    {"algorithm", "adapt", Kind::flag, "true", 0, 0, false, nullptr, "de: f and cr of each worker adapt themselves, as in jDE", set<&AlgorithmSettings::adapt>, show<&AlgorithmSettings::adapt>},
+    {"algorithm", "f", Kind::number, "0.5", 0, 2, false, nullptr, "de: factor of the difference of two models", set<&AlgorithmSettings::f>, show<&AlgorithmSettings::f>},
+    {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr, "de: share of genes that come from the mutant", set<&AlgorithmSettings::cr>, show<&AlgorithmSettings::cr>},
+    {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes, "de: what is exchanged as one gene", set<&AlgorithmSettings::crossover>, show<&AlgorithmSettings::crossover>},
+    {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions, "de: each worker goes on from its individual, or all from the best", set<&AlgorithmSettings::distribute>, show<&AlgorithmSettings::distribute>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
@@ -212,6 +245,11 @@ constexpr Option options[] = {
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
 std::string shown(std::string_view text) { return fmt::format("\"{}\"", one_line(text)); }
+
+/// One of the keys that not all algorithms have; `word`: with a space behind it.
+bool takes(const AlgorithmKind& kind, const std::string& word) {
+    return (" " + std::string(kind.keys)).find(" " + word) != std::string::npos;
+}
 
 constexpr char plain_rule[] = "is not 1 to 64 letters, digits, '.', '_' and '-' that begin with a letter, a digit or '_'";
 bool plain(std::string_view name) {
@@ -414,7 +452,9 @@ private:
         const OptimiserConfig& optimiser = job_.optimiser;
         for (auto [key, number] : {std::pair{"optimiser.momentum", optimiser.momentum},
                                    {"optimiser.beta1", optimiser.beta1},
-                                   {"optimiser.beta2", optimiser.beta2}})
+                                   {"optimiser.beta2", optimiser.beta2},
+                                   {"algorithm.outer_momentum", job_.settings.outer_momentum},
+                                   {"algorithm.fraction", job_.settings.fraction}})
             if (number == 1) mistake(line(key), key, "1 is not below 1");
         if (optimiser.nesterov && (optimiser.kind != "sgd" || optimiser.momentum == 0))
             mistake(line("optimiser.nesterov"), "optimiser.nesterov", "goes with sgd and a momentum above 0");
@@ -430,6 +470,38 @@ private:
             if (given && *is != user) mistake(line(key), key, fmt::format("goes with {} = \"{}\", not \"{}\"", of, user, *is));
         if (optimiser.schedule == "step" && optimiser.decay_every == 0)
             mistake(line("optimiser.schedule"), "optimiser.schedule", "step needs decay_every, a number of steps");
+
+        const AlgorithmKind* algorithm;
+        GC_ASSERT(algorithm_find(job_.algorithm, &algorithm).ok());
+        for (const Option& option : options) {
+            const std::string key = fmt::format("algorithm.{}", option.key), word = fmt::format("{} ", option.key);
+            if (!option.show || option.show(job_) == option.show({}) || takes(*algorithm, word)) continue;
+            std::vector<std::string> users;
+            for (const AlgorithmKind& each : algorithm_kinds())
+                if (takes(each, word)) users.emplace_back(each.name);
+            mistake(line(key), key, fmt::format("goes with {}, not {}", joined(users), job_.algorithm));
+        }
+        if (has("algorithm.local_steps") && job_.settings.local_steps > 0 && has("algorithm.local_epochs"))
+            mistake(line("algorithm.local_steps"), "algorithm.local_steps", "either local_steps or local_epochs, not both");
+        if (job_.settings.anchor == "batch" && job_.settings.anchor_fraction != 1)
+            mistake(line("algorithm.anchor_fraction"), "algorithm.anchor_fraction", "goes with anchor = \"full\", not \"batch\"");
+        if (algorithm->workers && job_.quantiser == Quantiser::fixed)
+            mistake(line("algorithm.quantiser"), "algorithm.quantiser",
+                    fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));
+        if (algorithm->workers && job_.quantiser == Quantiser::auto16 && job_.settings.workers > auto16_blocks_max)
+            mistake(line("algorithm.workers"), "algorithm.workers",
+                    fmt::format("{} are too many for the quantiser auto16, {} at most", job_.settings.workers, auto16_blocks_max));
+        if (algorithm->workers && job_.device == "cuda")
+            mistake(line("net.device"), "net.device",
+                    fmt::format("workers of {} compute on CPUs in this version: take cpu", job_.algorithm));
+        if (algorithm->workers && job_.profile > 0)
+            mistake(line("profile.step"), "profile.step", fmt::format("goes with ssgd, not {}", job_.algorithm));
+        if (algorithm->private_state && job_.survive)
+            mistake(line("job.survive"), "job.survive",
+                    fmt::format("workers of {} have state that is lost with their node, so it does not go on without one", job_.algorithm));
+        if (algorithm->private_state && job_.exchange == "auto")
+            mistake(line("algorithm.exchange"), "algorithm.exchange",
+                    fmt::format("workers of {} have state and keep their nodes: name an exchange", job_.algorithm));
 
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
@@ -522,6 +594,7 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
         {"algorithm.kind", config.algorithm},
         {"algorithm.quantiser", quantiser_name(config.quantiser)},
     };
+    for (auto& [key, value] : algorithm_settings(config)) all.emplace_back("algorithm." + key, value);
     if (o.schedule == "cosine") {   // which ends at the last step
         all.emplace_back("job.epochs", fmt::format("{}", config.epochs));
         all.emplace_back("job.steps", fmt::format("{}", config.steps));
@@ -532,6 +605,15 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
                          fmt::format("{} {} {} {} {} {} {:d} {:d} {} {}", layer.kind, layer.name, layer.outputs, layer.kernel, layer.stride,
                                      layer.pad, layer.ceil, layer.bias, layer.rate, layer.from));
     }
+    return all;
+}
+
+std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobConfig& config) {
+    std::vector<std::pair<std::string, std::string>> all;
+    const AlgorithmKind* kind;
+    if (!algorithm_find(config.algorithm, &kind).ok()) return all;
+    for (const Option& option : options)
+        if (option.show && takes(*kind, fmt::format("{} ", option.key))) all.emplace_back(option.key, option.show(config));
     return all;
 }
 
@@ -550,7 +632,7 @@ std::string job_help() {
             range = fmt::format("{} .. {}", bound(option, option.min), bound(option, option.max));
         else if (option.kind == Kind::flag) range = "true, false";
         else if (option.kind == Kind::number) range = option.above ? "above 0" : option.max == 1 ? "0 .. 1" : "0 and more";
-        text += fmt::format("    {:<24}{}{}\n", fmt::format("{} = {}", option.key, *option.value ? option.value : "…"), option.help,
+        text += fmt::format("    {:<28}{}{}\n", fmt::format("{} = {}", option.key, *option.value ? option.value : "…"), option.help,
                             range.empty() ? "" : fmt::format(" ({})", range));
     }
     return text;

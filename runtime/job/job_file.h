@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "algos/settings.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/crypto.h"
@@ -38,6 +39,7 @@ struct JobConfig {
     std::string start;            // absolute path of the parameters to begin with; empty: the seed's
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";
+    AlgorithmSettings settings;
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;   // of exchanges, see ExchangeConfig
     std::vector<double> weights;
@@ -60,6 +62,8 @@ Status job_read(const std::string& path, JobConfig* config);
 /// The keys that fix every bit of a training, as the file writes them, with their values: a state of one job is a state of any other
 /// that has the same.
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config);
+/// The keys of [algorithm] that belong to this algorithm alone, with the values that it takes.
+std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobConfig& config);
 /// All keys with their defaults and allowed values, for people.
 std::string job_help();
 

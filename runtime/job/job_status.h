@@ -19,20 +19,22 @@ const char* job_state_name(JobState state);
 /// A copy of where a job stands, for the control plane.
 struct JobStatus {
     JobState state = JobState::preparing;
-    std::string error;                   // of failed: one line that names rank, phase and thing
-    Code code = Code::ok;                // of failed and cancelled
-    std::vector<std::string> losses;     // "without rank 2 (c): …": ranks that the job goes on without, and why
-    std::vector<std::string> warnings;   // what is otherwise than was asked for
-    uint64_t step = 0, steps = 0;        // that are done; of the whole job
-    uint64_t epoch = 0, epochs = 0;      // in which the last step was, from 1 on; 0: no step is done
-    uint64_t checkpoint = 0;             // steps that this node's newest checkpoint has; 0: none
-    uint64_t resumed = 0;                // steps that were done when this run of the job began
-    double loss = 0;                     // of the last step, mean over the mini-batch
-    double accuracy = -1;                // on the test data, 0..1; -1: not known, or a regression
-    double test_loss = -1;               // mean; of a regression its mean squared error; -1: not known
-    std::string digest;                  // 64 hex digits at the end
-    uint64_t step_digest = 0;            // of the last step
-    double seconds = 0;                  // since the first step
+    std::string error;                                           // of failed: one line that names rank, phase and thing
+    Code code = Code::ok;                                        // of failed and cancelled
+    std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job goes on without, and why
+    std::vector<std::string> warnings;                           // what is otherwise than was asked for
+    uint64_t step = 0, steps = 0;                                // that are done; of the whole job
+    uint64_t epoch = 0, epochs = 0;                              // in which the last step was, from 1 on; 0: no step is done
+    uint64_t checkpoint = 0;                                     // steps that this node's newest checkpoint has; 0: none
+    uint64_t resumed = 0;                                        // steps that were done when this run of the job began
+    std::vector<std::pair<std::string, std::string>> settings;   // of the algorithm, with what was taken where the file says nothing
+    uint64_t gradients = 0, forwards = 0;   // samples whose gradient this node has computed; that it has only evaluated, test data aside
+    double loss = 0;                        // of the last step, mean over the mini-batch
+    double accuracy = -1;                   // on the test data, 0..1; -1: not known, or a regression
+    double test_loss = -1;                  // mean; of a regression its mean squared error; -1: not known
+    std::string digest;                     // 64 hex digits at the end
+    uint64_t step_digest = 0;               // of the last step
+    double seconds = 0;                     // since the first step
     double samples_per_second = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;             // this node, on the wire
     std::vector<std::pair<std::string, uint64_t>> dropped;   // packets that this node has dropped, by reason

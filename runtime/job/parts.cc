@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "algos/worker_sum.h"
 #include "datasets/resident.h"
 #include "nn/layers.h"
 #include "runtime/core/clock.h"
@@ -78,16 +79,82 @@ Status JobParts::open_data(const EngineConfig& config) {
     return {};
 }
 
+/// Workers in place of blocks: who they are, and what a round is.
+Status JobParts::plan_workers(const EngineConfig& config) {
+    const JobConfig& job = config.job;
+    const AlgorithmSettings& settings = job.settings;
+    const uint64_t most = job.quantiser == Quantiser::auto16 ? auto16_blocks_max : blocks_max;
+    const uint64_t workers = job.algorithm == "serial" ? 1 : settings.workers > 0 ? settings.workers : config.roster.size();
+    const uint32_t validation = algorithm->gathers ? settings.validation : 0;
+    if (validation >= train->info().count)
+        return fail(Code::invalid, "algorithm.validation: {} samples are not fewer than the {} of {}", validation, train->info().count,
+                    job.train);
+    if (validation > 0 && train->info().target_scale > 0)
+        return fail(Code::invalid, "algorithm.kind: {} chooses by accuracy, but {} is a regression", job.algorithm, job.train);
+    const uint64_t samples = train->info().count - validation;
+    if (workers > most || workers > samples)
+        return fail(Code::invalid, "algorithm.workers: {} workers are more than the {} {}", workers, std::min(most, samples),
+                    samples < most ? "samples of " + job.train : "that the quantiser takes");
+    const double in_epochs = std::ceil(settings.local_epochs * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
+    const bool once = job.algorithm == "oneshot";
+    if (once && job.stop_at > 0)
+        return fail(Code::invalid, "job.stop_at: oneshot has parameters to evaluate at its end alone: leave it out");
+    const double in_job =
+        job.steps > 0
+            ? job.steps
+            : std::ceil(static_cast<double>(job.epochs) * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
+    const double steps_of_round = once ? in_job : settings.local_steps > 0 ? settings.local_steps : std::max(in_epochs, 1.0);
+    if (steps_of_round * static_cast<double>(workers * job.batch) > UINT32_MAX)
+        return fail(Code::invalid, "algorithm.local_{}: a round of {} workers has more than {} samples",
+                    settings.local_steps > 0 ? "steps" : "epochs", workers, UINT32_MAX);
+    double pass_share = algorithm->passes ? settings.anchor_fraction : 0;
+    if (settings.anchor == "batch") pass_share = std::min(static_cast<double>(job.batch * workers) / static_cast<double>(samples), 1.0);
+    local = std::make_unique<Local>(LocalConfig{.workers = static_cast<uint32_t>(workers),
+                                                .seed = job.seed,
+                                                .batch = job.batch,
+                                                .blocks = job.blocks,
+                                                .steps = static_cast<uint32_t>(steps_of_round),
+                                                .pass_share = pass_share,
+                                                .validation = validation,
+                                                .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
+                                    *train);
+    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : local->samples_of_round());
+    block_sizes.assign(workers, 1);
+    return {};
+}
+
+std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobConfig& job) const {
+    std::vector<std::pair<std::string, std::string>> all = algorithm_settings(job);
+    for (auto& [key, value] : all)
+        if (key == "workers") value = fmt::format("{}", block_sizes.size());
+        else if (key == "local_steps") value = fmt::format("{}", local->config().steps);
+    return all;
+}
+
+Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report) {
+    const uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
+    if (compute.device) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
+    if (!resident)
+        return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
+                           &loader);
+    loader = loader_resident(*train, *sampler, ahead, *resident);
+    return {};
+}
+
 Status JobParts::plan(const EngineConfig& config, Report& report) {
     const JobConfig& job = config.job;
+    GC_TRY(algorithm_find(job.algorithm, &algorithm));
     deadline_us = job.deadline_us;
     GC_TRY(open_data(config));
     const DataInfo& info = train->info();
     if (static_cast<uint32_t>(config.self) >= config.roster.size() || config.roster.size() > ranks_max)
         return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, static_cast<uint32_t>(config.self),
                     config.roster.size());
-    sampler = std::make_unique<Sampler>(info.count, job.seed, job.batch, job.blocks);
-    steps = job.steps ? job.steps : sampler->steps(job.epochs);
+    batch = job.batch;
+    if (algorithm->workers) GC_TRY(plan_workers(config));
+    sampler = std::make_unique<Sampler>(info.count - (local ? local->config().validation : 0), job.seed, batch, job.blocks);
+    report.samples(batch);
+    steps = job.algorithm == "oneshot" ? 1 : job.steps ? job.steps : sampler->steps(job.epochs);
     if (job.optimiser.warm_up > steps)
         report.warn(
             fmt::format("optimiser.warm_up = {} is more than the {} steps of the job: lr is never reached", job.optimiser.warm_up, steps));
@@ -95,8 +162,10 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     if (steps > UINT32_MAX)
         return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job.epochs, info.count, steps,
                     UINT32_MAX);
-    for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
-    std::set<uint32_t> distinct(block_sizes.begin(), block_sizes.end());
+    if (!local)
+        for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    std::set<uint32_t> distinct(sizes.begin(), sizes.end());
 
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
@@ -104,7 +173,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
 
     uint32_t lane_count = std::max(config.lanes, 1u);
     std::string why;
-    GC_TRY(compute.open(job.device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
+    GC_TRY(compute.open(algorithm->workers ? "cpu" : job.device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
     if (!why.empty()) report.warn(why);
     if (compute.device) lane_count = compute.device->lane_count();
     NetSpec spec;
@@ -112,23 +181,28 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     std::vector<Layer> layers;
     GC_TRY(layers_check(spec, &layers));
     GC_TRY(blocks_check(layers, *distinct.begin()));
+    for (const Layer& layer : layers)
+        if (job.algorithm == "dane" && layer.kind == Kind::dropout)
+            return fail(Code::invalid, "net: layer {} draws what it drops, and dane needs gradients without that", layer_name(layer));
     NetConfig net{.lanes = lane_count,
-                  .samples_max = test ? evaluation_batch : sampler->block_size_max(),
+                  .samples_max = test || algorithm->gathers ? evaluation_batch : *distinct.rbegin(),
                   .block_sizes = {distinct.begin(), distinct.end()},
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
     OptimiserConfig optimiser = job.optimiser;
-    optimiser.steps = steps;
+    optimiser.steps = steps * (local ? local->config().steps : 1);
     GC_TRY(compute.plan(spec, net, optimiser, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
-    const uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, job.blocks, lane_count));
-    if (compute.device) GC_TRY(compute.module->resident_plan(info, augment, *compute.device, &resident));
-    if (resident) loader = loader_resident(*train, *sampler, ahead, *resident);
-    else
-        GC_TRY(loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
-                           &loader));
+    if (local) {
+        const auto workers = static_cast<uint32_t>(block_sizes.size());
+        local->plan(*compute.net, lane_count, arena);
+        carried = layout_with_maxima(compute.net->layout(), workers);
+        compute.codec = codec_cpu(carried, {job.quantiser, workers, workers, job.seed});
+    } else {
+        GC_TRY(plan_loader(config, augment, lane_count, report));
+    }
     if (test) {
         evaluator = std::make_unique<Evaluator>(*test, info.mean, info.std);
         evaluator->plan(lane_count, arena);
@@ -145,7 +219,7 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(compute.ready(arena));
     GC_TRY(start(config.job, report.log()));
     GC_TRY(stopped(config));
-    GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
+    if (loader) GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
     lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
                [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); });
     return probe(config, report);
@@ -163,11 +237,11 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
 /// Block 0 of step 0: the digest of its gradient is the identity of the kernel set, its maxima are the first scales.
 Status JobParts::probe(const EngineConfig& config, Report& report) {
     const DataInfo& info = train->info();
-    const uint32_t count = sampler->block_size(0);
+    const uint32_t count = local ? local->block_sizes().front() : sampler->block_size(0);
     std::vector<uint64_t> indices(count);
     std::vector<uint8_t> images(count * train->sample_bytes());
     std::vector<int32_t> labels(count);
-    sampler->block({0, 0}, indices);
+    sampler->range(0, indices);
     GC_TRY(train->read(indices, images.data(), labels.data()));
     Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
     std::vector<float> gradient(compute.net->layout().elements);
@@ -188,7 +262,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
         deadline_us = 8 * block_us;
     }
     kernel_set = fmt::format("{:016x}", digest64(std::span<const float>(gradient)) + compute.net->engines());
-    compute.codec->probe(gradient.data());
+    if (!local) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
     report.update([this](JobStatus& status) {
         status.kernel_set = kernel_set;
         status.timeouts_us = timeouts_list(timeouts_of(deadline_us));

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "algos/context.h"
+#include "algos/algorithm.h"
 #include "runtime/job/cuda_module.h"
 #include "runtime/job/evaluate.h"
 #include "runtime/job/report.h"
@@ -24,22 +24,38 @@ struct JobParts {
     /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
     Status ready(const EngineConfig& config, Report& report);
     /// Of the state before the first step (Context::digest()).
+    /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
+    uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
+
+    /// Of the optimiser's state; it has none before the memory is taken.
+    uint64_t optimiser_values(const OptimiserConfig& optimiser) const {
+        return (optimiser.kind == "adam" ? 2 : optimiser.momentum != 0 ? 1 : 0) * compute.net->layout().elements;
+    }
+    /// Of the algorithm, as they are taken.
+    std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
+
+    /// Steps of the exchange in a round.
+    uint64_t sums() const { return algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }
 
     // In the order in which they are made; each may use those before it.
     Arena arena;
     std::unique_ptr<Profile> profile;   // null where the job wants none
     std::unique_ptr<DataSet> train, test;
-    std::unique_ptr<Sampler> sampler;
+    std::unique_ptr<Sampler> sampler;   // of a step's mini-batch; of workers it counts epochs alone
+    std::unique_ptr<Local> local;       // null where no workers learn alone
+    Layout carried;                     // what the exchange sums of workers
     Computer compute;
     std::unique_ptr<ResidentImages> resident;   // null: each block's samples are read
-    std::unique_ptr<Loader> loader;
-    std::unique_ptr<Evaluator> evaluator;   // null without test data
+    std::unique_ptr<Loader> loader;             // null where workers learn alone: they read their own samples
+    std::unique_ptr<Evaluator> evaluator;       // null without test data
     Progress progress;
     Lanes lanes;
 
+    const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
-    std::vector<uint32_t> block_sizes;   // samples
+    uint32_t batch = 0;                  // samples of a step or round
+    std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
     uint64_t deadline_us = 0;            // the job's, or what ready() raised it to
     std::string kernel_set;              // digest of the probe block's gradient
     std::string data_digest;
@@ -47,6 +63,8 @@ struct JobParts {
 
 private:
     Status open_data(const EngineConfig& config);
+    Status plan_workers(const EngineConfig& config);
+    Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);
     Status probe(const EngineConfig& config, Report& report);
 };

@@ -6,7 +6,6 @@ namespace gradcast {
 
 Status Report::open(const EngineConfig& config) {
     quantiser_ = quantiser_name(config.job.quantiser);
-    batch_ = config.job.batch;
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
     return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on, log_);
 }
@@ -61,6 +60,8 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.step = steps;
     status_.epoch = step.epoch;
     status_.loss = record_.loss;
+    status_.gradients = step.gradients;
+    status_.forwards = step.forwards;
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;

@@ -33,6 +33,7 @@ public:
     void begin(uint64_t now_us, uint64_t steps);
     struct Step {
         StepRecord record;
+        uint64_t gradients, forwards;   // so far
         uint64_t epoch, load_wait_us, now_us;
         const char* kernels;
         const std::string& kernel_set;
@@ -48,6 +49,7 @@ public:
     void steps_end() { steps_log_.close(); }
     /// Any thread: waits until all records so far are in the file.
     void flush() { steps_log_.flush(); }
+    void samples(uint64_t of_a_step) { batch_ = of_a_step; }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);
     /// Of the whole job, after `steps` steps, with this digest where it has gone well.

@@ -15,7 +15,8 @@ constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
 constexpr int32_t exponent_max = 400;   // a scale that no float gradient has
 
 /// The state of that checkpoint fits this job on these nodes.
-Status check(const std::string& path, const Model& model, const ModelVectors& state, const EngineConfig& config, JobParts& parts) {
+Status check(const std::string& path, const Model& model, const ModelVectors& state, const EngineConfig& config, JobParts& parts,
+             Algorithm& algorithm) {
     JobConfig before;
     std::vector<JobMistake> mistakes;
     if (!job_parse(model.job, path, model.base, &before, &mistakes))
@@ -40,6 +41,7 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     if (model.step >= parts.steps)
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);
+    if (Status restored = algorithm.restore(state.algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
     if (state.parameters.size() != parts.compute.net->layout().elements ||
         state.optimiser.size() != parts.compute.optimiser->state_size() ||
         state.exponents.size() != parts.compute.codec->exponents().size())
@@ -80,7 +82,10 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     ModelVectors state;
     const std::string& path = config.resume.path;
     GC_TRY(checkpoint_read(path, &model, &state));
-    GC_TRY(check(path, model, state, config, parts));
+    if (parts.algorithm->private_state)
+        return fail(Code::unsupported, "{}: has not the state of the workers of {}: begin anew, with net.start for these parameters", path,
+                    config.job.algorithm);
+    GC_TRY(check(path, model, state, config, parts, algorithm));
     if (model.step != config.resume.steps || model.state != config.resume.state)
         return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
                     config.resume.state, config.resume.steps);
@@ -89,7 +94,6 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     std::copy(state.exponents.begin(), state.exponents.end(), parts.compute.codec->exponents().begin());
     parts.compute.net->refresh();
     parts.compute.optimiser->refresh();
-    if (Status restored = algorithm.restore(state.algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
     *standing = {model.step, model.state, model.evaluated, model.accuracy, model.test_loss, state.algorithm.size()};
     return {};
 }

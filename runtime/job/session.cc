@@ -30,7 +30,7 @@ Status Session::plan() {
     const View& view = view_;
     ExchangeConfig config = config_.exchange.config;
     config.self = self_;
-    config.first_step = config_.first_step;
+    config.first_step = config_.first_step * parts_.sums();
     exchange_ = config_.exchange.kind->create(config);
     own_blocks_ = exchange_->place(view, parts_.block_sizes).blocks_of(self_);
     others_ = ranks_but(self_, view.n());
@@ -41,7 +41,9 @@ Status Session::plan() {
                         *exchange_, arena_, &bulk_counters_);
     mail_protocol_ = mail_protocol(self_, view.n(), segment_bytes_stream);
     if (parts_.evaluator) evaluation_.plan(*parts_.evaluator, self_, view.n(), losses_tolerated(), arena_);
-    if (losses_tolerated() > 0) {
+    if (parts_.local) {
+        arena_.plan("vectors of workers", own_blocks_.size() * parts_.compute.net->parameters().size_bytes(), &vectors_);
+    } else if (losses_tolerated() > 0) {
         arena_.plan("state of the step before", parts_.compute.net->parameters().size_bytes(), &kept_parameters_);
         arena_.plan("state of the step before", parts_.compute.codec->exponents().size_bytes(), &kept_exponents_);
     }
@@ -80,13 +82,21 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                  log_);
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us);
-    synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
-                                                     SynchronousConfig{.self = self_,
-                                                                       .view = view_,
-                                                                       .own_blocks = own_blocks_,
-                                                                       .first_step = config_.first_step,
-                                                                       .kept_parameters = kept_parameters_,
-                                                                       .kept_exponents = kept_exponents_});
+    if (parts_.local)
+        workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
+                                               WorkerSumConfig{.own = own_blocks_,
+                                                               .first_step = config_.first_step * parts_.sums(),
+                                                               .vectors = vectors_,
+                                                               .patience = parts_.deadlines_of_round()});
+    else
+        synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
+                                                         SynchronousConfig{.self = self_,
+                                                                           .view = view_,
+                                                                           .own_blocks = own_blocks_,
+                                                                           .first_step = config_.first_step,
+                                                                           .kept_parameters = kept_parameters_,
+                                                                           .kept_exponents = kept_exponents_});
+    context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
     const Attachment attachments[] = {

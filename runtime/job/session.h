@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "algos/synchronous.h"
+#include "algos/worker_sum.h"
 #include "runtime/job/distributed_evaluation.h"
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/parts.h"
@@ -76,7 +77,8 @@ public:
     std::vector<NodeId> lost() const;
     /// Of the ranks that are not lost, in turn, that with this number is this one.
     bool turn(uint64_t number) const;
-    const SynchronousStep& synchronous() const { return *synchronous_; }
+    /// This rank computes wrongly, and the job goes on without it.
+    bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
@@ -98,6 +100,7 @@ private:
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
     DistributedEvaluation evaluation_;
     Buffer kept_parameters_, kept_exponents_;   // where ranks can be missed (Arbiter)
+    Buffer vectors_;                            // of own workers
     Buffer shared_;                             // with the device
 
     Context* context_ = nullptr;
@@ -105,6 +108,7 @@ private:
     std::unique_ptr<Dispatch> dispatch_;
     std::unique_ptr<Mailbox> mailbox_;
     std::unique_ptr<SynchronousStep> synchronous_;
+    std::unique_ptr<WorkerSum> workers_;   // one of the two
     bool open_ = false;
 };
 

@@ -208,7 +208,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     GC_TRY(pending());
     kept->on = false;
     parts_.compute.net->cancel(Net::no_step);
-    if (const auto& blocks = place.session->own_blocks(); !blocks.empty()) parts_.loader->plan(context.step, blocks);
+    if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
     return {};
 }
 

@@ -90,6 +90,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.step_digest = 0xFEDCBA9876543210;
     status.timeouts_us = {{"heartbeat", 750000}, {"recovery", 15000000}};
     detail.self = NodeId{1};
+    status.settings = {{"mu", "0.1"}, {"workers", "4"}};
+    status.gradients = 1200, status.forwards = 34;
     status.view = 2;
     status.change_us = 1500;
     status.memory = {{"job", {{"parameters", 1024}, {"what it has, else", 7}}}, {"gpu 0", {{"parameters", 2048}}}};
@@ -127,6 +129,9 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(json["choice"]["m"], 2);
     EXPECT_EQ(json["choice"]["predictions"][0]["step_us"], 20);
     EXPECT_EQ(json["datagrams"]["rate_mbit_per_s"], 940);
+    EXPECT_EQ(json["settings"], Json::parse(R"({"mu": "0.1", "workers": "4"})"));
+    EXPECT_EQ(json["gradients"], 1200);
+    EXPECT_EQ(json["forwards"], 34);
     EXPECT_EQ(json["view"], 2);
     EXPECT_EQ(json["change_us"], 1500);
     EXPECT_TRUE(Json(JobStatus())["choice"].is_null());

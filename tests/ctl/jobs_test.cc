@@ -11,6 +11,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.warnings = {"2 ranks are too few", "and slow"};
     status.dropped = {{"forged", 3}, {"replayed", 0}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
+    status.settings = {{"workers", "8"}, {"local_steps", "4"}};
+    status.gradients = 96, status.forwards = 5;
     status.view = 3;
     status.change_us = 12'000;
     status.memory = {{"job", {{"parameters", 1 << 20}, {"read ahead", 1 << 21}}}, {"view", {{"sums", 1 << 20}}}};
@@ -42,6 +44,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word :
          {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
+          "settings        workers 8, local_steps 4\n", "computed        96 gradients of samples and 5 forward passes, at this node\n",
           "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
           "node-1, node-2; this one is node-1\n", "view            3; the longest change took 0.01 s\n",
           "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})

@@ -170,6 +170,9 @@ int command_describe(const Options& options, const std::string& which) {
     if (!job.exchange.empty())
         line("algorithm", fmt::format("{}, exchange {}, quantiser {}, batch {} in {} blocks", job.algorithm, job.exchange, job.quantiser,
                                       job.batch, job.blocks));
+    std::string settings;
+    for (const auto& [key, value] : status.settings) settings += fmt::format("{}{} {}", settings.empty() ? "" : ", ", key, value);
+    line("settings", settings);
     if (status.choice) line("chosen", exchange_report_text(*status.choice));
     line("transport", fmt::format("{}{}protect {}", status.path, status.path.empty() ? "" : ", ", job.protect));
     if (status.datagrams) line("datagrams", datagrams_text(*status.datagrams));
@@ -183,6 +186,8 @@ int command_describe(const Options& options, const std::string& which) {
     line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
                                   text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
+    line("computed", fmt::format("{} gradients of samples{}, at this node", status.gradients,
+                                 status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
     std::string dropped;
     for (const auto& [reason, packets] : status.dropped)
         if (packets > 0) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", packets, words_of(reason));

@@ -1,0 +1,95 @@
+#include "algos/averaging.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "algos/worker_sum.h"
+
+namespace gradcast {
+
+void scale(std::span<float> vector, double factor) {
+    if (factor == 1) return;
+    for (float& each : vector) each *= static_cast<float>(factor);
+}
+
+Status Averaging::plan(const AlgorithmPlan& plan) {
+    workers_ = plan.workers;
+    const uint64_t bytes = plan.net.layout().elements * sizeof(float);
+    plan.arena.plan("parameters before the round", bytes, &before_);
+    plan.arena.plan("mean of workers", bytes, &mean_);
+    for (const Group& group : plan.net.layout().groups)
+        if (group.statistics) statistics_.push_back(group);
+    return {};
+}
+
+Status Averaging::restore(std::span<const std::byte> state) {
+    uint64_t workers = 0;
+    if (state.size() != sizeof workers)
+        return fail(Code::data, "the state of the algorithm has {} bytes instead of {}", state.size(), sizeof workers);
+    std::memcpy(&workers, state.data(), sizeof workers);
+    if (workers == workers_) return {};
+    return fail(Code::data, "trained by {} workers, and {} are to go on: set algorithm.workers = {}", workers, workers_, workers);
+}
+
+void Averaging::combine(std::span<const float> before, std::span<const float> mean, std::span<float> parameters) {
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i] = before[i] + mean[i];
+}
+
+Status Averaging::contribute(Context& context, size_t, std::span<float> difference) {
+    const std::span<const float> parameters = context.net.parameters(), w = before();
+    for (size_t i = 0; i < difference.size(); ++i) difference[i] = parameters[i] - w[i];
+    return {};
+}
+
+/// Fills in the differences of this rank's workers.
+Status Averaging::learn(Context& context) {
+    WorkerSum& workers = *context.workers;
+    for (size_t i = 0; i < workers.own().size(); ++i) {
+        std::ranges::copy(start(i), context.net.parameters().begin());
+        context.net.refresh();
+        worker_begins(i, context.optimiser.state());
+        const uint32_t steps = context.local->config().steps;
+        GC_TRY(context.local->train(context, workers.own()[i], context.step * steps, steps, term(i), &losses_[i]));
+        worker_ends(i, context.optimiser.state());
+        GC_TRY(contribute(context, i, workers.vector(i)));
+        scale(workers.vector(i), weight(*context.local, workers.own()[i]));
+    }
+    return {};
+}
+
+Status Averaging::apply(Context& context, StepRecord* record) {
+    const uint64_t begin_us = context.host.now_us();
+    losses_.resize(context.workers->own().size());   // allocates in the first round of a view only
+    GC_TRY(begin(context));
+    GC_TRY(learn(context));
+    const uint64_t learnt_us = context.host.now_us();
+    GC_TRY(aggregate(context, &record->loss));
+    record->compute_us = learnt_us - begin_us;
+    record->wait_us = context.host.now_us() - learnt_us;
+    return {};
+}
+
+Status Averaging::aggregate(Context& context, double* loss) {
+    GC_TRY(context.workers->sum(losses_, mean(), loss));
+    const std::span<float> parameters = context.net.parameters();
+    combine(before(), mean(), parameters);
+    for (const Group& group : statistics_)
+        for (uint64_t i = group.offset; i < group.offset + group.count; ++i) parameters[i] = before()[i] + mean()[i];
+    applied(context);
+    return {};
+}
+
+Status Averaging::round(Context& context) {
+    const std::span<float> parameters = context.net.parameters();
+    std::copy(parameters.begin(), parameters.end(), floats(before_).begin());
+    StepRecord record;
+    const Status status = apply(context, &record);
+    if (!status.ok()) std::copy(before().begin(), before().end(), parameters.begin());
+    std::ranges::fill(context.optimiser.state(), 0.0f);   // of the next worker
+    context.net.refresh();
+    GC_TRY(status);
+    context.round_done(record);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,58 @@
+// A round of the algorithms that average: workers learn alone from the same parameters w, each on its part of the data, and w moves by the
+// mean of their differences w_k - w.  ma is this and nothing else; others add a term to the local gradients, or combine otherwise.
+#pragma once
+#include <vector>
+
+#include "algos/algorithm.h"
+#include "algos/local.h"
+
+namespace gradcast {
+
+/// All elements times `factor`; 1 leaves them as they are.
+void scale(std::span<float> vector, double factor);
+
+class Averaging : public Algorithm {
+public:
+    Status plan(const AlgorithmPlan& plan) override;
+    Status round(Context& context) final;
+    std::span<const std::byte> state() override { return std::as_bytes(std::span(&workers_, 1)); }
+    Status restore(std::span<const std::byte> state) override;
+
+protected:
+    /// Before workers learn.  The net has w.
+    virtual Status begin(Context& context) { return (void)context, Status{}; }
+    /// What the worker with this place in WorkerSum::own() begins from.
+    virtual std::span<const float> start(size_t own) { return (void)own, before(); }
+    virtual LocalTerm term(size_t own) { return (void)own, LocalTerm{}; }
+    /// The optimiser's state when the worker begins, and when it has learnt.
+    virtual void worker_begins(size_t own, std::span<float> state) { (void)own, std::fill(state.begin(), state.end(), 0.0f); }
+    virtual void worker_ends(size_t own, std::span<const float> state) { (void)own, (void)state; }
+    /// What the worker adds to the sum, when the net has what it has learnt.
+    virtual Status contribute(Context& context, size_t own, std::span<float> difference);
+    /// Of the worker in the mean.
+    virtual double weight(const Local& local, uint32_t worker) { return (void)local, (void)worker, 1.0; }
+    /// Sums up and combines.  The net gets its new parameters.
+    virtual Status aggregate(Context& context, double* loss);
+    /// The new parameters, of w and the mean difference.  Running statistics become their mean whatever it says.
+    virtual void combine(std::span<const float> before, std::span<const float> mean, std::span<float> parameters);
+
+    /// After that.  The net has the new parameters.
+    virtual void applied(Context& context) { (void)context; }
+
+    std::span<const float> before() const { return floats(before_); }   // w
+    std::span<float> mean() { return floats(mean_); }                   // free between sums
+    std::span<double> losses() { return losses_; }                      // of own workers
+    const std::vector<Group>& statistics() const { return statistics_; }
+    static std::span<float> floats(const Buffer& buffer) { return {buffer.as<float>(), buffer.bytes / sizeof(float)}; }
+
+private:
+    Status learn(Context& context);
+    Status apply(Context& context, StepRecord* record);
+
+    uint64_t workers_ = 0;
+    Buffer before_, mean_;
+    std::vector<double> losses_;
+    std::vector<Group> statistics_;   // of the net
+};
+
+}   // namespace gradcast

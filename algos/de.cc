@@ -1,0 +1,164 @@
+// DE-DNN (Zhu, Xie, Zhu, "DE-DNN"): differential evolution of the workers' models, with control parameters that adapt themselves (jDE,
+// Brest et al., "Self-adapting control parameters in differential evolution", 2006).  Worker k of n, with its own F_k and CR_k:
+//
+//     w_k <- local steps from its individual (distribute = best: from the best one)
+//     F   <- 0.1 + 0.9 rand  with probability 0.1, else F_k;   CR <- rand  with probability 0.1, else CR_k
+//     v   <- w_r1 + F (w_r2 - w_r3),  r1, r2, r3 distinct and not k.  n = 3: k may be among them; n = 2: the model that the last round
+//     ended
+//            with joins the two; n = 1: there is no trial
+//     u_j <- v_j if rand_j <= CR or j = j_rand, else w_kj;  a gene j is a parameter, or a layer's tensor.  Running statistics are those of
+//     w_k the trial u with F and CR replaces w_k, F_k, CR_k if it classifies more of the validation samples right the net's parameters are
+//     those of the best individual
+//
+// Messages: W + 1 sums of P values a round, which bring all models to all nodes, and all results of trials.  Computes two passes over the
+// validation samples for each worker, at its node.  Keeps all models and individuals: they are state that every node has.  May go wrong: a
+// trial among unlike models is rarely better, and a round is then no more than W trainings apart.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "algos/gathering.h"
+#include "algos/worker_sum.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+constexpr double change = 0.1, f_least = 0.1, f_range = 0.9;   // of Brest et al.: tau1 = tau2, F_l, F_u
+constexpr uint32_t draw_of_round = ~0u - 1, draw_of_genes = 1u << 31;
+
+double share_of(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }   // in (0, 1)
+
+class De final : public Gathering {
+public:
+    Status plan(const AlgorithmPlan& plan) override {
+        const AlgorithmSettings& settings = plan.settings;
+        adapt_ = settings.adapt;
+        layers_ = settings.crossover == "layer";
+        best_ = settings.distribute == "best";
+        first_ = {settings.f, settings.cr};
+        elements_ = plan.net.layout().elements;
+        notes_.resize(plan.workers), all_notes_.resize(plan.workers), drawn_.resize(plan.workers);
+        plan.arena.plan("individuals", sizeof(Head) + plan.workers * (sizeof(Control) + elements_ * sizeof(float)), &state_);
+        plan.arena.plan("model on trial", elements_ * sizeof(float), &trial_);
+        return Gathering::plan(plan);
+    }
+    std::span<const std::byte> state() override { return {state_.host, state_.bytes}; }
+    Status restore(std::span<const std::byte> state) override {
+        GC_TRY(Averaging::restore(state.first(std::min(state.size(), sizeof(uint64_t)))));
+        if (state.size() != state_.bytes) return fail(Code::data, "the state of de has {} bytes instead of {}", state.size(), state_.bytes);
+        std::memcpy(state_.host, state.data(), state.size());
+        return {};
+    }
+
+private:
+    struct Head {
+        uint64_t workers, begun;
+    };
+    struct Control {
+        double f, cr;
+    };
+    Head& head() { return *state_.as<Head>(); }
+    Control& control(uint32_t k) { return *state_.part(sizeof(Head) + k * sizeof(Control), sizeof(Control)).as<Control>(); }
+    std::span<float> individual(uint32_t k) {
+        const uint64_t bytes = elements_ * sizeof(float);
+        return floats(state_.part(sizeof(Head) + workers() * sizeof(Control) + k * bytes, bytes));
+    }
+
+    Status begin(Context& context) override {
+        own_ = &context.workers->own();
+        if (head().begun) return {};
+        head() = {workers(), 1};
+        for (uint32_t k = 0; k < workers(); ++k) {
+            control(k) = first_;
+            std::ranges::copy(before(), individual(k).begin());
+        }
+        return {};
+    }
+    std::span<const float> start(size_t own) override { return best_ ? before() : individual((*own_)[own]); }
+
+    Control draw(Context& context, uint32_t k) {
+        Control now = control(k);
+        const Philox random = random4(Purpose::shuffle, worker_seed(context.local->config().seed, k), context.step, draw_of_round);
+        if (adapt_ && share_of(random[1]) < change) now.f = f_least + share_of(random[0]) * f_range;
+        if (adapt_ && share_of(random[3]) < change) now.cr = share_of(random[2]);
+        return now;
+    }
+
+    /// r1, r2, r3; number n is the model that the last round ended with.
+    std::array<std::span<const float>, 3> parents(uint32_t k, const Philox& random) {
+        const uint32_t n = workers(), all = n == 2 ? 3 : n;
+        std::array<uint32_t, 3> chosen{};
+        for (uint32_t i = 0; i < 3; ++i) {
+            uint32_t left = all - i - (n >= 4 ? 1 : 0);
+            auto pick = static_cast<uint32_t>(uint64_t{random[i]} * left >> 32);
+            const auto taken = [&](uint32_t r) { return (n >= 4 && r == k) || std::find(&chosen[0], &chosen[i], r) != &chosen[i]; };
+            uint32_t r = 0;
+            for (;; ++r)
+                if (!taken(r) && pick-- == 0) break;
+            chosen[i] = r;
+        }
+        const auto of = [&](uint32_t r) { return r < n ? std::span<const float>(model(r)) : before(); };
+        return {of(chosen[0]), of(chosen[1]), of(chosen[2])};
+    }
+
+    void cross(Context& context, uint32_t k, std::span<float> u) {
+        const uint64_t seed = worker_seed(context.local->config().seed, k);
+        const Philox random = random4(Purpose::shuffle, seed, context.step, draw_of_round - 1);
+        const std::array<std::span<const float>, 3> r = parents(k, random);
+        const auto f = static_cast<float>(drawn_[k].f);
+        const std::vector<Group>& groups = context.net.layout().groups;
+        const uint64_t genes = layers_ ? groups.size() : elements_, j_rand = uint64_t{random[3]} * genes >> 32;
+        std::ranges::copy(model(k), u.begin());
+        Philox drawn{};
+        for (size_t g = 0; g < groups.size(); ++g) {
+            if (groups[g].statistics) continue;
+            for (uint64_t i = groups[g].offset; i < groups[g].offset + groups[g].count; ++i) {
+                const uint64_t gene = layers_ ? g : i;
+                if (gene % 4 == 0 || i == groups[g].offset)
+                    drawn = random4(Purpose::shuffle, seed, context.step, draw_of_genes + static_cast<uint32_t>(gene / 4));
+                if (share_of(drawn[gene % 4]) <= drawn_[k].cr || gene == j_rand) u[i] = r[0][i] + f * (r[1][i] - r[2][i]);
+            }
+        }
+    }
+
+    Status choose(Context& context, std::span<float> parameters) override {
+        const std::span<float> trial = floats(trial_);
+        for (uint32_t k = 0; k < workers(); ++k) drawn_[k] = draw(context, k);
+        for (size_t i = 0; i < own_->size(); ++i) {
+            uint64_t right = 0;
+            if (workers() > 1) {
+                cross(context, (*own_)[i], trial);
+                GC_TRY(validate(context, trial, &right));
+            }
+            notes_[i] = static_cast<float>(right);
+        }
+        GC_TRY(context.workers->tell(std::span(notes_).first(own_->size()), all_notes_));
+        uint32_t best = 0;
+        for (uint32_t k = 0; k < workers(); ++k) {
+            std::ranges::copy(model(k), individual(k).begin());
+            if (all_notes_[k] > right()[k]) {
+                cross(context, k, individual(k));
+                control(k) = drawn_[k];
+            }
+            all_notes_[k] = std::max(all_notes_[k], right()[k]);
+            if (all_notes_[k] > all_notes_[best]) best = k;
+        }
+        std::ranges::copy(individual(best), parameters.begin());
+        return {};
+    }
+
+    bool adapt_ = true, layers_ = false, best_ = false;
+    Control first_{};
+    uint64_t elements_ = 0;
+    const std::vector<uint32_t>* own_ = nullptr;   // workers of this rank, in the present view
+    std::vector<float> notes_, all_notes_;
+    std::vector<Control> drawn_;
+    Buffer state_, trial_;
+};
+
+}   // namespace
+
+std::unique_ptr<Algorithm> de_create() { return std::make_unique<De>(); }
+
+}   // namespace gradcast

@@ -1,0 +1,36 @@
+// A round of the algorithms that choose among models: workers learn alone, each model is tried on the validation samples at its own node,
+// and all models come to all nodes.  What follows is computed alike everywhere from these.
+#pragma once
+#include <vector>
+
+#include "algos/averaging.h"
+
+namespace gradcast {
+
+class Gathering : public Averaging {
+public:
+    Status plan(const AlgorithmPlan& plan) override;
+
+protected:
+    /// models() are what the workers have learnt, right() says how many validation samples each classifies right.  The net gets its new
+    /// parameters.  It may be used to try others.
+    virtual Status choose(Context& context, std::span<float> parameters) = 0;
+
+    std::span<float> model(uint32_t worker) { return floats(models_).subspan(worker * elements_, elements_); }
+    std::span<const float> right() const { return right_; }
+    uint32_t workers() const { return workers_; }
+    /// How many of the validation samples these parameters classify right.
+    Status validate(Context& context, std::span<const float> parameters, uint64_t* right);
+
+private:
+    Status contribute(Context& context, size_t own, std::span<float> difference) final;
+    Status aggregate(Context& context, double* loss) final;
+
+    uint32_t workers_ = 0;
+    uint64_t elements_ = 0;
+    Buffer models_;              // [workers, elements]
+    std::vector<float> right_;   // by worker
+    std::vector<float> own_;     // the same of own workers
+};
+
+}   // namespace gradcast

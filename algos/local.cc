@@ -1,0 +1,248 @@
+#include "algos/local.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "algos/context.h"
+#include "algos/worker_sum.h"
+#include "nn/layers.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t piece_most = 16 * 1024;   // elements that a lane updates at a time
+constexpr uint64_t chunk = 512;              // elements whose gradient is in the first-level cache
+
+/// Samples in `share` of a part.
+uint64_t share_of(uint64_t samples, double share) {
+    return std::clamp<uint64_t>(static_cast<uint64_t>(std::llrint(static_cast<double>(samples) * share)), 1, samples);
+}
+
+}   // namespace
+
+uint64_t worker_seed(uint64_t seed, uint32_t worker) {
+    const Philox random = random4(Purpose::shuffle, seed, worker, ~0u);
+    return uint64_t{random[0]} << 32 | random[1];
+}
+
+/// Keeps the gradient of one block.
+class Local::Sink final : public GradientSink {
+public:
+    Sink(Context& context, float* gradient, double* loss) : context_(context), gradient_(gradient), loss_(loss) {}
+    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
+        if (context_.spend_us) context_.host.spend(context_.spend_us);
+        std::memcpy(gradient_ + context_.net.layout().buckets[bucket].offset, from.host, from.bytes);
+        context_.progress.advance();
+        return {};
+    }
+    void loss(uint32_t, BlockId, double sum) override { *loss_ = sum; }
+
+private:
+    Context& context_;
+    float* const gradient_;
+    double* const loss_;
+};
+
+Local::Local(const LocalConfig& config, const DataSet& data)
+    : config_(config), data_(data), whole_(data.info().count, config.seed, 1, 1), losses_(config.blocks) {
+    GC_ASSERT(config.workers >= 1 && config.workers + config.validation <= data.info().count && config.blocks <= config.batch);
+}
+
+uint64_t Local::samples(uint32_t worker) const { return first_sample(worker + 1) - first_sample(worker); }
+
+double Local::weight(uint32_t worker) const {
+    return static_cast<double>(samples(worker)) * config_.workers / static_cast<double>(first_sample(config_.workers));
+}
+
+/// Of its mini-batches.
+Sampler Local::order(uint32_t worker, double share) const {
+    return Sampler(share_of(samples(worker), share), worker_seed(config_.seed, worker), config_.batch, config_.blocks);
+}
+
+/// Of whole passes: one mini-batch is one pass, in blocks of at most those of a mini-batch.
+Sampler Local::passes(uint32_t worker, double share) const {
+    const uint64_t all = samples(worker), some = share_of(all, share), most = (config_.batch + config_.blocks - 1) / config_.blocks;
+    return Sampler(all, worker_seed(config_.seed, worker), static_cast<uint32_t>(some), static_cast<uint32_t>((some + most - 1) / most));
+}
+
+std::vector<uint32_t> Local::block_sizes() const {
+    std::set<uint32_t> sizes;
+    const Sampler any = order(0, 1);
+    for (uint32_t block = 0; block < config_.blocks; ++block) sizes.insert(any.block_size(block));
+    if (config_.pass_share > 0)
+        for (const uint32_t worker : {0u, config_.workers - 1}) {   // parts differ by one sample, and the last is one of the largest
+            const Sampler pass = passes(worker, config_.pass_share);
+            sizes.insert(pass.block_size(0));
+            sizes.insert(pass.block_size_max());
+        }
+    return {sizes.begin(), sizes.end()};
+}
+
+void Local::plan(Net& net, uint32_t lanes, Arena& arena) {
+    const Layout& layout = net.layout();
+    elements_ = layout.elements;
+    for (const Group& group : layout.groups)
+        for (uint64_t i = 0; i < group.count; i += piece_most)
+            pieces_.push_back({group.offset + i, std::min(piece_most, group.count - i), group.statistics});
+    const uint32_t most = std::max(block_sizes().back(), config_.validation > 0 ? validation_batch : 0);
+    rooms_.resize(lanes), right_.resize(lanes);
+    for (Room& room : rooms_) {
+        arena.plan("samples", most * data_.sample_bytes(), &room.images);
+        arena.plan("samples", most * sizeof(int32_t), &room.labels);
+        room.places.resize(most), room.indices.resize(most);
+    }
+    arena.plan("gradients of blocks", config_.blocks * elements_ * sizeof(float), &gradients_);
+}
+
+Status Local::block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot) {
+    const DataInfo& info = data_.info();
+    Room& room = rooms_[lane];
+    const uint32_t count = sampler.block_size(id.block);
+    const std::span places = std::span(room.places).first(count), indices = std::span(room.indices).first(count);
+    sampler.block(id, places);
+    for (uint32_t i = 0; i < count; ++i) whole_.range(first_sample(worker) + places[i], indices.subspan(i, 1));
+    auto* images = room.images.as<uint8_t>();
+    auto* labels = room.labels.as<int32_t>();
+    GC_TRY(data_.read(indices, images, labels));
+    for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
+        augment(config_.augment, info, sampler.epoch_of(id, i), indices[i], images + i * data_.sample_bytes());
+    Sink sink(context, gradients_.as<float>() + slot * elements_, &losses_[slot]);
+    return context.net.block(lane, {id.step, worker * config_.blocks + id.block % config_.blocks},
+                             {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+}
+
+/// Computes `count` blocks side by side: blocks(lane, number).
+template <typename Blocks>
+Status Local::run(Context& context, uint32_t count, Blocks blocks) {
+    GC_TRY(context.workers->poll());
+    struct Work {   // behind one pointer: a std::function of it allocates nothing
+        Blocks& blocks;
+        std::mutex mutex = {};
+        Status status = {};
+    } work{blocks};
+    context.lanes.run(count, [&work](uint32_t lane, uint32_t number) {
+        const Status status = work.blocks(lane, number);
+        if (status.ok()) return;
+        std::lock_guard lock(work.mutex);
+        if (work.status.ok()) work.status = status;
+    });
+    return work.status;
+}
+
+/// The sum over the first blocks, in their order, of elements from `offset` on.
+void Local::add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) const {
+    for (uint32_t block = 0; block < blocks; ++block) {
+        const float* from = gradients_.as<float>() + block * elements_ + offset;
+        for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += from[i];
+    }
+}
+
+/// `gradient`: of the mini-batch; empty: the mean of the blocks.
+void Local::update(Context& context, const Piece& piece, std::span<const float> gradient, const LocalTerm& term) {
+    float d[chunk];
+    const float share = 1.0f / static_cast<float>(config_.batch);
+    for (uint64_t begin = 0, count = 0; begin < piece.count; begin += count) {
+        count = std::min(chunk, piece.count - begin);
+        const uint64_t offset = piece.offset + begin;
+        const std::span<float> w = context.net.parameters().subspan(offset, count);
+        if (gradient.empty()) {
+            std::fill(d, d + count, 0.0f);
+            add_up(offset, {d, count}, config_.blocks);
+            for (uint64_t i = 0; i < count; ++i) d[i] *= share;
+        } else {
+            std::ranges::copy(gradient.subspan(offset, count), d);
+        }
+        if (piece.statistics) {
+            for (uint64_t i = 0; i < count; ++i) w[i] += statistics_share * (d[i] - w[i]);
+            continue;
+        }
+        if (term.shift)
+            for (uint64_t i = 0; i < count; ++i) d[i] += term.shift[offset + i];
+        if (term.pull != 0)
+            for (uint64_t i = 0; i < count; ++i) d[i] += term.pull * (w[i] - term.centre[offset + i]);
+        (void)context.optimiser.update(offset, w, {d, count});
+    }
+}
+
+Status Local::train(Context& context, uint32_t worker, uint64_t first, uint32_t steps, const LocalTerm& term, double* loss) {
+    struct Work {
+        Local& local;
+        Context& context;
+        const LocalTerm& term;
+    } work{*this, context, term};
+    const Sampler sampler = order(worker, term.share);
+    double sum = 0;
+    for (uint64_t step = first; step < first + steps; ++step) {
+        context.optimiser.step(step);
+        GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t number) {
+            return block(context, lane, worker, {step, number}, sampler, true, number);
+        }));
+        for (const double each : losses_) sum += each;
+        context.lanes.run(static_cast<uint32_t>(pieces_.size()),
+                          [&work](uint32_t, uint32_t i) { work.local.update(work.context, work.local.pieces_[i], {}, work.term); });
+        context.net.refresh();
+        context.gradients += config_.batch;
+        context.progress.advance();
+    }
+    *loss = sum / (static_cast<double>(config_.batch) * steps);
+    return {};
+}
+
+Status Local::gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss) {
+    const Sampler sampler = passes(worker, share);
+    const uint64_t all = samples(worker), some = share_of(all, share);
+    const auto blocks = static_cast<uint32_t>((some + sampler.block_size_max() - 1) / sampler.block_size_max());
+    std::ranges::fill(mean, 0.0f);
+    double sum = 0;
+    for (uint32_t from = 0, count = 0; from < blocks; from += count) {
+        count = std::min(config_.blocks, blocks - from);
+        GC_TRY(run(context, count, [&](uint32_t lane, uint32_t number) {
+            return block(context, lane, worker, {context.step, from + number}, sampler, false, number);
+        }));
+        for (uint32_t number = 0; number < count; ++number) sum += losses_[number];
+        add_up(0, mean, count);
+    }
+    for (float& each : mean) each /= static_cast<float>(some);
+    context.gradients += some;
+    *loss = sum / static_cast<double>(some);
+    return {};
+}
+
+Status Local::validation_batch_right(Context& context, uint32_t lane, uint32_t batch) {
+    const DataInfo& info = data_.info();
+    Room& room = rooms_[lane];
+    const uint32_t begin = batch * validation_batch, count = std::min(validation_batch, config_.validation - begin);
+    const std::span indices = std::span(room.indices).first(count);
+    whole_.range(info.count - config_.validation + begin, indices);
+    auto* images = room.images.as<uint8_t>();
+    auto* labels = room.labels.as<int32_t>();
+    GC_TRY(data_.read(indices, images, labels));
+    uint32_t right = 0;
+    double loss = 0;
+    GC_TRY(context.net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
+                                nullptr));
+    right_[lane] += right;
+    context.progress.advance();
+    return {};
+}
+
+Status Local::validate(Context& context, uint64_t* right) {
+    std::ranges::fill(right_, 0u);
+    GC_TRY(run(context, (config_.validation + validation_batch - 1) / validation_batch,
+               [&](uint32_t lane, uint32_t batch) { return validation_batch_right(context, lane, batch); }));
+    *right = 0;
+    for (const uint32_t each : right_) *right += each;
+    context.forwards += config_.validation;
+    return {};
+}
+
+void Local::apply(Context& context, std::span<const float> gradient) {
+    for (const Piece& piece : pieces_) update(context, piece, gradient, {});
+    context.net.refresh();
+}
+
+}   // namespace gradcast

@@ -1,0 +1,101 @@
+// What a logical worker does on its own: it has a part of the data, and trains on mini-batches of it.
+//
+// Worker k of W has samples floor(k N / W) .. floor((k+1) N / W) - 1 of one permutation of the data that the job's seed draws; N: all
+// but the validation samples, which are at its end.  Its
+// mini-batches come from permutations of its part, keyed by (seed, k).  A mini-batch is cut in blocks, which the lanes compute side by
+// side; their gradients are added in the order of the blocks.  So what a worker computes does not depend on its node or on the number of
+// lanes.
+#pragma once
+#include <atomic>
+#include <span>
+#include <vector>
+
+#include "algos/settings.h"
+#include "datasets/reader.h"
+#include "nn/net.h"
+#include "nn/optimiser.h"
+
+namespace gradcast {
+
+struct Context;
+
+constexpr uint32_t validation_batch = 100;   // samples
+/// A key of the worker's own: permutations draw with it and numbers b (random4()) below 2^31.
+uint64_t worker_seed(uint64_t seed, uint32_t worker);
+
+struct LocalConfig {
+    uint32_t workers = 1;
+    uint64_t seed = 1;
+    uint32_t batch = 1, blocks = 1;   // of a worker's mini-batch
+    uint32_t steps = 1;               // of a worker in a round
+    double pass_share = 0;            // of gradient(); 0: there is none
+    uint32_t validation = 0;          // samples that no worker has: the last ones of the permutation
+    Augment augment = {};
+};
+
+/// Added to the gradient of a worker's mini-batch, element by element: shift + pull * (w - centre).  Running statistics are left out.
+struct LocalTerm {
+    const float* shift = nullptr;   // [elements]; null: 0
+    float pull = 0;
+    const float* centre = nullptr;   // [elements]
+    double share = 1;                // of the worker's part of the data: its first samples
+};
+
+class Local {
+public:
+    Local(const LocalConfig& config, const DataSet& data);
+
+    const LocalConfig& config() const { return config_; }
+    uint64_t samples(uint32_t worker) const;
+    /// Of a round of all workers.
+    uint64_t samples_of_round() const { return uint64_t{config_.workers} * config_.batch * config_.steps; }
+    /// Sizes of all blocks that it gives to the net.
+    std::vector<uint32_t> block_sizes() const;
+    /// The net is planned, with these sizes of blocks.
+    void plan(Net& net, uint32_t lanes, Arena& arena);
+
+    /// Trains the net's parameters and the optimiser's state by `steps` mini-batches of the worker, of which `first` is the first, counted
+    /// over the whole job.  *loss: the mean over these samples.  Errors: diverged, and what ends the job meanwhile.
+    Status train(Context& context, uint32_t worker, uint64_t first, uint32_t steps, const LocalTerm& term, double* loss);
+    /// The mean gradient of `share` of the worker's part at the net's parameters, without augmentation: all of it, or samples that are
+    /// drawn anew each round.  *loss: their mean.
+    Status gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss);
+    /// A step of the optimiser with this gradient, at the net's parameters.
+    void apply(Context& context, std::span<const float> gradient);
+    /// How many of the validation samples the net's parameters classify right.
+    Status validate(Context& context, uint64_t* right);
+    /// N_k W / N: of the worker in an average that counts samples.
+    double weight(uint32_t worker) const;
+
+private:
+    class Sink;
+    struct Piece {   // of the parameters
+        uint64_t offset, count;
+        bool statistics;
+    };
+    struct Room {
+        Buffer images, labels;
+        std::vector<uint64_t> places, indices;
+    };
+    uint64_t first_sample(uint32_t worker) const { return uint64_t{worker} * (data_.info().count - config_.validation) / config_.workers; }
+    Sampler order(uint32_t worker, double share) const;
+    Sampler passes(uint32_t worker, double share) const;
+    Status block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot);
+    template <typename Blocks>
+    Status run(Context& context, uint32_t count, Blocks blocks);
+    Status validation_batch_right(Context& context, uint32_t lane, uint32_t batch);
+    void add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) const;
+    void update(Context& context, const Piece& piece, std::span<const float> gradient, const LocalTerm& term);
+
+    const LocalConfig config_;
+    const DataSet& data_;
+    const Sampler whole_;
+    std::vector<Room> rooms_;   // by lane
+    std::vector<Piece> pieces_;
+    Buffer gradients_;              // [blocks, elements]
+    std::vector<double> losses_;    // by block
+    std::vector<uint32_t> right_;   // by lane
+    uint64_t elements_ = 0;
+};
+
+}   // namespace gradcast

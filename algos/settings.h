@@ -1,0 +1,24 @@
+// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults: runtime/job/job_file.cc.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace gradcast {
+
+struct AlgorithmSettings {
+    uint32_t workers = 0;       // logical workers; 0: one a node
+    uint32_t local_steps = 0;   // of a worker in a round; 0: local_epochs
+    double local_epochs = 1;    // passes over a worker's own part of the data in a round
+    double outer_lr = 0.7, outer_momentum = 0.9;
+    double fraction = 0;   // of a worker's part, for the correction of the bias
+    double mu = 0.1, eta = 1, rho = 1;
+    std::string anchor = "full";             // dane: the gradient over a worker's part, or "batch": over as many samples as a mini-batch
+    double anchor_fraction = 1;              // of its part
+    uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
+    bool adapt = true;                       // de: control parameters adapt themselves
+    double f = 0.5, cr = 0.9;                // de: those of the first round, or of all
+    std::string crossover = "parameter";     // de: what a gene is, or "layer"
+    std::string distribute = "population";   // de: what goes back to the workers, or "best"
+};
+
+}   // namespace gradcast

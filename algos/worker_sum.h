@@ -1,0 +1,71 @@
+// Exact means of the workers' vectors, and each worker's vector at every rank, over the exchange of the present view: a worker is a block,
+// and its vector the block's gradient.
+//
+// A sum is one step of the exchange.  Its last bucket has no words that count: its record carries the largest |x| of each group over the
+// own workers, so all ranks learn the maxima of this very sum first, and with them the scales.  Nothing is clipped, and scales are no
+// state. A number of each worker's own goes with them, its *note*, as a group to which no other worker adds.
+// Then the vectors follow, bucket by bucket.  Bytes a rank: as a step of synchronous SGD by the same exchange, and two packets a
+// part.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "algos/port.h"
+
+namespace gradcast {
+
+/// The net's layout with the bucket of the maxima and notes at the end.
+Layout layout_with_maxima(const Layout& net, uint32_t workers);
+
+struct WorkerSumConfig {
+    std::vector<uint32_t> own;   // workers of this rank; where the exchange codes, others compute some of them too
+    StepId first_step = 0;       // that the exchange sums
+    Buffer vectors;              // float [own.size(), elements of the net]
+    uint64_t patience = 1;       // deadlines that other ranks may take to compute their vectors
+};
+
+class WorkerSum {
+public:
+    WorkerSum(Context& context, Dispatch& dispatch, Exchange& exchange, const WorkerSumConfig& config);
+
+    const std::vector<uint32_t>& own() const { return config_.own; }
+    /// Of own()[i], to be filled in before sum().
+    std::span<float> vector(size_t i) { return {config_.vectors.as<float>() + i * elements_, elements_}; }
+    /// The workers' mean of their vectors and of `losses` [own().size()], the same at every rank.  Blocks until all ranks have come here.
+    /// Errors: as Port::wait; diverged: a vector or loss has NaN or Inf; conflict: other ranks begin from another state.
+    Status sum(std::span<const double> losses, std::span<float> mean, double* loss);
+    /// Every worker's vector, [workers, elements], the same at every rank: rounded to 2^-29 of its largest element times the workers.  A
+    /// sum for each worker.  notes [own().size()]: numbers of at least 0, which come to all_notes [workers] unrounded.
+    Status gather(std::span<const double> losses, std::span<const float> notes, std::span<float> all, std::span<float> all_notes,
+                  double* loss);
+    /// The notes alone; costs a sum.
+    Status tell(std::span<const float> notes, std::span<float> all_notes);
+    /// Between parts of a long computation.  Error: what has ended the job, or the view.
+    Status poll() { return port_.poll(); }
+
+private:
+    struct Told {
+        std::span<const double> losses = {};
+        std::span<const float> notes = {};
+        uint32_t only = all_workers;   // whose vector counts
+    };
+    static constexpr uint32_t all_workers = ~0u, no_worker = all_workers - 1;
+    bool counts(const Told& told, size_t own) const { return told.only == all_workers || told.only == config_.own[own]; }
+    Status add_up(const Told& told, double factor, std::span<float> mean, std::span<float> all_notes, double* loss);
+    Status tell_maxima(const Told& told);
+    Status tell_vectors(const Told& told);
+    Status tell_bucket(const Told& told, uint32_t lane, uint32_t bucket);
+    Status diverged(size_t group, uint32_t worker) const;
+
+    Context& context_;
+    Dispatch& dispatch_;
+    Exchange& exchange_;
+    const WorkerSumConfig config_;
+    Port port_;
+    const uint64_t elements_;
+    const uint32_t maxima_bucket_;
+    std::vector<float> maxima_;   // [own, groups]
+    std::vector<const Sum*> sums_;
+};
+
+}   // namespace gradcast

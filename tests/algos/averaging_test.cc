@@ -1,0 +1,177 @@
+// Algorithms that average what workers have learnt alone.
+#include "tests/algos/runs.h"
+#include "tests/job/runs.h"
+
+namespace gradcast {
+namespace {
+
+struct AveragingTest : AlgosTest {};
+struct Read : RunsTest {
+    void TestBody() override {}
+    using RunsTest::from;
+};
+const std::string eight = "workers = 8\nlocal_steps = 4\n";
+
+TEST_F(AveragingTest, MaHasOneDigest) { one_digest("ma", eight, true); }
+
+TEST_F(AveragingTest, DilocoHasOneDigest) { one_digest("diloco", eight + "outer_lr = 0.5\nouter_momentum = 0.8\n"); }
+TEST_F(AveragingTest, GdHasOneDigest) { one_digest("gd", "workers = 8\n"); }
+TEST_F(AveragingTest, OneShotHasOneDigest) { one_digest("oneshot", "workers = 8\nfraction = 0.3\n"); }
+TEST_F(AveragingTest, DaneHasOneDigest) { one_digest("dane", eight + "mu = 0.5\neta = 0.9\nanchor_fraction = 0.4\n", true); }
+TEST_F(AveragingTest, FedProxHasOneDigest) { one_digest("fedprox", eight); }
+TEST_F(AveragingTest, AdmmHasOneDigest) { one_digest("admm", eight + "rho = 0.3\n"); }
+
+TEST_F(AveragingTest, MaWithBatchNormDropoutAndDigitsHasOneDigest) {
+    const std::string all = replaced(job_text_of_all("[algorithm]\nkind = \"ma\"\nworkers = 4\nlocal_steps = 3\nquantiser = \"auto16\"\n"),
+                                     "epochs = 2\n", "steps = 3\n");
+    const std::string wanted = run(all, 1).digest();
+    ASSERT_EQ(wanted.size(), 64u) << wanted;
+    for (const uint32_t n : {2u, 4u}) EXPECT_EQ(run(all, n).digest(), wanted) << n;
+}
+
+TEST_F(AveragingTest, TheWorkersAreNumbersInTheJobFileOrTheNodes) {
+    const std::string two = "workers = 2\nlocal_steps = 4\n", none = "local_steps = 4\n";
+    EXPECT_EQ(run(text("ma", none), 2).digest(), run(text("ma", two), 1).digest());
+    EXPECT_NE(run(text("ma", none), 3).digest(), run(text("ma", two), 1).digest());
+    EXPECT_EQ(run(text("ma", two), 4).digest(), run(text("ma", two), 1).digest());   // two of them have none
+    EXPECT_EQ(run(text("ma", "workers = 601\n"), 1).digest(),
+              fmt::format("algorithm.workers: 601 workers are more than the 600 samples of {}/train.h5", folder_));
+}
+
+TEST_F(AveragingTest, LanesChangeNothing) {
+    JobStatus one, three;
+    ASSERT_TRUE(run_one(text("ma", eight), 1, &one).ok());
+    ASSERT_TRUE(run_one(text("ma", eight), 3, &three).ok());
+    EXPECT_EQ(one.digest, three.digest);
+    EXPECT_EQ(one.digest, run(text("ma", eight), 2).digest());
+}
+
+TEST_F(AveragingTest, EpochsOfWorkersAreEpochs) {
+    const std::string epochs = job_text("[algorithm]\nkind = \"ma\"\nworkers = 5\n");   // one pass a round
+    const Run two = run(epochs, 2);
+    ASSERT_TRUE(two.status.ok()) << two.status.what;
+    EXPECT_EQ(two.ranks[0].steps, 2u);
+    EXPECT_EQ(two.ranks[0].epochs, 2u);
+    EXPECT_GT(two.ranks[0].accuracy, 0.5);
+    const Run more = run(replaced(epochs, "epochs = 2", "epochs = 8"), 2);
+    EXPECT_GT(more.ranks[0].accuracy, 0.9);
+    EXPECT_LT(loss(more), loss(two));
+}
+
+// One worker with one step a round is SGD alone: its momentum begins at zero each time.
+TEST_F(AveragingTest, OneWorkerIsTheLocalOptimiser) {
+    const std::string once = "workers = 1\nlocal_steps = 12\n", often = "workers = 1\nlocal_steps = 1\n";
+    const auto plain = [&](const std::string& more, const char* rounds) {
+        return run(replaced(replaced(text("ma", more), "steps = 2\n", rounds), "momentum = 0.9\n", ""), 1);
+    };
+    const Run a = plain(once, "steps = 1\n"), b = plain(often, "steps = 12\n");
+    ASSERT_TRUE(a.status.ok() && b.status.ok()) << a.status.what << b.status.what;
+    EXPECT_NEAR(loss(a), loss(b), 1e-6 * loss(a));   // differences are rounded once a round
+}
+
+TEST_F(AveragingTest, ADivergedWorkerEndsTheJobByName) {
+    for (const auto& [exchange, options] : {std::pair{"ring", ""}, {"coded-rs", "s = 1\n"}}) {
+        const Run run = this->run(replaced(text("ma", eight + options, exchange), "lr = 0.05", "lr = 1e30"), 3);
+        EXPECT_EQ(run.status.code, Code::diverged);
+        const std::string what(run.status.what);
+        EXPECT_NE(what.find("round 1: the loss or layer "), what.npos) << what;
+        EXPECT_TRUE(what.ends_with(" is NaN or Inf: lower the learning rate, or look at the data")) << what;
+    }
+}
+
+TEST_F(AveragingTest, MaGoesOnFromACheckpoint) {
+    const std::string six =
+        replaced(with_job(text("ma", eight), "checkpoint_every = 2\ncheckpoint_keep = 9\n"), "steps = 2\n", "steps = 6\n");
+    const Run whole = run(six, 3);
+    ASSERT_EQ(whole.digest().size(), 64u) << whole.digest();
+    std::map<uint64_t, std::string> all;
+    for (const std::string& folder : whole.folders)
+        for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+    ASSERT_EQ(all.size(), 2u);
+    for (const auto& [steps, path] : all) EXPECT_EQ(run(six, {.ranks = 2}, false, {}, Read::from(path)).digest(), whole.digest()) << steps;
+    // Without a number in the job file the nodes are the workers.
+    const std::string four = replaced(six, "workers = 8", "workers = 4");
+    EXPECT_EQ(run(four, {.ranks = 2}, false, {}, Read::from(all[2])).digest(),
+              all[2] + ": of another training: algorithm.workers was 8 and is 4 now");
+    const std::string nodes = replaced(six, "workers = 8\n", "");
+    const Run three = run(nodes, 3);
+    all.clear();
+    for (const std::string& folder : three.folders)
+        for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+    EXPECT_EQ(run(nodes, {.ranks = 3}, false, {}, Read::from(all[2])).digest(), three.digest());
+    EXPECT_EQ(run(nodes, {.ranks = 2}, false, {}, Read::from(all[2])).digest(),
+              all[2] + ": trained by 3 workers, and 2 are to go on: set algorithm.workers = 3");
+}
+
+TEST_F(AveragingTest, MaGoesOnWithoutANode) {
+    const std::string plain = replaced(text("ma", eight), "steps = 2\n", "steps = 8\n");
+    const Run quiet = run(plain, 1);
+    ASSERT_EQ(quiet.digest().size(), 64u) << quiet.digest();
+    const std::string survives = with_job(replaced(plain, "deadline = \"20s\"", "deadline = \"4s\""), "survive = true\n");
+    const double us = run(survives, 4).ranks[0].seconds * 1e6;
+    for (const double share : {0.3, 0.7}) {
+        const Run run = this->run(survives, {.ranks = 4, .lost_after_us = 2'000'000}, false,
+                                  [&](Simulator& sim) { sim.kill(2, static_cast<uint64_t>(share * us)); });
+        for (const Rank rank : {0u, 1u, 3u}) {
+            EXPECT_EQ(run.ranks[rank].digest, quiet.digest()) << run.status.what;
+            EXPECT_GT(run.ranks[rank].view, 1u);
+        }
+    }
+}
+
+// What algorithms do without that which tells them apart.
+TEST_F(AveragingTest, SomeAreOneAtTheirEdges) {
+    const auto plain = [&](const std::string& kind, const std::string& more) {
+        return run(replaced(text(kind, more), "momentum = 0.9\n", ""), 2).digest();
+    };
+    const std::string ma = plain("ma", eight);
+    ASSERT_EQ(ma.size(), 64u) << ma;
+    EXPECT_EQ(plain("fedprox", eight + "mu = 0\n"), ma);
+    EXPECT_EQ(plain("diloco", eight + "outer_lr = 1\nouter_momentum = 0\n"), ma);
+    EXPECT_NE(plain("fedprox", eight + "mu = 1\n"), ma);
+    EXPECT_NE(plain("diloco", eight), ma);
+    const std::string once = run(replaced(text("ma", "workers = 8\nlocal_steps = 2\n"), "steps = 2\n", "steps = 1\n"), 2).digest();
+    EXPECT_EQ(run(text("oneshot", "workers = 8\n"), 2).digest(), once);
+}
+
+TEST_F(AveragingTest, AllLearn) {
+    for (const auto& [kind, more] :
+         {std::pair{"ma", ""}, {"diloco", ""}, {"dane", "mu = 0.1\n"}, {"fedprox", ""}, {"admm", "rho = 0.1\n"}}) {
+        const Run run = this->run(job_text(fmt::format("[algorithm]\nkind = \"{}\"\nworkers = 4\nlocal_steps = 6\n{}", kind, more)), 2);
+        ASSERT_TRUE(run.status.ok()) << kind << ": " << run.status.what;
+        EXPECT_GT(run.ranks[0].accuracy, 0.8) << kind;
+    }
+    const Run gd = this->run(replaced(job_text("[algorithm]\nkind = \"gd\"\nworkers = 4\n"), "epochs = 2", "epochs = 30"), 2);
+    EXPECT_GT(gd.ranks[0].accuracy, 0.8);
+    EXPECT_EQ(gd.ranks[0].steps, 30u);
+    EXPECT_EQ(gd.ranks[0].gradients + gd.ranks[1].gradients, 30u * 600u);
+}
+
+TEST_F(AveragingTest, DaneSaysToRaiseMu) {
+    const Run run = this->run(replaced(text("dane", eight + "mu = 0\n"), "lr = 0.05", "lr = 1e25"), 2);
+    EXPECT_EQ(run.status.code, Code::diverged);
+    EXPECT_NE(std::string(run.status.what).find("raise algorithm.mu"), std::string::npos) << run.status.what;
+}
+
+TEST_F(AveragingTest, WhatLivesWithWorkersIsNotPromised) {
+    for (const char* kind : {"diloco", "admm"}) {
+        std::vector<JobMistake> mistakes;
+        JobConfig job;
+        EXPECT_FALSE(job_parse(with_job(text(kind), "survive = true\n"), "job.toml", folder_, &job, &mistakes));
+        ASSERT_EQ(mistakes.size(), 1u);
+        EXPECT_EQ(
+            mistakes[0].text.substr(mistakes[0].text.find("job.survive")),
+            fmt::format("job.survive: workers of {} have state that is lost with their node, so it does not go on without one", kind));
+        const Run run = this->run(with_job(text(kind, eight), "checkpoint_every = 1\n"), 2);
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        EXPECT_EQ(run.ranks[0].warnings,
+                  std::vector{fmt::format("no checkpoints are written: workers of {} have state of their own", kind)});
+        EXPECT_TRUE(checkpoints_in(run.folders[0]).empty() && checkpoints_in(run.folders[1]).empty());
+        const std::string model = run.ranks[0].model;
+        EXPECT_EQ(this->run(replaced(text(kind, eight), "steps = 2\n", "steps = 4\n"), {.ranks = 2}, false, {}, Read::from(model)).digest(),
+                  fmt::format("{}: has not the state of the workers of {}: begin anew, with net.start for these parameters", model, kind));
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,120 @@
+// Algorithms that choose among the workers' models.
+#include <fstream>
+
+#include "tests/algos/runs.h"
+#include "tests/job/runs.h"
+
+namespace gradcast {
+namespace {
+
+struct GatheringTest : AlgosTest {};
+struct Read : RunsTest {
+    void TestBody() override {}
+    using RunsTest::from;
+};
+const std::string five = "workers = 5\nlocal_steps = 3\nvalidation = 150\n";
+
+TEST_F(GatheringTest, DeHasOneDigest) { one_digest("de", five, true); }
+TEST_F(GatheringTest, SoupHasOneDigest) { one_digest("soup", five, true); }
+
+TEST_F(GatheringTest, DeOfEveryForm) {
+    std::map<std::string, std::string> all;
+    for (const char* more : {"", "adapt = false\n", "crossover = \"layer\"\n", "distribute = \"best\"\n", "cr = 0.1\nf = 0.3\n"}) {
+        const std::string job = replaced(text("de", five + more), "steps = 2\n", "steps = 4\n");
+        const std::string one = run(job, 1).digest();
+        EXPECT_EQ(one.size(), 64u) << one;
+        EXPECT_EQ(run(job, 3).digest(), one) << more;
+        all[one] = more;
+    }
+    EXPECT_EQ(all.size(), 5u);   // each has an effect
+    for (const uint32_t workers : {1u, 2u, 3u, 4u}) {
+        const std::string job = text("de", fmt::format("workers = {}\nlocal_steps = 3\nvalidation = 150\n", workers));
+        EXPECT_EQ(run(job, 1).digest(), run(job, 2).digest()) << workers;
+        EXPECT_EQ(run(job, 1).digest().size(), 64u) << workers;
+    }
+}
+
+TEST_F(GatheringTest, BatchNormIsChosenToo) {
+    for (const char* kind : {"de", "soup"}) {
+        const std::string job =
+            replaced(job_text_of_all(fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, five)), "epochs = 2\n", "steps = 3\n");
+        EXPECT_EQ(run(job, 1).digest().size(), 64u) << run(job, 1).digest();
+        EXPECT_EQ(run(job, 3).digest(), run(job, 1).digest());
+    }
+}
+
+TEST_F(GatheringTest, TheyLearn) {
+    for (const char* kind : {"de", "soup"}) {
+        const Run run =
+            this->run(replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, five)), "epochs = 2", "epochs = 6"), 2);
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        EXPECT_GT(run.ranks[0].accuracy, 0.9) << kind;
+        EXPECT_GT(run.ranks[0].forwards, 0u);
+    }
+}
+
+TEST_F(GatheringTest, DeGoesOnFromACheckpointAndWithoutANode) {
+    const std::string six =
+        replaced(with_job(text("de", five), "checkpoint_every = 2\ncheckpoint_keep = 9\n"), "steps = 2\n", "steps = 6\n");
+    const Run whole = run(six, 3);
+    ASSERT_EQ(whole.digest().size(), 64u) << whole.digest();
+    uint32_t tried = 0;
+    for (const std::string& folder : whole.folders)
+        for (const uint64_t steps : checkpoints_in(folder)) {
+            EXPECT_EQ(run(six, {.ranks = 2}, false, {}, Read::from(checkpoint_path(folder, steps))).digest(), whole.digest()) << steps;
+            ++tried;
+        }
+    EXPECT_EQ(tried, 2u);
+    const std::string survives = with_job(replaced(six, "deadline = \"20s\"", "deadline = \"4s\""), "survive = true\n");
+    const double us = run(survives, 4).ranks[0].seconds * 1e6;
+    for (const double share : {0.3, 0.7}) {
+        const Run run = this->run(survives, {.ranks = 4, .lost_after_us = 2'000'000}, false,
+                                  [&](Simulator& sim) { sim.kill(1, static_cast<uint64_t>(share * us)); });
+        for (const Rank rank : {0u, 2u, 3u}) EXPECT_EQ(run.ranks[rank].digest, whole.digest()) << run.status.what;
+    }
+}
+
+TEST_F(GatheringTest, BadSettingsAreRefused) {
+    EXPECT_EQ(run(text("de", "validation = 600\n"), 1).digest(),
+              fmt::format("algorithm.validation: 600 samples are not fewer than the 600 of {}/train.h5", folder_));
+    EXPECT_EQ(run(text("soup", "workers = 201\nvalidation = 400\n"), 1).digest(),
+              fmt::format("algorithm.workers: 201 workers are more than the 200 samples of {}/train.h5", folder_));
+    std::vector<JobMistake> mistakes;
+    JobConfig job;
+    EXPECT_FALSE(job_parse(text("ma", "cr = 1.5\nmu = -1\nvalidation = 3\n"), "job.toml", folder_, &job, &mistakes));
+    std::string all;
+    for (const JobMistake& each : mistakes) all += each.text + "\n";
+    for (const char* what :
+         {"algorithm.cr: 1.5 is above 1", "algorithm.mu: -1 is below 0", "algorithm.validation: goes with de, soup, not ma"})
+        EXPECT_NE(all.find(what), all.npos) << all;
+}
+
+// Every kind has a job file in tools/jobs, which is good and trains.
+TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
+    write("train28.h5", 600, 0, 28);
+    write("test28.h5", 100, 600, 28);
+    for (const AlgorithmKind& kind : algorithm_kinds()) {
+        SCOPED_TRACE(kind.name);
+        const std::string path = fmt::format("tools/jobs/{}.toml", kind.name);
+        JobConfig job;
+        const Status read = job_read(path, &job);
+        ASSERT_TRUE(read.ok()) << read.what;
+        EXPECT_EQ(job.algorithm, kind.name);
+        const std::filesystem::path base = std::filesystem::canonical("tools/jobs");
+        EXPECT_EQ(job.train, base / "fashion-mnist/train.h5");
+        job.train = folder_ + "/train28.h5", job.test = folder_ + "/test28.h5";
+        job.epochs = 0, job.steps = 1, job.settings.local_steps = kind.keys == std::string_view("workers ") ? 0 : 1;
+        job.settings.validation = 100;
+        EngineConfig c = config(job_text());
+        c.job = job, c.lanes = 1;
+        std::unique_ptr<Engine> engine;
+        const Status opened = Engine::open(c, Log(), &engine);
+        ASSERT_TRUE(opened.ok()) << opened.what;
+        OneRank host;
+        const Status status = engine->run(host);
+        EXPECT_TRUE(status.ok()) << status.what;
+    }
+}
+
+}   // namespace
+}   // namespace gradcast

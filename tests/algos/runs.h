@@ -1,0 +1,71 @@
+// Jobs of the algorithms by logical workers, in the simulator.
+#pragma once
+#include "algos/algorithm.h"
+#include "tests/job/jobs.h"
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+
+class AlgosTest : public EngineTest {
+protected:
+    struct Run {
+        Status status;
+        std::vector<JobStatus> ranks;
+        std::vector<std::string> folders;
+        /// That all ranks have; what failed where none or several are.
+        std::string digest() const {
+            if (!status.ok()) return status.what;
+            for (const JobStatus& each : ranks)
+                if (each.digest != ranks[0].digest) return each.digest + " is not " + ranks[0].digest;
+            return ranks[0].digest;
+        }
+    };
+    Run run(const std::string& text, const SimConfig& network, bool datagrams = false, const std::function<void(Simulator&)>& meddle = {},
+            const Resume& resume = {}) {
+        Run run;
+        auto simulator = Simulator::create(network);
+        std::vector<std::unique_ptr<Engine>> engines(network.ranks);
+        for (Rank rank = 0; rank < network.ranks; ++rank) {
+            EngineConfig c = config(text, network.ranks, rank);
+            c.id[0] = 7;
+            c.lanes = 0, c.loader_threaded = false, c.spend_us = 20;
+            c.datagram_bytes = datagrams ? 1432 : 0;
+            c.resume = resume;
+            run.folders.push_back(c.folder);
+            run.status = Engine::open(c, Log(), &engines[rank]);
+            if (!run.status.ok()) return run;
+            if (engines[rank]->views()) simulator->attach(rank, static_cast<uint16_t>(Channel::view), engines[rank]->views());
+            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
+        }
+        if (meddle) meddle(*simulator);
+        run.status = simulator->run();
+        for (auto& engine : engines) run.ranks.push_back(engine->status());
+        simulator.reset();
+        return run;
+    }
+    Run run(const std::string& text, uint32_t n) { return run(text, SimConfig{.ranks = n}); }
+
+    /// Eight steps a worker in two rounds, unless `more` says otherwise.
+    std::string text(const std::string& kind, const std::string& more = "", const std::string& exchange = "ring") {
+        return replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\nexchange = \"{}\"\n{}", kind, exchange, more)), "epochs = 2\n",
+                        "steps = 2\n");
+    }
+    /// One digest whatever the number of nodes, the exchange, the losses and the seed of the network.  `all`: every exchange.
+    void one_digest(const std::string& kind, const std::string& more, bool all = false) {
+        const std::string wanted = run(text(kind, more), 1).digest();
+        ASSERT_EQ(wanted.size(), 64u) << wanted;
+        for (const uint32_t n : {2u, 3u, 4u, 8u}) EXPECT_EQ(run(text(kind, more), n).digest(), wanted) << n;
+        for (const ExchangeKind& each : exchange_kinds()) {
+            if (!all) break;
+            EXPECT_EQ(run(text(kind, more, each.name), each.name == std::string_view("cssgd") ? 2 : 3).digest(), wanted) << each.name;
+        }
+        for (const uint64_t seed : {1, 2}) {
+            const SimConfig lossy{.seed = seed, .ranks = 4, .jitter_us = 300, .loss = 0.02, .break_per_packet = 0.002};
+            EXPECT_EQ(run(text(kind, more + "m = 2\ns = 1\n", "coded-rs"), lossy, true).digest(), wanted) << seed;
+            EXPECT_EQ(run(text(kind, more, "multicast"), lossy, true).digest(), wanted) << seed;
+        }
+    }
+    double loss(const Run& run) const { return run.ranks[0].test_loss; }
+};
+
+}   // namespace gradcast
