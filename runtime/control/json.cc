@@ -115,6 +115,22 @@ void from_json(const Json& json, ExchangeReport& report) {
     take(json, "latency_us", report.latency_us);
 }
 
+void to_json(Json& json, const ViewRecord& view) {
+    json = Json{{"number", view.number}, {"first_step", view.first_step}, {"began_unix", view.began_unix}, {"members", view.members},
+                {"came", view.came},     {"left", view.left},             {"why", view.why},               {"stood_us", view.stood_us}};
+}
+
+void from_json(const Json& json, ViewRecord& view) {
+    take(json, "number", view.number);
+    take(json, "first_step", view.first_step);
+    take(json, "began_unix", view.began_unix);
+    take(json, "members", view.members);
+    take(json, "came", view.came);
+    take(json, "left", view.left);
+    take(json, "why", view.why);
+    take(json, "stood_us", view.stood_us);
+}
+
 void to_json(Json& json, const JobStatus& status) {
     Json memory = Json::object();
     for (const MemoryUse& each : status.memory) memory[key_of(each.place)] = numbers_json(each.bytes);
@@ -153,6 +169,7 @@ void to_json(Json& json, const JobStatus& status) {
                 {"dropped", numbers_json(status.dropped)},
                 {"timeouts_us", numbers_json(status.timeouts_us)},
                 {"view", status.view},
+                {"views", status.views},
                 {"change_us", status.change_us},
                 {"memory_bytes", memory},
                 {"model", status.model}};
@@ -198,6 +215,7 @@ void from_json(const Json& json, JobStatus& status) {
     take_optional(json, "choice", status.choice);
     take_optional(json, "datagrams", status.datagrams);
     take(json, "view", status.view);
+    take(json, "views", status.views);
     take(json, "change_us", status.change_us);
     if (auto memory = json.find("memory_bytes"); memory != json.end())
         for (const auto& [place, bytes] : memory->items())

@@ -19,6 +19,8 @@ void from_json(const Json& json, ExchangePrediction& prediction);
 /// The prediction that was chosen, all predictions and what was measured, flat.
 void to_json(Json& json, const ExchangeReport& report);
 void from_json(const Json& json, ExchangeReport& report);
+void to_json(Json& json, const ViewRecord& view);
+void from_json(const Json& json, ViewRecord& view);
 void to_json(Json& json, const JobStatus& status);
 void from_json(const Json& json, JobStatus& status);
 void to_json(Json& json, const JobSummary& summary);

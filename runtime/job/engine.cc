@@ -149,8 +149,6 @@ private:
         session_->open(context, lost);
         if (views_) views_->join(session_->dispatch());
         report_.update([this](JobStatus& status) { status.bytes_bound = session_->bytes_bound(); });
-        TranscriptView& view = transcript_.views.emplace_back(session_->view().number, context.step + 1);
-        for (const NodeId node : session_->config().nodes) view.members.push_back(config_.roster[static_cast<uint32_t>(node)].name);
         std::lock_guard lock(host_mutex_);
         host_ = &context.host;
         if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
@@ -192,10 +190,12 @@ private:
         if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
         report_.update([&](JobStatus& status) {
-            status.view = session_->view().number;
             status.memory.back() = session_->arena().use("view");
-            status.change_us = std::max(status.change_us, change_us);
         });
+        report_.view({.first_step = context.step + 1,
+                      .members = names(session_->config().nodes),
+                      .why = fmt::format("exchange {}", session_->config().exchange.kind->name),
+                      .stood_us = change_us});
         return {};
     }
 
@@ -205,7 +205,6 @@ private:
         if (status.ok()) status = steps(context);
         while (views_ && views_->repeats(status) && session_->dispatch().ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
-            transcript_.views.back().first_step = context.step + 1;
             repeats_ = true;
             status = steps(context);
         }
@@ -234,6 +233,7 @@ private:
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (views_) views_->watch(context.host);
         report_.begin(context.host.now_us(), context.step);
+        report_.view({.first_step = context.step + 1, .members = names(session_->config().nodes)});
     }
 
     /// From the present step to the end.
@@ -333,13 +333,16 @@ private:
     /// The job has ended well.  Its steps are written, and nobody waits for this rank any more.
     void write_transcript(const Context& context) {
         report_.steps_end();
-        transcript_.id = hex(config_.id);
-        transcript_.job = job_.text;
-        transcript_.data_digest = parts_.data_digest;
-        transcript_.kernel_set = parts_.kernel_set;
-        transcript_.steps = context.step;
-        transcript_.digest = digest_;
-        if (Status status = transcript_write(config_.folder, transcript_, config_.key); !status.ok())
+        Transcript transcript;
+        transcript.id = hex(config_.id);
+        transcript.job = job_.text;
+        transcript.data_digest = parts_.data_digest;
+        transcript.kernel_set = parts_.kernel_set;
+        for (const ViewRecord& view : report_.status().views)
+            transcript.views.push_back({view.number, view.first_step, view.members});
+        transcript.steps = context.step;
+        transcript.digest = digest_;
+        if (Status status = transcript_write(config_.folder, transcript, config_.key); !status.ok())
             report_.warn(fmt::format("no transcript: {}", status.what));
     }
     /// The job ends with an error: what this rank has trained is not lost with it.
@@ -401,6 +404,11 @@ private:
         return {};
     }
 
+    std::vector<std::string> names(const std::vector<NodeId>& nodes) const {
+        std::vector<std::string> result;
+        for (const NodeId node : nodes) result.push_back(config_.roster[index_of(node)].name);
+        return result;
+    }
     const std::string& own_name() const { return config_.roster[static_cast<uint32_t>(config_.self)].name; }
 
     const EngineConfig config_;
@@ -417,7 +425,6 @@ private:
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_told_ = false;
     std::string digest_;
-    Transcript transcript_;                    // its views, until the job ends
     Model model_;                              // see model()
     bool reserved_ = false;                    // there is room for final.h5, and run() is still to come
     Standing standing_;                        // of it the last evaluation is kept

@@ -16,6 +16,16 @@ namespace gradcast {
 enum class JobState : uint8_t { preparing, running, done, failed, cancelled };
 const char* job_state_name(JobState state);
 
+/// A view in which the job has trained, as this node knows it.
+struct ViewRecord {
+    uint32_t number = 1;   // from 1 on
+    uint64_t first_step = 1, began_unix = 0;
+    std::vector<std::string> members = {};            // by rank
+    std::vector<std::string> came = {}, left = {};    // that the view before did not have, and that it had
+    std::string why = {};                             // of the change; empty: the first view
+    uint64_t stood_us = 0;                 // between the last step before and the first one that could begin
+};
+
 /// A copy of where a job stands, for the control plane.
 struct JobStatus {
     JobState state = JobState::preparing;
@@ -45,7 +55,8 @@ struct JobStatus {
     std::optional<ExchangeReport> choice;                        // of `auto`; nothing before it
     std::optional<DatagramsFound> datagrams;                     // nothing without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
-    uint32_t view = 1;                                           // its number
+    uint32_t view = 1;                                           // number of the present one
+    std::vector<ViewRecord> views;                               // of this run; the newest 256
     uint64_t change_us = 0;                                      // the longest time between two steps for a change of view
     std::vector<MemoryUse> memory;                               // of the job, its view and GPUs
     std::string model;                                           // path of final.h5; "" at ranks that have none

@@ -1,5 +1,8 @@
 #include "runtime/job/report.h"
 
+#include <algorithm>
+#include <ctime>
+
 #include "runtime/core/crypto.h"
 
 namespace gradcast {
@@ -24,6 +27,17 @@ JobStatus Report::status() const {
         status.bytes_received = counters_->bytes_received.load(std::memory_order_relaxed);
     }
     return status;
+}
+
+void Report::view(ViewRecord view) {
+    constexpr size_t views_max = 256;
+    view.began_unix = static_cast<uint64_t>(std::time(nullptr));
+    std::lock_guard lock(mutex_);
+    view.number = status_.views.empty() ? 1 : status_.views.back().number + 1;
+    status_.view = view.number;
+    status_.change_us = std::max(status_.change_us, view.stood_us);
+    if (status_.views.size() == views_max) status_.views.erase(status_.views.begin());
+    status_.views.push_back(std::move(view));
 }
 
 void Report::begin(uint64_t now_us, uint64_t steps) {

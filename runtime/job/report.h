@@ -29,6 +29,8 @@ public:
     }
 
     // Trainer thread.
+    /// The job goes on in another view, or begins in its first one.  Number and time are filled in.
+    void view(ViewRecord view);
     /// The first step of this run begins, after `steps` of an earlier one.
     void begin(uint64_t now_us, uint64_t steps);
     struct Step {

@@ -261,6 +261,13 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     // Nobody is made a member but by its own promise in the view before.
     if (in && next.parent != view_.number) return;
     const bool was_in = rank_.has_value();
+    std::vector<std::pair<NodeId, Suspicion>> left;
+    for (const ViewMember& member : view_.members) {
+        const ViewNode& its = nodes_[index_of(member.node)];
+        const bool stays = std::any_of(next.members.begin(), next.members.end(), [&](const ViewMember& each) { return each.node == member.node; });
+        const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
+        if (!stays) left.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
+    }
     view_ = next, chosen_ = chosen;
     promised_ = accepted_ = 0, proposal_.reset();
     round_least_ = 0, again_us_ = 0, asked_.reset();
@@ -287,7 +294,7 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     rank_ = static_cast<uint32_t>(own - next.members.begin());
     stage_ = ViewStage::installing;
     wants_in_ = false;
-    notice(ViewNotice::Kind::view);
+    notices_.push_back({.kind = ViewNotice::Kind::view, .left = std::move(left)});
     wake(now_us);
 }
 

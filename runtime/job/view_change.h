@@ -58,6 +58,7 @@ struct ViewNotice {
     bool sums = false;
     uint64_t evaluation_step = 0, evaluation = 0;   // go: the newest that a member knows
     std::vector<NodeId> behind = {};                // met: who gets all of it
+    std::vector<std::pair<NodeId, Suspicion>> left = {};   // view: members of the one before that are not in it, and what is known here
 };
 
 class ViewChange {

@@ -8,6 +8,20 @@ namespace {
 
 constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
 
+const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
+    if (action.kind == ViewAction::Kind::drain && action.node == node) return "drained";
+    switch (why) {
+        case Suspicion::silent: return "silent";
+        case Suspicion::stuck: return "without progress";
+        case Suspicion::restarted: return "dead or restarted";
+        case Suspicion::expelled: return "computed wrongly";
+        case Suspicion::none:
+        case Suspicion::joiner:
+        case Suspicion::command: return "not heard by others";
+    }
+    return "";
+}
+
 void copy(auto from, auto to) { std::copy(from.begin(), from.end(), to.begin()); }
 
 }   // namespace
@@ -90,6 +104,7 @@ void ViewSwitch::read_news() {
                 break;
             case Kind::view:
                 frozen_ = true, go_ = false;
+                for (const auto& [node, why] : news.notice.left) left_[node] = why_left(node, why, news.view.action);
                 view_ = std::move(news.view), step_.reset();
                 break;
             case Kind::met:
@@ -233,18 +248,27 @@ Status ViewSwitch::catch_up(Context& context, const Session& session, const View
 }
 
 void ViewSwitch::report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us) {
-    std::string gone;
-    for (const NodeId node : before)
-        if (std::find(now.nodes.begin(), now.nodes.end(), node) == now.nodes.end())
-            gone += fmt::format("{}{}", gone.empty() ? "" : ", ", config_.roster[index_of(node)].name);
+    const auto name = [this](NodeId node) { return config_.roster[index_of(node)].name; };
+    const auto in = [](const std::vector<NodeId>& nodes, NodeId node) { return std::find(nodes.begin(), nodes.end(), node) != nodes.end(); };
+    ViewRecord record{.first_step = context.step + 1, .stood_us = stood_us};
+    for (const NodeId node : now.nodes) {
+        record.members.push_back(name(node));
+        if (!in(before, node)) record.came.push_back(name(node));
+    }
+    std::vector<std::string> why;
+    for (const NodeId node : before) {
+        if (in(now.nodes, node)) continue;
+        record.left.push_back(name(node));
+        why.push_back(fmt::format("{} {}", name(node), left_[node]));
+    }
+    for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
+    left_.clear();
+    record.why = why.empty() ? "a loss that was none" : fmt::format("{}", fmt::join(why, ", "));
     const std::string text = fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", now.nodes.size(), context.step,
-                                         gone.empty() ? "" : " without ", gone, static_cast<double>(stood_us) / 1e6);
-    report_.log().warn("view {}: {}", now.view, text);
-    report_.update([&](JobStatus& status) {
-        status.view = now.view;
-        status.step = context.step;
-        status.change_us = std::max(status.change_us, stood_us);
-    });
+                                         record.left.empty() ? "" : " without ", fmt::join(record.left, ", "), static_cast<double>(stood_us) / 1e6);
+    report_.log().warn("view of {}: {} ({})", fmt::join(record.members, ", "), text, record.why);
+    report_.update([&](JobStatus& status) { status.step = context.step; });
+    report_.view(std::move(record));
     context.why_lost.push_back(text);
 }
 

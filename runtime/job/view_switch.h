@@ -2,6 +2,7 @@
 // is under way, and the next session begins with the step that the members have agreed on.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,7 @@ private:
     std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
     bool go_ = false;
     std::vector<uint64_t> behind_;   // bits of ranks
+    std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
 };
 
 }   // namespace gradcast

@@ -94,6 +94,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.gradients = 1200, status.forwards = 34;
     status.view = 2;
     status.change_us = 1500;
+    status.views = {{.members = {"a", "b", "c"}},
+                    {.number = 2, .first_step = 8, .began_unix = 9, .members = {"a", "d"}, .came = {"d"}, .left = {"b", "c"}, .why = "b silent", .stood_us = 4}};
     status.memory = {{"job", {{"parameters", 1024}, {"what it has, else", 7}}}, {"gpu 0", {{"parameters", 2048}}}};
     status.datagrams = DatagramsFound{.probed = true,
                                       .multicast = false,
@@ -134,6 +136,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(json["forwards"], 34);
     EXPECT_EQ(json["view"], 2);
     EXPECT_EQ(json["change_us"], 1500);
+    EXPECT_EQ(json["views"][1]["members"], (std::vector<std::string>{"a", "d"}));
+    EXPECT_EQ(json["views"][1]["left"], (std::vector<std::string>{"b", "c"}));
     EXPECT_TRUE(Json(JobStatus())["choice"].is_null());
     EXPECT_TRUE(Json(JobStatus())["datagrams"].is_null());
     status.error.clear();

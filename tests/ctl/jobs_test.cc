@@ -15,6 +15,15 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.gradients = 96, status.forwards = 5;
     status.view = 3;
     status.change_us = 12'000;
+    status.views = {{.first_step = 1, .began_unix = 1'700'000'000, .members = {"a", "b", "c"}},
+                    {.number = 2,
+                     .first_step = 8,
+                     .began_unix = 1'700'000'100,
+                     .members = {"a", "d"},
+                     .came = {"d"},
+                     .left = {"b", "c"},
+                     .why = "b silent, c drained, d joins",
+                     .stood_us = 1'500'000}};
     status.memory = {{"job", {{"parameters", 1 << 20}, {"read ahead", 1 << 21}}}, {"view", {{"sums", 1 << 20}}}};
     backend.members = {{.name = "node-1",
                         .address = "127.0.0.1:1",
@@ -46,7 +55,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
          {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
           "settings        workers 8, local_steps 4\n", "computed        96 gradients of samples and 5 forward passes, at this node\n",
           "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
-          "node-1, node-2; this one is node-1\n", "view            3; the longest change took 0.01 s\n",
+          "node-1, node-2; this one is node-1\n", ": a, b, c\n", "view            2 from step 8, 2023-11-1",
+          ": a, d; with d; without b, c; why: b silent, c drained, d joins; the job stood for 1.50 s\n", "longest change  0.01 s\n",
           "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     const Json json = ask("describe aaaa -o json").json();
@@ -169,9 +179,31 @@ TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
     Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 3);
     EXPECT_TRUE(
-        outcome.says("went away while job aaaa0000 ran; the job goes on at node-2 where its exchange can do without a node: "
+        outcome.says("went away while job aaaa0000 ran; the job goes on at node-2 where it can do without a node: "
                      "gradcastctl watch aaaa0000 there follows it"))
         << outcome.err;
+}
+
+TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
+    backend.add(id_a, "first");
+    serve();
+    FakeBackend other;
+    JobDetail* there = other.add(id_a, "first");
+    there->self = NodeId{1};
+    std::unique_ptr<ControlServer> second;
+    ASSERT_TRUE(control_open({.socket = folder + "/second.sock"}, other, Log(), &second).ok());
+    const std::string sockets = "--socket " + socket + " --socket " + folder + "/none.sock --socket " + folder + "/second.sock ";
+    pid_t pid = start(sockets + "watch first");
+    for (uint64_t end = clock_us() + 10'000'000; read("err").find("step 1/10") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server.reset();
+    for (uint64_t end = clock_us() + 10'000'000; read("err").find("is now followed at node-2") == std::string::npos && clock_us() < end;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    other.finish(there, JobState::done);
+    const Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("digest aaaa"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Ctl, CtrlCSaysThatTheJobGoesOn) {

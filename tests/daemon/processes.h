@@ -38,7 +38,7 @@ inline std::string program(const char* name) {
     return std::string(build ? build : "build") + "/" + name;
 }
 
-/// One gradcastd.  Killed when it goes out of scope.
+/// One gradcastd, or another program of ours.  Killed when it goes out of scope.
 class Process {
 public:
     struct Options {
@@ -49,6 +49,7 @@ public:
         uid_t uid = 0;
         std::string directory = "";               // to work in; empty: ours
         std::function<bool()> before = nullptr;   // in the new process; false: it does not start
+        const char* name = "gradcastd";           // of the program
     };
     ~Process() {
         kill(SIGKILL);
@@ -68,7 +69,7 @@ public:
         }
         Fd log(::open(options.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
         ASSERT_TRUE(log);
-        std::vector<std::string> words = {std::filesystem::absolute(program("gradcastd"))};
+        std::vector<std::string> words = {std::filesystem::absolute(program(options.name))};
         words.insert(words.end(), options.arguments.begin(), options.arguments.end());
         std::vector<char*> argv;
         for (std::string& word : words) argv.push_back(word.data());

@@ -20,6 +20,7 @@ enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachab
 
 struct Options {
     std::string socket;
+    std::vector<std::string> others;   // sockets of other daemons, where a job that is followed may go on
     bool json = false;   // -o json: the same content as the text, on stdout
 };
 

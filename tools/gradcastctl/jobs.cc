@@ -28,6 +28,17 @@ std::string words_of(std::string key) {
 
 std::string progress(const JobStatus& status) { return fmt::format("{}/{}", status.step, status.steps); }
 
+/// "2 from step 121, 2025-01-31 18:00:05: a, c; without b; why: b silent; the job stood for 1.2 s".
+std::string view_text(const ViewRecord& view) {
+    std::string text =
+        fmt::format("{} from step {}, {}: {}", view.number, view.first_step, text_time(view.began_unix), fmt::join(view.members, ", "));
+    if (!view.came.empty()) text += fmt::format("; with {}", fmt::join(view.came, ", "));
+    if (!view.left.empty()) text += fmt::format("; without {}", fmt::join(view.left, ", "));
+    if (!view.why.empty())
+        text += fmt::format("; why: {}; the job stood for {}", view.why, text_seconds(static_cast<double>(view.stood_us) * 1e-6));
+    return text;
+}
+
 /// "3" or "a,b,c".
 Exit parse_nodes(const std::string& nodes, Submission* submission) {
     if (nodes.find_first_not_of("0123456789") != std::string::npos) {
@@ -53,19 +64,39 @@ int went_away(const Options& options, const JobDetail& job) {
                       what = fmt::format("the gradcastd at {} went away while job {} ran", options.socket, digits);
     if (others.empty()) return complain(exit_unreachable, "{}, which had no other node: it has ended", what);
     return complain(exit_unreachable,
-                    "{}; the job goes on at {} where its exchange can do without a node: gradcastctl watch {} there follows it", what,
+                    "{}; the job goes on at {} where it can do without a node: gradcastctl watch {} there follows it", what,
                     fmt::join(others, ", "), digits);
 }
 
-/// Follows the job to its end and prints its result.
-int finish(const Options& options, const Client& client, const std::string& which) {
+/// Another daemon of `sockets` at which the job goes on, or has ended since; empty: none.
+std::string elsewhere(const std::vector<std::string>& sockets, const std::string& id) {
+    for (const std::string& socket : sockets) {
+        JobDetail job;
+        if (Client(socket).job(id, &job).exit != exit_done || !job.started) continue;
+        const size_t self = static_cast<size_t>(job.self);
+        fmt::print(stderr, "job {} is now followed at {}\n", id.substr(0, 8),
+                   self < job.summary.nodes.size() ? job.summary.nodes[self] : socket);
+        return socket;
+    }
+    return {};
+}
+
+/// Follows the job to its end, at other daemons where one goes away, and prints its result.
+int finish(const Options& options, const std::string& which) {
     ProgressBar bar;
     JobDetail job;
-    Reply reply = client.follow(which, &job, [&](const JobDetail& now) {
-        bar.show(now);
-        return interrupts() == 0;
-    });
-    bar.end();
+    Reply reply;
+    std::vector<std::string> others = options.others;
+    for (std::string socket = options.socket; !socket.empty();) {
+        reply = Client(socket).follow(job.summary.id.empty() ? which : job.summary.id, &job, [&](const JobDetail& now) {
+            bar.show(now);
+            return interrupts() == 0;
+        });
+        bar.end();
+        if (interrupts() || reply.exit != exit_unreachable || !job.started) break;
+        std::erase(others, socket);
+        socket = elsewhere(others, job.summary.id);
+    }
     if (interrupts()) return job_goes_on(job.summary.id.empty() ? which : job.summary.id);
     if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
     if (reply.exit != exit_done) return complain_of(reply);
@@ -97,7 +128,7 @@ int send_job(const Options& options, const Submission& submission, bool wait, co
     std::string id = reply.json.value("id", "");
     if (wait) {
         fmt::print(stderr, "job {}\n", id);
-        return finish(options, client, id);
+        return finish(options, id);
     }
     print_warnings(job.summary.status);
     fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
@@ -192,10 +223,8 @@ int command_describe(const Options& options, const std::string& which) {
     for (const auto& [reason, packets] : status.dropped)
         if (packets > 0) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", packets, words_of(reason));
     line("dropped", dropped);
-    if (status.change_us > 0)
-        line("view",
-             fmt::format("{}; the longest change took {}", status.view, text_seconds(static_cast<double>(status.change_us) * 1e-6)));
-    else line("view", std::to_string(status.view));
+    for (const ViewRecord& view : status.views) line("view", view_text(view));
+    if (status.change_us > 0) line("longest change", text_seconds(static_cast<double>(status.change_us) * 1e-6));
     line("memory", words_of(memory_text(status.memory)));
     line("kernel set", status.kernel_set);
     std::string timeouts;
@@ -210,7 +239,7 @@ int command_describe(const Options& options, const std::string& which) {
 
 int command_watch(const Options& options, const std::string& which) {
     (void)interrupts();   // caught from here on
-    return finish(options, Client(options.socket), which);
+    return finish(options, which);
 }
 
 int command_logs(const Options& options, const std::string& which, bool follow) {
@@ -275,7 +304,7 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     });
     if (interrupts() && !id.empty()) return job_goes_on(id);
     if (reply.exit != exit_done) return complain_of(reply);
-    if (int exit = command_logs({.socket = options.socket, .json = false}, id, true); exit != exit_done) return exit;
+    if (int exit = command_logs({.socket = options.socket, .others = {}, .json = false}, id, true); exit != exit_done) return exit;
     reply = client.job(id, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     if (job.summary.status.state == JobState::done) return exit_done;

@@ -41,7 +41,7 @@ int run(int argc, char** argv) {
     app.require_subcommand(1);
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
-    Options options{.socket = socket_default(), .json = false};
+    Options options;
     std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile, resume, isa = "auto";
     uint32_t local = 0;
     bool wait = false, follow = false;
@@ -50,7 +50,11 @@ int run(int argc, char** argv) {
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
-    app.add_option("--socket", options.socket, "control socket of the daemon to ask")->capture_default_str();
+    std::vector<std::string> sockets = {socket_default()};
+    app.add_option("--socket", sockets,
+                   "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a daemon goes away")
+        ->allow_extra_args(false)
+        ->capture_default_str();
     app.footer(
         "exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl "
         "help job");
@@ -177,6 +181,8 @@ int run(int argc, char** argv) {
         return exit;
     }
     options.json = errors_as_json = output == "json";
+    options.socket = sockets.front();
+    options.others.assign(sockets.begin() + 1, sockets.end());
     interrupts_end();
     for (const auto& [each, action] : commands)
         if (each->parsed()) return action();
