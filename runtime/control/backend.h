@@ -36,9 +36,11 @@ struct JobDetail {
 struct NodeInfo {
     std::string name, address, uuid, version;
     bool self = false, alive = false;
-    uint32_t jobs = 0;   // running
-    std::string why;     // not alive: the last error ("refused: keys differ")
-    std::string isa;     // instruction set that it computes with; "": not known
+    uint32_t jobs = 0;          // running
+    std::string why;            // not alive: the last error ("refused: keys differ")
+    std::string isa;            // instruction set that it computes with; "": not known
+    bool draining = false;      // it takes no new jobs, and leaves those that go on without it
+    std::string hinders = "";   // draining: its jobs that cannot, and why
 };
 
 struct Backend {
@@ -55,6 +57,12 @@ struct Backend {
     /// Of jobs with one name, the active one.  *id: whole.
     virtual Status cancel(const std::string& which, std::string* id) = 0;
     virtual std::vector<NodeInfo> nodes() = 0;
+    /// Orders a node to take no new jobs and to leave those that go on without it; cancel: the others are cancelled.  on = false: it takes
+    /// jobs again.  nodes() tells how far it is.
+    virtual Status drain(const std::string& node, bool on, bool cancel) = 0;
+    /// `dead` does not live any more, as an operator has seen: the others may go on without it where the rule of quorums needs that proof.
+    /// Refused while it answers.  *id: whole.
+    virtual Status force_view(const std::string& which, const std::string& dead, std::string* id) = 0;
 };
 
 struct ControlConfig {

@@ -116,8 +116,14 @@ void from_json(const Json& json, ExchangeReport& report) {
 }
 
 void to_json(Json& json, const ViewRecord& view) {
-    json = Json{{"number", view.number}, {"first_step", view.first_step}, {"began_unix", view.began_unix}, {"members", view.members},
-                {"came", view.came},     {"left", view.left},             {"why", view.why},               {"stood_us", view.stood_us}};
+    json = Json{{"number", view.number},
+                {"first_step", view.first_step},
+                {"began_unix", view.began_unix},
+                {"members", view.members},
+                {"came", view.came},
+                {"left", view.left},
+                {"why", view.why},
+                {"stood_us", view.stood_us}};
 }
 
 void from_json(const Json& json, ViewRecord& view) {
@@ -139,6 +145,7 @@ void to_json(Json& json, const JobStatus& status) {
     json = Json{{"state", job_state_name(status.state)},
                 {"error", status.error},
                 {"code", code_name(status.code)},
+                {"goes_on", status.goes_on},
                 {"losses", status.losses},
                 {"warnings", status.warnings},
                 {"step", status.step},
@@ -184,6 +191,7 @@ void from_json(const Json& json, JobStatus& status) {
     for (JobState each : states)
         if (state == job_state_name(each)) status.state = each;
     take(json, "error", status.error);
+    take(json, "goes_on", status.goes_on);
     take(json, "losses", status.losses);
     take(json, "warnings", status.warnings);
     take(json, "step", status.step);
@@ -270,8 +278,9 @@ void from_json(const Json& json, JobDetail& detail) {
 }
 
 void to_json(Json& json, const NodeInfo& node) {
-    json = Json{{"name", node.name},   {"address", node.address}, {"uuid", node.uuid}, {"version", node.version}, {"self", node.self},
-                {"alive", node.alive}, {"jobs", node.jobs},       {"why", node.why},   {"isa", node.isa}};
+    json = Json{{"name", node.name}, {"address", node.address},   {"uuid", node.uuid},      {"version", node.version},
+                {"self", node.self}, {"alive", node.alive},       {"jobs", node.jobs},      {"why", node.why},
+                {"isa", node.isa},   {"draining", node.draining}, {"hinders", node.hinders}};
 }
 
 void from_json(const Json& json, NodeInfo& node) {
@@ -284,6 +293,8 @@ void from_json(const Json& json, NodeInfo& node) {
     take(json, "jobs", node.jobs);
     take(json, "why", node.why);
     take(json, "isa", node.isa);
+    take(json, "draining", node.draining);
+    take(json, "hinders", node.hinders);
 }
 
 void to_json(Json& json, const Submission& submission) {

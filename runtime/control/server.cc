@@ -209,6 +209,11 @@ private:
                   [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
         http_.Get("/v1/jobs/([^/]+)/steps",
                   [this](const Request& req, Response& res) { file(req, res, "steps.jsonl", "application/jsonl"); });
+        for (const bool on : {true, false})
+            http_.Post(on ? "/v1/nodes/([^/]+)/drain" : "/v1/nodes/([^/]+)/undrain",
+                       [this, on](const Request& req, Response& res, const httplib::ContentReader& read) { drain(req, res, read, on); });
+        http_.Post("/v1/jobs/([^/]+)/force-view",
+                   [this](const Request& req, Response& res, const httplib::ContentReader& read) { force_view(req, res, read); });
         // A content reader, because httplib waits for a body where there is no Content-Length.  A body is read and dropped: a client that
         // still writes when the connection is closed would miss the answer.
         http_.Post("/v1/jobs/([^/]+)/cancel", [this](const Request& req, Response& res, const httplib::ContentReader& read) {
@@ -220,6 +225,43 @@ private:
             if (!status.ok()) return answer_lookup_error(res, status);
             answer(res, detail);
         });
+    }
+
+    /// The body: {"cancel": true} and {"dead": "node"}; it may be left out.
+    static bool body_of(const Request& req, Response& res, const httplib::ContentReader& read, Json* json) {
+        *json = Json::object();
+        if (!req.has_header("Content-Length")) return true;
+        std::string body;
+        constexpr size_t bytes_max = 4096;
+        read([&](const char* data, size_t bytes) { return body.append(data, bytes).size() <= bytes_max; });
+        if (body.empty()) return true;
+        *json = Json::parse(body, nullptr, false);
+        if (json->is_object() && body.size() <= bytes_max) return true;
+        answer_error(res, 400, Code::invalid, "the body is not a JSON object of at most 4096 bytes");
+        return false;
+    }
+
+    void drain(const Request& req, Response& res, const httplib::ContentReader& read, bool on) {
+        Json body;
+        if (!body_of(req, res, read, &body)) return;
+        const auto cancel = body.find("cancel");
+        if (cancel != body.end() && !cancel->is_boolean()) return answer_error(res, 400, Code::invalid, "cancel must be true or false");
+        const std::string node = req.matches[1];
+        const Status status = backend_.drain(node, on, cancel != body.end() && cancel->get<bool>());
+        if (!status.ok()) return answer_lookup_error(res, status);
+        answer(res, Json{{"node", node}, {"draining", on}}, 202);
+    }
+
+    void force_view(const Request& req, Response& res, const httplib::ContentReader& read) {
+        Json body;
+        if (!body_of(req, res, read, &body)) return;
+        const auto dead = body.find("dead");
+        if (dead == body.end() || !dead->is_string())
+            return answer_error(res, 400, Code::invalid, R"(the body must be {"dead": name of a node})");
+        std::string id;
+        const Status status = backend_.force_view(req.matches[1], dead->get<std::string>(), &id);
+        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
+        answer(res, Json{{"id", id}, {"dead", *dead}}, 202);
     }
 
     Status job(const std::string& which, JobDetail* detail) {

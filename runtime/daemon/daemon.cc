@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,8 @@ constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;    // a daemon whose stream is gone for so long is not alive
 constexpr uint64_t steward_us = 200'000;            // the steward's longest wait
 constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark
+
+std::string drained_path(const DaemonConfig& config) { return config.state + "/drained"; }
 
 }   // namespace
 
@@ -74,6 +77,9 @@ Status Daemon::open(int listen_fd) {
     membership.isa = config_.isa;
     membership.datagram_bytes = config_.datagram_bytes;
     membership_ = std::make_unique<Membership>(membership);
+    draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
+    membership_->draining(draining_, "");
+    if (draining_) log_.info("this node is drained: `gradcastctl undrain {}` lets it take jobs again", config_.name);
     job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, keys_, *membership_, log_, folder});
     mesh_->attach(mesh_channel, membership_.get());
     membership_->start(mesh_->host(), mesh_channel);
@@ -112,6 +118,7 @@ void Daemon::steward() {
         watch_peers(&peers);
         std::vector<std::unique_ptr<JobRun>> over;   // their threads are joined outside the lock
         std::unique_lock lock(mutex_);
+        if (draining_) drain_jobs();
         for (auto run = runs_.begin(); run != runs_.end();) {
             if (!run->second->over()) {
                 ++run;
@@ -145,6 +152,7 @@ void Daemon::act(const Notice& notice) {
         runs_.emplace(notice.id, std::move(run));
         return;
     }
+    if (notice.kind == Notice::Kind::drain) return drained(notice);
     if (notice.kind == Notice::Kind::find) return look(notice);
     if (notice.kind == Notice::Kind::found) return answered(notice);
     if (notice.kind == Notice::Kind::submitted) {
@@ -167,6 +175,7 @@ void Daemon::act(const Notice& notice) {
         case Notice::Kind::open:
         case Notice::Kind::find:
         case Notice::Kind::found:
+        case Notice::Kind::drain:
         case Notice::Kind::submitted: break;
     }
 }
@@ -187,6 +196,8 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
     std::vector<std::string> names, dead;
     for (const PeerState& peer : peers) names.push_back(peer.member.name);
     std::vector<Member> result = {peers[config_.self()].member};
+    if (peers[config_.self()].draining)
+        return fail(Code::conflict, "node {0} is drained: submit at another node, or `gradcastctl undrain {0}`", config_.name);
     if (!submission.nodes.empty()) {
         bool self = false;
         for (const std::string& name : submission.nodes) {
@@ -201,6 +212,7 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
                 return fail(Code::invalid, "node {} is named twice", name);
             if (!peer.alive)
                 return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", name, peer.why);
+            if (peer.draining) return fail(Code::conflict, "node {0} is drained: leave it out, or `gradcastctl undrain {0}`", name);
             result.push_back(peer.member);
         }
         if (!self)
@@ -214,12 +226,13 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
     for (size_t peer = 0; peer < peers.size(); ++peer) {
         if (peer == config_.self()) continue;
         if (!peers[peer].alive) dead.push_back(fmt::format("{} ({})", names[peer], peers[peer].why));
+        else if (peers[peer].draining) dead.push_back(fmt::format("{} (drained)", names[peer]));
         else if (submission.count == 0 || result.size() < submission.count) result.push_back(peers[peer].member);
     }
     if (result.size() < submission.count)
-        return fail(Code::peer_lost, "{} nodes are asked for, {} {} alive{}{}", submission.count, result.size(),
+        return fail(Code::peer_lost, "{} nodes are asked for, {} {} available{}{}", submission.count, result.size(),
                     result.size() == 1 ? "is" : "are",
-                    dead.empty() ? ": there are no more members" : "; not alive: ", fmt::join(dead, ", "));
+                    dead.empty() ? ": there are no more members" : "; not available: ", fmt::join(dead, ", "));
     *members = std::move(result);
     return {};
 }
@@ -246,6 +259,9 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
                                static_cast<uint32_t>(plan->members.size()), &notes));
         GC_TRY(isa_check(config, plan->members));
+        if (config.min_nodes > plan->members.size())
+            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", config.min_nodes, plan->members.size(),
+                        plan->members.size() == 1 ? "" : "s");
     }
     plan->name = config.name;
     plan->text = submission.text;
@@ -417,7 +433,7 @@ std::vector<NodeInfo> Daemon::nodes() {
         bool self = peer == config_.self();
         result.push_back({config_.members[peer].name, self ? address_ : config_.members[peer].address,
                           known ? uuid_text(state.member.uuid) : "", state.version, self, state.alive, state.jobs, state.why,
-                          known ? isa_name(state.isa) : ""});
+                          known ? isa_name(state.isa) : "", state.draining, state.hinders});
     }
     return result;
 }

@@ -32,6 +32,8 @@ public:
     Status job(const std::string& which, JobDetail* detail) override;
     Status cancel(const std::string& which, std::string* id) override;
     std::vector<NodeInfo> nodes() override;
+    Status drain(const std::string& node, bool on, bool cancel) override;
+    Status force_view(const std::string& which, const std::string& dead, std::string* id) override;
 
     void leave(const std::string& why);   // no new jobs; cancels those that are here
     Status failed() const;                // not ok: the mesh has ended, so no job can begin or end here
@@ -52,6 +54,8 @@ private:
     void answered(const Notice& notice);                   // holding mutex_
     void give_up(const JobId& id, const Status& status);   // holding mutex_
     void search();
+    void drained(const Notice& notice);   // holding mutex_
+    void drain_jobs();                    // likewise
     Status resume_from(const JobId& id, const Search& search);
     Status plan(const Submission& submission, JobPlan* plan) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
@@ -87,6 +91,7 @@ private:
     std::vector<Notice> asked_;     // about jobs that are about to be over here, or while there are other searches
     std::vector<JobDetail> over_;   // oldest first
     std::string leaving_;           // why; empty: not
+    bool draining_ = false;         // as the file `drained` in the state folder says, so also after a restart
     Status failed_;
 };
 

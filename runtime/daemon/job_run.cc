@@ -79,6 +79,21 @@ void JobRun::end(const std::string& why, bool leaves) {
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
+Status JobRun::drain(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (phase_ != Phase::running) return {};   // it is over, or asked again once it runs
+    if (bench_) return fail(Code::conflict, "it is a benchmark");
+    GC_TRY(engine_->drain(why));
+    leaves_ = true;
+    return {};
+}
+
+Status JobRun::force_dead(const std::string& node) {
+    std::lock_guard lock(mutex_);
+    if (phase_ != Phase::running || !engine_) return fail(Code::conflict, "job {} is not running here", detail_.summary.id);
+    return engine_->force_dead(node);
+}
+
 bool JobRun::adopt(std::unique_ptr<AcceptedStream> stream) {
     std::lock_guard lock(mutex_);
     if (phase_ != Phase::running) return false;

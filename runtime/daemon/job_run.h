@@ -42,7 +42,10 @@ public:
     void abort(Status why);   // before start
     void close();             // after run() has returned
     void cancel(const std::string& why);
-    void leave(const std::string& why);                   // as cancel, but the others go on where they can
+    void leave(const std::string& why);   // as cancel, but the others go on where they can
+    /// Leaves the job to the others, where it is running.  Error: it cannot go on without this node, and why.
+    Status drain(const std::string& why);
+    Status force_dead(const std::string& node);           // see Engine
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
     bool listed() const;   // not of a member that never started it

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -27,6 +28,9 @@ public:
     }
 
     Status prepare() {
+        if (job_.min_nodes > config_.roster.size())
+            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, config_.roster.size(),
+                        config_.roster.size() == 1 ? "" : "s");
         GC_TRY(make_directories(config_.folder));
         if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
         GC_TRY(report_.open(config_));
@@ -108,6 +112,11 @@ public:
                         .step = config_.resume.steps};
         open(context, {});
         Status status = train(context);
+        if (views_ && views_->drained()) {
+            std::lock_guard lock(host_mutex_);
+            status = fail(Code::cancelled, "{}; the job goes on without it", leaves_);
+        }
+        if (views_ && views_->excluded()) report_.update([](JobStatus& now) { now.goes_on = true; });
         if (views_) views_->stop(host);
         if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
@@ -131,7 +140,29 @@ public:
     }
 
     void cancel(const std::string& why) override { end(JobCommand::abort, why); }
-    void leave(const std::string& why) override { end(JobCommand::leave, why); }
+    void leave(const std::string& why) override {
+        must_leave_.store(true, std::memory_order_relaxed);
+        if (!drain(why).ok()) end(JobCommand::leave, why);
+    }
+    Status drain(const std::string& why) override {
+        GC_TRY(may_leave());
+        std::lock_guard lock(host_mutex_);
+        if (!leaves_.empty()) return {};
+        leaves_ = why;
+        if (host_) ViewProtocol::drain(*host_, config_.self);
+        return {};
+    }
+    Status force_dead(const std::string& node) override {
+        if (!views_) return fail(Code::invalid, "the job does not go on without nodes: survive is not set in its job file");
+        const auto at = std::find_if(config_.roster.begin(), config_.roster.end(), [&](const Member& each) { return each.name == node; });
+        if (at == config_.roster.end()) return fail(Code::invalid, "{} is no node of the job", node);
+        if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);
+        report_.warn(fmt::format("an operator says that {} is dead", node));
+        std::lock_guard lock(host_mutex_);
+        if (host_) ViewProtocol::force_dead(*host_, NodeId{static_cast<uint32_t>(at - config_.roster.begin())});
+        else forced_.push_back(NodeId{static_cast<uint32_t>(at - config_.roster.begin())});
+        return {};
+    }
 
     JobStatus status() const override { return report_.status(); }
 
@@ -151,7 +182,20 @@ private:
         report_.update([this](JobStatus& status) { status.bytes_bound = session_->bytes_bound(); });
         std::lock_guard lock(host_mutex_);
         host_ = &context.host;
+        if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
+        else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok())
+            cancel_ = fail(Code::cancelled, "{}", leaves_), cancel_command_ = JobCommand::abort;
+        for (const NodeId node : std::exchange(forced_, {})) ViewProtocol::force_dead(*host_, node);
         if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
+    }
+    /// Whether the others can go on without this node.
+    Status may_leave() const {
+        if (!views_) return fail(Code::conflict, "survive is not set in its job file");
+        const std::vector<ViewRecord> views = report_.status().views;
+        if (views.empty()) return fail(Code::conflict, "it has not begun yet");
+        const uint32_t least = std::max(view_members_min(job_, static_cast<uint32_t>(config_.roster.size())), 1u);
+        if (views.back().members.size() > least) return {};
+        return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
     }
     void end(JobCommand command, const std::string& why) {
         std::lock_guard lock(host_mutex_);
@@ -189,9 +233,7 @@ private:
         GC_TRY(session_->begin());
         if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
-        report_.update([&](JobStatus& status) {
-            status.memory.back() = session_->arena().use("view");
-        });
+        report_.update([&](JobStatus& status) { status.memory.back() = session_->arena().use("view"); });
         report_.view({.first_step = context.step + 1,
                       .members = names(session_->config().nodes),
                       .why = fmt::format("exchange {}", session_->config().exchange.kind->name),
@@ -338,8 +380,7 @@ private:
         transcript.job = job_.text;
         transcript.data_digest = parts_.data_digest;
         transcript.kernel_set = parts_.kernel_set;
-        for (const ViewRecord& view : report_.status().views)
-            transcript.views.push_back({view.number, view.first_step, view.members});
+        for (const ViewRecord& view : report_.status().views) transcript.views.push_back({view.number, view.first_step, view.members});
         transcript.steps = context.step;
         transcript.digest = digest_;
         if (Status status = transcript_write(config_.folder, transcript, config_.key); !status.ok())
@@ -432,10 +473,13 @@ private:
     bool trained_ = false, written_ = false;   // all steps are done; the model is written
     bool ended_ = false;                       // all ranks have agreed that the job is done
 
-    std::mutex host_mutex_;   // of the two below: cancel() comes from any thread
+    std::mutex host_mutex_;   // of what follows, but the last: cancel() comes from any thread
     Host* host_ = nullptr;    // while a session is open
     Status cancel_;
     JobCommand cancel_command_ = JobCommand::abort;
+    std::string leaves_;           // why this node is to leave; empty: it is not
+    std::vector<NodeId> forced_;   // said to be dead while no session was open
+    std::atomic<bool> must_leave_{false};
 };
 
 }   // namespace

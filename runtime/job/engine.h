@@ -68,6 +68,10 @@ public:
     virtual void cancel(const std::string& why) = 0;
     /// Any thread.  run() returns Code::cancelled soon after; the others go on without this rank where they can, else the job is cancelled.
     virtual void leave(const std::string& why) = 0;
+    /// Any thread.  As leave(), but the job stays where it cannot go on: the error says why.
+    virtual Status drain(const std::string& why) = 0;
+    /// Any thread.  An operator says that this node of the job is dead, which is a proof for the next view unless the node is heard.
+    virtual Status force_dead(const std::string& node) = 0;
     virtual JobStatus status() const = 0;                      // any thread
     virtual void counters(const LinkCounters* counters) = 0;   // of the driver, for bytes in status; before run()
 };

@@ -20,10 +20,10 @@ const char* job_state_name(JobState state);
 struct ViewRecord {
     uint32_t number = 1;   // from 1 on
     uint64_t first_step = 1, began_unix = 0;
-    std::vector<std::string> members = {};            // by rank
-    std::vector<std::string> came = {}, left = {};    // that the view before did not have, and that it had
-    std::string why = {};                             // of the change; empty: the first view
-    uint64_t stood_us = 0;                 // between the last step before and the first one that could begin
+    std::vector<std::string> members = {};           // by rank
+    std::vector<std::string> came = {}, left = {};   // that the view before did not have, and that it had
+    std::string why = {};                            // of the change; empty: the first view
+    uint64_t stood_us = 0;                           // between the last step before and the first one that could begin
 };
 
 /// A copy of where a job stands, for the control plane.
@@ -33,6 +33,7 @@ struct JobStatus {
     Code code = Code::ok;                                        // of failed and cancelled
     std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job goes on without, and why
     std::vector<std::string> warnings;                           // what is otherwise than was asked for
+    bool goes_on = false;                                        // it has ended at this node alone
     uint64_t step = 0, steps = 0;                                // that are done; of the whole job
     uint64_t epoch = 0, epochs = 0;                              // in which the last step was, from 1 on; 0: no step is done
     uint64_t checkpoint = 0;                                     // steps that this node's newest checkpoint has; 0: none

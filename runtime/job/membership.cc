@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/bulk/bulk.h"
+#include "runtime/job/membership_messages.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -13,134 +13,9 @@ constexpr uint32_t fragment_bytes = lease_bytes_max;
 constexpr uint64_t tick_us = 1'000'000;
 constexpr uint64_t verdict_us =
     5'000'000;                        // how much longer than the coordinator a member waits, so that the verdict is the coordinator's
-constexpr size_t reason_max = 2000;   // letters of a reason from another node
-constexpr size_t path_max = 4096;
 constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken yet
 
-struct Writer {
-    std::vector<std::byte> bytes;
-    void raw(const void* data, size_t size) {
-        bytes.insert(bytes.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + size);
-    }
-    void number(uint64_t value) { raw(&value, sizeof value); }
-    void text(std::string_view value) { number(value.size()), raw(value.data(), value.size()); }
-    void member(const Member& value) { text(value.name), raw(value.uuid.data(), value.uuid.size()), number(value.incarnation); }
-};
-
-/// Everything reads as zero or empty once `good` is false.
-struct Reader {
-    std::span<const std::byte> bytes;
-    bool good = true;
-    void raw(void* data, size_t size) {
-        if (size > bytes.size()) good = false, bytes = {};
-        if (good) std::memcpy(data, bytes.data(), size), bytes = bytes.subspan(size);
-    }
-    uint64_t number() {
-        uint64_t value = 0;
-        raw(&value, sizeof value);
-        return value;
-    }
-    std::string text(size_t bytes_max) {
-        uint64_t size = number();
-        if (size > bytes_max || size > bytes.size()) good = false, bytes = {}, size = 0;
-        std::string value(size, '\0');
-        raw(value.data(), size);
-        return value;
-    }
-    JobId id() {
-        JobId value{};
-        raw(value.data(), value.size());
-        return value;
-    }
-    Member member() {
-        Member value;
-        value.name = text(64);
-        raw(value.uuid.data(), value.uuid.size());
-        value.incarnation = number();
-        return value;
-    }
-    bool whole() const { return good && bytes.empty(); }
-};
-
-std::vector<std::byte> id_write(const JobId& id, std::initializer_list<std::string_view> texts = {}) {
-    Writer writer;
-    writer.raw(id.data(), id.size());
-    for (std::string_view text : texts) writer.text(text.substr(0, reason_max));
-    return std::move(writer.bytes);
-}
-
 }   // namespace
-
-std::vector<std::byte> plan_write(const JobPlan& plan) {
-    Writer writer;
-    writer.raw(plan.id.data(), plan.id.size());
-    for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
-    writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
-    for (const Member& member : plan.members) writer.member(member);
-    writer.number(plan.datagram_bytes);
-    writer.text(plan.server);
-    writer.number(plan.resumes ? 1 : 0);
-    writer.number(plan.resume_steps);
-    writer.number(plan.resume_state);
-    writer.number(plan.resume_holder);
-    writer.text(std::string_view(plan.notes).substr(0, reason_max));
-    return std::move(writer.bytes);
-}
-
-namespace {
-std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found) {
-    Writer writer;
-    writer.raw(id.data(), id.size());
-    for (const uint64_t number : {request, uint64_t{found.active}, found.steps, found.state, uint64_t{found.agreed}}) writer.number(number);
-    for (const std::string* text : {&found.name, &found.text, &found.base}) writer.text(*text);
-    writer.text(std::string_view(found.notes).substr(0, reason_max));
-    return std::move(writer.bytes);
-}
-
-bool found_parse(Reader reader, uint64_t* request, Found* found) {
-    *request = reader.number();
-    found->active = reader.number() != 0;
-    found->steps = reader.number();
-    found->state = reader.number();
-    found->agreed = reader.number() != 0;
-    found->name = reader.text(reason_max);
-    found->text = reader.text(job_text_max);
-    found->base = reader.text(path_max);
-    found->notes = reader.text(reason_max);
-    return reader.whole() && found->steps <= UINT32_MAX;
-}
-
-/// What a member says that its datagrams carry; 0, which is none, if bulk cannot use it.
-uint32_t datagram_bytes_of(uint64_t said) {
-    return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
-}
-}   // namespace
-
-bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
-    Reader reader{bytes};
-    JobPlan result;
-    result.id = reader.id();
-    result.name = reader.text(reason_max), result.text = reader.text(job_text_max), result.path = reader.text(4096),
-    result.base = reader.text(4096);
-    result.deadline_us = reader.number(), result.submitted_unix = reader.number();
-    uint64_t members = reader.number();
-    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
-    for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
-    const uint64_t datagram_bytes = reader.number();
-    result.server = reader.text(reason_max);
-    const uint64_t resumes = reader.number();
-    result.resume_steps = reader.number();
-    result.resume_state = reader.number();
-    const uint64_t holder = reader.number();
-    result.notes = reader.text(reason_max);
-    if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
-    if (resumes > 1 || holder >= members || result.resume_steps > UINT32_MAX) return false;
-    result.resumes = resumes == 1;
-    result.resume_holder = static_cast<Rank>(holder);
-    result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
-    *plan = std::move(result);
-    return true;
-}
 
 Membership::Membership(const MembershipConfig& config) : config_(config), peers_(config.names.size()) {
     GC_ASSERT(config_.self < peers_.size());
@@ -201,6 +76,20 @@ void Membership::found(const JobId& id, Rank peer, uint64_t request, Found found
     this->command(std::move(command));
 }
 
+void Membership::drain(Rank peer, bool on, bool cancel) {
+    Command command{
+        .kind = Command::Kind::drain, .id = {}, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
+    command.peer = peer;
+    command.on = on;
+    command.cancel = cancel;
+    this->command(std::move(command));
+}
+void Membership::draining(bool on, std::string hinders) {
+    std::lock_guard lock(mutex_);
+    peers_[config_.self].draining = on;
+    peers_[config_.self].hinders = std::move(hinders);
+}
+
 std::vector<Notice> Membership::notices() {
     std::lock_guard lock(mutex_);
     return std::exchange(notices_, {});
@@ -244,16 +133,20 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
 void Membership::tick(Actions& actions) {
     ++ticks_;
     actions.timers.push_back({1, actions.now_us + std::min(tick_us, config_.hello_us)});
-    Writer writer;
-    writer.member(peers_[config_.self].member);
-    writer.text(config_.version), writer.number(static_cast<uint64_t>(config_.isa)), writer.number(config_.datagram_bytes),
-        writer.number(sessions_.size());
+    const Peer& own = peers_[config_.self];
+    const std::vector<std::byte> hello = hello_write({.member = own.member,
+                                                      .version = config_.version,
+                                                      .isa = config_.isa,
+                                                      .datagram_bytes = config_.datagram_bytes,
+                                                      .jobs = static_cast<uint32_t>(sessions_.size()),
+                                                      .draining = own.draining,
+                                                      .hinders = own.hinders});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
         if (state.alive && actions.now_us > state.heard_us + config_.silence_us)
             lost(peer, fmt::format("silent for {} s", config_.silence_us / 1'000'000).c_str(), actions);
-        if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, writer.bytes, actions);
+        if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, hello, actions);
     }
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
@@ -314,8 +207,8 @@ void Membership::run(Command& command, Actions& actions) {
             close_if_over(at);
             break;
         case Command::Kind::find: {
-            Writer writer;
-            writer.raw(command.id.data(), command.id.size());
+            MessageWriter writer;
+            writer.id(command.id);
             writer.number(command.request);
             for (Rank peer = 0; peer < peers_.size(); ++peer) {
                 if (peer == config_.self) look(peer, command.id, command.request);
@@ -333,6 +226,10 @@ void Membership::run(Command& command, Actions& actions) {
             }
             found_here(command.peer, command.id, command.request, std::move(command.found));
             break;
+        case Command::Kind::drain:
+            if (command.peer == config_.self) drain_here(command.on, command.cancel);
+            else send(command.peer, Kind::drain, drain_write({command.on, command.cancel}), actions);
+            break;
     }
 }
 
@@ -344,6 +241,8 @@ Status Membership::why_not(const JobPlan& plan) const {
         return fail(Code::conflict, "it has {} job{}: a benchmark runs between jobs", sessions_.size(), sessions_.size() == 1 ? "" : "s");
     if (std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return !each.second.plan->server.empty(); }))
         return fail(Code::conflict, "a benchmark runs there: wait for its end, or cancel it");
+    if (peers_[config_.self].draining)
+        return fail(Code::conflict, "it is drained: `gradcastctl undrain {}` lets it take jobs again", config_.identity.name);
     if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
     for (const Member& member : plan.members) {
         auto name = std::find(config_.names.begin(), config_.names.end(), member.name);
@@ -400,7 +299,11 @@ void Membership::packet(const Packet& packet, Actions& actions) {
 void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions) {
     if (kind == Kind::hello) return hello(from, bytes, actions);
     if (kind == Kind::prepare) return prepare(from, bytes, actions);
-    Reader reader{bytes};
+    if (kind == Kind::drain) {
+        if (Drain order; drain_parse(bytes, &order)) drain_here(order.on, order.cancel);
+        return;
+    }
+    MessageReader reader{bytes};
     const JobId id = reader.id();
     if (kind == Kind::find) {
         const uint64_t request = reader.number();
@@ -449,6 +352,15 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     }
 }
 
+void Membership::drain_here(bool on, bool cancel) {
+    // The last order counts, however many come before the daemon looks.
+    std::erase_if(notices_, [](const Notice& each) { return each.kind == Notice::Kind::drain; });
+    Notice notice{Notice::Kind::drain, {}, nullptr, 0, {}};
+    notice.on = on;
+    notice.cancel = cancel;
+    this->notice(std::move(notice));
+}
+
 /// The daemon is to look what it has of the job.
 void Membership::look(Rank peer, const JobId& id, uint64_t request) {
     const auto finds = std::count_if(notices_.begin(), notices_.end(), [](const Notice& each) { return each.kind == Notice::Kind::find; });
@@ -468,16 +380,14 @@ void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found 
 }
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
-    Reader reader{bytes};
-    Member member = reader.member();
-    std::string version = reader.text(64);
-    uint64_t isa = reader.number(), datagram_bytes = reader.number(), jobs = reader.number();
-    if (!reader.whole() || member.name != config_.names[from] || isa > static_cast<uint64_t>(Isa::amx)) return;
+    Hello said;
+    if (!hello_parse(bytes, &said) || said.member.name != config_.names[from]) return;
     Peer& peer = peers_[from];
-    if (peer.alive && peer.member.incarnation != member.incarnation)
-        lost(from, peer.member.uuid == member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
-    peer.member = std::move(member), peer.version = std::move(version), peer.jobs = static_cast<uint32_t>(jobs);
-    peer.isa = static_cast<Isa>(isa), peer.datagram_bytes = datagram_bytes_of(datagram_bytes);
+    if (peer.alive && peer.member.incarnation != said.member.incarnation)
+        lost(from, peer.member.uuid == said.member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
+    peer.member = std::move(said.member), peer.version = std::move(said.version), peer.jobs = said.jobs;
+    peer.isa = said.isa, peer.datagram_bytes = said.datagram_bytes;
+    peer.draining = said.draining, peer.hinders = std::move(said.hinders);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -573,7 +483,7 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
 /// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
 void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
-    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0, peer.finds = 0;
+    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0, peer.finds = 0, peer.draining = false, peer.hinders.clear();
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);

@@ -76,13 +76,15 @@ struct PeerState {
     Isa isa = Isa::portable;
     uint32_t datagram_bytes = 0;   // 0: it has no `interface`
     uint32_t jobs = 0;
-    std::string why;   // not alive: the last error
+    std::string why;         // not alive: the last error
+    bool draining = false;   // it takes no new jobs, and leaves those that go on without it
+    std::string hinders;     // draining: its jobs that cannot, and why
 };
 
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found } kind;
+    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan;   // of open
     Rank self = 0;                         // of open: our rank
@@ -90,6 +92,7 @@ struct Notice {
     Rank peer = 0;                         // of find: who asks, by found(); of found: who has answered
     uint64_t request = 0;                  // of find, found: number of the search at the one who asks
     Found found = {};
+    bool on = false, cancel = false;   // of drain: this node; cancel: also the jobs that cannot go on without it
 };
 
 /// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
@@ -108,6 +111,10 @@ public:
     void find(const JobId& id, uint64_t request);
     /// The answer to the notice find.
     void found(const JobId& id, Rank peer, uint64_t request, Found found);
+    /// Orders a node to be drained, or not any more: a notice there.  PeerState tells what becomes of it.
+    void drain(Rank peer, bool on, bool cancel);
+    /// What this node tells of itself.
+    void draining(bool on, std::string hinders);
     std::vector<Notice> notices();
     std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
     uint64_t ticks() const;                 // grows by one a second as long as the network thread lives
@@ -115,7 +122,7 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
@@ -138,7 +145,7 @@ private:
         std::vector<std::byte> message;
     };
     struct Command {
-        enum class Kind : uint8_t { submit, opened, ended, find, found } kind;
+        enum class Kind : uint8_t { submit, opened, ended, find, found, drain } kind;
         JobId id{};
         std::shared_ptr<const JobPlan> plan;
         Status status;
@@ -147,6 +154,7 @@ private:
         Rank peer = 0;
         uint64_t request = 0;
         Found found = {};
+        bool on = false, cancel = false;
     };
     void wake();
     void command(Command command);
@@ -154,6 +162,7 @@ private:
     void packet(const Packet& packet, Actions& actions);
     void message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions);
     void look(Rank peer, const JobId& id, uint64_t request);
+    void drain_here(bool on, bool cancel);
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);

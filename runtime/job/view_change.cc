@@ -119,9 +119,14 @@ bool ViewChange::force_dead(NodeId which, uint64_t now_us) {
 }
 
 void ViewChange::ask(const ViewAction& action, uint64_t now_us) {
-    if (action.kind == ViewAction::Kind::drain && (index_of(action.node) >= config_.nodes || !rank_of(action.node))) return;
+    if (!possible(action)) return;
     action_ = action;
     wake(now_us);
+}
+
+bool ViewChange::possible(const ViewAction& action) const {
+    if (action.kind != ViewAction::Kind::drain) return true;
+    return index_of(action.node) < config_.nodes && rank_of(action.node) && view_.n() > std::max(config_.members_min, 1u);
 }
 
 // ---- what comes in -----------------------------------------------------------------------------------------------------------------
@@ -264,7 +269,8 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     std::vector<std::pair<NodeId, Suspicion>> left;
     for (const ViewMember& member : view_.members) {
         const ViewNode& its = nodes_[index_of(member.node)];
-        const bool stays = std::any_of(next.members.begin(), next.members.end(), [&](const ViewMember& each) { return each.node == member.node; });
+        const bool stays =
+            std::any_of(next.members.begin(), next.members.end(), [&](const ViewMember& each) { return each.node == member.node; });
         const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
         if (!stays) left.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
     }
@@ -277,7 +283,7 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     peers_.assign(view_.n(), {});
     const bool acted = action_ == view_.action || (action_.kind == ViewAction::Kind::drain && !ranks_[index_of(action_.node)]) ||
                        (action_.kind == ViewAction::Kind::exchange && action_.exchange == view_.exchange);
-    if (acted) action_ = {};
+    if (acted || !possible(action_)) action_ = {};
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         ViewNode& its = nodes_[each];
         its.told_us = 0;
@@ -358,8 +364,9 @@ void ViewChange::watch(uint64_t now_us) {
     if (view_quorum(living) && count >= config_.members_min) lonely_us_ = 0;
     else if (lonely_us_ == 0) lonely_us_ = now_us;
     const bool too_long = changing() && now_us - std::max(learnt_us_, frozen_us_) > 4 * part(1);
-    if ((lonely_us_ > 0 && now_us - lonely_us_ >= part(1)) || too_long)
-        end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
+    if ((lonely_us_ == 0 || now_us - lonely_us_ < part(1)) && !too_long) return;
+    end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
+    if (view_quorum(living) && count < config_.members_min) notices_.back().living = count;
 }
 
 }   // namespace gradcast

@@ -56,8 +56,9 @@ struct ViewNotice {
     uint64_t digest = 0;
     NodeId source{};
     bool sums = false;
-    uint64_t evaluation_step = 0, evaluation = 0;   // go: the newest that a member knows
-    std::vector<NodeId> behind = {};                // met: who gets all of it
+    uint64_t evaluation_step = 0, evaluation = 0;          // go: the newest that a member knows
+    std::vector<NodeId> behind = {};                       // met: who gets all of it
+    uint32_t living = 0;                                   // minority: members that are heard; a quorum: fewer than members_min
     std::vector<std::pair<NodeId, Suspicion>> left = {};   // view: members of the one before that are not in it, and what is known here
 };
 
@@ -81,6 +82,7 @@ public:
     void prove(NodeId node, uint64_t incarnation, uint64_t now_us);
     /// The operator says so; false: the node answers.
     bool force_dead(NodeId node, uint64_t now_us);
+    /// An action that would leave too few members is dropped.
     void ask(const ViewAction& action, uint64_t now_us);
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
     /// After notice `view`, with nothing known where this node is a joiner.
@@ -104,6 +106,7 @@ private:
     };
     uint64_t part(uint32_t divisor) const { return (view_.number ? view_.deadline_us : config_.deadline_us) / divisor; }
     ViewNode& node(NodeId which) { return nodes_[index_of(which)]; }
+    bool possible(const ViewAction& action) const;
     bool changing() const { return rank_ && stage_ != ViewStage::going; }
     bool suspected(const ViewMember& member) const;
     uint32_t suspected_count() const;

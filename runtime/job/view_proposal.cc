@@ -71,6 +71,22 @@ bool ViewProposal::others_missing(std::span<const ViewNode> nodes, uint64_t now_
     return false;
 }
 
+AgreedView ViewProposal::composed(std::span<const ViewNode> nodes, const ViewAction& action) {
+    std::vector<uint16_t> weights;
+    for (const ViewNode& node : nodes) weights.push_back(node.weight);
+    for (size_t node = 0; node < nodes.size(); ++node) {
+        const bool leaves = action.kind == ViewAction::Kind::drain && index_of(action.node) == node;
+        const bool gone = nodes[node].newest > votes_[node].incarnation || nodes[node].proven_dead();
+        votes_[node].excluded = leaves || gone || nodes[node].suspicion == Suspicion::expelled;
+    }
+    return {.number = ballot_,
+            .parent = view_.number,
+            .deadline_us = view_.deadline_us,
+            .exchange = action.kind == ViewAction::Kind::exchange ? action.exchange : view_.exchange,
+            .action = action,
+            .members = view_compose(view_, votes_, weights)};
+}
+
 bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& action, uint32_t members_min, uint64_t now_us) {
     if (accepting_) return false;
     by_proof_ = all_living_promised(nodes);
@@ -80,19 +96,9 @@ bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& ac
     if (highest_ > 0) {
         value_ = accepted_;
     } else {
-        std::vector<uint16_t> weights;
-        for (const ViewNode& node : nodes) weights.push_back(node.weight);
-        for (size_t node = 0; node < nodes.size(); ++node) {
-            const bool leaves = action.kind == ViewAction::Kind::drain && index_of(action.node) == node;
-            const bool gone = nodes[node].newest > votes_[node].incarnation || nodes[node].proven_dead();
-            votes_[node].excluded = leaves || gone || nodes[node].suspicion == Suspicion::expelled;
-        }
-        value_ = {.number = ballot_,
-                  .parent = view_.number,
-                  .deadline_us = view_.deadline_us,
-                  .exchange = action.kind == ViewAction::Kind::exchange ? action.exchange : view_.exchange,
-                  .action = action,
-                  .members = view_compose(view_, votes_, weights)};
+        value_ = composed(nodes, action);
+        // Who wants to leave stays where too few would be left.
+        if (value_.n() < std::max(members_min, 1u) && action.kind == ViewAction::Kind::drain) value_ = composed(nodes, {});
         if (value_.members.empty() || value_.n() < members_min) return false;
     }
     needed_.assign(nodes.size(), false);

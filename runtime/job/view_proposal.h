@@ -41,6 +41,8 @@ private:
     /// Every member that is not proven dead votes, and so does every other node of the job: it knows no later view.
     bool all_living_promised(std::span<const ViewNode> nodes) const;
     bool quorum(bool ViewVote::*vote) const;
+    /// The next view by the votes so far.
+    AgreedView composed(std::span<const ViewNode> nodes, const ViewAction& action);
     bool others_missing(std::span<const ViewNode> nodes, uint64_t now_us) const;
 
     const AgreedView& view_;   // that chooses; outlives this

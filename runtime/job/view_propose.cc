@@ -83,6 +83,7 @@ bool ViewChange::confirmed(NodeId lost, uint64_t now_us) const {
 
 void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
     if (!rank_) return;
+    if (said.why == Suspicion::command && !possible(said.action)) return;
     if (said.why == Suspicion::command && action_.kind == ViewAction::Kind::none) action_ = said.action;
     if (said.covered) node(said.from).told = said.node, node(said.from).told_us = now_us;
     if (stage_ == ViewStage::frozen || proposal_) return;

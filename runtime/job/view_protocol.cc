@@ -67,6 +67,8 @@ void ViewProtocol::command(const Event& event, uint64_t now_us) {
         case Command::suspect:
             if (watching_) change_.suspect(NodeId{event.rank}, static_cast<Suspicion>(event.tag), now_us);
             return;
+        case Command::drain: return change_.ask({.kind = ViewAction::Kind::drain, .node = NodeId{event.rank}, .exchange = {}}, now_us);
+        case Command::force_dead: (void)change_.force_dead(NodeId{event.rank}, now_us); return;
         case Command::stop: stopped_ = true; return;
     }
     GC_ASSERT(!"an unknown command");
@@ -120,6 +122,16 @@ void ViewProtocol::caught_up(Host& host, uint64_t digest) {
 void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) {
     Event event = command_event(Command::suspect);
     event.rank = index_of(node), event.tag = static_cast<uint64_t>(why);
+    host.post(channel, event);
+}
+void ViewProtocol::drain(Host& host, NodeId self) {
+    Event event = command_event(Command::drain);
+    event.rank = index_of(self);
+    host.post(channel, event);
+}
+void ViewProtocol::force_dead(Host& host, NodeId node) {
+    Event event = command_event(Command::force_dead);
+    event.rank = index_of(node);
     host.post(channel, event);
 }
 void ViewProtocol::stop(Host& host) { host.post(channel, command_event(Command::stop)); }

@@ -1,7 +1,7 @@
 // ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId: carries its messages, keeps its time,
 // tells it what the link hears, and hands its notices to the trainer.
 //
-//   commands    watch, returned, caught_up, suspect, stop: the functions below post them
+//   commands    watch, returned, caught_up, suspect, drain, force_dead, stop: the functions below post them
 //   completion  id 1: take() has notices
 #pragma once
 #include <map>
@@ -34,13 +34,17 @@ public:
     static void returned(Host& host, StepId applied, uint64_t digest);
     static void caught_up(Host& host, uint64_t digest);
     static void suspect(Host& host, NodeId node, Suspicion why);
+    /// This node leaves with the next view.
+    static void drain(Host& host, NodeId self);
+    /// The operator says that this node is dead; nothing happens while it is heard.
+    static void force_dead(Host& host, NodeId node);
     /// This node takes no further part.
     static void stop(Host& host);
 
     static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
 
 private:
-    enum class Command : uint32_t { watch, returned, caught_up, suspect, stop };
+    enum class Command : uint32_t { watch, returned, caught_up, suspect, drain, force_dead, stop };
     void command(const Event& event, uint64_t now_us);
     void packet(const Packet& packet, uint64_t now_us);
     void carry_out(Actions& actions);

@@ -57,6 +57,8 @@ struct ViewSwitch::Kept {
     bool on = false;
 };
 
+uint32_t view_members_min(const JobConfig& job, uint32_t nodes) { return job.min_nodes > 0 ? job.min_nodes : (nodes + 1) / 2; }
+
 void ViewSwitch::open(const Session& session) {
     AgreedView first;
     first.number = session.config().view;
@@ -65,10 +67,12 @@ void ViewSwitch::open(const Session& session) {
     first.exchange = {session.config().exchange.kind->name, static_cast<uint16_t>(exchange.r), static_cast<uint16_t>(exchange.m),
                       static_cast<uint16_t>(exchange.s)};
     for (const NodeId node : session.config().nodes) first.members.push_back({node, view_incarnation(config_.roster[index_of(node)])});
+    members_min_ = view_members_min(config_.job, first.n());
     const ViewConfig config{.self = config_.self,
                             .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
                             .nodes = static_cast<uint32_t>(config_.roster.size()),
-                            .deadline_us = parts_.deadline_us};
+                            .deadline_us = parts_.deadline_us,
+                            .members_min = members_min_};
     protocol_ = std::make_unique<ViewProtocol>(config, first, config_.roster);
 }
 
@@ -114,7 +118,11 @@ void ViewSwitch::read_news() {
             case Kind::minority:
             case Kind::wrong:
             case Kind::tied:
-            case Kind::forgotten: frozen_ = true, end_ = std::move(news.notice); break;
+            case Kind::forgotten:
+                frozen_ = true, end_ = std::move(news.notice);
+                drained_ = end_->kind == Kind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
+                           news.view.action.node == config_.self;
+                break;
         }
 }
 
@@ -125,6 +133,11 @@ Status ViewSwitch::ended() const {
     const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
     switch (end_->kind) {
         case Kind::minority:
+            if (end_->living > 0)
+                return fail(
+                    Code::peer_lost,
+                    "{} of the nodes {} left, and the job needs {} (job.min_nodes); `gradcastctl resume` goes on when more are back",
+                    end_->living, end_->living == 1 ? "is" : "are", members_min_);
             return fail(
                 Code::peer_lost,
                 "{} is in a minority: for {:g} s it has not heard enough nodes to go on; `gradcastctl resume` goes on when they are back",
@@ -249,7 +262,9 @@ Status ViewSwitch::catch_up(Context& context, const Session& session, const View
 
 void ViewSwitch::report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us) {
     const auto name = [this](NodeId node) { return config_.roster[index_of(node)].name; };
-    const auto in = [](const std::vector<NodeId>& nodes, NodeId node) { return std::find(nodes.begin(), nodes.end(), node) != nodes.end(); };
+    const auto in = [](const std::vector<NodeId>& nodes, NodeId node) {
+        return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+    };
     ViewRecord record{.first_step = context.step + 1, .stood_us = stood_us};
     for (const NodeId node : now.nodes) {
         record.members.push_back(name(node));
@@ -264,8 +279,9 @@ void ViewSwitch::report(Context& context, const SessionConfig& now, const std::v
     for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
     left_.clear();
     record.why = why.empty() ? "a loss that was none" : fmt::format("{}", fmt::join(why, ", "));
-    const std::string text = fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", now.nodes.size(), context.step,
-                                         record.left.empty() ? "" : " without ", fmt::join(record.left, ", "), static_cast<double>(stood_us) / 1e6);
+    const std::string text =
+        fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", now.nodes.size(), context.step,
+                    record.left.empty() ? "" : " without ", fmt::join(record.left, ", "), static_cast<double>(stood_us) / 1e6);
     report_.log().warn("view of {}: {} ({})", fmt::join(record.members, ", "), text, record.why);
     report_.update([&](JobStatus& status) { status.step = context.step; });
     report_.view(std::move(record));

@@ -20,6 +20,9 @@ struct SessionPlace {
     std::function<void()> opens, closes;   // opens it; is about to close it
 };
 
+/// Members without which the job does not go on, of a first view of so many.
+uint32_t view_members_min(const JobConfig& job, uint32_t nodes);
+
 class ViewSwitch final : public Consumer {
 public:
     ViewSwitch(const EngineConfig& config, JobParts& parts, ExchangeChoice& choice, Algorithm& algorithm, Report& report)
@@ -45,6 +48,10 @@ public:
     /// and the context is at the agreed step.  `why`: what the round ended with.  Errors: what the job ends with at this node; the place's
     /// session may be closed.
     Status next(Context& context, Status why, const SessionPlace& place, Standing* standing);
+    /// The others go on without this node, as it was asked to leave.
+    bool drained() const { return drained_; }
+    /// They go on without it.
+    bool excluded() const { return end_ && end_->kind == ViewNotice::Kind::excluded; }
     /// The job has ended at this node.
     void stop(Host& host);
 
@@ -66,13 +73,14 @@ private:
     Algorithm& algorithm_;
     Report& report_;
     std::unique_ptr<ViewProtocol> protocol_;
-    bool has_state_ = false, watching_ = false, gave_up_ = false;
+    uint32_t members_min_ = 1;
+    bool has_state_ = false, watching_ = false, gave_up_ = false, drained_ = false;
 
     bool frozen_ = false;
     std::optional<AgreedView> view_;         // to be installed
     std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
     bool go_ = false;
-    std::vector<uint64_t> behind_;   // bits of ranks
+    std::vector<uint64_t> behind_;         // bits of ranks
     std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
 };
 

@@ -95,7 +95,14 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.view = 2;
     status.change_us = 1500;
     status.views = {{.members = {"a", "b", "c"}},
-                    {.number = 2, .first_step = 8, .began_unix = 9, .members = {"a", "d"}, .came = {"d"}, .left = {"b", "c"}, .why = "b silent", .stood_us = 4}};
+                    {.number = 2,
+                     .first_step = 8,
+                     .began_unix = 9,
+                     .members = {"a", "d"},
+                     .came = {"d"},
+                     .left = {"b", "c"},
+                     .why = "b silent",
+                     .stood_us = 4}};
     status.memory = {{"job", {{"parameters", 1024}, {"what it has, else", 7}}}, {"gpu 0", {{"parameters", 2048}}}};
     status.datagrams = DatagramsFound{.probed = true,
                                       .multicast = false,
@@ -172,6 +179,21 @@ TEST_F(Control, EveryRouteAnswers) {
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, 200);
     EXPECT_EQ(Json::parse(reply->body)["status"]["state"], "cancelled");
+    auto post = [&](const char* route, const char* body, int http) {
+        auto answer = client().Post(route, body, "application/json");
+        ASSERT_TRUE(answer) << route;
+        EXPECT_EQ(answer->status, http) << route << " " << body << "\n" << answer->body;
+    };
+    post("/v1/nodes/node-1/drain", R"({"cancel": true})", 202);
+    EXPECT_EQ(get("/v1/nodes")["nodes"][0]["draining"], true);
+    post("/v1/nodes/node-1/undrain", "", 202);
+    EXPECT_EQ(get("/v1/nodes")["nodes"][0]["draining"], false);
+    post("/v1/nodes/nobody/drain", "", 404);
+    for (const char* body : {"[]", "{", R"({"cancel": 1})"}) post("/v1/nodes/node-1/drain", body, 400);
+    post("/v1/nodes/node-1/drain", std::string(5000, ' ').c_str(), 400);
+    post("/v1/jobs/aaaa/force-view", R"({"dead": "node-1"})", 202);
+    post("/v1/jobs/aaaa/force-view", R"({"dead": "node-2"})", 409);
+    for (const char* body : {"{}", R"({"dead": 2})"}) post("/v1/jobs/aaaa/force-view", body, 400);
 }
 
 TEST_F(Control, FilesOfAJobComeByOffset) {

@@ -96,6 +96,23 @@ struct FakeBackend : Backend {
             if (each.summary.id == found.summary.id) each.summary.status.state = JobState::cancelled;
         return {};
     }
+    Status drain(const std::string& node, bool on, bool cancel) override {
+        std::lock_guard lock(mutex);
+        for (NodeInfo& each : members) {
+            if (each.name != node) continue;
+            each.draining = on;
+            if (!on || cancel) each.hinders.clear();
+            return {};
+        }
+        return fail(Code::invalid, "there is no node {}", node);
+    }
+    Status force_view(const std::string& which, const std::string& dead, std::string* id) override {
+        JobDetail found;
+        GC_TRY(job(which, &found));
+        if (dead == "node-2") return fail(Code::conflict, "node node-2 answers");
+        *id = found.summary.id;
+        return {};
+    }
     std::vector<NodeInfo> nodes() override {
         std::lock_guard lock(mutex);
         return members;

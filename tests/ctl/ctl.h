@@ -78,6 +78,13 @@ struct Ctl : testing::Test {
         }
         return {WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how), read("out"), read("err")};
     }
+    /// Waits until the command that runs has said `text` on stderr.
+    bool told(const std::string& text, uint64_t seconds = 60) const {
+        for (const uint64_t end = clock_us() + seconds * 1'000'000; clock_us() < end;
+             std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+            if (read("err").find(text) != std::string::npos) return true;
+        return false;
+    }
     Outcome run(const std::string& arguments) const { return wait(start(arguments)); }
     Outcome ask(const std::string& arguments) const { return run("--socket " + socket + " " + arguments); }
 };

@@ -173,8 +173,7 @@ TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
     backend.add(id_a, "first");
     serve();
     pid_t pid = start("--socket " + socket + " watch first");
-    for (uint64_t end = clock_us() + 10'000'000; read("err").find("step 1/10") == std::string::npos && clock_us() < end;)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(told("step 1/10", 10)) << read("err");
     server.reset();
     Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 3);
@@ -194,16 +193,40 @@ TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
     ASSERT_TRUE(control_open({.socket = folder + "/second.sock"}, other, Log(), &second).ok());
     const std::string sockets = "--socket " + socket + " --socket " + folder + "/none.sock --socket " + folder + "/second.sock ";
     pid_t pid = start(sockets + "watch first");
-    for (uint64_t end = clock_us() + 10'000'000; read("err").find("step 1/10") == std::string::npos && clock_us() < end;)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(told("step 1/10", 10)) << read("err");
     server.reset();
-    for (uint64_t end = clock_us() + 10'000'000; read("err").find("is now followed at node-2") == std::string::npos && clock_us() < end;)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
     other.finish(there, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_NE(outcome.out.find("digest aaaa"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Ctl, ANodeIsDrained) {
+    backend.members.resize(2);
+    for (NodeInfo& node : backend.members) node.alive = true;
+    backend.members[0].name = "node-1", backend.members[0].self = true;
+    backend.members[0].hinders = "job aaaa0000 (first): it is a benchmark";
+    backend.members[1].name = "node-2";
+    serve();
+    Outcome outcome = ask("drain node-1");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err,
+              "gradcastctl: node node-1 takes no new jobs, but is needed by job aaaa0000 (first): it is a benchmark; drain node-1 --cancel "
+              "cancels them, they keep a checkpoint\n");
+    EXPECT_NE(ask("nodes").out.find("this one, drained"), std::string::npos);
+    EXPECT_NE(ask("nodes").out.find("needed by job aaaa0000 (first)"), std::string::npos);
+    EXPECT_EQ(ask("drain node-1 --cancel").exit, 0);
+    outcome = ask("drain node-2 -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["draining"], true);
+    EXPECT_EQ(ask("undrain node-2").out, "node node-2 takes jobs again\n");
+    EXPECT_EQ(ask("drain nobody").err, "gradcastctl: there is no node nobody\n");
+    EXPECT_EQ(ask("drain").exit, 2);
+    backend.add(id_a, "first");
+    EXPECT_EQ(ask("force-view first --dead node-1").out, "job " + id_a + " is told that node-1 is dead\n");
+    EXPECT_EQ(ask("force-view first --dead node-2").exit, 1);
 }
 
 TEST_F(Ctl, CtrlCSaysThatTheJobGoesOn) {

@@ -42,6 +42,7 @@ struct Node {
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
     bool leaves = false;
+    std::vector<std::string> orders;   // to be drained, or not any more
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
     std::multimap<uint64_t, std::function<void()>> agenda;
@@ -67,6 +68,10 @@ struct Node {
         });
     }
     void act(const Notice& notice) {
+        if (notice.kind == Kind::drain) {
+            orders.push_back(fmt::format("{}{}", notice.on ? "drain" : "undrain", notice.cancel ? " cancel" : ""));
+            return membership.draining(notice.on, notice.on ? "job 1" : "");
+        }
         Seen& job = seen[notice.id];
         uint64_t now = host->now_us();
         switch (notice.kind) {
@@ -88,6 +93,7 @@ struct Node {
                 ++job.close;
                 job.closed_us = now;
                 break;
+            case Kind::drain:
             case Kind::find:
             case Kind::found: break;
             case Kind::submitted:
@@ -213,6 +219,23 @@ TEST(Membership, ANodeThatWasAwayIsAliveAgain) {
     cluster.run();
     EXPECT_FALSE(away);
     EXPECT_EQ(cluster[0].seen[{1}].close, 1u);
+}
+
+TEST(Membership, ADrainedNodeTakesNoNewJobs) {
+    Cluster cluster(3);
+    cluster[0].agenda.emplace(2 * second, [&] { cluster[0].membership.drain(1, true, true); });
+    cluster[0].agenda.emplace(5 * second, [&] {
+        const PeerState seen = cluster[0].membership.peers()[1];
+        EXPECT_TRUE(seen.alive && seen.draining);
+        EXPECT_EQ(seen.hinders, "job 1");
+    });
+    cluster[0].submit_at(6 * second, {1}, all(3));
+    cluster[0].agenda.emplace(8 * second, [&] { cluster[0].membership.drain(1, false, false); });
+    cluster[0].submit_at(12 * second, {2}, all(3));
+    cluster.run();
+    EXPECT_EQ(cluster[1].orders, (std::vector<std::string>{"drain cancel", "undrain"}));
+    EXPECT_NE(std::string(cluster[0].seen[{1}].submitted_status.what).find("it is drained"), std::string::npos);
+    EXPECT_TRUE(cluster[0].seen[{2}].submitted_status.ok()) << cluster[0].seen[{2}].submitted_status.what;
 }
 
 TEST(Membership, ARefusalEndsItEverywhereByName) {

@@ -339,7 +339,7 @@ TEST(SystemDaemon, RefusesJobsInOneLine) {
     EXPECT_TRUE(has(error(job_text(data, 5), {"a", "z"}), "there is no node z: the nodes are a, b"));
     EXPECT_TRUE(has(error(job_text(data, 5), {"a", "b", "b"}), "node b is named twice"));
     Json json = cluster[0].post("/v1/jobs", Json(Submission{job_text(data, 5), "job.toml", "/", {}, 3}));
-    EXPECT_TRUE(has(json.value("error", ""), "3 nodes are asked for, 2 are alive: there are no more members")) << json.dump();
+    EXPECT_TRUE(has(json.value("error", ""), "3 nodes are asked for, 2 are available: there are no more members")) << json.dump();
     std::string three = error("[job]\nnam = \"x\"\nsteps = -1\n[algorithm]\nexchange = \"telepathy\"\n");
     for (const char* part : {"job.toml:2:", "job.toml:3:", "job.toml:5:"}) EXPECT_TRUE(has(three, part)) << three;
     // The one that got as far as preparing stays listed where it was submitted, and after a restart.

@@ -4,7 +4,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t steps = 1200;
+constexpr uint32_t steps = 600;
 
 struct SystemSurvive : testing::Test {
     Cluster cluster{3};
@@ -20,8 +20,8 @@ struct SystemSurvive : testing::Test {
         quiet = alone.digest;
     }
     /// Once the job is on its way.
-    std::string begun(Node& at) {
-        const std::string id = at.submit(text).value("id", "");
+    std::string begun(Node& at, const std::vector<std::string>& nodes = {}) {
+        const std::string id = at.submit(text, nodes).value("id", "");
         EXPECT_TRUE(eventually([&] { return at.step(id) >= 50; })) << at.job(id).dump() << logs(cluster);
         return id;
     }
@@ -37,11 +37,24 @@ struct SystemSurvive : testing::Test {
     void ctl(Process& process, std::vector<std::string> arguments, const std::string& out) {
         process.start({.arguments = std::move(arguments), .log = cluster.folder + "/" + out, .notify = "", .name = "gradcastctl"});
     }
-    std::string said(std::vector<std::string> arguments) {
+    /// What gradcastctl says, which ends with `exit`.
+    std::string said(std::vector<std::string> arguments, int exit = 0) {
         Process process;
         ctl(process, std::move(arguments), "said");
-        EXPECT_EQ(process.wait(), 0) << process.output();
+        EXPECT_EQ(process.wait(), exit) << process.output();
         return process.output();
+    }
+    std::string ask(const Node& at, std::vector<std::string> arguments, int exit = 0) {
+        arguments.insert(arguments.begin(), {"--socket", at.socket});
+        return said(std::move(arguments), exit);
+    }
+    void expect_quiet_end(Node& node, const std::string& id) {
+        const JobStatus status = node.ended(id, 2 * patience_us);
+        EXPECT_EQ(status.state, JobState::done) << node.name << ": " << status.error << logs(cluster);
+        EXPECT_EQ(status.digest, quiet) << node.name;
+    }
+    static std::vector<std::string> nodes_of(Node& at, const std::string& id) {
+        return at.job(id).value("nodes", std::vector<std::string>());
     }
 };
 
@@ -70,7 +83,8 @@ TEST_F(SystemSurvive, AnyNodeIsKilledAndTheClientFollowsTheJob) {
             EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b", "c"}));
             EXPECT_EQ(status.views[1].left, std::vector<std::string>{cluster[dead].name});
             EXPECT_EQ(status.views[1].members.size(), 2u);
-            EXPECT_EQ(status.views[1].why, cluster[dead].name + " silent");
+            const std::string &why = status.views[1].why, &name = cluster[dead].name;
+            EXPECT_TRUE(why == name + " silent" || why == name + " not heard by others") << why;
             EXPECT_GT(status.views[1].stood_us, 0u);
             EXPECT_LT(status.views[1].stood_us, 8'000'000u);
         }
@@ -82,6 +96,99 @@ TEST_F(SystemSurvive, AnyNodeIsKilledAndTheClientFollowsTheJob) {
         EXPECT_EQ(has(client.output(), " is now followed at b\n"), dead == 0) << client.output();
         ASSERT_NO_FATAL_FAILURE(up_again(cluster[dead]));
     }
+}
+
+TEST_F(SystemSurvive, ADrainedNodeLeavesItsJobsAndTakesNoNewOnes) {
+    const std::string id = begun(cluster[0]);
+    EXPECT_TRUE(has(ask(cluster[2], {"drain", "nobody"}, 2), "there is no node nobody: the nodes are a, b, c"));
+    EXPECT_TRUE(has(ask(cluster[2], {"drain", "b"}), "node b is drained: it has no job, and takes none until `gradcastctl undrain b`"));
+    const JobStatus left = cluster[1].ended(id);
+    EXPECT_EQ(left.state, JobState::cancelled);
+    EXPECT_TRUE(left.goes_on);
+    EXPECT_EQ(left.error, "node b is drained; the job goes on without it");
+    const JobStatus on = cluster[0].job(id)["status"].get<JobStatus>();
+    ASSERT_EQ(on.views.size(), 2u);
+    EXPECT_EQ(on.views[1].why, "b drained");
+    EXPECT_LT(on.views[1].stood_us, 2'000'000u) << "nobody has waited for D/4";
+    EXPECT_TRUE(has(ask(cluster[2], {"nodes"}), "alive, drained"));
+
+    std::string small = text;
+    small.replace(small.find("steps = 600"), 11, "steps = 5");
+    std::string other = cluster[0].submit(small).value("id", "");
+    EXPECT_EQ(nodes_of(cluster[0], other), (std::vector<std::string>{"a", "c"}));
+    EXPECT_TRUE(has(cluster[0].submit(small, {"a", "b"}).value("error", ""), "node b is drained: leave it out"));
+    EXPECT_TRUE(has(cluster[1].submit(small).value("error", ""), "node b is drained: submit at another node"));
+    // Also after its restart.
+    cluster[1].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[1].process->wait(), 0);
+    ASSERT_NO_FATAL_FAILURE(up_again(cluster[1]));
+    EXPECT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
+    EXPECT_TRUE(has(ask(cluster[0], {"undrain", "b"}), "node b takes jobs again"));
+    EXPECT_TRUE(eventually([&] { return !has(ask(cluster[0], {"nodes"}), "drained"); }));
+    other = cluster[0].submit(small).value("id", "");
+    EXPECT_EQ(nodes_of(cluster[0], other), (std::vector<std::string>{"a", "b", "c"}));
+    expect_quiet_end(cluster[0], id);
+    expect_quiet_end(cluster[2], id);
+}
+
+TEST_F(SystemSurvive, AJobThatNeedsANodeHindersItsDrain) {
+    std::string bound = text;
+    bound.erase(bound.find("survive = true\n"), 15);
+    bound.replace(bound.find("survivor"), 8, "bound");
+    const std::string id = cluster[0].submit(bound).value("id", ""), digits = id.substr(0, 8);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 50; }));
+    const std::string needed = "needed by job " + digits + " (bound): survive is not set in its job file";
+    EXPECT_TRUE(has(ask(cluster[0], {"drain", "b"}, 1), needed)) << ask(cluster[0], {"nodes"});
+    EXPECT_TRUE(has(ask(cluster[0], {"nodes"}), needed));
+    EXPECT_EQ(cluster[0].job(id)["status"]["state"], "running");
+    EXPECT_TRUE(has(ask(cluster[0], {"drain", "b", "--cancel"}), "node b is drained"));
+    const JobStatus status = cluster[0].ended(id);
+    EXPECT_EQ(status.state, JobState::cancelled);
+    EXPECT_EQ(status.error, "node b is drained");
+    EXPECT_GT(status.checkpoint, 0u);
+}
+
+TEST_F(SystemSurvive, ANodeThatIsToldToStopLeavesAtOnce) {
+    // The lowest of two, which a quorum of the other alone would wait for.
+    const std::string id = begun(cluster[0], {"a", "b"});
+    cluster[0].process->kill(SIGTERM);
+    const uint64_t before = clock_us();
+    EXPECT_EQ(cluster[0].process->wait(), 0) << cluster[0].process->output();
+    EXPECT_LT(clock_us() - before, 8'000'000u);
+    EXPECT_TRUE(has(cluster[0].process->output(), "node a leaves (SIGTERM); the job goes on without it")) << cluster[0].process->output();
+    expect_quiet_end(cluster[1], id);
+    const JobStatus status = cluster[1].job(id)["status"].get<JobStatus>();
+    ASSERT_EQ(status.views.size(), 2u);
+    EXPECT_EQ(status.views[1].members, std::vector<std::string>{"b"});
+    EXPECT_LT(status.views[1].stood_us, 2'000'000u);
+}
+
+TEST_F(SystemSurvive, FewerThanMinNodesEndTheJobWithACheckpoint) {
+    text.insert(text.find("seed"), "min_nodes = 3\n");
+    EXPECT_TRUE(has(cluster[0].submit(text, {"a", "b"}).value("error", ""), "job.min_nodes = 3, but the job has 2 nodes"));
+    const std::string id = begun(cluster[0]);
+    kill(cluster[2]);
+    for (Node* node : {&cluster[0], &cluster[1]}) {
+        const JobStatus status = node->ended(id);
+        EXPECT_EQ(status.state, JobState::failed);
+        EXPECT_TRUE(has(status.error, "2 of the nodes are left, and the job needs 3 (job.min_nodes); `gradcastctl resume` goes on"))
+            << status.error;
+        EXPECT_GT(status.checkpoint, 0u);
+    }
+    ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
+    ask(cluster[0], {"resume", id});
+    for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+}
+
+TEST_F(SystemSurvive, AnOperatorProvesADeathThatTheOthersCannotKnow) {
+    const std::string id = begun(cluster[0], {"a", "b"});
+    EXPECT_TRUE(has(ask(cluster[1], {"force-view", id, "--dead", "a"}, 1), "node a answers, so it is not dead"));
+    EXPECT_TRUE(has(ask(cluster[1], {"force-view", id, "--dead", "c"}, 1), "node c answers"));
+    kill(cluster[0]);   // without its vote b is no quorum
+    ASSERT_TRUE(eventually([&] { return !has(cluster[1].sees(), "a"); }));
+    ask(cluster[1], {"force-view", id, "--dead", "a"});
+    expect_quiet_end(cluster[1], id);
+    EXPECT_TRUE(has(cluster[1].process->output(), "an operator says that node a is dead")) << cluster[1].process->output();
 }
 
 }   // namespace

@@ -295,6 +295,34 @@ TEST(View, DrainLeavesOneOut) {
     EXPECT_EQ(world.machine(1).view().number, number);
 }
 
+// Of two that want to leave one stays, and who leaves never takes the job below members_min.
+TEST(View, DrainStopsNoJob) {
+    World both({.members = 2});
+    both.run(D / 2);
+    for (const uint32_t node : {0u, 1u}) {
+        both.machine(node).ask({ViewAction::Kind::drain, NodeId{node}, {}}, both.now_us());
+        both.wake(node);
+    }
+    EXPECT_TRUE(both.run(2 * D, [&] { return both.going(0) != both.going(1) && both.seen().excluded == 1; })) << both.describe();
+    const uint32_t stays = both.going(0) ? 0 : 1;
+    EXPECT_TRUE(go_on(both, {stays}, D));
+
+    World least({.members = 3, .members_min = 3});
+    least.run(D / 2);
+    least.machine(1).ask({ViewAction::Kind::drain, NodeId{0}, {}}, least.now_us());
+    least.wake(1);
+    EXPECT_FALSE(least.run(2 * D, [&] { return least.seen().views > 0; }));
+    EXPECT_TRUE(go_on(least, {0, 1, 2}));
+
+    // One dies while another leaves: two are needed.
+    World dies({.members = 3, .members_min = 2});
+    dies.run(D / 2);
+    dies.crash(2);
+    dies.machine(1).ask({ViewAction::Kind::drain, NodeId{1}, {}}, dies.now_us());
+    dies.wake(1);
+    EXPECT_TRUE(go_on(dies, {0, 1}, 2 * D));
+}
+
 TEST(View, ChangeOfExchangeKeepsTheMembers) {
     World world({.members = 3});
     world.run(D / 2);

@@ -46,8 +46,12 @@ void World::start(uint32_t which, uint64_t incarnation) {
     node = {};
     node.up = true, node.incarnation = incarnation, node.epoch = epoch, node.slow = slow, node.stalled_us = stalled_us;
     node.peers.resize(n());
-    node.machine = std::make_unique<ViewChange>(ViewConfig{
-        .self = NodeId{which}, .incarnation = incarnation, .nodes = n(), .deadline_us = D, .members_min = 1, .mutant = config_.mutant});
+    node.machine = std::make_unique<ViewChange>(ViewConfig{.self = NodeId{which},
+                                                           .incarnation = incarnation,
+                                                           .nodes = n(),
+                                                           .deadline_us = D,
+                                                           .members_min = config_.members_min,
+                                                           .mutant = config_.mutant});
     plan(now_us_ + random(beat_us), which, [this, which] { engine(which); });
     after(which);
 }

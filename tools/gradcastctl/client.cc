@@ -12,8 +12,6 @@ namespace gradcast {
 namespace {
 
 constexpr time_t connect_seconds = 5;
-constexpr time_t answer_seconds = 60;
-constexpr time_t watch_seconds = 60;   // the server sends a line a second, later on a busy machine
 
 httplib::Client client_open(const std::string& socket, time_t read_seconds) {
     httplib::Client client(socket, 1);
@@ -67,12 +65,16 @@ std::string socket_default() {
     return !own.empty() && ::access(system.c_str(), F_OK) != 0 && ::access(own.c_str(), F_OK) == 0 ? own : system;
 }
 
-std::string job_route(const std::string& which, const std::string& rest) {
-    std::string route = "/v1/jobs/";
+namespace {
+std::string route_of(std::string route, const std::string& which, const std::string& rest) {
     for (unsigned char c : which)
         route += std::isalnum(c) || c == '-' || c == '_' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
     return route + rest;
 }
+}   // namespace
+
+std::string job_route(const std::string& which, const std::string& rest) { return route_of("/v1/jobs/", which, rest); }
+std::string node_route(const std::string& name, const std::string& rest) { return route_of("/v1/nodes/", name, rest); }
 
 bool job_ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
 
@@ -99,7 +101,7 @@ Reply Client::submit(const Submission& submission, JobDetail* job, const std::fu
 }
 
 Reply Client::request(const std::string& route, const std::string* body) const {
-    httplib::Client client = client_open(socket_, answer_seconds);
+    httplib::Client client = client_open(socket_, answer_seconds_);
     auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
     if (!result) return unreachable(words(result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);
@@ -143,7 +145,7 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
     int http = 0;
     bool wanted = true;
     std::string text, wrong;
-    httplib::Client client = client_open(socket_, watch_seconds);
+    httplib::Client client = client_open(socket_, answer_seconds_);
     auto result = client.Get(
         job_route(id, "/watch"), [&](const httplib::Response& response) { return (http = response.status) != 0; },
         [&](const char* data, size_t bytes) {

@@ -18,7 +18,8 @@ struct Reply {
 
 class Client {
 public:
-    explicit Client(std::string socket) : socket_(std::move(socket)) {}
+    /// answer_seconds: how long a daemon may take for an answer, or between two lines of a watched job.
+    explicit Client(std::string socket, uint32_t answer_seconds = 60) : socket_(std::move(socket)), answer_seconds_(answer_seconds) {}
     Reply get(const std::string& route) const { return request(route, nullptr); }
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
     /// Submits and waits until the job has started or has failed, which is the error; the daemons allow 10 deadlines.  `wait` is called at
@@ -36,12 +37,15 @@ private:
     Reply request(const std::string& route, const std::string* body) const;
     Reply unreachable(const std::string& why) const;
     std::string socket_;
+    uint32_t answer_seconds_;
 };
 
 /// /run/gradcast/control.sock, or under XDG_RUNTIME_DIR where only that one exists.
 std::string socket_default();
 /// "/v1/jobs/<which><rest>" with all but plain letters escaped.
 std::string job_route(const std::string& which, const std::string& rest = {});
+/// The same of /v1/nodes.
+std::string node_route(const std::string& name, const std::string& rest);
 bool job_ended(JobState state);
 
 }   // namespace gradcast

@@ -3,7 +3,7 @@
 // main.cc     flags, and which function they call
 // client.*    requests to a daemon, watching a job
 // print.*     numbers with units, tables, the progress line, the result of a job
-// jobs.cc     submit, resume, list, describe, watch, logs, cancel, nodes
+// jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
 // data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify
 #pragma once
@@ -21,7 +21,7 @@ enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachab
 struct Options {
     std::string socket;
     std::vector<std::string> others;   // sockets of other daemons, where a job that is followed may go on
-    bool json = false;   // -o json: the same content as the text, on stdout
+    bool json = false;                 // -o json: the same content as the text, on stdout
 };
 
 /// -o json, once the command line is read; for complain() alone.
@@ -45,6 +45,9 @@ int command_watch(const Options& options, const std::string& job);
 int command_logs(const Options& options, const std::string& job, bool follow);
 int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
+int command_drain(const Options& options, const std::string& node, bool cancel);
+int command_undrain(const Options& options, const std::string& node);
+int command_force_view(const Options& options, const std::string& job, const std::string& dead);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,

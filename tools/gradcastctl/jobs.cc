@@ -63,16 +63,15 @@ int went_away(const Options& options, const JobDetail& job) {
     const std::string digits = job.summary.id.substr(0, 8),
                       what = fmt::format("the gradcastd at {} went away while job {} ran", options.socket, digits);
     if (others.empty()) return complain(exit_unreachable, "{}, which had no other node: it has ended", what);
-    return complain(exit_unreachable,
-                    "{}; the job goes on at {} where it can do without a node: gradcastctl watch {} there follows it", what,
-                    fmt::join(others, ", "), digits);
+    return complain(exit_unreachable, "{}; the job goes on at {} where it can do without a node: gradcastctl watch {} there follows it",
+                    what, fmt::join(others, ", "), digits);
 }
 
 /// Another daemon of `sockets` at which the job goes on, or has ended since; empty: none.
 std::string elsewhere(const std::vector<std::string>& sockets, const std::string& id) {
     for (const std::string& socket : sockets) {
         JobDetail job;
-        if (Client(socket).job(id, &job).exit != exit_done || !job.started) continue;
+        if (Client(socket).job(id, &job).exit != exit_done || !job.started || job.summary.status.goes_on) continue;
         const size_t self = static_cast<size_t>(job.self);
         fmt::print(stderr, "job {} is now followed at {}\n", id.substr(0, 8),
                    self < job.summary.nodes.size() ? job.summary.nodes[self] : socket);
@@ -93,7 +92,8 @@ int finish(const Options& options, const std::string& which) {
             return interrupts() == 0;
         });
         bar.end();
-        if (interrupts() || reply.exit != exit_unreachable || !job.started) break;
+        const bool goes_on = (reply.exit == exit_unreachable && job.started) || (reply.exit == exit_done && job.summary.status.goes_on);
+        if (interrupts() || !goes_on) break;
         std::erase(others, socket);
         socket = elsewhere(others, job.summary.id);
     }
@@ -309,25 +309,6 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     if (reply.exit != exit_done) return complain_of(reply);
     if (job.summary.status.state == JobState::done) return exit_done;
     return complain(exit_failed, "{}", job.summary.status.error);
-}
-
-int command_nodes(const Options& options) {
-    std::vector<NodeInfo> nodes;
-    Reply reply = Client(options.socket).nodes(&nodes);
-    if (reply.exit != exit_done) return complain_of(reply);
-    if (options.json) {
-        fmt::print("{}\n", json_text(reply.json, 2));
-        return exit_done;
-    }
-    std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "isa", "version", "uuid", ""}};
-    for (const NodeInfo& node : nodes)
-        rows.push_back({node.name, node.address,
-                        node.self    ? "this one"
-                        : node.alive ? "alive"
-                                     : "away",
-                        std::to_string(node.jobs), node.isa, node.version, node.uuid, node.why});
-    print_table(rows);
-    return exit_done;
 }
 
 }   // namespace gradcast

@@ -51,8 +51,9 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
     std::vector<std::string> sockets = {socket_default()};
-    app.add_option("--socket", sockets,
-                   "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a daemon goes away")
+    app.add_option(
+           "--socket", sockets,
+           "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a daemon goes away")
         ->allow_extra_args(false)
         ->capture_default_str();
     app.footer(
@@ -123,6 +124,20 @@ int run(int argc, char** argv) {
     command->add_flag("-f,--follow", follow, "go on until the job has ended");
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
     add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });
+
+    std::string node, dead;
+    bool cancel = false;
+    auto node_argument = [&](CLI::App* on) { on->add_option("NODE", node, "its name")->required(); };
+    command = add("drain", "a node takes no new jobs and leaves those that go on without it: before a restart, say",
+                  [&] { return command_drain(options, node, cancel); });
+    node_argument(command);
+    command->add_flag("--cancel", cancel, "cancel the jobs that cannot go on without it (they keep a checkpoint)");
+    command->footer("waits until the node has no job; exit code 1: jobs need it, and are named");
+    node_argument(add("undrain", "a node takes jobs again", [&] { return command_undrain(options, node); }));
+    command = add("force-view", "tell a job that a node is dead, where the others cannot know it and wait",
+                  [&] { return command_force_view(options, job, dead); });
+    job_argument(command);
+    command->add_option("--dead", dead, "name of the node, which you have seen to be dead: it must not compute any more")->required();
 
     command = add("bench", "measure an exchange: runs gradcast-bench at the nodes while they have no job",
                   [&] { return command_bench(options, nodes, app.get_subcommand("bench")->remaining()); });

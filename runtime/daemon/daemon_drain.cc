@@ -1,0 +1,74 @@
+// A daemon's jobs and the nodes that leave them: drain, and what an operator says of a dead one.
+#include <fmt/format.h>
+
+#include <unistd.h>
+#include <algorithm>
+
+#include "runtime/core/short_texts.h"
+#include "runtime/daemon/daemon.h"
+
+namespace gradcast {
+
+Status Daemon::drain(const std::string& node, bool on, bool cancel) {
+    const ShortTexts told_to_the_client;
+    const std::vector<PeerState> peers = membership_->peers();
+    for (Rank peer = 0; peer < peers.size(); ++peer) {
+        if (config_.members[peer].name != node) continue;
+        if (!peers[peer].alive) return fail(Code::peer_lost, "node {} is not alive: {}; new jobs leave it out", node, peers[peer].why);
+        membership_->drain(peer, on, cancel);
+        return {};
+    }
+    std::vector<std::string> names;
+    for (const NodeAddress& member : config_.members) names.push_back(member.name);
+    return fail(Code::invalid, "there is no node {}: the nodes are {}", node, fmt::join(names, ", "));
+}
+
+/// The order has come.
+void Daemon::drained(const Notice& notice) {
+    const std::string path = config_.state + "/drained";
+    if (notice.on && !draining_) log_.info("this node is drained: it takes no new jobs");
+    if (!notice.on && draining_) log_.info("this node takes jobs again");
+    if (notice.on) {
+        if (const Status written = file_write(path, "by gradcastctl drain\n"); !written.ok())
+            log_.warn("after a restart this node takes jobs again: {}", written.what);
+    } else {
+        ::unlink(path.c_str());
+    }
+    draining_ = notice.on;
+    if (!draining_) return membership_->draining(false, "");
+    if (notice.cancel)
+        for (const auto& [id, run] : runs_)
+            if (const std::string why = fmt::format("node {} is drained", config_.name); !run->drain(why).ok()) run->cancel(why);
+    drain_jobs();
+}
+
+/// Leaves the jobs that go on without this node, and tells of the others.
+void Daemon::drain_jobs() {
+    std::vector<std::string> hinders;
+    for (const auto& [id, run] : runs_) {
+        const Status left = run->drain(fmt::format("node {} is drained", config_.name));
+        if (!left.ok())
+            hinders.push_back(fmt::format("job {} ({}): {}", job_id_text(id).substr(0, 8), run->detail().summary.name, left.what));
+    }
+    membership_->draining(true, fmt::format("{}", fmt::join(hinders, "; ")));
+}
+
+Status Daemon::force_view(const std::string& which, const std::string& dead, std::string* id) {
+    const ShortTexts told_to_the_client;
+    const std::vector<PeerState> peers = membership_->peers();
+    std::lock_guard lock(mutex_);
+    JobDetail detail;
+    GC_TRY(find(which, true, &detail));
+    const auto run =
+        std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return job_id_text(each.first) == detail.summary.id; });
+    if (run == runs_.end()) return fail(Code::conflict, "job {} is not running here", detail.summary.id);
+    const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == dead; });
+    if (peer != peers.end() && peer->alive)
+        return fail(Code::conflict, "node {} answers, so it is not dead: if it is to go, stop its gradcastd", dead);
+    GC_TRY(run->second->force_dead(dead));
+    log_.warn("job {}: an operator says that node {} is dead", detail.summary.id, dead);
+    *id = detail.summary.id;
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,126 @@
+#include "runtime/job/membership_messages.h"
+
+#include "transport/bulk/bulk.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t path_max = 4096;
+
+}   // namespace
+
+std::vector<std::byte> id_write(const JobId& id, std::initializer_list<std::string_view> texts) {
+    MessageWriter writer;
+    writer.id(id);
+    for (std::string_view text : texts) writer.text(text.substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+uint32_t datagram_bytes_of(uint64_t said) {
+    return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
+}
+
+std::vector<std::byte> plan_write(const JobPlan& plan) {
+    MessageWriter writer;
+    writer.id(plan.id);
+    for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
+    writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
+    for (const Member& member : plan.members) writer.member(member);
+    writer.number(plan.datagram_bytes);
+    writer.text(plan.server);
+    writer.number(plan.resumes ? 1 : 0);
+    writer.number(plan.resume_steps);
+    writer.number(plan.resume_state);
+    writer.number(plan.resume_holder);
+    writer.text(std::string_view(plan.notes).substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found) {
+    MessageWriter writer;
+    writer.id(id);
+    for (const uint64_t number : {request, uint64_t{found.active}, found.steps, found.state, uint64_t{found.agreed}}) writer.number(number);
+    for (const std::string* text : {&found.name, &found.text, &found.base}) writer.text(*text);
+    writer.text(std::string_view(found.notes).substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+bool found_parse(MessageReader reader, uint64_t* request, Found* found) {
+    *request = reader.number();
+    found->active = reader.number() != 0;
+    found->steps = reader.number();
+    found->state = reader.number();
+    found->agreed = reader.number() != 0;
+    found->name = reader.text(reason_max);
+    found->text = reader.text(job_text_max);
+    found->base = reader.text(path_max);
+    found->notes = reader.text(reason_max);
+    return reader.whole() && found->steps <= UINT32_MAX;
+}
+
+bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
+    MessageReader reader{bytes};
+    JobPlan result;
+    result.id = reader.id();
+    result.name = reader.text(reason_max), result.text = reader.text(job_text_max), result.path = reader.text(4096),
+    result.base = reader.text(4096);
+    result.deadline_us = reader.number(), result.submitted_unix = reader.number();
+    uint64_t members = reader.number();
+    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
+    for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
+    const uint64_t datagram_bytes = reader.number();
+    result.server = reader.text(reason_max);
+    const uint64_t resumes = reader.number();
+    result.resume_steps = reader.number();
+    result.resume_state = reader.number();
+    const uint64_t holder = reader.number();
+    result.notes = reader.text(reason_max);
+    if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
+    if (resumes > 1 || holder >= members || result.resume_steps > UINT32_MAX) return false;
+    result.resumes = resumes == 1;
+    result.resume_holder = static_cast<Rank>(holder);
+    result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
+    *plan = std::move(result);
+    return true;
+}
+
+std::vector<std::byte> hello_write(const Hello& hello) {
+    MessageWriter writer;
+    writer.member(hello.member);
+    writer.text(hello.version);
+    for (const uint64_t number :
+         {static_cast<uint64_t>(hello.isa), uint64_t{hello.datagram_bytes}, uint64_t{hello.jobs}, uint64_t{hello.draining}})
+        writer.number(number);
+    writer.text(std::string_view(hello.hinders).substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+bool hello_parse(std::span<const std::byte> bytes, Hello* hello) {
+    MessageReader reader{bytes};
+    hello->member = reader.member();
+    hello->version = reader.text(64);
+    const uint64_t isa = reader.number();
+    hello->datagram_bytes = datagram_bytes_of(reader.number());
+    hello->jobs = static_cast<uint32_t>(reader.number());
+    hello->draining = reader.number() != 0;
+    hello->hinders = reader.text(reason_max);
+    if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
+    hello->isa = static_cast<Isa>(isa);
+    return true;
+}
+
+std::vector<std::byte> drain_write(const Drain& drain) {
+    MessageWriter writer;
+    writer.number(drain.on ? 1 : 0);
+    writer.number(drain.cancel ? 1 : 0);
+    return std::move(writer.bytes);
+}
+
+bool drain_parse(std::span<const std::byte> bytes, Drain* drain) {
+    MessageReader reader{bytes};
+    const uint64_t on = reader.number(), cancel = reader.number();
+    *drain = {on == 1, cancel == 1};
+    return reader.whole() && on <= 1 && cancel <= 1;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,100 @@
+// The commands about nodes: nodes, drain, undrain, and what an operator says of a dead one.
+#include <algorithm>
+#include <thread>
+
+#include "runtime/core/clock.h"
+#include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/local.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t drain_us_max = 600'000'000;
+
+std::string state_of(const NodeInfo& node) {
+    std::string state = node.self ? "this one" : node.alive ? "alive" : "away";
+    if (node.draining) state += node.jobs > 0 ? ", draining" : ", drained";
+    return state;
+}
+
+/// The node as the daemon sees it.
+Reply look(const Client& client, const std::string& name, NodeInfo* node) {
+    std::vector<NodeInfo> nodes;
+    Reply reply = client.nodes(&nodes);
+    const auto at = std::find_if(nodes.begin(), nodes.end(), [&](const NodeInfo& each) { return each.name == name; });
+    if (at != nodes.end()) *node = *at;
+    return reply;
+}
+
+}   // namespace
+
+int command_nodes(const Options& options) {
+    std::vector<NodeInfo> nodes;
+    Reply reply = Client(options.socket).nodes(&nodes);
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return exit_done;
+    }
+    std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "isa", "version", "uuid", ""}};
+    for (const NodeInfo& node : nodes)
+        rows.push_back({node.name, node.address, state_of(node), std::to_string(node.jobs), node.isa, node.version, node.uuid,
+                        node.hinders.empty() ? node.why : "needed by " + node.hinders});
+    print_table(rows);
+    return exit_done;
+}
+
+int command_drain(const Options& options, const std::string& name, bool cancel) {
+    const Client client(options.socket);
+    Reply reply = client.post(node_route(name, "/drain"), json_text(Json{{"cancel", cancel}}));
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    (void)interrupts();   // caught from here on
+    NodeInfo node;
+    for (const uint64_t end = clock_us() + drain_us_max;;) {
+        reply = look(client, name, &node);
+        if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+        // A job that was cancelled still hinders until the node has told of its end.
+        const bool hindered = node.draining && !node.hinders.empty() && !cancel;
+        if (hindered || (node.draining && node.jobs == 0)) break;
+        if (!node.alive) return complain(exit_failed, "node {} is not alive any more: {}", name, node.why);
+        if (interrupts() || clock_us() > end)
+            return complain(exit_failed, "node {} is still draining: gradcastctl nodes tells when it is drained", name);
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    if (options.json) fmt::print("{}\n", json_text(Json(node), 2));
+    if (node.hinders.empty()) {
+        if (!options.json) fmt::print("node {0} is drained: it has no job, and takes none until `gradcastctl undrain {0}`\n", name);
+        return exit_done;
+    }
+    fmt::print(stderr,
+               "gradcastctl: node {0} takes no new jobs, but is needed by {1}; drain {0} --cancel cancels them, they keep a checkpoint\n",
+               name, node.hinders);
+    return exit_failed;
+}
+
+int command_undrain(const Options& options, const std::string& name) {
+    const Client client(options.socket);
+    Reply reply = client.post(node_route(name, "/undrain"), "");
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    NodeInfo node;
+    for (const uint64_t end = clock_us() + 10'000'000; clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+        reply = look(client, name, &node);
+        if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+        if (node.draining) continue;
+        if (options.json) fmt::print("{}\n", json_text(Json(node), 2));
+        else fmt::print("node {} takes jobs again\n", name);
+        return exit_done;
+    }
+    return complain(exit_failed, "node {} does not answer: gradcastctl nodes tells how it is", name);
+}
+
+int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
+    const Reply reply = Client(options.socket).post(job_route(job, "/force-view"), json_text(Json{{"dead", dead}}));
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
+    else fmt::print("job {} is told that {} is dead\n", reply.json.value("id", job), dead);
+    return exit_done;
+}
+
+}   // namespace gradcast
