@@ -231,9 +231,16 @@ Status Cluster::check() {
     return interrupts() ? fail(Code::cancelled, "interrupted") : Status{};
 }
 
+bool Cluster::stopped(uint32_t node) const {
+    std::string text;
+    if (!alive(node) || !file_read(fmt::format("/proc/{}/stat", nodes_[node].pid), &text).ok()) return false;
+    const size_t at = text.rfind(") ");   // "pid (name) state …"
+    return at != std::string::npos && at + 2 < text.size() && text[at + 2] == 'T';
+}
+
 void Cluster::halt() {
-    for (const Node& node : nodes_)
-        if (node.pid > 0) ::kill(node.pid, SIGTERM);
+    for (uint32_t i = 0; i < count(); ++i)
+        if (alive(i)) ::kill(nodes_[i].pid, stopped(i) ? SIGKILL : SIGTERM);
     const int before = interrupts();
     uint64_t end = clock_us() + stop_us_max;
     for (bool killed = false;;) {

@@ -33,14 +33,16 @@ public:
     void halt();
     /// The same; then removes all files, or leaves them.
     void stop(bool leave = false);
-    Client client(uint32_t node) const { return Client(nodes_[node].socket); }
+    Client client(uint32_t node) const { return Client(nodes_[node].socket, answer_seconds); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
     bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // at the last check()
+    bool stopped(uint32_t node) const;                                 // by a signal: it answers nothing
     std::string job_folder(uint32_t node, const std::string& id) const { return nodes_[node].folder + "/state/jobs/" + id; }
     uint32_t count() const { return static_cast<uint32_t>(nodes_.size()); }
     std::string last_lines(uint32_t lines) const;   // of every daemon's log
 
 private:
+    static constexpr uint32_t answer_seconds = 15;
     struct Node {
         std::string name, folder, socket, log;
         Fd listener;      // until the daemon has it

@@ -157,6 +157,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         bar.end();
         fmt::print(stderr, "{}\n", dead.what);
     };
+    std::vector<bool> silent(nodes);   // a daemon that is stopped, say, or that the others go on without
     for (uint32_t at = 0;;) {
         reply = cluster.client(at).follow(id, &job, [&](const JobDetail& now) {
             bar.show(now);
@@ -167,8 +168,10 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         for (uint64_t end = clock_us() + 2'000'000; reply.exit != exit_done && interrupted.ok() && cluster.alive(at) && clock_us() < end;
              ::usleep(20'000))
             look();
-        if (reply.exit == exit_done || !interrupted.ok() || cluster.alive(at)) break;
-        for (at = 0; at < nodes && !cluster.alive(at);) ++at;
+        const bool goes_on = reply.exit == exit_done && job.summary.status.goes_on;
+        if (!goes_on && (reply.exit == exit_done || !interrupted.ok() || (cluster.alive(at) && reply.exit != exit_unreachable))) break;
+        silent[at] = true;
+        for (at = 0; at < nodes && (silent[at] || !cluster.alive(at));) ++at;
         if (at == nodes) break;
         fmt::print(stderr, "job {} is now followed at {}\n", id.substr(0, 8), cluster.name(at));
     }
@@ -186,7 +189,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     for (uint32_t i = 0; i < nodes; ++i) {
         JobDetail own;
         results.push_back({cluster.name(i), {}});
-        if (cluster.client(i).job(job.summary.id, &own).exit == exit_done) {
+        if (!cluster.stopped(i) && cluster.client(i).job(job.summary.id, &own).exit == exit_done) {
             results.back().status = own.summary.status;
             folders.push_back(own.folder);
         }
