@@ -83,6 +83,8 @@ void Checkpoints::begin(uint64_t steps) {
         if (each > steps) std::filesystem::remove(checkpoint_path(folder_, each), ignored);
     for (std::filesystem::directory_iterator at(folder_, ignored), end; !ignored && at != end; at.increment(ignored))
         if (at->path().filename().string().starts_with(prefix) && at->path().extension() == ".part") ::unlink(at->path().c_str());
+    if (const std::vector<uint64_t> all = checkpoints_in(folder_); !all.empty())
+        report_->update([&](JobStatus& now) { now.checkpoint = all.back(); });
 }
 
 void Checkpoints::applied(uint64_t steps) {

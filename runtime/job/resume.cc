@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/core/fd.h"
 #include "runtime/core/short_texts.h"
@@ -62,6 +63,9 @@ Status resume_find(const std::string& folder, Model* model, std::string* path, s
     const ShortTexts told_to_the_caller;
     const std::vector<uint64_t> all = checkpoints_in(folder);
     bool some = !all.empty(), found = false;
+    std::error_code error;
+    if (const std::filesystem::directory_iterator folder_of(folder, error); error && error != std::errc::no_such_file_or_directory)
+        notes->push_back(fmt::format("cannot read {}: {}", folder, error.message()));
     const auto take = [&](const std::string& each) {
         ModelVectors state;
         const Status status = checkpoint_read(each, model, &state);

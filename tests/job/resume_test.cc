@@ -133,7 +133,42 @@ TEST_F(ResumeTest, ACheckpointThatIsNotWholeIsToldAndTheOneBeforeIsTaken) {
     EXPECT_EQ(notes[1], checkpoint_path(folder, 30) + ": the digest of its content differs: the file is damaged");
     for (const uint64_t steps : {10, 20}) std::filesystem::remove(checkpoint_path(folder, steps));
     EXPECT_EQ(resume_find(folder, &model, &path, &notes).what, folder + " holds no checkpoint that is whole");
+    notes.clear();
     EXPECT_EQ(resume_find(folder_ + "/nothing", &model, &path, &notes).what, folder_ + "/nothing holds no checkpoint");
+    EXPECT_EQ(notes.size(), 0u);
+    ASSERT_TRUE(file_write(folder_ + "/file", "").ok());
+    EXPECT_FALSE(resume_find(folder_ + "/file", &model, &path, &notes).ok());
+    EXPECT_EQ(notes, std::vector<std::string>{"cannot read " + folder_ + "/file: Not a directory"});
+}
+
+TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
+    const Run first = run(with_job(job_text(), "checkpoint_every = 10\ncheckpoint_keep = 100\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const std::string& folder = first.folders[0];
+    std::filesystem::remove(folder + "/final.h5");
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(checkpoint_path(folder, 40).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
+        const uint64_t newer = 3;
+        ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &newer), 0);
+    }
+    Model model;
+    std::string path;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    EXPECT_EQ(path, checkpoint_path(folder, 30));
+    EXPECT_EQ(notes,
+              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 3, this one reads 2"});
+}
+
+TEST_F(ResumeTest, TheStatusTellsTheCheckpointThatIsThereAlready) {
+    const std::string text = with_job(job_text(), "checkpoint_every = 49\n");
+    const Run first = run(text, 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const Run second = run(text, 1, from(checkpoint_path(first.folders[0], 49)), {}, first.folders);
+    ASSERT_TRUE(second.status.ok()) << second.status.what;
+    EXPECT_EQ(second.ranks[0].checkpoint, 49u);
 }
 
 TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
