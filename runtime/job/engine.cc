@@ -142,7 +142,7 @@ public:
     void cancel(const std::string& why) override { end(JobCommand::abort, why); }
     void leave(const std::string& why) override {
         must_leave_.store(true, std::memory_order_relaxed);
-        if (!drain(why).ok()) end(JobCommand::leave, why);
+        if (!drain(why).ok()) end(views_ ? JobCommand::abort : JobCommand::leave, why);
     }
     Status drain(const std::string& why) override {
         GC_TRY(may_leave());

@@ -167,6 +167,19 @@ TEST_F(SystemSurvive, FewerThanMinNodesEndTheJobWithACheckpoint) {
     text.insert(text.find("seed"), "min_nodes = 3\n");
     EXPECT_TRUE(has(cluster[0].submit(text, {"a", "b"}).value("error", ""), "job.min_nodes = 3, but the job has 2 nodes"));
     const std::string id = begun(cluster[0]);
+    // One that is told to stop ends the job at once.
+    cluster[2].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[2].process->wait(), 0);
+    for (Node* node : {&cluster[0], &cluster[1]}) {
+        const JobStatus status = node->ended(id, 6'000'000);   // below D
+        EXPECT_EQ(status.state, JobState::cancelled);
+        EXPECT_EQ(status.error, "node c leaves (SIGTERM)");
+        EXPECT_GT(status.checkpoint, 0u);
+    }
+    ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
+    ask(cluster[0], {"resume", id});
+    const uint64_t before = cluster[0].step(id);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > before + 20; }));
     kill(cluster[2]);
     for (Node* node : {&cluster[0], &cluster[1]}) {
         const JobStatus status = node->ended(id);
