@@ -1,6 +1,6 @@
 #include "runtime/job/checkpoint.h"
 
-#include <sys/resource.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -170,9 +170,10 @@ void Checkpoints::failed(const Status& status) {
     ::unlink((checkpoint_path(folder_, model_.step) + ".part").c_str());
 }
 
-/// The writer: low priority, as it takes time from the lanes.
+/// The writer runs while no lane does: SCHED_IDLE, because a lane that wakes up does not preempt a thread that is only nice at once.
 void Checkpoints::loop() {
-    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
+    const sched_param priority = {};
+    (void)::sched_setscheduler(0, SCHED_IDLE, &priority);
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return stop_ || phase_ == Phase::writing || (phase_ == Phase::written && confirmed_); });
