@@ -300,6 +300,16 @@ install: all
 	$(if $(CUDA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
+	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
+	$(BUILD)/gradcastctl man gradcastctl >$(DESTDIR)$(PREFIX)/share/man/man1/gradcastctl.1
+	$(BUILD)/gradcast-bench --man >$(DESTDIR)$(PREFIX)/share/man/man1/gradcast-bench.1
+	$(BUILD)/gradcastctl man gradcast-job >$(DESTDIR)$(PREFIX)/share/man/man5/gradcast-job.5
+	$(BUILD)/gradcastd --man gradcastd.toml >$(DESTDIR)$(PREFIX)/share/man/man5/gradcastd.toml.5
+	$(BUILD)/gradcastd --man gradcastd >$(DESTDIR)$(PREFIX)/share/man/man8/gradcastd.8
+	set -e; for p in 'gradcastctl completion' 'gradcastd --completion' 'gradcast-bench --completion'; do name=$${p%% *}; \
+	  $(BUILD)/$$p bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name; \
+	  $(BUILD)/$$p zsh >$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_$$name; \
+	  $(BUILD)/$$p fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
 
 clean:
 	rm -rf $(BUILD)

@@ -7,6 +7,7 @@
 
 #include "nn/net.h"
 #include "runtime/control/cli.h"
+#include "runtime/control/cli_docs.h"
 #include "runtime/core/version.h"
 #include "runtime/job/cuda_module.h"
 #include "transport/bulk/bulk.h"
@@ -80,6 +81,10 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     std::string precision = precision_names()[0], sizes = "4K..16M", rate, pace, link, protect;
     std::string quantiser = quantiser_name(result.quantiser);
     double skew_ms = 0;
+    bool man = false;
+    std::string shell;
+    app.add_flag("--man", man)->group("");
+    app.add_option("--completion", shell)->group("")->check(CLI::IsMember({"bash", "zsh", "fish"}));
 
     app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
     auto add_place = [&](CLI::App* command) {
@@ -203,6 +208,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     } catch (const CLI::ParseError& error) {
         return cli_exit(app, error);
     }
+    if (man) fmt::print("{}", man_page(app, 1, "gradcastctl(1), gradcast-lab(1)"));
+    if (!shell.empty()) fmt::print("{}", completion(app, shell));
+    if (man || !shell.empty()) return 0;
     if (!app.get_subcommands().empty()) result.command = app.get_subcommands().front()->get_name();
     auto wrong = [](const Status& status) {
         fmt::print(stderr, "gradcast-bench: {}\n", status.what);

@@ -300,9 +300,15 @@ Status config_read(const std::string& path, DaemonConfig* config) {
     return {};
 }
 
+std::vector<FileKey> config_keys() {
+    std::vector<FileKey> keys;
+    for (const Option& each : options) keys.push_back({"", each.name, "", each.help, fmt::format("default: {}", each.fallback)});
+    return keys;
+}
+
 std::string config_help() {
     std::string text;
-    for (const Option& each : options) text += fmt::format("  {:<10} {} (default: {})\n", each.name, each.help, each.fallback);
+    for (const FileKey& each : config_keys()) text += fmt::format("  {:<10} {} ({})\n", each.key, each.help, each.range);
     return text;
 }
 

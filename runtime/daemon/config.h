@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/file_key.h"
 #include "runtime/core/isa.h"
 #include "transport/link/link.h"
 
@@ -35,5 +36,6 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
 Status config_read(const std::string& path, DaemonConfig* config);
 /// The table of options as text.
 std::string config_help();
+std::vector<FileKey> config_keys();
 
 }   // namespace gradcast

@@ -8,6 +8,7 @@
 
 #include "nn/net.h"
 #include "runtime/control/cli.h"
+#include "runtime/control/cli_docs.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
@@ -79,17 +80,29 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
 int main_(int argc, char** argv) {
     CLI::App app{"The daemon of a gradcast node: trains with the others in its gradcastd.toml.", "gradcastd"};
     std::string path = "/etc/gradcast/gradcastd.toml";
+    std::string man, shell;
     bool check = false, debug = false;
     app.add_option("-c,--config", path, "configuration file")->capture_default_str();
     app.add_flag("--check", check, "check the file, the key and the state folder, then exit");
     app.add_flag("--debug", debug, "more lines in the log");
+    app.add_option("--man", man)->group("")->check(CLI::IsMember({"gradcastd", "gradcastd.toml"}));
+    app.add_option("--completion", shell)->group("")->check(CLI::IsMember({"bash", "zsh", "fish"}));
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);
+    const std::string see_also = "gradcastctl(1), gradcastd.toml(5), gradcast-job(5)";
     app.footer("Keys of gradcastd.toml:\n" + config_help());
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return cli_exit(app, error);
     }
+    if (man == "gradcastd") fmt::print("{}", man_page(app, 8, see_also));
+    if (man == "gradcastd.toml")
+        fmt::print("{}", man_page("gradcastd.toml", "configuration of the gradcast daemon",
+                                  {"TOML.  All nodes may use the same file.  gradcastd --check names every mistake in it.",
+                                   "The cluster key is a file of its own, mode 0600, with a line \"<id> <64 hex digits>\" for each key."},
+                                  config_keys(), "gradcastd(8)"));
+    if (!shell.empty()) fmt::print("{}", completion(app, shell));
+    if (!man.empty() || !shell.empty()) return 0;
     if (debug) log_level(Level::debug);
     // Each job has threads of its own and nothing allocates in a step: few arenas, and large blocks are returned when they are freed.
     ::mallopt(M_ARENA_MAX, 2);

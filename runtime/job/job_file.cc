@@ -620,23 +620,28 @@ std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobCon
     return all;
 }
 
-std::string job_help() {
-    std::string text = "The job file, in TOML: sections, keys with their defaults, and what is allowed.\n";
-    const char* section = "";
+std::vector<FileKey> job_keys() {
+    std::vector<FileKey> keys;
     for (const Option& option : options) {
-        if (std::string_view(option.section) != section) {
-            section = option.section;
-            bool list = std::string_view(section) == "net.layers";
-            text += fmt::format("\n{}{}{}\n", list ? "[[" : "[", section, list ? "]]" : "]");
-        }
+        const bool list = std::string_view(option.section) == "net.layers";
         std::string range;
         if (option.names) range = joined(option.names());
         else if (option.kind == Kind::integer || option.kind == Kind::duration)
             range = fmt::format("{} .. {}", bound(option, option.min), bound(option, option.max));
         else if (option.kind == Kind::flag) range = "true, false";
         else if (option.kind == Kind::number) range = option.above ? "above 0" : option.max == 1 ? "0 .. 1" : "0 and more";
-        text += fmt::format("    {:<28}{}{}\n", fmt::format("{} = {}", option.key, *option.value ? option.value : "…"), option.help,
-                            range.empty() ? "" : fmt::format(" ({})", range));
+        keys.push_back({list ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key, option.value,
+                        option.help, range});
+    }
+    return keys;
+}
+
+std::string job_help() {
+    std::string text = "The job file, in TOML: sections, keys with their defaults, and what is allowed.\n", section;
+    for (const FileKey& each : job_keys()) {
+        if (each.section != section) text += fmt::format("\n{}\n", section = each.section);
+        text += fmt::format("    {:<28}{}{}\n", fmt::format("{} = {}", each.key, each.value.empty() ? "…" : each.value), each.help,
+                            each.range.empty() ? "" : fmt::format(" ({})", each.range));
     }
     return text;
 }

@@ -8,6 +8,7 @@
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/crypto.h"
+#include "runtime/core/file_key.h"
 #include "transport/code/codec.h"
 
 namespace gradcast {
@@ -67,5 +68,7 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
 std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobConfig& config);
 /// All keys with their defaults and allowed values, for people.
 std::string job_help();
+/// The same, key by key.
+std::vector<FileKey> job_keys();
 
 }   // namespace gradcast

@@ -51,6 +51,56 @@ TEST_F(Ctl, HelpAndVersionGoToStdout) {
     EXPECT_NE(run("help submit").out.find("--wait"), std::string::npos);
 }
 
+/// Whether a tool is installed.
+bool have(const char* tool) { return std::system(fmt::format("command -v {} >/dev/null 2>&1", tool).c_str()) == 0; }
+
+// Man pages name every command, flag and key, and the formatter finds no fault in them.
+TEST_F(Ctl, ManPagesAreOfTheSameTables) {
+    const std::string build = fs::path(program).parent_path();
+    for (const auto& [command, words] :
+         {std::pair<std::string, std::vector<std::string>>{"gradcastctl man gradcastctl",
+                                                           {"submit JOB.toml", "data inspect SHARDS", "\\-\\-resume", "text|json"}},
+          {"gradcastctl man gradcast-job", {"[job]", "\\fBepochs", "[[net.layers]]", "SEE ALSO"}},
+          {"gradcastd --man gradcastd", {"\\-\\-check", ".SH NOTES"}},
+          {"gradcastd --man gradcastd.toml", {"\\fBmembers", "jobs_kept"}},
+          {"gradcast-bench --man", {"allreduce", "\\-\\-layout"}}}) {
+        if (::access((build + "/" + command.substr(0, command.find(' '))).c_str(), X_OK) != 0) continue;
+        const std::string page = folder + "/page";
+        ASSERT_EQ(std::system(fmt::format("{}/{} >{}", build, command, page).c_str()), 0) << command;
+        const std::string text = read("page");
+        EXPECT_TRUE(text.starts_with(".TH \"GRADCAST")) << command;
+        for (const std::string& word : words) EXPECT_NE(text.find(word), text.npos) << command << ": " << word;
+        if (!have("groff")) continue;
+        ASSERT_EQ(std::system(fmt::format("groff -man -Tutf8 -ww {} >/dev/null 2>{}/warnings", page, folder).c_str()), 0);
+        EXPECT_EQ(read("warnings"), "") << command;
+    }
+}
+
+TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
+    for (const char* shell : {"bash", "zsh", "fish"}) {
+        Outcome outcome = run(std::string("completion ") + shell);
+        ASSERT_EQ(outcome.exit, 0);
+        write(shell, outcome.out);
+        if (have(shell)) EXPECT_EQ(std::system(fmt::format("{0} -n {1}/{0}", shell, folder).c_str()), 0) << shell;
+    }
+    EXPECT_EQ(run("completion tcsh").exit, 2);
+    if (!have("bash")) return;
+    auto completes = [&](const std::string& words) {   // the last one
+        write("asks",
+              fmt::format(
+                  "source '{}/bash'\nCOMP_WORDS=({})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_gradcastctl\necho \"${{COMPREPLY[*]}}\"\n",
+                  folder, words));
+        EXPECT_EQ(std::system(fmt::format("bash '{0}/asks' >'{0}/said'", folder).c_str()), 0);
+        return read("said");
+    };
+    EXPECT_EQ(completes("gradcastctl res"), "resume\n");
+    EXPECT_EQ(completes("gradcastctl submit --wa"), "--wait\n");
+    EXPECT_EQ(completes("gradcastctl data ins"), "inspect\n");
+    EXPECT_EQ(completes("gradcastctl -o json data inspect --she"), "--sheet\n");
+    EXPECT_EQ(completes("gradcastctl list --output ''"), "text json\n");
+    EXPECT_EQ(completes("gradcastctl submit --nodes ''"), "\n");   // then files, by the shell
+}
+
 TEST_F(Ctl, NoDaemonIsExitThree) {
     for (const char* arguments : {"list", "nodes", "describe x", "watch x", "logs x", "cancel x"}) {
         Outcome outcome = ask(arguments);

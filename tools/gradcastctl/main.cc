@@ -8,6 +8,7 @@
 
 #include "datasets/import.h"
 #include "runtime/control/cli.h"
+#include "runtime/control/cli_docs.h"
 #include "runtime/core/version.h"
 #include "runtime/job/job_file.h"
 #include "tools/gradcastctl/client.h"
@@ -27,6 +28,16 @@ int command_help(const CLI::App& app, const std::string& topic) {
     return exit_done;
 }
 
+int command_man(const CLI::App& app, const std::string& page) {
+    if (page == "gradcast-job")
+        fmt::print("{}", man_page(page, "job file of gradcast: what is trained, and how",
+                                  {"TOML.  A key without a default is required, or excludes another one as its text says.",
+                                   "gradcastctl submit and run check the whole file first, and name every mistake with its line."},
+                                  job_keys(), "gradcastctl(1)"));
+    else fmt::print("{}", man_page(app, 1, "gradcastd(8), gradcast-bench(1), gradcast-job(5), gradcastd.toml(5)"));
+    return exit_done;
+}
+
 /// Whether a wrong command line asks for JSON.
 bool asks_json(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
@@ -42,7 +53,7 @@ int run(int argc, char** argv) {
     app.fallthrough();   // the flags below stand before or after the command
     app.set_version_flag("--version", std::string("gradcastctl ") + version_text);
     Options options;
-    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, profile, resume, isa = "auto";
+    std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, page, shell, profile, resume, isa = "auto";
     uint32_t local = 0;
     bool wait = false, follow = false;
     std::vector<std::string> shards;
@@ -187,6 +198,14 @@ int run(int argc, char** argv) {
 
     command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
     command->add_option("TOPIC", topic, "a command, or job");
+
+    command = add("completion", "print completion for a shell: source <(gradcastctl completion bash)", [&] {
+        fmt::print("{}", completion(app, shell));
+        return exit_done;
+    });
+    command->add_option("SHELL", shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    command = add("man", "print a man page", [&] { return command_man(app, page); });
+    command->group("")->add_option("PAGE", page)->required()->check(CLI::IsMember({"gradcastctl", "gradcast-job"}));
 
     try {
         app.parse(argc, argv);
