@@ -41,7 +41,8 @@ struct AlgorithmKind {
     bool gathers = false;         // all workers' vectors come to all ranks, and validation samples are kept apart
     bool passes = false;          // workers also compute the gradient of their whole part
     bool private_state = false;   // workers have state that no other node has: no checkpoints, and no other view
-    const char* keys = "";        // of [algorithm] that only it and others that list them take, each with a space behind it
+    std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
+    const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
 };
 std::span<const AlgorithmKind> algorithm_kinds();
 Status algorithm_find(std::string_view name, const AlgorithmKind** kind);

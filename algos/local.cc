@@ -212,6 +212,15 @@ Status Local::gradient(Context& context, uint32_t worker, double share, std::spa
     return {};
 }
 
+Status Local::sample(uint32_t worker, uint64_t n, Samples* sample) {
+    const DataInfo& info = data_.info();
+    Room& room = rooms_[0];
+    whole_.range(first_sample(worker) + n, std::span(room.indices).first(1));
+    GC_TRY(data_.read(std::span(room.indices).first(1), room.images.as<uint8_t>(), room.labels.as<int32_t>()));
+    *sample = {room.images.as<uint8_t>(), room.labels.as<int32_t>(), 1, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+    return {};
+}
+
 Status Local::validation_batch_right(Context& context, uint32_t lane, uint32_t batch) {
     const DataInfo& info = data_.info();
     Room& room = rooms_[lane];

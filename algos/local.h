@@ -62,6 +62,8 @@ public:
     Status gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss);
     /// A step of the optimiser with this gradient, at the net's parameters.
     void apply(Context& context, std::span<const float> gradient);
+    /// Number n of the worker's part, in memory of its own until the next call.  Trainer thread.
+    Status sample(uint32_t worker, uint64_t n, Samples* sample);
     /// How many of the validation samples the net's parameters classify right.
     Status validate(Context& context, uint64_t* right);
     /// N_k W / N: of the worker in an average that counts samples.

@@ -14,6 +14,7 @@ struct AlgorithmSettings {
     double mu = 0.1, eta = 1, rho = 1;
     std::string anchor = "full";             // dane: the gradient over a worker's part, or "batch": over as many samples as a mini-batch
     double anchor_fraction = 1;              // of its part
+    std::string solver = "sgd";              // dane, admm: of local problems, or "exact" for ridge regression
     uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
     bool adapt = true;                       // de: control parameters adapt themselves
     double f = 0.5, cr = 0.9;                // de: those of the first round, or of all

@@ -29,6 +29,19 @@ void mean_of(const Word* words, std::span<const double> units, double factor, co
     }
 }
 
+/// Of int32 words.
+void add_exactly(const Sum& sum, std::span<const double> units, const Layout& layout, std::span<double> mean) {
+    const Bucket& bucket = layout.buckets[sum.bucket];
+    for (uint32_t g = 0; g < bucket.group_count; ++g) {
+        const Group& group = layout.groups[bucket.group + g];
+        for (uint64_t i = group.offset; i < group.offset + group.count; ++i) {
+            const int64_t word =
+                sum.word == Word::i64 ? sum.words.as<int64_t>()[i - bucket.offset] : sum.words.as<int32_t>()[i - bucket.offset];
+            mean[i] += static_cast<double>(word) * units[g];
+        }
+    }
+}
+
 }   // namespace
 
 Layout layout_with_maxima(const Layout& net, uint32_t workers) {
@@ -155,7 +168,8 @@ Status WorkerSum::add_up(const Told& told, double factor, std::span<float> mean,
     GC_TRY(tell_vectors(told));
     GC_TRY(port_.wait(0, sums_));
     for (const Sum* each : sums_) {
-        if (mean.empty()) break;
+        if (!told.exact.empty()) add_exactly(*each, context_.codec.units(each->bucket), layout, told.exact);
+        if (mean.empty()) continue;
         const Sum whole = context_.codec.whole(*each);
         const std::span<const double> units = context_.codec.units(each->bucket);
         const Bucket& bucket = layout.buckets[each->bucket];
@@ -184,6 +198,23 @@ Status WorkerSum::gather(std::span<const double> losses, std::span<const float> 
         else GC_TRY(add_up({.only = worker}, context_.blocks, to, {}, nullptr));
     }
     return {};
+}
+
+Status WorkerSum::sum_exactly(std::span<const double> losses, const std::function<std::span<const double>(size_t)>& values,
+                              std::span<double> mean, double* loss) {
+    std::ranges::fill(mean, 0.0);
+    for (size_t i = 0; i < config_.own.size(); ++i)
+        for (size_t j = 0; j < elements_; ++j) vector(i)[j] = static_cast<float>(values(i)[j]);
+    GC_TRY(add_up({.losses = losses, .exact = mean}, 1, {}, {}, loss));
+    const std::span<const int32_t> exponents = context_.codec.exponents();
+    const std::vector<Group>& groups = context_.net.layout().groups;
+    for (size_t i = 0; i < config_.own.size(); ++i)
+        for (size_t g = 0; g < groups.size(); ++g)
+            for (uint64_t j = groups[g].offset; j < groups[g].offset + groups[g].count; ++j) {
+                const double word = std::rint(std::ldexp(static_cast<double>(vector(i)[j]), -exponents[g]));   // as the codec rounds
+                vector(i)[j] = static_cast<float>(values(i)[j] - std::ldexp(word, exponents[g]));
+            }
+    return add_up({.exact = mean}, 1, {}, {}, nullptr);
 }
 
 Status WorkerSum::tell(std::span<const float> notes, std::span<float> all_notes) {

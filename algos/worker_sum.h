@@ -7,6 +7,7 @@
 // Then the vectors follow, bucket by bucket.  Bytes a rank: as a step of synchronous SGD by the same exchange, and two packets a
 // part.
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,9 @@ public:
     /// sum for each worker.  notes [own().size()]: numbers of at least 0, which come to all_notes [workers] unrounded.
     Status gather(std::span<const double> losses, std::span<const float> notes, std::span<float> all, std::span<float> all_notes,
                   double* loss);
+    /// The workers' mean of vectors of doubles: two sums, the second of what the words of the first leave over.  values(i): of own()[i].
+    Status sum_exactly(std::span<const double> losses, const std::function<std::span<const double>(size_t)>& values, std::span<double> mean,
+                       double* loss);
     /// The notes alone; costs a sum.
     Status tell(std::span<const float> notes, std::span<float> all_notes);
     /// Between parts of a long computation.  Error: what has ended the job, or the view.
@@ -47,7 +51,8 @@ private:
     struct Told {
         std::span<const double> losses = {};
         std::span<const float> notes = {};
-        uint32_t only = all_workers;   // whose vector counts
+        uint32_t only = all_workers;    // whose vector counts
+        std::span<double> exact = {};   // the mean is added to it
     };
     static constexpr uint32_t all_workers = ~0u, no_worker = all_workers - 1;
     bool counts(const Told& told, size_t own) const { return told.only == all_workers || told.only == config_.own[own]; }

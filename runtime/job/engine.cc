@@ -43,7 +43,7 @@ public:
         if (parts_.algorithm->private_state && job_.text.find("checkpoint_") != job_.text.npos)
             report_.warn(fmt::format("no checkpoints are written: workers of {} have state of their own", job_.algorithm));
         GC_TRY(choice_.open(config_, parts_, report_));
-        algorithm_ = parts_.algorithm->create();
+        algorithm_ = parts_.exact(job_) ? parts_.algorithm->exact() : parts_.algorithm->create();
         SessionConfig first;
         first.exchange = choice_.first();
         first.first_step = config_.resume.steps;

@@ -75,6 +75,7 @@ std::vector<std::string> transport_names() { return {"auto", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
 std::vector<std::string> distributions() { return {"population", "best"}; }
+std::vector<std::string> solvers() { return {"sgd", "exact"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
 constexpr double u32_max = 4294967295.0;
@@ -233,6 +234,7 @@ constexpr Option options[] = {
     {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr, "de: share of genes that come from the mutant", set<&AlgorithmSettings::cr>, show<&AlgorithmSettings::cr>},
     {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes, "de: what is exchanged as one gene", set<&AlgorithmSettings::crossover>, show<&AlgorithmSettings::crossover>},
     {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions, "de: each worker goes on from its individual, or all from the best", set<&AlgorithmSettings::distribute>, show<&AlgorithmSettings::distribute>},
+    {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers, "dane, admm: of local problems; exact: of the net ridge, in double", set<&AlgorithmSettings::solver>, show<&AlgorithmSettings::solver>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
@@ -488,6 +490,9 @@ private:
             mistake(line("algorithm.local_steps"), "algorithm.local_steps", "either local_steps or local_epochs, not both");
         if (job_.settings.anchor == "batch" && job_.settings.anchor_fraction != 1)
             mistake(line("algorithm.anchor_fraction"), "algorithm.anchor_fraction", "goes with anchor = \"full\", not \"batch\"");
+        if (job_.settings.solver == "exact" && (job_.survive || job_.exchange == "auto" || job_.quantiser != Quantiser::auto32))
+            mistake(line("algorithm.solver"), "algorithm.solver",
+                    "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32");
         if (algorithm->workers && job_.quantiser == Quantiser::fixed)
             mistake(line("algorithm.quantiser"), "algorithm.quantiser",
                     fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));

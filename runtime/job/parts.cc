@@ -144,6 +144,7 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
 Status JobParts::plan(const EngineConfig& config, Report& report) {
     const JobConfig& job = config.job;
     GC_TRY(algorithm_find(job.algorithm, &algorithm));
+    exact_ = exact(job);
     deadline_us = job.deadline_us;
     GC_TRY(open_data(config));
     const DataInfo& info = train->info();

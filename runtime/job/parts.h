@@ -35,8 +35,9 @@ struct JobParts {
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
+    static bool exact(const JobConfig& job) { return job.settings.solver == "exact"; }
     /// Steps of the exchange in a round.
-    uint64_t sums() const { return algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }
+    uint64_t sums() const { return (exact_ ? 2 : 1) * algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }
 
     // In the order in which they are made; each may use those before it.
     Arena arena;
@@ -62,6 +63,7 @@ struct JobParts {
     std::string start_digest;   // of the file that parameters begin from; empty: the seed's
 
 private:
+    bool exact_ = false;   // local problems are solved in double, whose means take two sums
     Status open_data(const EngineConfig& config);
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);

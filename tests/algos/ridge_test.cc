@@ -1,0 +1,134 @@
+// DANE and ADMM on ridge regression, against the solution in closed form.
+#include <cmath>
+#include <cstring>
+
+#include "datasets/import.h"
+#include "datasets/reader.h"
+#include "runtime/job/checkpoint.h"
+#include "runtime/job/model_file.h"
+#include "tests/algos/runs.h"
+
+namespace gradcast {
+namespace {
+
+constexpr double l = 0.01;   // (l/2) ||w||^2
+
+class RidgeTest : public AlgosTest {
+protected:
+    void import(uint64_t samples) {
+        ImportResult imported;
+        const Status status = data_import({.kind = "ridge", .from = "", .out = folder_ + "/ridge", .samples = samples}, &imported);
+        ASSERT_TRUE(status.ok()) << status.what;
+        best_ = solution(folder_ + "/ridge/train.h5");
+    }
+    static std::string job(const std::string& algorithm, uint32_t rounds) {
+        return fmt::format(
+            "[job]\nsteps = {}\nbatch = 100\nblocks = 1\n[data]\ntrain = \"ridge/train.h5\"\n[net]\npreset = \"ridge\"\n"
+            "[optimiser]\nweight_decay = {}\n[algorithm]\nsolver = \"exact\"\n{}",
+            rounds, l, algorithm);
+    }
+    /// ||w - w*|| / ||w*|| of what a run has trained, in double.
+    double error(const Run& run) const {
+        Model model;
+        ModelVectors all;
+        std::string path;
+        for (const JobStatus& each : run.ranks)
+            if (!each.model.empty()) path = each.model;
+        EXPECT_TRUE(checkpoint_read(path, &model, &all).ok()) << run.status.what;
+        std::vector<double> w(best_.size());
+        EXPECT_EQ(all.algorithm.size(), w.size() * sizeof(double));
+        if (all.algorithm.size() == w.size() * sizeof(double)) std::memcpy(w.data(), all.algorithm.data(), all.algorithm.size());
+        double off = 0, size = 0;
+        for (size_t i = 0; i < w.size(); ++i) off += (w[i] - best_[i]) * (w[i] - best_[i]), size += best_[i] * best_[i];
+        return std::sqrt(off / size);
+    }
+
+private:
+    /// Conjugate gradients on (2/N X'X + l I) w = 2/N X'y until the residual is at the end of double's digits.
+    static std::vector<double> solution(const std::string& path) {
+        std::unique_ptr<DataSet> data;
+        EXPECT_TRUE(data_open(path, &data).ok());
+        const DataInfo& info = data->info();
+        const size_t N = info.count, d = data->sample_bytes();
+        std::vector<double> X(N * d), y(N), b(d);
+        std::vector<uint8_t> bytes(d);
+        for (uint64_t n = 0; n < N; ++n) {
+            int32_t label;
+            EXPECT_TRUE(data->read(std::span(&n, 1), bytes.data(), &label).ok());
+            y[n] = (label - info.classes / 2.0) * static_cast<double>(info.target_scale);
+            for (size_t i = 0; i < d; ++i) {
+                X[n * d + i] = (bytes[i] / 255.0 - static_cast<double>(info.mean[0])) / static_cast<double>(info.std[0]);
+                b[i] += 2.0 / static_cast<double>(N) * X[n * d + i] * y[n];
+            }
+        }
+        const auto times = [&](const std::vector<double>& p) {
+            std::vector<double> result(d);
+            for (size_t i = 0; i < d; ++i) result[i] = l * p[i];
+            for (size_t n = 0; n < N; ++n) {
+                double dot = 0;
+                for (size_t i = 0; i < d; ++i) dot += X[n * d + i] * p[i];
+                for (size_t i = 0; i < d; ++i) result[i] += 2.0 / static_cast<double>(N) * dot * X[n * d + i];
+            }
+            return result;
+        };
+        const auto dot = [](const std::vector<double>& u, const std::vector<double>& v) {
+            double sum = 0;
+            for (size_t i = 0; i < u.size(); ++i) sum += u[i] * v[i];
+            return sum;
+        };
+        std::vector<double> w(d), r = b, p = b;
+        for (double rr = dot(r, r), first = rr; rr > 1e-28 * first;) {
+            const std::vector<double> Ap = times(p);
+            const double alpha = rr / dot(p, Ap), before = rr;
+            for (size_t i = 0; i < d; ++i) w[i] += alpha * p[i], r[i] -= alpha * Ap[i];
+            rr = dot(r, r);
+            for (size_t i = 0; i < d; ++i) p[i] = r[i] + rr / before * p[i];
+        }
+        return w;
+    }
+    std::vector<double> best_;
+};
+
+TEST_F(RidgeTest, DaneComesToTheClosedFormInThirtyRounds) {
+    import(6000);
+    for (const uint32_t workers : {1u, 2u, 4u, 8u}) {
+        const Run run = this->run(job(fmt::format("kind = \"dane\"\nmu = 1\nworkers = {}\n", workers), 30), 1);
+        EXPECT_LT(error(run), 1e-8) << workers;
+    }
+    // With one worker and no pull a round is a step of Newton's method.
+    EXPECT_LT(error(run(job("kind = \"dane\"\nmu = 0\nworkers = 1\n", 1), 1)), 1e-12);
+}
+
+TEST_F(RidgeTest, AdmmComesToTheClosedForm) {
+    import(2000);
+    for (const uint32_t workers : {1u, 2u, 4u}) {
+        const Run run = this->run(job(fmt::format("kind = \"admm\"\nrho = 2\nworkers = {}\n", workers), 120), 1);
+        EXPECT_LT(error(run), 1e-8) << workers;
+    }
+}
+
+TEST_F(RidgeTest, OneDigestOnAnyNumberOfNodes) {
+    import(1200);
+    for (const char* kind : {"dane", "admm"}) {
+        const std::string text = job(fmt::format("kind = \"{}\"\nworkers = 4\n{}", kind, kind[0] == 'd' ? "mu = 1\n" : ""), 6);
+        const Run one = run(text, 1), three = run(text, 3);
+        ASSERT_EQ(one.digest().size(), 64u) << one.digest();
+        EXPECT_EQ(three.digest(), one.digest());
+        EXPECT_EQ(error(three), error(one));
+    }
+}
+
+TEST_F(RidgeTest, DaneWithoutAPullDivergesByName) {
+    import(1000);   // 250 samples of a worker leave half of the directions to the L2 term
+    const Run run = this->run(job("kind = \"dane\"\nmu = 0\nworkers = 4\n", 400), 2);
+    EXPECT_EQ(run.status.code, Code::diverged);
+    EXPECT_NE(std::string(run.status.what).find("raise algorithm.mu"), std::string::npos) << run.status.what;
+}
+
+TEST_F(RidgeTest, ItIsForRidgeAlone) {
+    EXPECT_EQ(run(text("dane", "solver = \"exact\"\n"), 1).digest(),
+              "algorithm.solver: exact is for regression with the net ridge: take sgd");
+}
+
+}   // namespace
+}   // namespace gradcast
