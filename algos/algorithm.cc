@@ -15,6 +15,8 @@ std::unique_ptr<Algorithm> fedprox_create();
 std::unique_ptr<Algorithm> admm_create();
 std::unique_ptr<Algorithm> ridge_dane_create();   // ridge.cc
 std::unique_ptr<Algorithm> ridge_admm_create();
+std::unique_ptr<Algorithm> asgd_create();
+std::unique_ptr<Algorithm> softsync_create();   // asgd.cc
 std::unique_ptr<Algorithm> de_create();
 std::unique_ptr<Algorithm> soup_create();
 std::unique_ptr<Algorithm> serial_create();   // diloco.cc
@@ -83,6 +85,20 @@ constexpr AlgorithmKind kinds[] = {
      .workers = true,
      .private_state = true,
      .keys = "local_steps local_epochs "},
+    {.name = "asgd",
+     .summary = "asynchronous SGD: a server applies each gradient as it comes",
+     .create = asgd_create,
+     .workers = true,
+     .sums = 0,
+     .server = true,
+     .keys = "workers updates lambda beta max_staleness replay "},
+    {.name = "softsync",
+     .summary = "soft synchronisation: a server applies the mean of some gradients",
+     .create = softsync_create,
+     .workers = true,
+     .sums = 0,
+     .server = true,
+     .keys = "workers updates lambda beta max_staleness replay collect pull "},
 };
 }   // namespace
 

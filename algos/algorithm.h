@@ -14,6 +14,9 @@ struct AlgorithmPlan {
     uint32_t workers, own_workers;   // of the job, and of this node in its first view
     uint64_t state_size;             // of the optimiser
     double weight_decay;             // its
+    const Local* local;              // null without workers
+    uint64_t updates, rounds;        // of a server in a round; of the job
+    std::string folder;              // the job's at this node
     Arena& arena;
 };
 
@@ -41,6 +44,7 @@ struct AlgorithmKind {
     bool gathers = false;         // all workers' vectors come to all ranks, and validation samples are kept apart
     bool passes = false;          // workers also compute the gradient of their whole part
     bool private_state = false;   // workers have state that no other node has: no checkpoints, and no other view
+    bool server = false;          // rank 0 has the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
 };

@@ -54,6 +54,8 @@ struct Context {
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.
+    Rank self = 0;
+    uint32_t ranks = 1;
     SynchronousStep* synchronous = nullptr;
     WorkerSum* workers = nullptr;   // one of the two
     Mailbox* mail = nullptr;

@@ -31,7 +31,8 @@ public:
         GC_TRY(workers.sum(losses_, mean, &record.loss));
         const uint64_t summed_us = context.host.now_us();
         context.optimiser.step(context.step);
-        context.local->apply(context, mean);
+        context.local->apply(context, context.net.parameters(), mean);
+        context.net.refresh();
         record.compute_us = computed_us - begin_us;
         record.wait_us = summed_us - computed_us;
         record.apply_us = context.host.now_us() - summed_us;

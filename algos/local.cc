@@ -142,13 +142,14 @@ void Local::add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) 
 }
 
 /// `gradient`: of the mini-batch; empty: the mean of the blocks.
-void Local::update(Context& context, const Piece& piece, std::span<const float> gradient, const LocalTerm& term) {
+void Local::update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient,
+                   const LocalTerm& term) {
     float d[chunk];
     const float share = 1.0f / static_cast<float>(config_.batch);
     for (uint64_t begin = 0, count = 0; begin < piece.count; begin += count) {
         count = std::min(chunk, piece.count - begin);
         const uint64_t offset = piece.offset + begin;
-        const std::span<float> w = context.net.parameters().subspan(offset, count);
+        const std::span<float> w = parameters.subspan(offset, count);
         if (gradient.empty()) {
             std::fill(d, d + count, 0.0f);
             add_up(offset, {d, count}, config_.blocks);
@@ -182,8 +183,9 @@ Status Local::train(Context& context, uint32_t worker, uint64_t first, uint32_t 
             return block(context, lane, worker, {step, number}, sampler, true, number);
         }));
         for (const double each : losses_) sum += each;
-        context.lanes.run(static_cast<uint32_t>(pieces_.size()),
-                          [&work](uint32_t, uint32_t i) { work.local.update(work.context, work.local.pieces_[i], {}, work.term); });
+        context.lanes.run(static_cast<uint32_t>(pieces_.size()), [&work](uint32_t, uint32_t i) {
+            work.local.update(work.context, work.local.pieces_[i], work.context.net.parameters(), {}, work.term);
+        });
         context.net.refresh();
         context.gradients += config_.batch;
         context.progress.advance();
@@ -249,9 +251,23 @@ Status Local::validate(Context& context, uint64_t* right) {
     return {};
 }
 
-void Local::apply(Context& context, std::span<const float> gradient) {
-    for (const Piece& piece : pieces_) update(context, piece, gradient, {});
-    context.net.refresh();
+Status Local::batch(Context& context, uint32_t worker, uint64_t step, std::span<float> mean, double* loss) {
+    const Sampler sampler = order(worker, 1);
+    GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t number) {
+        return block(context, lane, worker, {step, number}, sampler, true, number);
+    }));
+    std::ranges::fill(mean, 0.0f);
+    add_up(0, mean, config_.blocks);
+    const float share = 1.0f / static_cast<float>(config_.batch);
+    for (float& each : mean) each *= share;
+    *loss = 0;
+    for (const double each : losses_) *loss += each / config_.batch;
+    context.gradients += config_.batch;
+    return {};
+}
+
+void Local::apply(Context& context, std::span<float> w, std::span<const float> gradient) {
+    for (const Piece& piece : pieces_) update(context, piece, w, gradient, {});
 }
 
 }   // namespace gradcast

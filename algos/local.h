@@ -60,8 +60,10 @@ public:
     /// The mean gradient of `share` of the worker's part at the net's parameters, without augmentation: all of it, or samples that are
     /// drawn anew each round.  *loss: their mean.
     Status gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss);
-    /// A step of the optimiser with this gradient, at the net's parameters.
-    void apply(Context& context, std::span<const float> gradient);
+    /// The mean gradient of the worker's mini-batch `step`, counted over the whole job, at the net's parameters.
+    Status batch(Context& context, uint32_t worker, uint64_t step, std::span<float> mean, double* loss);
+    /// A step of the optimiser with this gradient, at w.
+    void apply(Context& context, std::span<float> w, std::span<const float> gradient);
     /// Number n of the worker's part, in memory of its own until the next call.  Trainer thread.
     Status sample(uint32_t worker, uint64_t n, Samples* sample);
     /// How many of the validation samples the net's parameters classify right.
@@ -87,7 +89,7 @@ private:
     Status run(Context& context, uint32_t count, Blocks blocks);
     Status validation_batch_right(Context& context, uint32_t lane, uint32_t batch);
     void add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) const;
-    void update(Context& context, const Piece& piece, std::span<const float> gradient, const LocalTerm& term);
+    void update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient, const LocalTerm& term);
 
     const LocalConfig config_;
     const DataSet& data_;

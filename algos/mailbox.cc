@@ -25,24 +25,29 @@ Status Mailbox::take(const Completion& completion) {
     return {};
 }
 
+/// Takes what has come.  Error: the time is over.
+Status Mailbox::collect(uint64_t until_us, uint64_t us, const char* what) {
+    // Mail of an expelled rank will not come, but this rank must first receive the reason.
+    const Status status = dispatch_.collect(dispatch_.expelling() ? host_.now_us() + deadline_us_ / 40 : until_us);
+    if (status.code != Code::deadline || !dispatch_.ended().ok()) return status;
+    if (!dispatch_.expelling()) return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
+    dispatch_.cut_expelled();
+    return {};
+}
+
 Status Mailbox::wait(uint64_t first, uint64_t last, uint64_t us, const char* what) {
     Waiting waiting(progress_);
     const uint64_t until_us = host_.now_us() + us;
-    while (first <= last) {
-        if (fates_[first] != Fate::open) {
-            ++first;
-            continue;
-        }
-        // Mail of an expelled rank will not come, but this rank must first receive the reason.
-        const Status status = dispatch_.collect(dispatch_.expelling() ? host_.now_us() + deadline_us_ / 40 : until_us);
-        if (status.code != Code::deadline || !dispatch_.ended().ok()) {
-            GC_TRY(status);
-        } else if (dispatch_.expelling()) {
-            dispatch_.cut_expelled();
-        } else {
-            return fail(Code::deadline, "no {} within {} s", what, static_cast<double>(us) / 1e6);
-        }
-    }
+    while (first <= last)
+        if (fates_[first] != Fate::open) ++first;
+        else GC_TRY(collect(until_us, us, what));
+    return {};
+}
+
+Status Mailbox::wait_until(const std::function<bool()>& there, uint64_t us, const char* what) {
+    Waiting waiting(progress_);
+    const uint64_t until_us = host_.now_us() + us;
+    while (!there()) GC_TRY(collect(until_us, us, what));
     return {};
 }
 

@@ -1,5 +1,6 @@
 // Rounds of mail: a trainer numbers its sends and receives from 1, waits, and checks which of them succeeded.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "algos/dispatch.h"
@@ -19,12 +20,17 @@ public:
     /// Blocks until tickets first .. last are done or their rank is lost.  `what` names the wait in the error, for example "result of the
     /// evaluation after step 938".
     Status wait(uint64_t first, uint64_t last, uint64_t us, const char* what);
+    /// Blocks until there() is true, which is asked after each completion.
+    Status wait_until(const std::function<bool()>& there, uint64_t us, const char* what);
+    /// It was begun and is done, or was not begun in this round.
+    bool done(uint64_t ticket) const { return fates_[ticket] == Fate::done; }
     /// The ticket's receiver or sender is lost.
     bool lost(uint64_t ticket) const { return fates_[ticket] == Fate::lost; }
 
     Status take(const Completion& completion) override;
 
 private:
+    Status collect(uint64_t until_us, uint64_t us, const char* what);
     enum class Fate : uint8_t { open, done, lost };
     Host& host_;
     Dispatch& dispatch_;

@@ -15,6 +15,13 @@ struct AlgorithmSettings {
     std::string anchor = "full";             // dane: the gradient over a worker's part, or "batch": over as many samples as a mini-batch
     double anchor_fraction = 1;              // of its part
     std::string solver = "sgd";              // dane, admm: of local problems, or "exact" for ridge regression
+    uint32_t updates = 0;                    // asgd, softsync: pushes in a round; 0: those of one pass over the data
+    std::string lambda = "none";             // how staleness scales a gradient: "inverse", "exp"
+    double beta = 0.9;                       // of "exp"
+    uint32_t max_staleness = 0;              // pushes that a worker may be ahead of the slowest; 0: any
+    uint32_t collect = 0;                    // softsync: pushes in an update; 0: as many as workers
+    std::string pull = "wait";               // softsync: "now"
+    std::string replay;                      // path of the order of pushes to repeat; empty: as they come
     uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
     bool adapt = true;                       // de: control parameters adapt themselves
     double f = 0.5, cr = 0.9;                // de: those of the first round, or of all

@@ -76,7 +76,7 @@ def chart(path, title, claim, x_name, y_name, series, log_x=False, log_y=False, 
         out.append(f'<path d="M{left} {at:.1f}H{width - right}" stroke="black" stroke-dasharray="2 3"/><text x="{left + 6}" y="{at - 5:.1f}">{tag(line[1])}</text>')
     legend = top + 12
     for i, (name, (drawn, dashed)) in enumerate(series.items()):
-        colour = colours.get(name.removesuffix(", the paper's model"), f"hsl({i * 40} 65% 42%)")
+        colour = colours.get(name.removesuffix(", the paper's model"), f"hsl({i * 137} 65% 42%)")
         places = [(scales[0](x), scales[1](y)) for x, y in drawn]
         dash = ' stroke-dasharray="6 4" opacity="0.7"' if dashed else ""
         out.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')

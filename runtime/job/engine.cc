@@ -56,6 +56,10 @@ public:
                                  .own_workers = static_cast<uint32_t>(session_->own_blocks().size()),
                                  .state_size = parts_.optimiser_values(job_.optimiser),
                                  .weight_decay = job_.optimiser.weight_decay,
+                                 .local = parts_.local.get(),
+                                 .updates = parts_.updates,
+                                 .rounds = parts_.steps,
+                                 .folder = config_.folder,
                                  .arena = parts_.arena}));
         report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });
         if (DeviceWords* device = parts_.compute.codec->device()) device->expect(choice_.targets_most(session_->targets()));

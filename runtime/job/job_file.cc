@@ -76,6 +76,8 @@ std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
 std::vector<std::string> distributions() { return {"population", "best"}; }
 std::vector<std::string> solvers() { return {"sgd", "exact"}; }
+std::vector<std::string> scalings() { return {"none", "inverse", "exp"}; }
+std::vector<std::string> pulls() { return {"wait", "now"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
 constexpr double u32_max = 4294967295.0;
@@ -235,6 +237,13 @@ constexpr Option options[] = {
     {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes, "de: what is exchanged as one gene", set<&AlgorithmSettings::crossover>, show<&AlgorithmSettings::crossover>},
     {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions, "de: each worker goes on from its individual, or all from the best", set<&AlgorithmSettings::distribute>, show<&AlgorithmSettings::distribute>},
     {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers, "dane, admm: of local problems; exact: of the net ridge, in double", set<&AlgorithmSettings::solver>, show<&AlgorithmSettings::solver>},
+    {"algorithm", "updates", Kind::integer, "0", 0, 1 << 24, false, nullptr, "asgd, softsync: gradients in a round; 0: those of one pass over the data", set<&AlgorithmSettings::updates>, show<&AlgorithmSettings::updates>},
+    {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings, "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", set<&AlgorithmSettings::lambda>, show<&AlgorithmSettings::lambda>},
+    {"algorithm", "beta", Kind::number, "0.9", 0, 1, true, nullptr, "asgd, softsync: of lambda = exp", set<&AlgorithmSettings::beta>, show<&AlgorithmSettings::beta>},
+    {"algorithm", "max_staleness", Kind::integer, "0", 0, 1 << 20, false, nullptr, "asgd, softsync: gradients that a worker may be ahead of the slowest; 0: any number", set<&AlgorithmSettings::max_staleness>, show<&AlgorithmSettings::max_staleness>},
+    {"algorithm", "replay", Kind::text, "\"\"", 0, 0, false, nullptr, "asgd, softsync: a replay.log of this job, whose order of gradients is repeated; empty: as they come", set<&AlgorithmSettings::replay>, show<&AlgorithmSettings::replay>},
+    {"algorithm", "collect", Kind::integer, "0", 0, blocks_max, false, nullptr, "softsync: gradients in an update; 0: as many as workers", set<&AlgorithmSettings::collect>, show<&AlgorithmSettings::collect>},
+    {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls, "softsync: a worker goes on with the parameters after the update of its gradient, or with the present ones", set<&AlgorithmSettings::pull>, show<&AlgorithmSettings::pull>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
@@ -443,7 +452,7 @@ private:
         for (const char* key : {"job.evaluate", "job.stop_at"})
             if (has(key) && job_.test.empty() && (job_.evaluate > 0 || job_.stop_at > 0))
                 mistake(line(key), key, "there is nothing to evaluate on: data.test is missing");
-        for (std::string* path : {&job_.train, &job_.test, &job_.start})
+        for (std::string* path : {&job_.train, &job_.test, &job_.start, &job_.settings.replay})
             if (!path->empty() && path->front() != '/') *path = base_ + '/' + *path;
 
         if (has("net.preset") && has("net.layers")) mistake(line("net.layers"), "net.layers", "either a preset or layers, not both");
@@ -493,6 +502,13 @@ private:
         if (job_.settings.solver == "exact" && (job_.survive || job_.exchange == "auto" || job_.quantiser != Quantiser::auto32))
             mistake(line("algorithm.solver"), "algorithm.solver",
                     "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32");
+        if (job_.settings.beta != 0.9 && job_.settings.lambda != "exp")
+            mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
+        if (algorithm->server && job_.survive)
+            mistake(line("job.survive"), "job.survive", fmt::format("{} ends when a node is lost in this version", job_.algorithm));
+        if (algorithm->server && (job_.exchange == "auto" || job_.s > 0))
+            mistake(line("algorithm.exchange"), "algorithm.exchange",
+                    fmt::format("{} sends to a server, by no exchange: leave it out", job_.algorithm));
         if (algorithm->workers && job_.quantiser == Quantiser::fixed)
             mistake(line("algorithm.quantiser"), "algorithm.quantiser",
                     fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));

@@ -84,7 +84,10 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     const JobConfig& job = config.job;
     const AlgorithmSettings& settings = job.settings;
     const uint64_t most = job.quantiser == Quantiser::auto16 ? auto16_blocks_max : blocks_max;
-    const uint64_t workers = job.algorithm == "serial" ? 1 : settings.workers > 0 ? settings.workers : config.roster.size();
+    const uint64_t workers = job.algorithm == "serial" ? 1
+                             : settings.workers > 0    ? settings.workers
+                             : algorithm->server       ? std::max<size_t>(config.roster.size(), 2) - 1
+                                                       : config.roster.size();
     const uint32_t validation = algorithm->gathers ? settings.validation : 0;
     if (validation >= train->info().count)
         return fail(Code::invalid, "algorithm.validation: {} samples are not fewer than the {} of {}", validation, train->info().count,
@@ -103,7 +106,13 @@ Status JobParts::plan_workers(const EngineConfig& config) {
         job.steps > 0
             ? job.steps
             : std::ceil(static_cast<double>(job.epochs) * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
-    const double steps_of_round = once ? in_job : settings.local_steps > 0 ? settings.local_steps : std::max(in_epochs, 1.0);
+    const uint64_t collect = job.algorithm != "softsync" ? 1 : settings.collect > 0 ? settings.collect : workers;
+    const uint64_t pushes = (samples + job.batch - 1) / job.batch;
+    if (algorithm->server) updates = settings.updates > 0 ? settings.updates : (pushes + collect - 1) / collect * collect;
+    const double steps_of_round = updates > 0                ? static_cast<double>(updates) / static_cast<double>(workers)
+                                  : once                     ? in_job
+                                  : settings.local_steps > 0 ? settings.local_steps
+                                                             : std::max(in_epochs, 1.0);
     if (steps_of_round * static_cast<double>(workers * job.batch) > UINT32_MAX)
         return fail(Code::invalid, "algorithm.local_{}: a round of {} workers has more than {} samples",
                     settings.local_steps > 0 ? "steps" : "epochs", workers, UINT32_MAX);
@@ -113,12 +122,12 @@ Status JobParts::plan_workers(const EngineConfig& config) {
                                                 .seed = job.seed,
                                                 .batch = job.batch,
                                                 .blocks = job.blocks,
-                                                .steps = static_cast<uint32_t>(steps_of_round),
+                                                .steps = static_cast<uint32_t>(std::ceil(steps_of_round)),
                                                 .pass_share = pass_share,
                                                 .validation = validation,
                                                 .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
                                     *train);
-    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : local->samples_of_round());
+    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : updates > 0 ? updates * job.batch : local->samples_of_round());
     block_sizes.assign(workers, 1);
     return {};
 }
@@ -127,6 +136,7 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
     std::vector<std::pair<std::string, std::string>> all = algorithm_settings(job);
     for (auto& [key, value] : all)
         if (key == "workers") value = fmt::format("{}", block_sizes.size());
+        else if (key == "updates") value = fmt::format("{}", updates);
         else if (key == "local_steps") value = fmt::format("{}", local->config().steps);
     return all;
 }
@@ -192,7 +202,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                   .precision = job.precision,
                   .deterministic = job.deterministic};
     OptimiserConfig optimiser = job.optimiser;
-    optimiser.steps = steps * (local ? local->config().steps : 1);
+    optimiser.steps = steps * (updates > 0 ? updates : local ? local->config().steps : 1);
     GC_TRY(compute.plan(spec, net, optimiser, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};

@@ -55,6 +55,7 @@ struct JobParts {
 
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
+    uint64_t updates = 0;                // of a server in a round; 0: there is none
     uint32_t batch = 0;                  // samples of a step or round
     std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
     uint64_t deadline_us = 0;            // the job's, or what ready() raised it to

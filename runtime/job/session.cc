@@ -96,6 +96,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                                            .first_step = config_.first_step,
                                                                            .kept_parameters = kept_parameters_,
                                                                            .kept_exponents = kept_exponents_});
+    context.self = self_, context.ranks = view_.n();
     context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
@@ -152,7 +153,7 @@ void Session::post(Host& host, JobCommand command, const Status& why) {
 uint64_t Session::bytes_bound() const {
     ExchangeConfig config = config_.exchange.config;
     config.self = self_;
-    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, view_.n(), {}).words_sent);
+    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, view_.n(), {}).words_sent) * parts_.sums();
 }
 
 std::vector<NodeId> Session::lost() const {

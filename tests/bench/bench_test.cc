@@ -379,6 +379,33 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     fs::remove_all(folder);
 }
 
+/// Some algorithms on a few samples, with what they have computed.
+TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
+    namespace fs = std::filesystem;
+    const std::string build = build_folder();
+    if (!fs::exists("bench/algorithms") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/algorithms or gradcastd is missing: run it in the folder of the sources, after make";
+    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/algorithms: python3 is missing";
+    fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-algorithms-{}", ::getpid()), results = folder / "results";
+    fs::create_directories(folder);
+    two_classes(folder);
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "data").string()).code, 0);
+    const Result compared = shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() +
+                                  " timeout 100 bench/algorithms ma dane asgd --epochs 2 --nodes 3 --data " + (folder / "data").string() +
+                                  " --results " + results.string() + " 2>&1");
+    EXPECT_EQ(compared.code, 0) << compared.out;
+    std::ifstream rows(results / "algorithms-loopback.csv");
+    std::string line;
+    std::getline(rows, line);
+    EXPECT_EQ(line, "kind,seed,accuracy,seconds,bytes_sent,gradients,forwards,rounds,digest");
+    for (const char* kind : {"ma,1,", "dane,1,", "asgd,1,"}) {
+        std::getline(rows, line);
+        EXPECT_EQ(line.rfind(kind, 0), 0u) << line;
+    }
+    EXPECT_TRUE(fs::exists(results / "algorithms-loopback-bytes.svg") && fs::exists(results / "curves-loopback.csv"));
+    fs::remove_all(folder);
+}
+
 /// A run of accuracy/ on a few samples, and the curve of an interrupted run.
 TEST(SystemBench, PaperTrainsToAnAccuracy) {
     namespace fs = std::filesystem;

@@ -189,7 +189,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
               "job.toml:21: algorithm.weights: is a whole number, not a list of numbers, as [1, 2, 1]"},
              {"exchange = \"ring\"", "weights = [1, \"2\"]", "job.toml:20: algorithm.weights: holds text, not numbers alone"},
              {"exchange = \"ring\"", "weights = [1, 0.0]", "job.toml:20: algorithm.weights: 0 is not above 0"},
-             {"kind = \"ssgd\"", "kind = \"asgd\"", "job.toml:19: algorithm.kind: \"asgd\" is not one of ssgd"},
+             {"kind = \"ssgd\"", "kind = \"async\"", "job.toml:19: algorithm.kind: \"async\" is not one of ssgd"},
              {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip, tcp"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
              {"s = 0", "s = 1",

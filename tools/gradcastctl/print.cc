@@ -132,7 +132,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         fmt::print("{}\n", json_text(all, 2));
     } else {
         std::vector<std::vector<std::string>> rows = {
-            {"node", "sent", "at least (" + job.exchange + ")", "received", "exchange wait", "load wait"}};
+            {"node", "sent", "at least (" + job.exchange + ")", "received", "exchange wait", "load wait", "gradients", "forward only"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
@@ -142,7 +142,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
             const JobStatus& each = *node.status;
             rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound * each.step) : "-",
                             text_bytes(each.bytes_received), text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
-                            text_seconds(static_cast<double>(each.load_wait_us) * 1e-6)});
+                            text_seconds(static_cast<double>(each.load_wait_us) * 1e-6), std::to_string(each.gradients),
+                            std::to_string(each.forwards)});
         }
         if (rows.size() > 1) print_table(rows);
         if (!unknown.empty()) fmt::print("not known here: {} (each daemon knows the bytes of its own node)\n", fmt::join(unknown, ", "));

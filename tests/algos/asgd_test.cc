@@ -1,0 +1,137 @@
+// Asynchronous SGD and soft synchronisation: bounds, edges where they are something else, and replays.
+#include <fstream>
+
+#include "runtime/core/fd.h"
+#include "tests/algos/runs.h"
+
+namespace gradcast {
+namespace {
+
+class AsgdTest : public AlgosTest {
+protected:
+    /// The log that the server has kept, as a file of its own.
+    std::string log(const Run& run) {
+        const std::string path = fmt::format("{}/log-{}", folder_, logs_++);
+        std::filesystem::copy_file(run.folders[0] + "/replay.log", path);
+        return path;
+    }
+    /// The staleness of all pushes.
+    static std::vector<uint64_t> staleness(const std::string& path) {
+        std::ifstream file(path);
+        std::string line;
+        std::getline(file, line);
+        std::vector<uint64_t> all;
+        for (uint64_t worker, tau; file >> worker >> tau;) all.push_back(tau);
+        return all;
+    }
+    static std::string replay(const std::string& path) { return fmt::format("replay = \"{}\"\n", path); }
+    static constexpr SimConfig restless(uint32_t n, uint64_t seed) {
+        return {.seed = seed, .ranks = n, .latency_us = 400, .jitter_us = 900, .break_per_packet = 0.002};
+    }
+
+private:
+    uint32_t logs_ = 0;
+};
+
+TEST_F(AsgdTest, AReplayHasTheSameDigestOnAnyNumberOfNodes) {
+    for (const char* more : {"", "lambda = \"inverse\"\n", "lambda = \"exp\"\nbeta = 0.5\nmax_staleness = 1\n"}) {
+        const std::string job = replaced(text("asgd", std::string("workers = 4\nupdates = 30\n") + more), "steps = 2\n", "steps = 3\n");
+        const Run first = run(job, restless(4, 1), false, [](Simulator& sim) { sim.slow(2, 7); });
+        ASSERT_EQ(first.digest().size(), 64u) << first.digest();
+        const std::string path = log(first);
+        EXPECT_EQ(staleness(path).size(), 90u);
+        for (const uint32_t n : {1u, 2u, 3u, 5u})
+            EXPECT_EQ(run(job + replay(path), restless(n, n)).digest(), first.digest()) << n << " " << more;
+        const Run other = run(job, restless(4, 2), false, [](Simulator& sim) { sim.slow(1, 9); });
+        EXPECT_NE(other.digest(), first.digest());   // the order counts
+    }
+}
+
+TEST_F(AsgdTest, StalenessIsBounded) {
+    const auto most = [&](const std::string& more) {
+        const Run run = this->run(replaced(text("asgd", "workers = 4\nupdates = 60\n" + more), "steps = 2\n", "steps = 1\n"),
+                                  restless(5, 3), false, [](Simulator& sim) { sim.slow(2, 300); });
+        EXPECT_TRUE(run.status.ok()) << run.status.what;
+        const std::vector<uint64_t> all = staleness(log(run));
+        return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
+    };
+    const uint64_t free = most("");
+    EXPECT_GT(free, 9u);
+    EXPECT_LE(most("max_staleness = 1\n"), 9u);   // (W - 1) (2 S + 1)
+}
+
+TEST_F(AsgdTest, OneWorkerIsSerialSgd) {
+    const Run asgd = run(replaced(text("asgd", "workers = 1\nupdates = 12\n"), "steps = 2\n", "steps = 1\n"), 2);
+    const Run serial = run(replaced(text("serial", "local_steps = 12\n"), "steps = 2\n", "steps = 1\n"), 1);
+    ASSERT_TRUE(asgd.status.ok() && serial.status.ok()) << asgd.status.what << serial.status.what;
+    EXPECT_NEAR(loss(asgd), loss(serial), 1e-5 * loss(serial));
+    for (const uint64_t tau : staleness(log(asgd))) EXPECT_EQ(tau, 0u);
+}
+
+// All of them collected, and each waits: a step is one with the mean of all workers' mini-batches.
+TEST_F(AsgdTest, SoftsyncOfAllIsSynchronous) {
+    const auto plain = [&](const std::string& kind, const std::string& more, const char* steps) {
+        return run(replaced(replaced(text(kind, more), "momentum = 0.9\n", ""), "steps = 2\n", steps), 3);
+    };
+    const Run soft = plain("softsync", "workers = 4\nupdates = 40\n", "steps = 1\n"),
+              ma = plain("ma", "workers = 4\nlocal_steps = 1\n", "steps = 10\n");
+    ASSERT_TRUE(soft.status.ok() && ma.status.ok()) << soft.status.what << ma.status.what;
+    EXPECT_NEAR(loss(soft), loss(ma), 1e-5 * loss(ma));
+    for (const uint64_t tau : staleness(log(soft))) EXPECT_EQ(tau, 0u);
+}
+
+TEST_F(AsgdTest, SoftsyncReplays) {
+    for (const char* more : {"collect = 2\npull = \"wait\"\n", "collect = 3\npull = \"now\"\n"}) {
+        const std::string job = text("softsync", std::string("workers = 4\nupdates = 24\n") + more);
+        const Run first = run(job, restless(5, 1));
+        ASSERT_EQ(first.digest().size(), 64u) << first.digest();
+        const std::string path = log(first);
+        for (const uint32_t n : {1u, 3u}) EXPECT_EQ(run(job + replay(path), restless(n, n)).digest(), first.digest()) << n << " " << more;
+    }
+}
+
+TEST_F(AsgdTest, TheyLearn) {
+    for (const char* kind : {"asgd", "softsync"}) {
+        const Run run =
+            this->run(replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\n", kind)), "momentum = 0.9", "momentum = 0.5"), 4);
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        EXPECT_EQ(run.ranks[0].steps, 2u);
+        EXPECT_GT(run.ranks[0].accuracy, 0.7) << kind;
+    }
+}
+
+TEST_F(AsgdTest, BadLogsAndSettingsAreRefused) {
+    const std::string job = text("asgd", "workers = 2\nupdates = 6\n");
+    const Run run = this->run(job, 2);
+    ASSERT_TRUE(run.status.ok()) << run.status.what;
+    std::string whole;
+    ASSERT_TRUE(file_read(run.folders[0] + "/replay.log", &whole).ok());
+    const std::string title = whole.substr(0, whole.find('\n')), path = folder_ + "/bad.log";
+    const auto with = [&](const std::string& content, const std::string& of = "") {
+        EXPECT_TRUE(file_write(path, content).ok());
+        return this->run((of.empty() ? job : of) + replay(path), 2).digest();
+    };
+    EXPECT_EQ(with(whole), run.digest());
+    EXPECT_EQ(with(whole, text("asgd", "workers = 3\nupdates = 6\n")),
+              fmt::format("{}: of another job: it begins with \"{}\" instead of \"{}\"", path, title.substr(0, 80),
+                          replaced(title, "workers 2", "workers 3")));
+    EXPECT_EQ(with(title + "\n0 0\n7 0\n"), path + ": push 2 is no worker and its staleness");
+    EXPECT_EQ(with(title + "\n0 0\n"), path + ": has 1 pushes, the job makes 12");
+    std::string same = title + "\n";
+    for (int i = 0; i < 12; ++i) same += "0 0\n";
+    EXPECT_NE(with(same).find("the replay log has a push of worker 0 that it cannot have made"), std::string::npos) << with(same);
+    EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 3\n"), 1).digest(),
+              "algorithm.collect: 3 pushes are more than the 2 workers");
+    EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 2\nupdates = 5\n"), 1).digest(),
+              "algorithm.updates: 5 pushes of a round are no multiple of collect, 2");
+}
+
+TEST_F(AsgdTest, ALostWorkerEndsTheJobByName) {
+    const Run run = this->run(replaced(text("asgd", "workers = 3\nupdates = 600\n"), "deadline = \"20s\"", "deadline = \"4s\""),
+                              {.ranks = 4, .lost_after_us = 1'000'000}, false, [](Simulator& sim) { sim.kill(2, 3'000); });
+    EXPECT_EQ(run.status.code, Code::peer_lost);
+    EXPECT_NE(run.ranks[0].error.find("rank 2 (node-c)"), std::string::npos) << run.ranks[0].error;
+}
+
+}   // namespace
+}   // namespace gradcast
