@@ -74,7 +74,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint tidy format asan tsan fuzz bench install clean features
+.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -93,6 +93,7 @@ help:
 	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan'
 	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
+	@echo 'make deb        a Debian package of it in $(BUILD)/'
 
 # ---- packages ------------------------------------------------------------------------------------------------------------------
 
@@ -303,6 +304,8 @@ install: all
 	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 	$(BUILD)/gradcastctl man gradcastctl >$(DESTDIR)$(PREFIX)/share/man/man1/gradcastctl.1
 	$(BUILD)/gradcast-bench --man >$(DESTDIR)$(PREFIX)/share/man/man1/gradcast-bench.1
+	{ printf '.TH GRADCAST-LAB 1 "" gradcast gradcast\n.SH NAME\ngradcast-lab \\- hosts in network namespaces on shaped links\n.SH DESCRIPTION\n.nf\n'; \
+	  tools/gradcast-lab help | sed 's/-/\\-/g'; echo .fi; } >$(DESTDIR)$(PREFIX)/share/man/man1/gradcast-lab.1
 	$(BUILD)/gradcastctl man gradcast-job >$(DESTDIR)$(PREFIX)/share/man/man5/gradcast-job.5
 	$(BUILD)/gradcastd --man gradcastd.toml >$(DESTDIR)$(PREFIX)/share/man/man5/gradcastd.toml.5
 	$(BUILD)/gradcastd --man gradcastd >$(DESTDIR)$(PREFIX)/share/man/man8/gradcastd.8
@@ -310,6 +313,10 @@ install: all
 	  $(BUILD)/$$p bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name; \
 	  $(BUILD)/$$p zsh >$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_$$name; \
 	  $(BUILD)/$$p fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
+
+# One package of what is built: daemon, client, benchmark, man pages, completion, unit.
+deb: all
+	@MAKE='$(MAKE)' tools/deb $(BUILD)
 
 clean:
 	rm -rf $(BUILD)
