@@ -329,7 +329,8 @@ private:
 
     Status keep_log(const Context& context) {
         std::string text;
-        if (context.step > 0) GC_TRY(file_read(log_path_, &text));
+        // A job that goes on elsewhere has no log of its beginning, and keeps none.
+        if (context.step > 0 && !file_read(log_path_, &text).ok()) return {};
         size_t end = title_.size() + 1;   // of the rounds before this one
         for (uint64_t line = 0; context.step > 0 && line < context.step * updates_ && end < text.size(); ++line)
             end = std::min(text.find('\n', end), text.size() - 1) + 1;

@@ -2,13 +2,15 @@
 // Brest et al., "Self-adapting control parameters in differential evolution", 2006).  Worker k of n, with its own F_k and CR_k:
 //
 //     w_k <- local steps from its individual (distribute = best: from the best one)
-//     F   <- 0.1 + 0.9 rand  with probability 0.1, else F_k;   CR <- rand  with probability 0.1, else CR_k
-//     v   <- w_r1 + F (w_r2 - w_r3),  r1, r2, r3 distinct and not k.  n = 3: k may be among them; n = 2: the model that the last round
-//     ended
-//            with joins the two; n = 1: there is no trial
-//     u_j <- v_j if rand_j <= CR or j = j_rand, else w_kj;  a gene j is a parameter, or a layer's tensor.  Running statistics are those of
-//     w_k the trial u with F and CR replaces w_k, F_k, CR_k if it classifies more of the validation samples right the net's parameters are
-//     those of the best individual
+//     F   <- 0.1 + 0.9 rand  with probability 0.1, else F_k
+//     CR  <- rand  with probability 0.1, else CR_k
+//     v   <- w_r1 + F (w_r2 - w_r3)
+//     u_j <- v_j if rand_j <= CR or j = j_rand, else w_kj
+//     the trial u with its F and CR replaces w_k, F_k and CR_k if it classifies more of the validation samples right
+//
+// r1, r2, r3 are distinct and not k; n = 3: k may be among them; n = 2: the model that the last round ended with joins the two; n = 1:
+// there is no trial.  A gene j is a parameter, or a layer's tensor.  Running statistics of u are measured anew.  The net gets the best
+// individual.
 //
 // Messages: W + 1 sums of P values a round, which bring all models to all nodes, and all results of trials.  Computes two passes over the
 // validation samples for each worker, at its node.  Keeps all models and individuals: they are state that every node has.  May go wrong: a
@@ -41,6 +43,7 @@ public:
         notes_.resize(plan.workers), all_notes_.resize(plan.workers), drawn_.resize(plan.workers);
         plan.arena.plan("individuals", sizeof(Head) + plan.workers * (sizeof(Control) + elements_ * sizeof(float)), &state_);
         plan.arena.plan("model on trial", elements_ * sizeof(float), &trial_);
+        plan.arena.plan("trials that are better", plan.workers * elements_ * sizeof(float), &accepted_);
         return Gathering::plan(plan);
     }
     std::span<const std::byte> state() override { return {state_.host, state_.bytes}; }
@@ -77,6 +80,7 @@ private:
     }
     std::span<const float> start(size_t own) override { return best_ ? before() : individual((*own_)[own]); }
 
+    std::span<float> accepted(uint32_t k) { return floats(accepted_).subspan(k * elements_, elements_); }
     Control draw(Context& context, uint32_t k) {
         Control now = control(k);
         const Philox random = random4(Purpose::shuffle, worker_seed(context.local->config().seed, k), context.step, draw_of_round);
@@ -129,18 +133,22 @@ private:
             uint64_t right = 0;
             if (workers() > 1) {
                 cross(context, (*own_)[i], trial);
-                GC_TRY(validate(context, trial, &right));
+                GC_TRY(validate(context, (*own_)[i], trial, &right));
             }
             notes_[i] = static_cast<float>(right);
         }
         GC_TRY(context.workers->tell(std::span(notes_).first(own_->size()), all_notes_));
+        // All that can fail comes before the state changes: the round may be repeated.
+        for (uint32_t k = 0; k < workers(); ++k) {
+            if (all_notes_[k] <= right()[k]) continue;
+            cross(context, k, accepted(k));
+            GC_TRY(measure(context, k, accepted(k)));
+        }
         uint32_t best = 0;
         for (uint32_t k = 0; k < workers(); ++k) {
-            std::ranges::copy(model(k), individual(k).begin());
-            if (all_notes_[k] > right()[k]) {
-                cross(context, k, individual(k));
-                control(k) = drawn_[k];
-            }
+            const bool better = all_notes_[k] > right()[k];
+            std::ranges::copy(better ? accepted(k) : model(k), individual(k).begin());
+            if (better) control(k) = drawn_[k];
             all_notes_[k] = std::max(all_notes_[k], right()[k]);
             if (all_notes_[k] > all_notes_[best]) best = k;
         }
@@ -154,7 +162,7 @@ private:
     const std::vector<uint32_t>* own_ = nullptr;   // workers of this rank, in the present view
     std::vector<float> notes_, all_notes_;
     std::vector<Control> drawn_;
-    Buffer state_, trial_;
+    Buffer state_, trial_, accepted_;
 };
 
 }   // namespace

@@ -19,8 +19,11 @@ protected:
     std::span<float> model(uint32_t worker) { return floats(models_).subspan(worker * elements_, elements_); }
     std::span<const float> right() const { return right_; }
     uint32_t workers() const { return workers_; }
-    /// How many of the validation samples these parameters classify right.
-    Status validate(Context& context, std::span<const float> parameters, uint64_t* right);
+    /// How many of the validation samples these parameters classify right, with the running statistics of measure().
+    Status validate(Context& context, uint32_t worker, std::span<float> parameters, uint64_t* right);
+    /// Batch norm's running statistics of these parameters, measured anew on a few mini-batches of the worker: those of parameters that
+    /// were mixed are nobody's.  Changes them in place.  The net gets the parameters.
+    Status measure(Context& context, uint32_t worker, std::span<float> parameters);
 
 private:
     Status contribute(Context& context, size_t own, std::span<float> difference) final;
@@ -28,9 +31,10 @@ private:
 
     uint32_t workers_ = 0;
     uint64_t elements_ = 0;
-    Buffer models_;              // [workers, elements]
-    std::vector<float> right_;   // by worker
-    std::vector<float> own_;     // the same of own workers
+    Buffer models_;                  // [workers, elements]
+    std::vector<float> right_;       // by worker
+    std::vector<float> own_;         // the same of own workers
+    std::vector<double> measured_;   // of the groups of statistics
 };
 
 }   // namespace gradcast

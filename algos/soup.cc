@@ -38,14 +38,14 @@ private:
             const std::span<const float> next = model(order_[i]);
             for (size_t j = 0; j < trial.size(); ++j) trial[j] = static_cast<float>((sum[j] + static_cast<double>(next[j])) / (count + 1));
             uint64_t right = 0;
-            GC_TRY(validate(context, trial, &right));
+            GC_TRY(validate(context, 0, trial, &right));
             if (right < best) continue;
             best = right;
             ++count;
             for (size_t j = 0; j < trial.size(); ++j) sum[j] += static_cast<double>(next[j]);
         }
-        for (size_t j = 0; j < parameters.size(); ++j) parameters[j] = static_cast<float>(sum[j] / count);
-        return {};
+        for (size_t j = 0; j < trial.size(); ++j) trial[j] = static_cast<float>(sum[j] / count);
+        return count > 1 ? measure(context, 0, trial) : (std::ranges::copy(trial, parameters.begin()), Status{});
     }
 
     std::vector<uint32_t> order_;

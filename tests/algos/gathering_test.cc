@@ -40,6 +40,8 @@ TEST_F(GatheringTest, BatchNormIsChosenToo) {
             replaced(job_text_of_all(fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, five)), "epochs = 2\n", "steps = 3\n");
         EXPECT_EQ(run(job, 1).digest().size(), 64u) << run(job, 1).digest();
         EXPECT_EQ(run(job, 3).digest(), run(job, 1).digest());
+        const Run learns = run(replaced(job, "steps = 3", "steps = 30"), 2);
+        EXPECT_GT(learns.ranks[0].accuracy, 0.7) << kind;   // statistics of mixed parameters are measured
     }
 }
 
