@@ -19,6 +19,9 @@ PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev 
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
 # gradcast-lab and its test; what bench/rivals compares with.
 PACKAGES_LAB    := iproute2 nftables iperf3 python3
+# RDMA, where it is wanted; and what tests/rdma boots.
+PACKAGES_RDMA   := libibverbs-dev librdmacm-dev
+PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 busybox-static cpio kmod xz-utils iproute2
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
@@ -36,7 +39,7 @@ say = @printf '  %-5s %s\n' $(1) $(2)
 endif
 
 LIB_DIRS   := runtime transport nn algos datasets
-LIB_SOURCES := $(filter-out runtime/daemon/main.cc,$(shell find $(LIB_DIRS) -name '*.cc' -not -path '*/cuda/*'))
+LIB_SOURCES := $(filter-out runtime/daemon/main.cc transport/rdma/%,$(shell find $(LIB_DIRS) -name '*.cc' -not -path '*/cuda/*'))
 ISA_SOURCES := $(filter %.isa.cc,$(LIB_SOURCES))
 LIB_OBJECTS := $(patsubst %.cc,$(BUILD)/obj/%.o,$(filter-out %.isa.cc,$(LIB_SOURCES))) \
                $(foreach isa,portable avx2 avx512,$(patsubst %.isa.cc,$(BUILD)/obj/%.$(isa).o,$(ISA_SOURCES)))
@@ -70,11 +73,17 @@ CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=
 CUDA_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -DFMT_USE_CONSTEXPR=1 $(CUDA_ARCH) -I. -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fPIC
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudnn -lcublasLt -lcublas -lcudart_static -lfmt -lrt -ldl -pthread
 
-PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(CUDA_SO)
+# RDMA likewise: built where the headers of libibverbs and librdmacm are.
+RDMA_CODE  := $(wildcard transport/rdma/*.cc)
+RDMA_HEADERS := $(wildcard /usr/include/infiniband/verbs.h) $(wildcard /usr/include/rdma/rdma_cma.h)
+RDMA_SO    := $(if $(word 2,$(RDMA_HEADERS)),$(BUILD)/libgradcast_rdma.so)
+RDMA_SAID  := rdma: $(if $(RDMA_SO),yes,no (libibverbs-dev and librdmacm-dev not found))
+
+PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(CUDA_SO) $(RDMA_SO)
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rivals demo nightly test lab-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals demo nightly test lab-test rdma-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -85,6 +94,7 @@ help:
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
+	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
@@ -111,11 +121,13 @@ deps-dev: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES) $(PACKAGES_DEV))
 deps-lab: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB))
+deps-rdma: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_VM))
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
 features: | $(BUILD)/.dir
-	@echo '$(CUDA_SAID)' >$(BUILD)/features; \
+	@printf '%s\n' '$(CUDA_SAID)' '$(RDMA_SAID)' >$(BUILD)/features; \
 	cmp -s $(BUILD)/features $(BUILD)/features.said || { cat $(BUILD)/features; cp $(BUILD)/features $(BUILD)/features.said; }
 
 # ---- compiling -----------------------------------------------------------------------------------------------------------------
@@ -180,8 +192,14 @@ define program
 	$(call say,link,$@)
 	$(Q)mkdir -p $(@D) && $(CXX) $(MODE) -o $@ $(filter %.o,$^) $(LIBRARY) $(LIBS) $(1)
 endef
-# libgradcast_cuda.so takes from them what it shares with them.
-$(PROGRAMS): LIBS += -Wl,--export-dynamic
+# libgradcast_cuda.so and libgradcast_rdma.so take from them what they share with them.
+$(PROGRAMS) $(TESTS): LIBS += -Wl,--export-dynamic
+$(BUILD)/obj/rdma/%.o: %.cc | $(BUILD)/.dir
+	$(call say,rdma,$<)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(STRICT) -fPIC -c $< -o $@
+$(BUILD)/libgradcast_rdma.so: $(RDMA_CODE:%.cc=$(BUILD)/obj/rdma/%.o)
+	$(call say,link,$@)
+	$(Q)$(CXX) $(MODE) -shared -o $@ $^ -libverbs -lrdmacm -lfmt -pthread
 $(BUILD)/libgradcast_cuda.so: $(CUDA_CODE:%=$(BUILD)/obj/cuda/%.o)
 	$(call say,link,$@)
 	$(Q)$(CXX) $(MODE) -shared -o $@ $(filter %.o,$^) $(CUDA_LIBS)
@@ -251,6 +269,11 @@ lab-test: deps deps-lab
 	@$(MAKE) --no-print-directory all
 	@GRADCAST_BUILD=$(BUILD) tests/lab/run $(LAB_TESTS)
 
+# In a make of its own: what is built depends on the headers that deps-rdma installs.
+rdma-test: deps deps-rdma
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/rdma
+	@tests/rdma/run $(BUILD) $(RDMA_TESTS)
+
 # The simulator under chance, for hours.
 nightly: export GC_SEEDS ?= 10000
 nightly: deps
@@ -298,7 +321,7 @@ PREFIX ?= /usr
 install: all
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
-	$(if $(CUDA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO))
+	$(if $(CUDA_SO)$(RDMA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO) $(RDMA_SO))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
 	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)

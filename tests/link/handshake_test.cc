@@ -198,6 +198,31 @@ TEST(Hello, ComesBackAsItWas) {
     EXPECT_EQ(bytes, again);
 }
 
+TEST(Hello, CarriesTheEndOfAnRdmaConnection) {
+    Hello hello = hello_of("b", 5);
+    hello.reason = "why";
+    hello.rdma = {0x123456, 0xabcdef, 64, 32768, 7, 5, {}};
+    hello.rdma.gid.fill(9);
+    std::vector<std::byte> bytes;
+    hello_write(hello, &bytes);
+    Hello back;
+    size_t used;
+    for (size_t some = 0; some < bytes.size(); ++some) {
+        EXPECT_EQ(hello_parse(std::span(bytes).first(some), &back, &used), nullptr);
+        EXPECT_EQ(used, 0u);
+    }
+    ASSERT_EQ(hello_parse(bytes, &back, &used), nullptr);
+    EXPECT_EQ(used, bytes.size());
+    EXPECT_EQ(back.rdma, hello.rdma);
+    EXPECT_EQ(back.reason, "why");
+    for (const size_t at :
+         {size_t{14}, bytes.size() - 36 + 3, bytes.size() - 36 + 7, bytes.size() - 17}) {   // length, queue, first, reserved
+        auto wrong = bytes;
+        wrong[at] = std::byte{1};
+        EXPECT_NE(hello_parse(wrong, &back, &used), nullptr) << at;
+    }
+}
+
 TEST(Hello, EachMistakeHasItsWords) {
     Hello hello = hello_of("b", 5);
     hello.reason = "why";

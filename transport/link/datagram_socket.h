@@ -14,6 +14,7 @@ struct DatagramSockets {
     uint32_t mtu = 0;
     uint32_t place = 0;                     // network_place()
     bool segments = false, joins = false;   // the kernel has UDP_SEGMENT; UDP_GRO
+    bool rdma = false;                      // no sockets: the addresses are as in rdma.h
     bool ipv6() const { return group_address.storage.ss_family == AF_INET6; }
 };
 /// Errors: Code::invalid names the wrong interface, address or group and the ones that exist; Code::node_io.  A receive buffer smaller than

@@ -43,7 +43,10 @@ bool same_address(const SocketAddress& a, const sockaddr_storage& b) {
     const auto port = [](const sockaddr_storage& s) {   // the same offset in both families
         return reinterpret_cast<const sockaddr_in&>(s).sin_port;
     };
-    return same_host(a.storage, b) && port(a.storage) == port(b);
+    // With RDMA the flow label is the queue pair; else it is 0.
+    const bool flow = a.storage.ss_family != AF_INET6 || reinterpret_cast<const sockaddr_in6&>(a.storage).sin6_flowinfo ==
+                                                             reinterpret_cast<const sockaddr_in6&>(b).sin6_flowinfo;
+    return flow && same_host(a.storage, b) && port(a.storage) == port(b);
 }
 }   // namespace
 
@@ -60,12 +63,14 @@ Datagrams::Datagrams(const LinkConfig& config, const Log& log, LinkCounters& cou
     receiver_.attach(datagram_channel_probe);
 }
 
-Status Datagrams::open(Proactor& proactor) {
+Status Datagrams::open(Proactor& proactor, Rdma* rdma) {
     proactor_ = &proactor;
-    GC_TRY(datagram_sockets_open(config_.datagrams, log_, &sockets_));
+    GC_TRY(rdma ? rdma->datagrams_open(config_.datagrams, &sockets_) : datagram_sockets_open(config_.datagrams, log_, &sockets_));
+    sockets_.rdma = rdma;
     if (!sockets_.segments)
         log_.warn("the kernel cannot cut datagrams itself (UDP_SEGMENT, Linux 4.18): each is sent by itself, which costs more CPU");
     for (Fd* fd : {&sockets_.group, &sockets_.own}) {
+        if (rdma) continue;
         proactor.add(fd->get());
         GC_TRY(proactor.hear(fd->get()));
     }
@@ -378,6 +383,7 @@ void Datagrams::suspect(const sockaddr_storage& from, uint64_t now) {
     if (suspect_count_ < suspicious || (suspect_said_us_ && now < suspect_said_us_ + minute_us)) return;
     suspect_said_us_ = now;
     suspect_count_ = 0;
+    if (config_.datagrams.probe_only) return;
     SocketAddress address{from, static_cast<socklen_t>(from.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
     log_.warn("group {} is also used by {} (another cluster?), which costs time alone: a job that is submitted again gets another group",
               config_.datagrams.group, address_text(address));

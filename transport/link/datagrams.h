@@ -15,6 +15,7 @@
 
 #include "transport/link/base.h"
 #include "transport/link/datagram_socket.h"
+#include "transport/link/rdma.h"
 #include "transport/link/stream.h"
 
 namespace gradcast {
@@ -26,7 +27,7 @@ namespace gradcast {
 class Datagrams final : public Link, private DatagramSink {
 public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner);
-    Status open(Proactor& proactor);
+    Status open(Proactor& proactor, Rdma* rdma);   // rdma: the same one, or null: over UDP
     void attach(uint16_t channel) override { receiver_.attach(channel); }
     void open_view(uint32_t number, std::span<const uint16_t> channels) override;
     void close_view(uint32_t number, std::span<const uint16_t> channels) override;   // drops Sends that are not sealed yet
@@ -121,6 +122,7 @@ private:
     void failed(const Shot& shot, int error, uint64_t now);
     void suspect(const sockaddr_storage& from, uint64_t now);
     void tend_loop();
+    uint8_t family() const { return sockets_.rdma ? 2 : sockets_.ipv6(); }   // KeyBody::family
     void report();
 
     void probe(uint64_t now);

@@ -25,11 +25,11 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&sockets_.own_address.storage);
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&sockets_.own_address.storage);
     body.kind = key_kind_here;
-    body.ipv6 = sockets_.ipv6();
-    body.port.set(ntohs(body.ipv6 ? v6->sin6_port : v4->sin_port));
+    body.family = family();
+    body.port.set(sockets_.rdma ? static_cast<uint16_t>(v6->sin6_scope_id) : ntohs(body.family ? v6->sin6_port : v4->sin_port));
     body.segment_bytes.set(config_.datagrams.segment_bytes);
-    body.place.set(sockets_.place);
-    if (body.ipv6) std::memcpy(payload.address.data(), &v6->sin6_addr, 16);
+    body.place.set(sockets_.rdma ? v6->sin6_flowinfo : sockets_.place);
+    if (body.family) std::memcpy(payload.address.data(), &v6->sin6_addr, 16);
     else std::memcpy(payload.address.data(), &v4->sin_addr, 4);
     Send send;
     send.to.rank = rank;
@@ -49,6 +49,7 @@ void Datagrams::lost(Rank rank) {
 
 /// Own multicasts are delivered in this network namespace only if another rank may live in it.
 void Datagrams::tend_loop() {
+    if (sockets_.rdma) return;
     bool beside = false;
     for (Rank rank = 0; rank < mates_.size(); ++rank) beside |= concerns(rank) && mates_[rank].beside;
     datagram_loop(sockets_, beside);
@@ -70,11 +71,12 @@ void Datagrams::told(const Packet& packet) {
         phase_ = Phase::waiting;   // probe again
     }
     if (body.kind != key_kind_here || packet.payload.bytes != sizeof(KeyPayload)) return;
-    if (body.ipv6 != sockets_.ipv6() || body.segment_bytes.get() != config_.datagrams.segment_bytes) {
+    static constexpr const char* families[] = {"over IPv4", "over IPv6", "over RDMA", "?"};
+    if (config_.datagrams.probe_only && body.family != family()) return;
+    if (body.family != family() || body.segment_bytes.get() != config_.datagrams.segment_bytes) {
         const Status why =
-            fail(Code::peer_lost,
-                 "{}: its datagrams are IPv{} of {} bytes, ours IPv{} of {}: give every rank an interface of one family and MTU",
-                 owner_.label(packet.sender), body.ipv6 ? 6 : 4, body.segment_bytes.get(), sockets_.ipv6() ? 6 : 4,
+            fail(Code::peer_lost, "{}: its datagrams are {} of {} bytes, ours {} of {}: give every rank an interface of one family and MTU",
+                 owner_.label(packet.sender), families[std::min<uint8_t>(body.family, 3)], body.segment_bytes.get(), families[family()],
                  config_.datagrams.segment_bytes);
         log_.error("{}", why.what);
         mate.lost = true;
@@ -93,7 +95,11 @@ void Datagrams::told(const Packet& packet) {
     mate.address = sockets_.own_address;   // sets the family, and the scope of a link-local address
     auto* v4 = reinterpret_cast<sockaddr_in*>(&mate.address.storage);
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&mate.address.storage);
-    if (body.ipv6) {
+    if (sockets_.rdma) {
+        std::memcpy(&v6->sin6_addr, payload.address.data(), 16);
+        v6->sin6_flowinfo = body.place.get();
+        v6->sin6_scope_id = body.port.get();
+    } else if (body.family) {
         std::memcpy(&v6->sin6_addr, payload.address.data(), 16);
         v6->sin6_port = htons(body.port.get());
     } else {
@@ -101,7 +107,7 @@ void Datagrams::told(const Packet& packet) {
         v4->sin_port = htons(body.port.get());
     }
     mate.addressed = true;
-    mate.beside = body.place.get() == 0 || sockets_.place == 0 || body.place.get() == sockets_.place;
+    mate.beside = sockets_.rdma || body.place.get() == 0 || sockets_.place == 0 || body.place.get() == sockets_.place;
     tend_loop();
     if (receiver_.key(packet.sender, payload.key)) mate.round = 0;
     KeyBody taken{};
@@ -181,9 +187,9 @@ void Datagrams::probe(uint64_t now) {
     }
     if (phase_ == Phase::narrow) {
         if (all_reached(1)) return settle(all_reached(0));
-        if (now >= deadline_us_ && !std::exchange(said_, true)) say_unreachable();
+        if (now >= deadline_us_ && !std::exchange(said_, true) && !config_.datagrams.probe_only) say_unreachable();
         if (now >= give_up_us_) {
-            for (Rank rank = 0; rank < mates_.size(); ++rank)
+            for (Rank rank = 0; rank < mates_.size() && !config_.datagrams.probe_only; ++rank)
                 if (concerns(rank) && !reached(mates_[rank], 1)) {
                     mates_[rank].lost = true;
                     owner_.unreachable(
@@ -257,7 +263,8 @@ void Datagrams::settle(bool multicast) {
         found_.rate_mbit = multicast && rate != ~0u ? rate : 0;
         found_.without_multicast = multicast ? std::vector<std::string>{} : missing(0);
     }
-    if (multicast) log_.info("datagrams: {}", datagrams_text(found_));
+    if (config_.datagrams.probe_only) log_.debug("datagrams: {}", datagrams_text(found_));
+    else if (multicast) log_.info("datagrams: {}", datagrams_text(found_));
     else
         log_.warn(
             "multicast {} on {} does not reach {} with {} bytes within {} ms, datagrams to one rank do: each rank gets its own copy from "

@@ -14,19 +14,27 @@ constexpr uint32_t hello_magic = 0x48526347;   // "GcRH"
 constexpr size_t name_bytes_max = 64, reason_bytes_max = 512;
 constexpr size_t record_bytes_max = 16384 + 256;   // RFC 8446, section 5.2
 
-// 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 reserved | 16 name … | 80 the rest
+// 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 RDMA | 15 reserved | 16 name … | 80 the rest
 // The first 16 bytes and the places of name and reason are the same in every version: unlike versions can exchange a reason.
 struct HelloWire {
     Le32 magic;
     Le16 version_min, version_max;
     uint8_t verdict, protect, name_bytes, reserved;
-    Le16 reason_bytes, reserved2;
+    Le16 reason_bytes;
+    uint8_t rdma_bytes, reserved2;
     char name[name_bytes_max];
     uint8_t job[16];
     Le32 view, rank, segment_bytes, reserved3;
     uint8_t uuid[16];
     Le64 incarnation, stream, peer_stream, received;
-};   // then the reason
+};   // then the reason, and the end of an RDMA connection
+struct RdmaWire {
+    Le32 queue, first, slots, slot_bytes;
+    Le16 lid;
+    uint8_t mtu, reserved;
+    uint8_t gid[16];
+};
+static_assert(sizeof(RdmaWire) == 36);
 static_assert(sizeof(HelloWire) == 160 && offsetof(HelloWire, name) == 16 && offsetof(HelloWire, uuid) == 112);
 
 bool printable(std::string_view text, char from) {
@@ -56,9 +64,20 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     wire.stream.set(hello.stream);
     wire.peer_stream.set(hello.peer_stream);
     wire.received.set(hello.received);
+    wire.rdma_bytes = hello.rdma.queue ? sizeof(RdmaWire) : 0;
+    RdmaWire end{};
+    end.queue.set(hello.rdma.queue);
+    end.first.set(hello.rdma.first);
+    end.slots.set(hello.rdma.slots);
+    end.slot_bytes.set(hello.rdma.slot_bytes);
+    end.lid.set(hello.rdma.lid);
+    end.mtu = hello.rdma.mtu;
+    std::copy(hello.rdma.gid.begin(), hello.rdma.gid.end(), end.gid);
     auto raw = std::as_bytes(std::span(&wire, 1)), text = std::as_bytes(std::span(reason));
+    auto rdma = std::as_bytes(std::span(&end, 1)).first(wire.rdma_bytes);
     bytes->insert(bytes->end(), raw.begin(), raw.end());
     bytes->insert(bytes->end(), text.begin(), text.end());
+    bytes->insert(bytes->end(), rdma.begin(), rdma.end());
 }
 
 const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* used) {
@@ -74,16 +93,18 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
     Hello result;
     result.name.assign(wire.name, wire.name_bytes);
     if (!printable(result.name, '!')) return "its name has unprintable characters";
-    if (bytes.size() < sizeof wire + wire.reason_bytes.get()) return nullptr;
+    const size_t whole = sizeof wire + wire.reason_bytes.get() + wire.rdma_bytes;
+    if (bytes.size() < whole) return nullptr;
     result.reason.assign(reinterpret_cast<const char*>(bytes.data()) + sizeof wire, wire.reason_bytes.get());
     if (!printable(result.reason, ' ')) return "its reason has unprintable characters";
     result.version_min = wire.version_min.get();
     result.version_max = wire.version_max.get();
     result.verdict = static_cast<Verdict>(wire.verdict);
-    *used = sizeof wire + wire.reason_bytes.get();
+    *used = whole;
     bool understood = result.version_min <= link_version_max && result.version_max >= link_version_min;
     if (understood) {
-        if (wire.reserved || wire.reserved2.get() || wire.reserved3.get()) return "reserved bytes are not 0";
+        if (wire.reserved || wire.reserved2 || wire.reserved3.get()) return "reserved bytes are not 0";
+        if (wire.rdma_bytes && wire.rdma_bytes != sizeof(RdmaWire)) return "the end of its RDMA connection has a wrong length";
         if (wire.protect > static_cast<uint8_t>(Protect::encrypt)) return "unknown protection";
         if (wire.stream.get() == 0 && wire.verdict <= static_cast<uint8_t>(Verdict::accept)) return "it has no stream number";
         result.protect = static_cast<Protect>(wire.protect);
@@ -96,6 +117,14 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
         result.stream = wire.stream.get();
         result.peer_stream = wire.peer_stream.get();
         result.received = wire.received.get();
+        if (wire.rdma_bytes) {
+            RdmaWire end;
+            std::memcpy(&end, bytes.data() + whole - sizeof end, sizeof end);
+            if (end.queue.get() == 0 || end.queue.get() >> 24 || end.first.get() >> 24 || end.reserved)
+                return "the end of its RDMA connection is none";
+            result.rdma = {end.queue.get(), end.first.get(), end.slots.get(), end.slot_bytes.get(), end.lid.get(), end.mtu, {}};
+            std::copy(std::begin(end.gid), std::end(end.gid), result.rdma.gid.begin());
+        }
     }
     *hello = std::move(result);
     return nullptr;
@@ -207,7 +236,7 @@ void Handshake::progress() {
             break;
         }
         plain_.insert(plain_.end(), chunk, chunk + got);
-        if (plain_.size() > sizeof(HelloWire) + reason_bytes_max)
+        if (plain_.size() > sizeof(HelloWire) + reason_bytes_max + sizeof(RdmaWire))
             return fail_with(fail(Code::peer_refused, "it says too much in its handshake"));
     }
     collect();

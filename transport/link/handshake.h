@@ -15,6 +15,7 @@
 
 #include "runtime/core/crypto.h"
 #include "transport/link/link.h"
+#include "transport/link/rdma.h"
 
 struct ssl_ctx_st;
 struct ssl_st;
@@ -40,6 +41,7 @@ struct Hello {
     uint64_t stream = 0;        // random, drawn by the sender when its side of the stream starts or restarts; never 0
     uint64_t peer_stream = 0;   // the receiver's, as known to the sender; 0: not known
     uint64_t received = 0;      // packets that the sender has received on this stream
+    RdmaEnd rdma;               // where the sender takes the stream's packets
     std::string name;
     std::string reason;   // for later and refuse
 };

@@ -46,11 +46,18 @@ struct DatagramConfig {
     /// Payload of one datagram, the same at every rank: datagram_segment() of the smallest MTU; 0: no datagrams.
     uint32_t segment_bytes = 0;
     uint32_t socket_bytes = 0;   // SO_RCVBUF; 0: 4 MiB.  Less from the kernel is logged
+    bool probe_only = false;     // a peer that datagrams do not reach is not given up, and nothing is logged
 };
 /// The largest payload of one datagram for this MTU, a multiple of 8.
 uint32_t datagram_segment(uint32_t mtu, bool ipv6);
 /// The multicast group of a job's view: administratively scoped (239.192.0.0/14), or transient and site-local (ff15::/16).
 std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port);
+
+/// RDMA for streams, datagrams or both, in place of TCP and UDP (rdma.h).
+struct RdmaConfig {
+    bool streams = false, datagrams = false;
+    std::string device;   // as RdmaModule::find takes it
+};
 
 struct LinkConfig {
     LinkKind kind = LinkKind::uring_tcp;
@@ -65,6 +72,7 @@ struct LinkConfig {
     uint32_t segment_bytes = segment_bytes_stream;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
     DatagramConfig datagrams;
+    RdmaConfig rdma;
     Profile* profile = nullptr;   // optional; must outlive run()
 };
 
@@ -79,6 +87,7 @@ struct LinkCounters {
     std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};
     std::atomic<uint64_t> packets_sent{0}, packets_received{0}, packets_refused{0}, reconnects{0};
     std::array<std::atomic<uint64_t>, static_cast<size_t>(DatagramFault::kinds)> datagrams_dropped{};   // on receipt, by DatagramFault
+    std::atomic<uint32_t> rdma_streams{0};                                                              // of the open ones, those over RDMA
     std::atomic<bool> copies{false};             // multicast does not reach all: each receiver gets its own datagrams
     std::atomic<uint64_t> datagrams_unsent{0};   // refused by the kernel, no address, or queue full
 };
@@ -99,8 +108,8 @@ public:
     virtual void adopt(std::unique_ptr<AcceptedStream>) = 0;   // any thread
     virtual Host& host() = 0;                                  // for the trainer
     virtual const LinkCounters& counters() const = 0;
-    virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused
-    /// "uring_udp", "epoll_udp"; "" without datagrams.
+    virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused; "rdma_rc"
+    /// "uring_udp", "epoll_udp", "rdma_ud"; "" without datagrams.
     virtual const char* datagrams_name() const = 0;
     /// The result of the start-up probe; nullopt without datagrams.  Any thread.
     virtual std::optional<DatagramsFound> datagrams_found() const = 0;

@@ -98,24 +98,38 @@ Status Loop::open() {
         if (Status status = proactor_uring(&proactor_); !status.ok()) log_.warn("{}: using epoll instead", status.what);
     if (!proactor_) GC_TRY(proactor_epoll(&proactor_));
     LinkOwner& owner = *this;   // a private base
-    if (c.datagrams.segment_bytes) {
+    auto open_datagrams = [&] {
+        if (!c.datagrams.segment_bytes) return Status{};
         datagrams_ = std::make_unique<Datagrams>(config_, log_, counters_, pool_, owner);
-        Status status = datagrams_->open(*proactor_);
-        if (status.code == Code::unsupported && c.kind == LinkKind::uring_tcp) {
-            log_.warn("{}: using epoll instead", status.what);
-            GC_TRY(proactor_epoll(&proactor_));
-            datagrams_ = std::make_unique<Datagrams>(config_, log_, counters_, pool_, owner);
-            status = datagrams_->open(*proactor_);
-        }
-        GC_TRY(status);
+        return datagrams_->open(*proactor_, c.rdma.datagrams ? rdma_ : nullptr);
+    };
+    GC_TRY(open_rdma());
+    Status status = open_datagrams();
+    if (status.code == Code::unsupported && c.kind == LinkKind::uring_tcp && !c.rdma.datagrams) {
+        log_.warn("{}: using epoll instead", status.what);
+        GC_TRY(proactor_epoll(&proactor_));
+        GC_TRY(open_rdma());
+        status = open_datagrams();
     }
+    GC_TRY(status);
     heard_us_.resize(c.peers.size());
     streams_ = std::make_unique<Streams>(config_, log_, counters_, pool_, owner, heard_us_.data());
-    GC_TRY(streams_->open(*proactor_));
+    GC_TRY(streams_->open(*proactor_, c.rdma.streams ? rdma_ : nullptr));
     links_ = {streams_.get()};
     if (datagrams_) links_.push_back(datagrams_.get());
     posted_.reserve(posted_reserve);
     taken_.reserve(posted_reserve);
+    return {};
+}
+
+Status Loop::open_rdma() {
+    if (!config_.rdma.streams && !config_.rdma.datagrams) return {};
+    const RdmaModule* module;
+    std::unique_ptr<Rdma> rdma;
+    GC_TRY(rdma_module(&module));
+    GC_TRY(module->open(config_.rdma.device, static_cast<uint32_t>(config_.peers.size()), log_, std::move(proactor_), &rdma));
+    rdma_ = rdma.get();
+    proactor_ = std::move(rdma);
     return {};
 }
 

@@ -43,8 +43,10 @@ public:
     void adopt(std::unique_ptr<AcceptedStream> stream) override;
     Host& host() override { return *this; }
     const LinkCounters& counters() const override { return counters_; }
-    const char* name() const override { return proactor_->name(); }
-    const char* datagrams_name() const override { return !datagrams_ ? "" : proactor_->name()[0] == 'u' ? "uring_udp" : "epoll_udp"; }
+    const char* name() const override { return rdma_ && config_.rdma.streams ? "rdma_rc" : proactor_->name(); }
+    const char* datagrams_name() const override {
+        return !datagrams_ ? "" : rdma_ && config_.rdma.datagrams ? "rdma_ud" : proactor_->name()[0] == 'u' ? "uring_udp" : "epoll_udp";
+    }
     std::optional<DatagramsFound> datagrams_found() const override {
         return datagrams_ ? std::optional(datagrams_->found()) : std::nullopt;
     }
@@ -110,6 +112,7 @@ private:
     void ring_alarms(uint64_t now);
     bool dispatch(uint64_t now);
     void carry_out(const Attached& attached);
+    Status open_rdma();
     uint32_t ticket_take(const Send& send, uint32_t view);
     uint64_t sleep_us(uint64_t now);
     bool flushed(uint64_t now);
@@ -124,6 +127,7 @@ private:
     const LinkConfig config_;
     const Log log_;
     std::unique_ptr<Proactor> proactor_;
+    Rdma* rdma_ = nullptr;   // it too, or null
     InlinePool pool_;
     std::unique_ptr<Streams> streams_;
     std::unique_ptr<Datagrams> datagrams_;   // null without LinkConfig::datagrams

@@ -15,11 +15,13 @@
 namespace gradcast {
 
 struct Link;
+struct RdmaPipe;
 
 struct Op {
-    enum class Kind : uint8_t { connect, receive, send, send_datagrams } kind;
-    bool busy = false;   // started and not yet returned
+    enum class Kind : uint8_t { connect, receive, send, send_datagrams, poll } kind;   // poll: until fd is readable
+    bool busy = false;                                                                 // started and not yet returned
     int fd = -1;
+    RdmaPipe* pipe = nullptr;                    // instead of fd: receive and send (rdma.h)
     int32_t result = 0;                          // bytes, 0 for connect, or -errno (-ECANCELED after cancel)
     msghdr message{};                            // all kinds but connect; streams use msg_iov and msg_iovlen only
     const sockaddr_storage* address = nullptr;   // connect

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ public:
     void cancel(Op& op) override {
         if (!op.busy || std::find(ready_.begin(), ready_.end(), &op) != ready_.end()) return;
         for (Op* later = op.next; later; later = later->next) finish(*later, -ECANCELED);
-        (op.kind == Op::Kind::receive ? at(op.fd).in : at(op.fd).out) = nullptr;
+        (op.kind == Op::Kind::receive || op.kind == Op::Kind::poll ? at(op.fd).in : at(op.fd).out) = nullptr;
         finish(op, -ECANCELED);
     }
     Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
@@ -156,9 +157,13 @@ private:
         return count < static_cast<int>(heard_max);
     }
     bool attempt(Op& op) {
-        bool in = op.kind == Op::Kind::receive;
+        const bool poll = op.kind == Op::Kind::poll, in = poll || op.kind == Op::Kind::receive;
+        pollfd one{op.fd, POLLIN, 0};
         ssize_t result;
-        do result = in ? ::recvmsg(op.fd, &op.message, MSG_DONTWAIT) : ::sendmsg(op.fd, &op.message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        do
+            result = poll ? (::poll(&one, 1, 0) == 0 ? (errno = EAGAIN, -1) : 0)
+                     : in ? ::recvmsg(op.fd, &op.message, MSG_DONTWAIT)
+                          : ::sendmsg(op.fd, &op.message, MSG_DONTWAIT | MSG_NOSIGNAL);
         while (result < 0 && errno == EINTR);
         if (result >= 0) finish(op, static_cast<int32_t>(result));
         else if (errno != EAGAIN) finish(op, -errno);

@@ -1,5 +1,6 @@
 #include <liburing.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,6 +51,7 @@ public:
             case Op::Kind::connect:
                 io_uring_prep_connect(entry, op.fd, reinterpret_cast<const sockaddr*>(op.address), op.address_bytes);
                 break;
+            case Op::Kind::poll: io_uring_prep_poll_add(entry, op.fd, POLLIN); break;
             case Op::Kind::receive: io_uring_prep_recvmsg(entry, op.fd, &op.message, 0); break;
             case Op::Kind::send:
             case Op::Kind::send_datagrams: io_uring_prep_sendmsg(entry, op.fd, &op.message, MSG_NOSIGNAL); break;

@@ -14,13 +14,14 @@ constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
 constexpr uint32_t strikes_max = 3;       // offers of keys to a peer that was never up
 
-bool in_use(const Peer& peer) { return peer.connect.busy || peer.receive.busy || peer.send.busy; }
+bool in_use(const Peer& peer) { return peer.connect.busy || peer.receive.busy || peer.send.busy || peer.watch.busy; }
 }   // namespace
 
 // ---- all peers -----------------------------------------------------------------------------------------------------------------
 
-Status Streams::open(Proactor& proactor) {
+Status Streams::open(Proactor& proactor, Rdma* rdma) {
     proactor_ = &proactor;
+    rdma_ = rdma;
     const LinkConfig& c = config_;
     tls_ = std::make_shared<TlsContext>(c.keys);
     StreamConfig stream;
@@ -40,13 +41,16 @@ Status Streams::open(Proactor& proactor) {
         peer.active = c.rank < rank;
         peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
         if (Status status = address_resolve(c.peers[rank].address, false, &peer.address); peer.active) GC_TRY(status);
-        for (Op* op : {&peer.connect, &peer.receive, &peer.send}) {
+        for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) {
             op->link = this;
             op->owner = &peer;
         }
         peer.connect.kind = Op::Kind::connect;
         peer.receive.kind = Op::Kind::receive;
         peer.send.kind = Op::Kind::send;
+        peer.watch.kind = Op::Kind::receive;
+        peer.watch.message.msg_iov = &peer.watch_to;
+        peer.watch.message.msg_iovlen = 1;
         begin_anew(peer);
     }
     return {};
@@ -80,7 +84,7 @@ uint64_t Streams::due_us() const {
 bool Streams::idle() const {
     return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
         if (!peer || peer->lost) return true;
-        if (peer->send.busy || !peer->sender.acknowledged()) return false;
+        if (peer->send.busy || !peer->sender.acknowledged() || (peer->pipe && !peer->pipe->sent())) return false;
         return peer->state != Peer::State::open || peer->sender.told() == peer->receiver.delivered();
     });
 }
@@ -105,6 +109,17 @@ void Streams::complete(Op& op, uint64_t now) {
     if (op.kind == Op::Kind::receive) add(counters_.bytes_received, bytes);
     if (op.kind == Op::Kind::send) add(counters_.bytes_sent, bytes);
     if (peer.state == Peer::State::closing) return;
+    if (op.pipe && op.result < 0) {
+        peer.rdma_failed = true;
+        log_.warn("{}: RDMA does not carry its stream any more ({}): TCP does from now on", peer.label, peer.pipe->broken());
+        return fall(peer, fail(Code::peer_lost, "{}: the RDMA connection broke", peer.label));
+    }
+    if (&op == &peer.watch) {   // tend() breaks the stream when all that has come is taken
+        peer.ended = op.result == 0  ? fail(Code::peer_lost, "{}: it has closed the stream", peer.label)
+                     : op.result > 0 ? fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label)
+                                     : fail_text(Code::peer_lost, -op.result, fmt::format("{}: the stream broke", peer.label));
+        return;
+    }
     if (op.result < 0) {
         if (op.kind == Op::Kind::connect && op.result == -ECONNREFUSED && provable(peer)) peer.losing = true;
         const char* what = op.kind == Op::Kind::connect ? "cannot connect" : "the stream broke";
@@ -115,6 +130,7 @@ void Streams::complete(Op& op, uint64_t now) {
             if (!peer.active) return fall(peer, {});   // it is alive and will connect
             peer.state = Peer::State::greeting;
             peer.greet_us = now + greet_limit_us;
+            open_pipe(peer);
             peer.handshake = std::make_unique<Handshake>(tls_, Handshake::Side::connector, own_hello(peer), peer.key);
             break;
         case Op::Kind::receive:
@@ -129,7 +145,8 @@ void Streams::complete(Op& op, uint64_t now) {
             if (!peer.telling.empty()) peer.telling.erase(peer.telling.begin(), peer.telling.begin() + op.result);
             else peer.sender.wrote(bytes);
             break;
-        case Op::Kind::send_datagrams: break;
+        case Op::Kind::send_datagrams:
+        case Op::Kind::poll: break;
     }
 }
 
@@ -230,10 +247,13 @@ void Streams::fall(Peer& peer, Status why) {
         peer.last = why;
     }
     if (peer.state == Peer::State::down || peer.state == Peer::State::closing) return;
-    if (peer.state == Peer::State::open) peer.down_us = clock_us();
+    if (peer.state == Peer::State::open) {
+        peer.down_us = clock_us();
+        if (peer.pipe) counters_.rdma_streams.fetch_sub(1, std::memory_order_relaxed);
+    }
     peer.state = Peer::State::closing;
     ::shutdown(peer.fd.get(), SHUT_RDWR);
-    for (Op* op : {&peer.connect, &peer.receive, &peer.send}) proactor_->cancel(*op);
+    for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) proactor_->cancel(*op);
 }
 
 void Streams::begin_anew(Peer& peer) {
@@ -264,6 +284,7 @@ void Streams::tend(Peer& peer, uint64_t now) {
     if (peer.state == Peer::State::closing && !in_use(peer)) {
         proactor_->remove(peer.fd.get());
         peer.fd.close();
+        drop_pipe(peer);
         peer.handshake = nullptr;
         peer.state = Peer::State::down;
         peer.retry_us = now + peer.backoff_us;
@@ -288,6 +309,7 @@ void Streams::tend(Peer& peer, uint64_t now) {
         case Peer::State::open:
             // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
             if (peer.next) fall(peer, fail(Code::peer_lost, "{}: it connects again", peer.label));
+            else if (!peer.ended.ok() && !peer.pipe->readable()) fall(peer, peer.ended);
             break;
         case Peer::State::closing: break;
     }
@@ -346,6 +368,7 @@ void Streams::pump(Peer& peer, uint64_t now) {
             add(counters_.packets_sent, peer.sender.packets() - std::exchange(peer.counted_sent, peer.sender.packets()));
         }
         if (!vectors.empty()) {
+            peer.send.pipe = peer.telling.empty() ? peer.pipe.get() : nullptr;   // the handshake is on the socket
             peer.send.message.msg_iov = vectors.data();
             peer.send.message.msg_iovlen = vectors.size();
             proactor_->start(peer.send);
@@ -355,6 +378,7 @@ void Streams::pump(Peer& peer, uint64_t now) {
         uint32_t count = 1;
         if (peer.state == Peer::State::open) count = peer.receiver.space(peer.receive_to);
         else peer.receive_to[0] = {peer.greeting.data(), peer.greeting.size()};
+        peer.receive.pipe = peer.state == Peer::State::open ? peer.pipe.get() : nullptr;
         peer.receive.message.msg_iov = peer.receive_to;
         peer.receive.message.msg_iovlen = count;
         proactor_->start(peer.receive);

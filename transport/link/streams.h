@@ -22,6 +22,13 @@ struct Peer {
     SocketAddress address;
     Fd fd;
     Op connect, receive, send;
+    Op watch;   // with a pipe: for the end of the socket
+    std::unique_ptr<RdmaPipe> pipe;
+    RdmaEnd end;                // of the pipe
+    bool rdma_failed = false;   // stays on TCP from now on
+    std::byte watched{};
+    iovec watch_to{&watched, 1};
+    Status ended;   // the socket has; the stream falls when the pipe is empty
     std::unique_ptr<Handshake> handshake;
     std::unique_ptr<Accepted> next;   // a stream from the listener, used when the old one is closed
     Sender sender;
@@ -46,7 +53,7 @@ public:
     /// heard_us: by rank, set to the time of its last bytes.
     Streams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner, uint64_t* heard_us)
         : config_(config), log_(log), counters_(counters), pool_(pool), owner_(owner), heard_us_(heard_us) {}
-    Status open(Proactor& proactor);
+    Status open(Proactor& proactor, Rdma* rdma);
     void begin(uint64_t now);   // before the first turn
     void attach(uint16_t) override {}
     void open_view(uint32_t, std::span<const uint16_t>) override {}
@@ -95,6 +102,9 @@ private:
     void greet(Peer& peer, std::span<const std::byte> bytes, uint64_t now);
     std::string conflict(const Peer& peer, const Hello& hello) const;
     void meet(Peer& peer);
+    void open_pipe(Peer& peer);
+    bool connect_pipe(Peer& peer, const RdmaEnd& end);
+    void drop_pipe(Peer& peer);
     void opened(Peer& peer, std::span<const std::byte> rest, uint64_t now);
     void turned_away(Peer& peer);
     void fall(Peer& peer, Status why);   // breaks the stream; the next one follows after the back-off
@@ -112,6 +122,7 @@ private:
     LinkOwner& owner_;
     uint64_t* const heard_us_;
     Proactor* proactor_ = nullptr;
+    Rdma* rdma_ = nullptr;   // the same one, or null: no pipes
     std::shared_ptr<const TlsContext> tls_;
     std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for self
     Peer* receiving_ = nullptr;

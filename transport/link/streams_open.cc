@@ -26,6 +26,7 @@ Hello Streams::own_hello(const Peer& peer) const {
     hello.stream = peer.stream;
     hello.peer_stream = peer.peer_stream;
     hello.received = peer.receiver.delivered();
+    if (peer.pipe) hello.rdma = peer.end;
     return hello;
 }
 
@@ -48,7 +49,7 @@ void Streams::connect(Peer& peer, uint64_t now) {
 void Streams::equip(Peer& peer, uint64_t now) {
     socket_tune(peer.fd.get(), config_.deadline_us, config_.socket_bytes);
     proactor_->add(peer.fd.get());
-    for (Op* op : {&peer.connect, &peer.receive, &peer.send}) op->fd = peer.fd.get();
+    for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) op->fd = peer.fd.get();
     peer.greet_us = now + greet_limit_us;
     peer.telling.clear();
     peer.greeting.resize(Receiver::rest_max);
@@ -148,14 +149,55 @@ void Streams::meet(Peer& peer) {
     if (known ? !peer.sender.acked(hello.received, [this](uint32_t ticket) { owner_.done(ticket, {}); })
               : hello.peer_stream == 0 && hello.received != 0)
         return refuse(Verdict::refuse, fmt::format("'{}' has received packets that were never sent", hello.name));
+    // The connector's ask offers an end, the acceptor's answer has its own, and the connector's answer repeats the offer: then both use
+    // them.
+    if (!peer.active && hello.rdma.queue) open_pipe(peer);
+    if (peer.pipe && !connect_pipe(peer, hello.rdma)) drop_pipe(peer);
     handshake.accept(own_hello(peer));
+}
+
+// A pipe that does not open is no reason to do without the stream.
+void Streams::open_pipe(Peer& peer) {
+    if (!rdma_ || peer.rdma_failed) return;
+    if (Status status = rdma_->pipe_open(&peer.pipe, &peer.end); !status.ok()) {
+        peer.rdma_failed = true;
+        log_.warn("{}: its stream goes over TCP: {}", peer.label, status.what);
+    }
+}
+
+bool Streams::connect_pipe(Peer& peer, const RdmaEnd& end) {
+    if (end.queue == 0) {
+        if (!std::exchange(peer.rdma_failed, true)) log_.info("{}: it has no RDMA, so its stream goes over TCP", peer.label);
+        return false;
+    }
+    const Status status = rdma_->pipe_connect(*peer.pipe, end);
+    if (!status.ok()) {
+        peer.rdma_failed = true;
+        log_.warn("{}: its stream goes over TCP: {}", peer.label, status.what);
+    }
+    return status.ok();
+}
+
+void Streams::drop_pipe(Peer& peer) {
+    peer.send.pipe = peer.receive.pipe = nullptr;
+    peer.pipe = nullptr;
+    peer.end = {};
+    peer.ended = {};
 }
 
 void Streams::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now) {
     Key to_acceptor, to_connector;
     peer.handshake->keys(&to_acceptor, &to_connector);
     const Hello& hello = peer.handshake->peer();
+    if (peer.pipe && (hello.rdma.queue == 0 || !rest.empty())) {
+        if (hello.rdma.queue) return fall(peer, fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label));
+        drop_pipe(peer);
+    }
     peer.state = Peer::State::open;
+    if (peer.pipe) {
+        add(counters_.rdma_streams, 1u);
+        proactor_->start(peer.watch);
+    }
     peer.peer_stream = hello.stream;
     peer.identity.uuid = hello.uuid;
     peer.identity.incarnation = hello.incarnation;

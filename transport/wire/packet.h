@@ -90,15 +90,15 @@ static_assert(sizeof(AckBody) == 16);
 /// PacketType::key, on a stream: the sender's key and address for its datagrams (payload: KeyPayload), or the acknowledgement of the
 /// receiver's (no payload).
 struct KeyBody {
-    uint8_t kind, ipv6;   // kind: 1 a key, 2 an acknowledgement
-    Le16 port;
-    Le32 segment_bytes;   // of the sender's datagrams
-    Le32 view;            // that the key is for; 0: the link's own datagrams and channels without a view
-    Le32 place;           // network_place() of the sender
+    uint8_t kind, family;   // kind: 1 a key, 2 an acknowledgement; family: 0 IPv4, 1 IPv6, 2 RDMA
+    Le16 port;              // RDMA: the LID
+    Le32 segment_bytes;     // of the sender's datagrams
+    Le32 view;              // that the key is for; 0: the link's own datagrams and channels without a view
+    Le32 place;             // network_place() of the sender; RDMA: its queue pair
 };
 static_assert(sizeof(KeyBody) == 16);
 struct KeyPayload {
-    std::array<uint8_t, 16> key, address;   // an IPv4 address is in the first 4 bytes
+    std::array<uint8_t, 16> key, address;   // an IPv4 address is in the first 4 bytes; RDMA: the GID
 };
 
 /// PacketType::probe.  As a datagram: one of the `count` packets of a stage's train.  On a stream, back to the train's sender: `count`

@@ -1,0 +1,56 @@
+// RDMA devices: finding one, opening it, memory that it may read and write.
+#pragma once
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <vector>
+
+#include "transport/link/rdma.h"
+
+namespace gradcast::rdma {
+
+template <auto close>
+struct Closer {
+    template <typename Thing>
+    void operator()(Thing* thing) const {
+        (void)close(thing);
+    }
+};
+using ContextHandle = std::unique_ptr<ibv_context, Closer<ibv_close_device>>;
+using DomainHandle = std::unique_ptr<ibv_pd, Closer<ibv_dealloc_pd>>;
+using ChannelHandle = std::unique_ptr<ibv_comp_channel, Closer<ibv_destroy_comp_channel>>;
+using QueueHandle = std::unique_ptr<ibv_cq, Closer<ibv_destroy_cq>>;
+using PairHandle = std::unique_ptr<ibv_qp, Closer<ibv_destroy_qp>>;
+using MemoryHandle = std::unique_ptr<ibv_mr, Closer<ibv_dereg_mr>>;
+using AddressHandle = std::unique_ptr<ibv_ah, Closer<ibv_destroy_ah>>;
+
+/// An open port.  Destroyed last: queue pairs and memory belong to it.
+struct Port {
+    RdmaDevice about;
+    ibv_mtu mtu{};
+    uint16_t lid = 0;
+    ibv_device_attr limits{};
+    ContextHandle context;
+    DomainHandle domain;
+    ChannelHandle channel;   // of all completion queues; does not block
+};
+
+/// `count` slots of `bytes` each, registered.
+class Slots {
+public:
+    Status open(const Port& port, uint32_t count, uint32_t bytes);
+    std::byte* at(uint32_t slot) const { return memory_.get() + size_t{slot} * bytes_; }
+    uint32_t bytes() const { return bytes_; }
+    ibv_sge part(uint32_t slot, uint32_t length) const { return {reinterpret_cast<uintptr_t>(at(slot)), length, registered_->lkey}; }
+
+private:
+    std::unique_ptr<std::byte[]> memory_;
+    uint32_t bytes_ = 0;
+    MemoryHandle registered_;
+};
+
+Status devices(std::vector<RdmaDevice>* found);
+Status find(const std::string& wanted, RdmaDevice* found);
+Status port_open(const std::string& wanted, Port* port);
+
+}   // namespace gradcast::rdma

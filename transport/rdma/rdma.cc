@@ -1,0 +1,179 @@
+// The Proactor over verbs, and what libgradcast_rdma.so says when it is opened.
+//
+// A turn: give receives back, ask the completion queues for a notice, look into them once more, wait in the proactor beneath (which watches
+// the notices' channel), look into them.
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+
+#include "runtime/core/version.h"
+#include "transport/rdma/group.h"
+#include "transport/rdma/pipe.h"
+
+namespace gradcast::rdma {
+namespace {
+
+class Verbs final : public Rdma, private PipeOwner {
+public:
+    Verbs(std::unique_ptr<Proactor> beneath, uint32_t ranks, const Log& log) : beneath_(std::move(beneath)), log_(log), ranks_(ranks) {}
+    ~Verbs() override {
+        group_ = nullptr;
+        for (QueueHandle* queue : {&streams_, &datagrams_})
+            if (*queue) acknowledge(queue->get());
+    }
+    Status open(const std::string& wanted) {
+        GC_TRY(port_open(wanted, &port_));
+        // Registered memory of all pipes: at most 64 MiB for up to 64 ranks.
+        slots_ = std::clamp(1024 / std::max(ranks_, 1u), 8u, 64u);
+        GC_TRY(make_queue(Pipe::depth(slots_) * std::max(ranks_, 1u), &streams_));
+        beneath_->add(port_.channel->fd);
+        watch_.kind = Op::Kind::poll;
+        watch_.fd = port_.channel->fd;
+        return {};
+    }
+
+    // Rdma
+    const RdmaDevice& device() const override { return port_.about; }
+    Status pipe_open(std::unique_ptr<RdmaPipe>* pipe, RdmaEnd* end) override {
+        PipeOwner& owner = *this;   // a private base
+        auto made = std::make_unique<Pipe>(port_, owner, ++last_pipe_ & 0x7fffffff);
+        pipes_[made->number()] = made.get();
+        GC_TRY(made->open(streams_.get(), slots_, end));
+        *pipe = std::move(made);
+        return {};
+    }
+    Status pipe_connect(RdmaPipe& pipe, const RdmaEnd& peer) override { return static_cast<Pipe&>(pipe).connect(peer); }
+    Status datagrams_open(const DatagramConfig& config, DatagramSockets* sockets) override {
+        GC_TRY(make_queue(Group::sends + Group::receives(port_, config), &datagrams_));
+        auto group = std::make_unique<Group>(port_);
+        GC_TRY(group->open(datagrams_.get(), config, sockets));
+        group_ = std::move(group);
+        return {};
+    }
+
+    // Proactor
+    void add(int fd) override { beneath_->add(fd); }
+    void remove(int fd) override { beneath_->remove(fd); }
+    void start(Op& op) override {
+        if (op.pipe) static_cast<Pipe*>(op.pipe)->start(op);
+        else if (group_ && op.kind == Op::Kind::send_datagrams) group_->start(op);
+        else beneath_->start(op);
+    }
+    void cancel(Op& op) override {
+        if (op.pipe) static_cast<Pipe*>(op.pipe)->cancel(op);
+        else if (group_ && op.kind == Op::Kind::send_datagrams) group_->cancel(op);
+        else beneath_->cancel(op);
+    }
+    Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
+        heard_.clear();
+        if (group_) group_->give_back();
+        if (!asked_)
+            for (QueueHandle* queue : {&streams_, &datagrams_})
+                if (*queue && ibv_req_notify_cq(queue->get(), 0) != 0)
+                    return fail(Code::node_io, "RDMA device {} gives no notices", port_.about.name);
+        asked_ = true;
+        if (!watch_.busy) beneath_->start(watch_);
+        collect();
+        if (!ready_.empty() || !heard_.empty() || more_) timeout_us = 0;
+        from_beneath_.clear();
+        GC_TRY(beneath_->wait(timeout_us, &from_beneath_));
+        for (Op* op : from_beneath_)
+            if (op == &watch_) notices();
+        collect();
+        // What a pipe has received comes before the end of the stream's socket.
+        for (Op* op : ready_) {
+            op->busy = false;
+            done->push_back(op);
+        }
+        ready_.clear();
+        for (Op* op : from_beneath_)
+            if (op != &watch_) done->push_back(op);
+        if (!group_) {
+            for (const Heard& each : beneath_->heard()) heard_.push_back(each);
+            drained_ = beneath_->drained();
+        }
+        return {};
+    }
+    void wake() override { beneath_->wake(); }
+    Status hear(int fd) override { return beneath_->hear(fd); }
+    void hush() override { beneath_->hush(); }
+    bool hearing() const override { return beneath_->hearing(); }
+    const char* name() const override { return beneath_->name(); }
+
+private:
+    // PipeOwner
+    void finished(Op& op, int32_t result) override {
+        op.result = result;
+        ready_.push_back(&op);
+    }
+    void gone(Pipe& pipe) override { pipes_.erase(pipe.number()); }
+
+    Status make_queue(uint32_t entries, QueueHandle* queue) {
+        const auto most = static_cast<uint32_t>(port_.limits.max_cqe);
+        queue->reset(ibv_create_cq(port_.context.get(), static_cast<int>(std::min(entries, most)), queue, port_.channel.get(), 0));
+        if (!*queue) return fail_sys(errno, "RDMA device {} has no room for {} completions", port_.about.name, entries);
+        return {};
+    }
+    void notices() {
+        ibv_cq* queue;
+        void* context;
+        while (ibv_get_cq_event(port_.channel.get(), &queue, &context) == 0) ++notices_[queue];
+        for (QueueHandle* each : {&streams_, &datagrams_})
+            if (*each) acknowledge(each->get());
+        asked_ = false;
+    }
+    void acknowledge(ibv_cq* queue) {   // a queue is destroyed when all its notices are acknowledged
+        if (unsigned& count = notices_[queue]; count) ibv_ack_cq_events(queue, std::exchange(count, 0u));
+    }
+    void collect() {
+        ibv_wc works[64];
+        more_ = false;
+        for (int count, all = 0; streams_ && (count = ibv_poll_cq(streams_.get(), 64, works)) > 0;) {
+            for (int i = 0; i < count; ++i)
+                if (const auto pipe = pipes_.find(static_cast<uint32_t>(works[i].wr_id >> 32)); pipe != pipes_.end())
+                    pipe->second->complete(works[i]);
+            if ((all += count) < 1024) continue;
+            more_ = true;
+            break;
+        }
+        for (const auto& [number, pipe] : pipes_) pipe->settle();
+        if (!group_) return;
+        drained_ = false;
+        while (!drained_ && group_->taken() + 64 <= Group::heard_most) {
+            const int count = ibv_poll_cq(datagrams_.get(), 64, works);
+            for (int i = 0; i < count; ++i) group_->complete(works[i], &heard_);
+            drained_ = count < 64;
+        }
+        more_ |= !drained_;
+        group_->advance(&ready_);
+        if (group_->broken() && !std::exchange(said_, true))
+            log_.error("RDMA device {} does not carry datagrams any more: {}", port_.about.name, group_->broken());
+    }
+
+    const std::unique_ptr<Proactor> beneath_;
+    const Log log_;
+    const uint32_t ranks_;
+    uint32_t slots_ = 0, last_pipe_ = 0;
+    Port port_;
+    QueueHandle streams_, datagrams_;
+    std::unordered_map<uint32_t, Pipe*> pipes_;
+    std::unordered_map<ibv_cq*, unsigned> notices_;   // not acknowledged
+    std::unique_ptr<Group> group_;
+    Op watch_;
+    std::vector<Op*> ready_, from_beneath_;
+    bool asked_ = false, more_ = false, said_ = false;
+};
+
+Status open(const std::string& wanted, uint32_t ranks, const Log& log, std::unique_ptr<Proactor> beneath, std::unique_ptr<Rdma>* rdma) {
+    auto made = std::make_unique<Verbs>(std::move(beneath), ranks, log);
+    GC_TRY(made->open(wanted));
+    *rdma = std::move(made);
+    return {};
+}
+
+constexpr RdmaModule module = {version_text, devices, find, open};
+
+}   // namespace
+}   // namespace gradcast::rdma
+
+extern "C" const gradcast::RdmaModule* gradcast_rdma() { return &gradcast::rdma::module; }
