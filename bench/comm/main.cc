@@ -26,7 +26,10 @@ int failed(const Status& status) {
 Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
     Bench bench{.meeting = meeting, .options = {}, .nodes = {}};
     if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
-    if (!own.connect.empty()) bench.options.interface = own.interface;
+    if (!own.connect.empty()) {
+        bench.options.interface = own.interface;
+        bench.options.rdma = own.rdma;
+    }
     GC_TRY(bench_agree(bench));
     if (bench.options.command == "multicast") return multicast_run(bench, wrong);
     if (bench.options.command == "p2p") return p2p_run(bench, wrong);

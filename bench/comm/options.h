@@ -39,7 +39,7 @@ struct Options {
     uint32_t batch = 100, threads = 1;
     std::vector<uint32_t> blocks{1};
     // Places: each node has its own.
-    std::string server, connect, key, interface;
+    std::string server, connect, key, interface, rdma;
     uint32_t wait_s = 60;
     int listen_fd = -1;                   // an open listening socket for `server`
     std::vector<std::string> arguments;   // the command line of the options above

@@ -18,6 +18,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/isa.h"
 #include "transport/link/interface.h"
+#include "transport/link/rdma.h"
 
 namespace gradcast {
 namespace {
@@ -72,7 +73,12 @@ double percentile(std::vector<double> values, double share) {
     return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
 }
 
-Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann::json* facts) {
+Status node_facts(const Meeting& meeting, const std::string& interface, const std::string& rdma, nlohmann::json* facts) {
+    RdmaDevice device;
+    if (const RdmaModule * module; !rdma.empty()) {
+        GC_TRY(rdma_module(&module));
+        GC_TRY(module->find(rdma, &device));
+    }
     std::string wanted = interface.empty() ? meeting.address() : interface;
     if (wanted.starts_with('[')) wanted = wanted.substr(1, wanted.size() - 2);
     NetworkInterface found;
@@ -92,6 +98,8 @@ Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann
               {"address", address},
               {"ipv6", found.ipv6()},
               {"mtu", found.mtu},
+              {"rdma", device.name},
+              {"rdma_mtu", device.mtu},
               {"loopback", address == "[::1]" || address.starts_with("127.")},
               {"multicast", !interface.empty()}};
     ask_driver(found.name, *facts);
@@ -100,7 +108,7 @@ Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann
 
 Status bench_agree(Bench& bench) {
     nlohmann::json mine;
-    GC_TRY(node_facts(bench.meeting, bench.options.interface, &mine));
+    GC_TRY(node_facts(bench.meeting, bench.options.interface, bench.options.rdma, &mine));
     GC_TRY(bench.meeting.gather(mine, &bench.nodes));
     const auto& first = bench.nodes[0];
     bench.datagrams = first["multicast"];
@@ -115,7 +123,11 @@ Status bench_agree(Bench& bench) {
         if (node["loopback"] != first["loopback"])
             return fail(Code::invalid, "rank {} is at {} and rank 0 at {}: give --server an address of the network, not a loopback one",
                         rank, node["address"].get<std::string>(), first["address"].get<std::string>());
-        const uint32_t fits = datagram_segment(node["mtu"], node["ipv6"]);
+        const bool rdma = node["rdma"] != "";
+        if (rdma != (first["rdma"] != ""))
+            return fail(Code::invalid, "rank {} ({}) differs from rank 0 in --rdma: name a device at every node", rank,
+                        node["name"].get<std::string>());
+        const uint32_t fits = rdma ? rdma_segment(node["rdma_mtu"]) : datagram_segment(node["mtu"], node["ipv6"]);
         bench.datagram_bytes = rank == 0 ? fits : std::min(bench.datagram_bytes, fits);
         slowest = std::min(slowest, node.value("speed_mbit", uint64_t{0}) * 1'000'000);
     }
@@ -172,6 +184,7 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
         link.datagrams = {.interface = options.interface,
                           .group = multicast_group(link.job, link.view, bench_.nodes[0]["ipv6"], group_port),
                           .segment_bytes = bench_.datagram_bytes};
+    if (!options.rdma.empty()) link.rdma = {.streams = true, .datagrams = datagrams, .device = options.rdma};
     GC_TRY(driver_open(link, log, &driver_));
     if (datagrams) driver_->attach_datagrams(1, &protocol);
     else driver_->attach(1, &protocol);

@@ -23,7 +23,7 @@ struct Bench {
 };
 
 /// CPU, kernel, and the interface that reaches this node: MTU, speed, offloads, driver.
-Status node_facts(const Meeting& meeting, const std::string& interface, nlohmann::json* facts);
+Status node_facts(const Meeting& meeting, const std::string& interface, const std::string& rdma, nlohmann::json* facts);
 /// Collective.  Error: the nodes do not match.
 Status bench_agree(Bench& bench);
 
