@@ -41,7 +41,7 @@ std::string last_line(const std::string& path) {
 /// Refuses flags that the daemons set, and flags that end the program at once, for which the other nodes would wait.
 Status given_check(const std::string& word) {
     const std::string name = word.substr(0, word.find('='));
-    for (const char* own : {"--nodes", "--server", "--listen-fd", "--connect", "--key", "--interface", "--wait", "--check"})
+    for (const char* own : {"--nodes", "--server", "--listen-fd", "--connect", "--key", "--interface", "--rdma", "--wait", "--check"})
         if (name == own)
             return fail(Code::invalid, "{} is set by the daemons: give --nodes before the command, the rest is in gradcastd.toml", own);
     if (name == "--help" || name == "-h") return fail(Code::invalid, "for the options of a command run gradcast-bench COMMAND --help");
@@ -76,6 +76,7 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
     if (plan.datagram_bytes == 0 && plan.text.starts_with("multicast\n"))
         return fail(Code::invalid, "multicast needs datagrams: set interface in gradcastd.toml of every node, and restart gradcastd");
     if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
+    if (plan.rdma) words.insert(words.end(), {"--rdma", config.rdma});
     const bool paced = std::any_of(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("--pace"); });
     if (self == 0 && config.pace > 0 && plan.datagram_bytes > 0 && !paced)
         words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});

@@ -14,6 +14,7 @@
 #include "runtime/core/nearest.h"
 #include "runtime/core/toml.h"
 #include "transport/link/interface.h"
+#include "transport/link/rdma.h"
 
 namespace gradcast {
 namespace {
@@ -22,6 +23,7 @@ struct Parser {
     std::string path, base;
     DaemonConfig& config;
     std::vector<std::string>& mistakes;
+    std::string rdma_interface = {};   // of `rdma`
 
     void wrong(const toml::node& node, const std::string& text) { wrong(node.source().begin.line, text); }
     void wrong(uint32_t line, const std::string& text) { mistakes.push_back(fmt::format("{}:{}: {}", path, line, text)); }
@@ -121,6 +123,20 @@ void read_interface(const toml::node& node, Parser& parser) {
     parser.config.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
 }
 
+void read_rdma(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "rdma", &text) || text == "none") return;
+    const RdmaModule* module;
+    RdmaDevice found;
+    Status status = rdma_module(&module);
+    if (status.ok()) status = module->find(text == "auto" ? "" : text, &found);
+    if (status.code == Code::unsupported && text == "auto") return;   // a machine without
+    if (!status.ok()) return parser.wrong(node, fmt::format("rdma: {}", status.what));
+    parser.config.rdma = text == "auto" ? fmt::format("{}:{}", found.name, found.port) : text;
+    parser.config.rdma_bytes = rdma_segment(found.mtu);
+    parser.rdma_interface = found.interface;
+}
+
 void read_pace(const toml::node& node, Parser& parser) {
     std::string text;
     if (!parser.text(node, "pace", &text)) return;
@@ -208,6 +224,8 @@ constexpr Option options[] = {
      read_members},
     {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
     {"interface", "none", "the network interface (or an address of it) that multicast may use", read_interface},
+    {"rdma", "none",
+     "the RDMA device (\"mlx5_0\", \"mlx5_0:2\", or its interface or an address) that jobs may use; auto: the only active one", read_rdma},
     {"pace", "none", "highest rate of datagrams, such as \"800mbit\"", read_pace},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
@@ -285,6 +303,11 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
         return false;
     }
     if (result.listen.empty()) result.listen = result.members[result.self()].address;
+    if (NetworkInterface found;
+        result.interface.empty() && !parser.rdma_interface.empty() && interface_find(parser.rdma_interface, &found).ok()) {
+        result.interface = found.name;
+        result.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
+    }
     *config = std::move(result);
     return true;
 }

@@ -76,6 +76,7 @@ Status Daemon::open(int listen_fd) {
     membership.version = version_text;
     membership.isa = config_.isa;
     membership.datagram_bytes = config_.datagram_bytes;
+    membership.rdma_bytes = config_.rdma_bytes;
     membership_ = std::make_unique<Membership>(membership);
     draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
@@ -269,6 +270,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->base = submission.base;
     plan->deadline_us = config.deadline_us;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
+    if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
     return {};
 }
 
@@ -329,6 +331,25 @@ uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
         bytes = std::min(bytes, peer.datagram_bytes);
     }
     return bytes;
+}
+
+/// RDMA if all members have it; else IP, which the job tells if RDMA was asked for or some members have it.
+void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
+    uint32_t bytes = UINT32_MAX, with = 0;
+    std::vector<std::string> without;
+    for (const PeerState& peer : membership_->peers()) {
+        if (std::none_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == peer.member.name; }))
+            continue;
+        if (peer.rdma_bytes == 0) without.push_back(peer.member.name);
+        else bytes = std::min(bytes, peer.rdma_bytes), ++with;
+    }
+    if (without.empty()) {
+        plan->rdma = true;
+        if (plan->datagram_bytes > 0) plan->datagram_bytes = bytes;
+    } else if (wanted || with > 0) {
+        plan->notes += fmt::format("{} no `rdma` in gradcastd.toml ({}): the job goes over IP\n",
+                                   without.size() == 1 ? "a node has" : "nodes have", fmt::join(without, ", "));
+    }
 }
 
 void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {

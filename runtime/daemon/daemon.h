@@ -49,6 +49,7 @@ private:
     void act(const Notice& notice);
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
+    void rdma_for(bool wanted, JobPlan* plan) const;
     void look(const Notice& notice);                       // holding mutex_
     bool claims(const JobId& id, Rank peer) const;         // holding mutex_
     void answered(const Notice& notice);                   // holding mutex_

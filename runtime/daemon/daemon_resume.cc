@@ -174,7 +174,7 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
         return fail(Code::peer_lost, "node {}, which has the newest checkpoint, is not alive any more", from.node);
     plan->resume_holder = static_cast<Rank>(holder - plan->members.begin());
     notes.insert(notes.begin(), fmt::format("goes on from the checkpoint of node {} after {} steps", from.node, from.found.steps));
-    plan->notes = fmt::format("{}", fmt::join(notes, "\n"));
+    plan->notes += fmt::format("{}", fmt::join(notes, "\n"));
     std::lock_guard lock(mutex_);
     JobSummary& summary = submitted_.at(id).detail.summary;
     summary.name = plan->name;

@@ -14,8 +14,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t multicast_port = 4701;   // of every job's group: groups differ
-constexpr NodeId coordinator{0};            // where the job was submitted
+constexpr NodeId coordinator{0};   // where the job was submitted
 
 /// Names of drop counters, by DatagramFault; null: not shown.
 constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
@@ -176,8 +175,9 @@ Status JobRun::prepare() {
                          .state = plan_->resume_state,
                          .holder = NodeId{plan_->resume_holder},
                          .path = ::access(path.c_str(), F_OK) == 0 ? path : detail_.folder + "/final.h5",
-                         .notes = plan_->notes};
+                         .notes = {}};
     }
+    config.resume.notes = plan_->notes;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
     config.pace_bytes_per_s = host_.config.pace / 8;
@@ -207,7 +207,7 @@ Status JobRun::prepare() {
     if (engine->datagrams()) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));
-        if (datagram_segment(interface.mtu, interface.ipv6()) < plan_->datagram_bytes)
+        if (!plan_->rdma && datagram_segment(interface.mtu, interface.ipv6()) < plan_->datagram_bytes)
             return fail(Code::invalid,
                         "interface {} has an MTU of {} now, too small for datagrams of {} bytes, which it took when gradcastd started: set "
                         "it back, or restart gradcastd",
@@ -216,6 +216,7 @@ Status JobRun::prepare() {
                           .group = multicast_group(plan_->id, link.view, interface.ipv6(), multicast_port),
                           .segment_bytes = plan_->datagram_bytes};
     }
+    if (plan_->rdma) link.rdma = {.streams = true, .datagrams = engine->datagrams(), .device = host_.config.rdma};
     std::unique_ptr<Driver> driver;
     GC_TRY(driver_open(link, host_.log, &driver));
     engine->counters(&driver->counters());

@@ -71,7 +71,7 @@ std::vector<std::string> devices() { return {device_names().begin(), device_name
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
-std::vector<std::string> transport_names() { return {"auto", "ip", "tcp"}; }
+std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
 std::vector<std::string> distributions() { return {"population", "best"}; }
@@ -247,7 +247,7 @@ constexpr Option options[] = {
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
      [](Target target, const Value& value) { (void)quantiser_parse(value.text, &target.job->quantiser); }},   // the name has been checked
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
-     "ip: TCP and UDP multicast; tcp: streams only, each node gets a copy of its own", set<&JobConfig::transport>},
+     "rdma: over RDMA if every node has it, else ip; ip: TCP and UDP multicast; tcp: streams only, each node gets a copy of its own", set<&JobConfig::transport>},
     {"transport", "protect", Kind::name, "\"auth\"", 0, 0, false, protect_names, "auth: packets carry a tag; encrypt: they are encrypted too; none: neither",
      [](Target target, const Value& value) {
          target.job->protect = value.text == "auth" ? Protect::auth : value.text == "encrypt" ? Protect::encrypt : Protect::none;

@@ -23,6 +23,7 @@ Membership::Membership(const MembershipConfig& config) : config_(config), peers_
     Peer& self = peers_[config_.self];
     self.alive = true, self.why.clear(), self.version = config_.version, self.isa = config_.isa,
     self.datagram_bytes = config_.datagram_bytes;
+    self.rdma_bytes = config_.rdma_bytes;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
 
@@ -138,6 +139,7 @@ void Membership::tick(Actions& actions) {
                                                       .version = config_.version,
                                                       .isa = config_.isa,
                                                       .datagram_bytes = config_.datagram_bytes,
+                                                      .rdma_bytes = config_.rdma_bytes,
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
                                                       .hinders = own.hinders});
@@ -387,6 +389,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
         lost(from, peer.member.uuid == said.member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
     peer.member = std::move(said.member), peer.version = std::move(said.version), peer.jobs = said.jobs;
     peer.isa = said.isa, peer.datagram_bytes = said.datagram_bytes;
+    peer.rdma_bytes = said.rdma_bytes;
     peer.draining = said.draining, peer.hinders = std::move(said.hinders);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {

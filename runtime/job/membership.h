@@ -35,6 +35,7 @@ struct JobPlan {
     uint64_t submitted_unix = 0;
     std::vector<Member> members;                   // by rank; 0 coordinates
     uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
+    bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
     bool resumes = false;                          // a run of the job before this one has left a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     Rank resume_holder = 0;
@@ -64,6 +65,7 @@ struct MembershipConfig {
     std::string version;
     Isa isa = Isa::portable;                                 // that this node computes with
     uint32_t datagram_bytes = 0;                             // largest payload of a datagram on this node's interface; 0: it has none
+    uint32_t rdma_bytes = 0;                                 // the same over RDMA
     uint32_t jobs_max = 16;                                  // sessions at one time
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
@@ -75,6 +77,7 @@ struct PeerState {
     std::string version;
     Isa isa = Isa::portable;
     uint32_t datagram_bytes = 0;   // 0: it has no `interface`
+    uint32_t rdma_bytes = 0;       // 0: it has no `rdma`
     uint32_t jobs = 0;
     std::string why;         // not alive: the last error
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it

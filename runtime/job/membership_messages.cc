@@ -27,6 +27,7 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
     for (const Member& member : plan.members) writer.member(member);
     writer.number(plan.datagram_bytes);
+    writer.number(plan.rdma ? 1 : 0);
     writer.text(plan.server);
     writer.number(plan.resumes ? 1 : 0);
     writer.number(plan.resume_steps);
@@ -69,6 +70,7 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
+    const uint64_t rdma = reader.number();
     result.server = reader.text(reason_max);
     const uint64_t resumes = reader.number();
     result.resume_steps = reader.number();
@@ -79,6 +81,8 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     if (resumes > 1 || holder >= members || result.resume_steps > UINT32_MAX) return false;
     result.resumes = resumes == 1;
     result.resume_holder = static_cast<Rank>(holder);
+    if (rdma > 1) return false;
+    result.rdma = rdma == 1;
     result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
     *plan = std::move(result);
     return true;
@@ -88,8 +92,8 @@ std::vector<std::byte> hello_write(const Hello& hello) {
     MessageWriter writer;
     writer.member(hello.member);
     writer.text(hello.version);
-    for (const uint64_t number :
-         {static_cast<uint64_t>(hello.isa), uint64_t{hello.datagram_bytes}, uint64_t{hello.jobs}, uint64_t{hello.draining}})
+    for (const uint64_t number : {static_cast<uint64_t>(hello.isa), uint64_t{hello.datagram_bytes}, uint64_t{hello.rdma_bytes},
+                                  uint64_t{hello.jobs}, uint64_t{hello.draining}})
         writer.number(number);
     writer.text(std::string_view(hello.hinders).substr(0, reason_max));
     return std::move(writer.bytes);
@@ -101,6 +105,7 @@ bool hello_parse(std::span<const std::byte> bytes, Hello* hello) {
     hello->version = reader.text(64);
     const uint64_t isa = reader.number();
     hello->datagram_bytes = datagram_bytes_of(reader.number());
+    hello->rdma_bytes = datagram_bytes_of(reader.number());
     hello->jobs = static_cast<uint32_t>(reader.number());
     hello->draining = reader.number() != 0;
     hello->hinders = reader.text(reason_max);

@@ -67,7 +67,7 @@ struct Hello {
     Member member;
     std::string version;
     Isa isa = Isa::portable;
-    uint32_t datagram_bytes = 0, jobs = 0;
+    uint32_t datagram_bytes = 0, rdma_bytes = 0, jobs = 0;
     bool draining = false;
     std::string hinders;   // see PeerState
 };
