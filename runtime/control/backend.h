@@ -43,6 +43,15 @@ struct NodeInfo {
     std::string hinders = "";   // draining: its jobs that cannot, and why
 };
 
+/// A check of `gradcastctl doctor`.
+struct Finding {
+    enum class Verdict : uint8_t { ok, warning, error };
+    std::string check;   // "memlock"
+    Verdict verdict = Verdict::ok;
+    std::string text;   // what is, and what to do
+};
+const char* verdict_name(Finding::Verdict verdict);
+
 struct Backend {
     virtual ~Backend() = default;
     /// Checks the job and begins to prepare it at all members: it is listed from then on, and fails with the reason where a member
@@ -63,6 +72,8 @@ struct Backend {
     /// `dead` does not live any more, as an operator has seen: the others may go on without it where the rule of quorums needs that proof.
     /// Refused while it answers.  *id: whole.
     virtual Status force_view(const std::string& which, const std::string& dead, std::string* id) = 0;
+    /// Looks at this node and, over the mesh, at the others.
+    virtual std::vector<Finding> doctor() = 0;
 };
 
 struct ControlConfig {

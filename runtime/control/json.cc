@@ -277,6 +277,23 @@ void from_json(const Json& json, JobDetail& detail) {
     take(json, "blocks", detail.blocks);
 }
 
+const char* verdict_name(Finding::Verdict verdict) {
+    static constexpr const char* names[] = {"ok", "warning", "error"};
+    return names[static_cast<size_t>(verdict)];
+}
+
+void to_json(Json& json, const Finding& finding) {
+    json = Json{{"check", finding.check}, {"verdict", verdict_name(finding.verdict)}, {"text", finding.text}};
+}
+
+void from_json(const Json& json, Finding& finding) {
+    std::string verdict;
+    take(json, "check", finding.check);
+    take(json, "verdict", verdict);
+    take(json, "text", finding.text);
+    finding.verdict = verdict == "ok" ? Finding::Verdict::ok : verdict == "warning" ? Finding::Verdict::warning : Finding::Verdict::error;
+}
+
 void to_json(Json& json, const NodeInfo& node) {
     json = Json{{"name", node.name}, {"address", node.address},   {"uuid", node.uuid},      {"version", node.version},
                 {"self", node.self}, {"alive", node.alive},       {"jobs", node.jobs},      {"why", node.why},

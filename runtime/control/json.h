@@ -28,6 +28,8 @@ void from_json(const Json& json, JobSummary& summary);
 /// All of the summary and the rest beside it, flat.
 void to_json(Json& json, const JobDetail& detail);
 void from_json(const Json& json, JobDetail& detail);
+void to_json(Json& json, const Finding& finding);
+void from_json(const Json& json, Finding& finding);
 void to_json(Json& json, const NodeInfo& node);
 void from_json(const Json& json, NodeInfo& node);
 void to_json(Json& json, const Submission& submission);

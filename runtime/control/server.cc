@@ -196,6 +196,7 @@ private:
 
     void routes() {
         http_.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
+        http_.Get("/v1/doctor", [this](const Request&, Response& res) { answer(res, Json{{"checks", backend_.doctor()}}); });
         http_.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
         http_.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
         http_.Post("/v1/jobs", [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });

@@ -6,14 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/core/version.h"
+#include "runtime/daemon/doctor.h"
 #include "runtime/daemon/identity.h"
 #include "transport/exchange/auto.h"
+#include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -67,6 +71,15 @@ Status Daemon::open(int listen_fd) {
     for (const NodeAddress& member : config_.members) link.peers.push_back({{member.name, {}, 0}, member.address});
     link.keys = keys_;
     link.deadline_us = mesh_deadline_us;
+    if (NetworkInterface found; config_.members.size() > 1 && interface_find(config_.interface, &found).ok()) {
+        // Only its probe is used, by doctor.  The group is the cluster's.
+        uint32_t cluster;
+        std::memcpy(&cluster, keys_[0].secret.data(), sizeof cluster);
+        link.datagrams = {.interface = config_.interface,
+                          .group = multicast_group(link.job, static_cast<uint32_t>(splitmix64(cluster)), found.ipv6(), multicast_port),
+                          .segment_bytes = datagram_segment(1280, found.ipv6()),
+                          .probe_only = true};
+    }
     GC_TRY(driver_open(link, log_, &mesh_));
 
     MembershipConfig membership;
@@ -457,6 +470,14 @@ std::vector<NodeInfo> Daemon::nodes() {
                           known ? isa_name(state.isa) : "", state.draining, state.hinders});
     }
     return result;
+}
+
+std::vector<Finding> Daemon::doctor() {
+    std::vector<Finding> findings = doctor_node(config_);
+    std::vector<uint32_t> bytes;
+    for (const PeerState& each : membership_->peers()) bytes.push_back(each.datagram_bytes);
+    for (Finding& each : doctor_cluster(config_, nodes(), bytes, mesh_->datagrams_found())) findings.push_back(std::move(each));
+    return findings;
 }
 
 void Daemon::leave(const std::string& why) {

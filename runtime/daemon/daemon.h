@@ -34,6 +34,7 @@ public:
     std::vector<NodeInfo> nodes() override;
     Status drain(const std::string& node, bool on, bool cancel) override;
     Status force_view(const std::string& which, const std::string& dead, std::string* id) override;
+    std::vector<Finding> doctor() override;
 
     void leave(const std::string& why);   // no new jobs; cancels those that are here
     Status failed() const;                // not ok: the mesh has ended, so no job can begin or end here

@@ -113,6 +113,9 @@ struct FakeBackend : Backend {
         *id = found.summary.id;
         return {};
     }
+    std::vector<Finding> doctor() override {
+        return {{"memlock", Finding::Verdict::ok, "no limit"}, {"clock", Finding::Verdict::warning, "not synchronised"}};
+    }
     std::vector<NodeInfo> nodes() override {
         std::lock_guard lock(mutex);
         return members;

@@ -48,6 +48,7 @@ int command_nodes(const Options& options);
 int command_drain(const Options& options, const std::string& node, bool cancel);
 int command_undrain(const Options& options, const std::string& node);
 int command_force_view(const Options& options, const std::string& job, const std::string& dead);
+int command_doctor(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,

@@ -311,4 +311,20 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     return complain(exit_failed, "{}", job.summary.status.error);
 }
 
+int command_doctor(const Options& options) {
+    Reply reply = Client(options.socket).get("/v1/doctor");
+    if (reply.exit != exit_done) return complain_of(reply);
+    const auto checks = reply.json.value("checks", std::vector<Finding>{});
+    const bool wrong =
+        std::any_of(checks.begin(), checks.end(), [](const Finding& each) { return each.verdict == Finding::Verdict::error; });
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return wrong ? exit_failed : exit_done;
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const Finding& each : checks) rows.push_back({verdict_name(each.verdict), each.check, each.text});
+    print_table(rows);
+    return wrong ? exit_failed : exit_done;
+}
+
 }   // namespace gradcast

@@ -134,6 +134,8 @@ int run(int argc, char** argv) {
     job_argument(command);
     command->add_flag("-f,--follow", follow, "go on until the job has ended");
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
+    add("doctor", "look for what stands in the way of jobs, here and between the nodes; exit code 1: an error was found",
+        [&] { return command_doctor(options); });
     add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });
 
     std::string node, dead;

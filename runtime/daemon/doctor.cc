@@ -1,0 +1,190 @@
+#include "runtime/daemon/doctor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "runtime/core/fd.h"
+#include "transport/link/interface.h"
+#include "transport/link/proactor.h"
+#include "transport/link/rdma.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t lock_wanted = 64 << 20;            // of RDMA: rings of streams and datagrams
+constexpr uint64_t receive_buffer_wanted = 4 << 20;   // transport/link/datagram_socket.cc
+
+std::string first_line(const std::string& path) {
+    std::string text;
+    if (!file_read(path, &text).ok()) return "";
+    return text.substr(0, text.find('\n'));
+}
+
+bool may(unsigned capability) {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct data[2] = {};
+    return ::syscall(SYS_capget, &header, data) == 0 && (data[capability / 32].effective >> capability % 32 & 1);
+}
+
+Finding key(const DaemonConfig& config) {
+    struct stat file;
+    if (::stat(config.key.c_str(), &file) != 0)
+        return {"key", Finding::Verdict::error, fmt::format("{}: {}", config.key, std::strerror(errno))};
+    if (file.st_mode & 077)
+        return {"key", Finding::Verdict::error,
+                fmt::format("{} may be read by others (mode {:04o}): chmod 600 {}", config.key, file.st_mode & 0777u, config.key)};
+    return {"key", Finding::Verdict::ok, fmt::format("{}, mode {:04o}", config.key, file.st_mode & 0777u)};
+}
+
+Finding interface(const DaemonConfig& config) {
+    if (config.interface.empty())
+        return {"interface", Finding::Verdict::warning,
+                "none is set, so multicast exchanges go over TCP: interface = \"eth0\" in gradcastd.toml"};
+    NetworkInterface found;
+    if (Status status = interface_find(config.interface, &found); !status.ok()) return {"interface", Finding::Verdict::error, status.what};
+    if (const uint32_t now = datagram_segment(found.mtu, found.ipv6()); now != config.datagram_bytes)
+        return {"interface", Finding::Verdict::error,
+                fmt::format("the MTU of {} is {} and was another when gradcastd started: restart gradcastd", found.name, found.mtu)};
+    return {"interface", Finding::Verdict::ok, fmt::format("{}, MTU {}", found.name, found.mtu)};
+}
+
+Finding socket_buffers() {
+    const uint64_t most = std::strtoull(first_line("/proc/sys/net/core/rmem_max").c_str(), nullptr, 10);
+    if (may(CAP_NET_ADMIN)) return {"socket buffers", Finding::Verdict::ok, "any size (CAP_NET_ADMIN)"};
+    if (most >= receive_buffer_wanted) return {"socket buffers", Finding::Verdict::ok, fmt::format("up to {} KiB", most / 1024)};
+    return {"socket buffers", Finding::Verdict::warning,
+            fmt::format("at most {} KiB, so bursts of datagrams may be lost: sysctl -w net.core.rmem_max={}", most / 1024,
+                        receive_buffer_wanted)};
+}
+
+Finding memlock(const DaemonConfig& config) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_MEMLOCK, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY || may(CAP_IPC_LOCK)) return {"memlock", Finding::Verdict::ok, "no limit"};
+    const std::string size = fmt::format("{} KiB", limit.rlim_cur / 1024);
+    if (limit.rlim_cur >= lock_wanted) return {"memlock", Finding::Verdict::ok, size};
+    if (config.rdma.empty()) return {"memlock", Finding::Verdict::ok, size + ", which is enough without RDMA"};
+    return {
+        "memlock", Finding::Verdict::error,
+        fmt::format("{} are too little for RDMA, which locks up to {} KiB a job: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
+                    size, lock_wanted / 1024)};
+}
+
+Finding rdma(const DaemonConfig& config) {
+    const RdmaModule* module;
+    std::vector<RdmaDevice> all;
+    Status status = rdma_module(&module);
+    if (status.ok()) status = module->devices(&all);
+    std::vector<std::string> active;
+    for (const RdmaDevice& each : all)
+        if (each.active) active.push_back(each.interface.empty() ? each.name : fmt::format("{} ({})", each.name, each.interface));
+    if (config.rdma.empty()) {
+        if (active.empty()) return {"rdma", Finding::Verdict::ok, "not used; no device is active"};
+        return {"rdma", Finding::Verdict::warning,
+                fmt::format("not used, though {} {} active: rdma = \"auto\" in gradcastd.toml", fmt::join(active, ", "),
+                            active.size() == 1 ? "is" : "are")};
+    }
+    RdmaDevice found;
+    if (status.ok()) status = module->find(config.rdma, &found);
+    if (!status.ok()) return {"rdma", Finding::Verdict::error, status.what};
+    std::string gid;
+    for (size_t i = 0; i < found.gid.size(); ++i) gid += fmt::format("{}{:02x}", i > 0 && i % 2 == 0 ? ":" : "", found.gid[i]);
+    return {"rdma", Finding::Verdict::ok,
+            fmt::format("{} port {} is {}, MTU {}, GID {} ({})", found.name, found.port, found.state, found.mtu, found.gid_index, gid)};
+}
+
+Finding io_uring() {
+    std::unique_ptr<Proactor> ring;
+    if (Status status = proactor_uring(&ring); !status.ok())
+        return {
+            "io_uring", Finding::Verdict::warning,
+            fmt::format("{}: epoll is used, which is slower (sysctl kernel.io_uring_disabled, the unit's SystemCallFilter)", status.what)};
+    return {"io_uring", Finding::Verdict::ok, "allowed"};
+}
+
+Finding governor() {
+    std::map<std::string, uint32_t> cpus;
+    std::vector<std::string> paths;
+    (void)file_glob("/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", &paths);
+    for (const std::string& path : paths) ++cpus[first_line(path)];
+    if (cpus.empty()) return {"CPU governor", Finding::Verdict::ok, "the system has none"};
+    if (cpus.size() == 1 && cpus.contains("performance")) return {"CPU governor", Finding::Verdict::ok, "performance"};
+    std::vector<std::string> texts;
+    for (const auto& [name, count] : cpus) texts.push_back(fmt::format("{} on {} CPUs", name, count));
+    return {"CPU governor", Finding::Verdict::warning, fmt::format("{}: cpupower frequency-set -g performance", fmt::join(texts, ", "))};
+}
+
+Finding huge_pages() {
+    const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+    if (modes.empty()) return {"huge pages", Finding::Verdict::ok, "the kernel has none"};
+    if (modes.find("[never]") != std::string::npos)
+        return {"huge pages", Finding::Verdict::warning, "never: echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"};
+    return {"huge pages", Finding::Verdict::ok, modes.substr(modes.find('[') + 1, modes.find(']') - modes.find('[') - 1)};
+}
+
+Finding clock_synchronised() {
+    timex now{};
+    if (::adjtimex(&now) == TIME_ERROR || (now.status & STA_UNSYNC))
+        return {"clock", Finding::Verdict::warning,
+                "not synchronised, so the times in logs of nodes differ: systemctl enable --now systemd-timesyncd (or chrony)"};
+    return {"clock", Finding::Verdict::ok, "synchronised"};
+}
+
+}   // namespace
+
+std::vector<Finding> doctor_node(const DaemonConfig& config) {
+    return {key(config), interface(config), socket_buffers(), memlock(config),     rdma(config),
+            io_uring(),  governor(),        huge_pages(),     clock_synchronised()};
+}
+
+std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes,
+                                    const std::vector<uint32_t>& datagram_bytes, const std::optional<DatagramsFound>& found) {
+    std::vector<Finding> findings;
+    std::vector<std::string> versions, isas, sizes;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        const NodeInfo& node = nodes[i];
+        if (!node.alive) {
+            findings.push_back({"node " + node.name, Finding::Verdict::error, node.why});
+            continue;
+        }
+        versions.push_back(fmt::format("{} {}", node.name, node.version));
+        isas.push_back(fmt::format("{} {}", node.name, node.isa));
+        sizes.push_back(fmt::format("{} {}", node.name, datagram_bytes[i]));
+        if (!node.self) findings.push_back({"node " + node.name, Finding::Verdict::ok, node.address});
+    }
+    auto differ = [&](const char* check, const std::vector<std::string>& texts, Finding::Verdict verdict, const char* way_out) {
+        auto what = [](const std::string& text) { return text.substr(text.find(' ')); };
+        const bool same = std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return what(each) == what(texts[0]); });
+        if (same) findings.push_back({check, Finding::Verdict::ok, what(texts[0]).substr(1) + " at every node"});
+        else findings.push_back({check, verdict, fmt::format("{}: {}", fmt::join(texts, ", "), way_out)});
+    };
+    differ("version", versions, Finding::Verdict::error, "install one version everywhere");
+    differ("instruction set", isas, Finding::Verdict::warning, "a job needs one: set isa in gradcastd.toml");
+    differ("bytes of a datagram", sizes, Finding::Verdict::warning,
+           "jobs use the smallest: give every interface one MTU (0: no interface is set)");
+    if (nodes.size() < 2) return findings;
+    if (!found) findings.push_back({"multicast", Finding::Verdict::warning, "not used: this node has no `interface`"});
+    else if (!found->probed)
+        findings.push_back(
+            {"multicast", Finding::Verdict::warning, fmt::format("not probed yet on {}: ask again in a second", config.interface)});
+    else if (found->multicast) findings.push_back({"multicast", Finding::Verdict::ok, datagrams_text(*found)});
+    else
+        findings.push_back(
+            {"multicast", Finding::Verdict::warning,
+             datagrams_text(*found) +
+                 ": is it filtered by a switch (IGMP snooping without a querier) or a firewall, or has the node no `interface`?"});
+    return findings;
+}
+
+}   // namespace gradcast
