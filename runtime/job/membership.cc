@@ -382,7 +382,7 @@ void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found 
 }
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
-    Hello said;
+    NodeHello said;
     if (!hello_parse(bytes, &said) || said.member.name != config_.names[from]) return;
     Peer& peer = peers_[from];
     if (peer.alive && peer.member.incarnation != said.member.incarnation)

@@ -88,7 +88,7 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     return true;
 }
 
-std::vector<std::byte> hello_write(const Hello& hello) {
+std::vector<std::byte> hello_write(const NodeHello& hello) {
     MessageWriter writer;
     writer.member(hello.member);
     writer.text(hello.version);
@@ -99,7 +99,7 @@ std::vector<std::byte> hello_write(const Hello& hello) {
     return std::move(writer.bytes);
 }
 
-bool hello_parse(std::span<const std::byte> bytes, Hello* hello) {
+bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     MessageReader reader{bytes};
     hello->member = reader.member();
     hello->version = reader.text(64);

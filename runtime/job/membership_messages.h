@@ -63,7 +63,7 @@ std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Foun
 bool found_parse(MessageReader reader, uint64_t* request, Found* found);
 
 /// What a daemon says of itself once a second.
-struct Hello {
+struct NodeHello {
     Member member;
     std::string version;
     Isa isa = Isa::portable;
@@ -71,8 +71,8 @@ struct Hello {
     bool draining = false;
     std::string hinders;   // see PeerState
 };
-std::vector<std::byte> hello_write(const Hello& hello);
-bool hello_parse(std::span<const std::byte> bytes, Hello* hello);
+std::vector<std::byte> hello_write(const NodeHello& hello);
+bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello);
 
 /// Of the order to a node to be drained.
 struct Drain {
