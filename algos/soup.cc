@@ -28,7 +28,8 @@ public:
 private:
     Status choose(Context& context, std::span<float> parameters) override {
         std::iota(order_.begin(), order_.end(), 0u);
-        std::stable_sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) { return right()[a] > right()[b]; });
+        std::sort(order_.begin(), order_.end(),
+                  [this](uint32_t a, uint32_t b) { return right()[a] != right()[b] ? right()[a] > right()[b] : a < b; });
         const std::span<double> sum(sum_.as<double>(), sum_.bytes / sizeof(double));
         const std::span<float> trial = floats(trial_);
         std::ranges::copy(model(order_[0]), sum.begin());
