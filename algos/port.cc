@@ -80,6 +80,9 @@ void Port::applied() {
 }
 
 Status Port::poll() {
+    // A wait in vain costs a text of its status.
+    if (context_.host.now_us() < poll_us_) return {};
+    poll_us_ = context_.host.now_us() + context_.deadline_us / 400;
     const Status status = dispatch_.collect(context_.host.now_us());
     return status.code == Code::deadline && dispatch_.ended().ok() ? Status{} : status;
 }

@@ -58,6 +58,7 @@ private:
     const StepId first_step_;
     StepId step_;
     std::array<std::vector<const Sum*>, step_slots> come_;   // by step % step_slots and bucket: not yet taken by wait()
+    uint64_t poll_us_ = 0;                                   // of the next poll()
     Completion conflict_, early_;                            // early_: a conflict in the next step, which this rank has not begun
     Status missing_;                                         // the answer of the exchange to `explain`
 };
