@@ -1,4 +1,4 @@
-// A TCP proxy that cuts connections after a number of bytes, or flips a bit of one byte.
+// A TCP proxy that cuts connections after a number of bytes, holds them there, or flips a bit of one byte.
 #pragma once
 #include <poll.h>
 
@@ -12,6 +12,7 @@ namespace gradcast {
 
 struct Harm {
     uint64_t cut_after = ~uint64_t{0}, flip_at = ~uint64_t{0};   // positions in a connection's bytes, both directions together
+    uint64_t hold_after = ~uint64_t{0};                          // likewise: the connection stays, and nothing comes any more
 };
 
 class Proxy {
@@ -34,17 +35,20 @@ public:
     uint64_t connections() const { return connections_; }
     uint64_t forward() const { return forward_; }   // bytes from the connecting side
     uint64_t backward() const { return backward_; }
+    uint64_t held() const { return held_; }   // connections
 
 private:
     struct Pipe {
         Fd near, far;
         Harm harm;
         uint64_t carried = 0;
+        bool held() const { return carried >= harm.hold_after; }
     };
     void loop() {
         while (!stop_) {
             std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
-            for (Pipe& pipe : pipes_) polls.push_back({pipe.near.get(), POLLIN, 0}), polls.push_back({pipe.far.get(), POLLIN, 0});
+            for (Pipe& pipe : pipes_)
+                for (const Fd* end : {&pipe.near, &pipe.far}) polls.push_back({pipe.held() ? -1 : end->get(), POLLIN, 0});
             ::poll(polls.data(), polls.size(), 20);
             size_t at = 1;
             for (auto pipe = pipes_.begin(); pipe != pipes_.end(); at += 2) {
@@ -57,7 +61,7 @@ private:
                 pipe.far = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
                 pipe.harm = harm_(connections_++);
                 if (::connect(pipe.far.get(), reinterpret_cast<const sockaddr*>(&target_.storage), target_.bytes) == 0)
-                    pipes_.push_back(std::move(pipe));
+                    pipes_.push_back(std::move(pipe)), held_ += pipes_.back().held();
             }
         }
     }
@@ -65,11 +69,12 @@ private:
         char bytes[16384];
         ssize_t got = ::recv((forth ? pipe.near : pipe.far).get(), bytes, sizeof bytes, MSG_DONTWAIT);
         if (got < 0) return errno == EAGAIN;
-        uint64_t count = std::min<uint64_t>(static_cast<uint64_t>(got), pipe.harm.cut_after - pipe.carried);
+        uint64_t count = std::min({static_cast<uint64_t>(got), pipe.harm.cut_after - pipe.carried, pipe.harm.hold_after - pipe.carried});
         if (count == 0) return false;
         if (pipe.harm.flip_at - pipe.carried < count) bytes[pipe.harm.flip_at - pipe.carried] ^= 4;
         pipe.carried += count;
         (forth ? forward_ : backward_) += count;
+        held_ += pipe.held();
         return ::send((forth ? pipe.far : pipe.near).get(), bytes, count, MSG_NOSIGNAL) == static_cast<ssize_t>(count) &&
                pipe.carried < pipe.harm.cut_after;
     }
@@ -79,7 +84,7 @@ private:
     Fd listener_;
     std::string address_;
     std::list<Pipe> pipes_;
-    std::atomic<uint64_t> connections_{0}, forward_{0}, backward_{0};
+    std::atomic<uint64_t> connections_{0}, forward_{0}, backward_{0}, held_{0};
     std::atomic<bool> stop_{false};
     std::thread thread_;
 };

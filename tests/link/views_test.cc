@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "tests/link/fixture.h"
+#include "tests/link/proxy.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {
@@ -282,6 +283,42 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
     for (std::thread& each : trainers) each.join();
     for (Node& node : nodes) node.stop();
     for (Node& node : nodes) EXPECT_EQ(node.driver->counters().reconnects.load(), 0u);
+}
+
+// A peer that is stopped or dead in the middle of a payload holds no view open.
+TEST_P(Views, OneIsClosedInTheMiddleOfAPayload) {
+    for (const bool dies : {false, true}) {
+        SCOPED_TRACE(dies ? "dies" : "stops");
+        constexpr uint64_t deadline_us = 4'000'000, middle = packet_bytes * 7 / 2;
+        std::vector<Node> nodes(2);
+        for (Rank r = 0; r < 2; ++r) nodes[r].listen(r);
+        Proxy proxy(nodes[1].listener->address(), [dies](uint64_t connection) {
+            if (connection > 0) return Harm{.hold_after = 0};   // somebody still listens, as systemd for a daemon
+            return dies ? Harm{.cut_after = middle} : Harm{.hold_after = middle};
+        });
+        for (Rank r = 0; r < 2; ++r) {
+            LinkConfig config = test_config(GetParam(), Protect::auth, r, {nodes[0].listener->address(), proxy.address()});
+            config.deadline_us = deadline_us;
+            ASSERT_TRUE(nodes[r].open(config).ok());
+            nodes[r].start();
+        }
+        Shouter sender(1, 2, 1, false), receiver(0, 2, 1, false);
+        const Attachment sends{stream_channel, &sender, false}, receives{stream_channel, &receiver, false};
+        Event go;
+        go.kind = Event::Kind::command;
+        nodes[1].driver->host().open_view(1, {&sends, 1});
+        nodes[1].driver->host().post(stream_channel, go);
+        Host& host = nodes[0].driver->host();
+        host.open_view(1, {&receives, 1});
+        const uint64_t begin_us = clock_us();
+        while (proxy.held() == 0 && clock_us() - begin_us < wait_us) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ASSERT_GT(proxy.held(), 0u);
+        const uint64_t closing_us = clock_us();
+        const Status status = host.close_view(closing_us + wait_us);
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_LT(clock_us() - closing_us, deadline_us / 2);
+        for (Node& node : nodes) node.stop();
+    }
 }
 
 // An acknowledgement of the previous view must not reach a protocol of this one.

@@ -2,7 +2,8 @@
 //
 //   open_view    begin_view: attaches the view's protocols, tells them which peers are up or lost, calls land() again for waiting packets
 //   close_view   end_view: detaches them, drops their events, alarms and unsent datagrams; later packets of the view are dropped
-//                view_drained: the link holds none of the view's memory (packets, bursts, partial payloads)
+//                view_drained: the link holds none of the view's memory (packets, bursts, partial payloads).  A stream that holds it
+//                for too long is broken: its peer may be stopped
 //                forget_view: answers close_view
 #include <algorithm>
 

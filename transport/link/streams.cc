@@ -9,6 +9,7 @@
 namespace gradcast {
 
 namespace {
+constexpr uint64_t drain_parts = 8;   // of the deadline, after which a stream is broken that holds an ended view's memory
 constexpr uint64_t backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
 constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
@@ -75,7 +76,7 @@ void Streams::pump(uint64_t now) {
 }
 
 uint64_t Streams::due_us() const {
-    uint64_t due = ~uint64_t{0};
+    uint64_t due = break_us_ > 0 ? break_us_ : ~uint64_t{0};
     for (const auto& peer : peers_)
         if (peer) due = std::min(due, due_us(*peer));
     return due;
@@ -210,6 +211,7 @@ void Streams::give_up(Rank rank, Status why) {
 void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
     closing_view_ = number;
     closing_.assign(channels.begin(), channels.end());
+    break_us_ = clock_us() + config_.deadline_us / drain_parts;
 }
 
 // Unacknowledged payloads are copied: a peer that is ahead may send its acknowledgements behind packets of the next view, which wait until
@@ -219,9 +221,14 @@ bool Streams::view_drained() {
     for (const auto& peer : peers_) {
         if (!peer) continue;
         if (!peer->send.busy) peer->sender.own(closing_view_);
-        drained &= !peer->send.busy || !peer->sender.borrows(closing_view_);
-        drained &= !((peer->state == Peer::State::open || peer->receive.busy) && peer->receiver.placing(closing_));
+        // Between two streams the receiver reads a handshake, into memory of its own.
+        const bool receives = peer->state == Peer::State::open || (peer->state == Peer::State::closing && peer->receive.busy);
+        const bool holds = (peer->send.busy && peer->sender.borrows(closing_view_)) || (receives && peer->receiver.placing(closing_));
+        drained &= !holds;
+        if (holds && clock_us() >= break_us_)
+            fall(*peer, fail(Code::peer_lost, "{}: it was in the middle of a packet when the view ended", peer->label));
     }
+    if (drained) break_us_ = 0;
     return drained;
 }
 

@@ -130,6 +130,7 @@ private:
     bool finishing_ = false;
     uint32_t closing_view_ = 0;       // the view that close_view() has ended
     std::vector<uint16_t> closing_;   // its channels
+    uint64_t break_us_ = 0;           // when streams are broken that still hold its memory; 0: none does
 };
 
 }   // namespace gradcast
