@@ -111,18 +111,19 @@ void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algori
     model_ = model;         // takes no memory: all texts are as long as those before
     model_.agreed = true;   // when it gets its name
     algorithm_.assign(algorithm.begin(), algorithm.end());
+    const ModelState state = parts_->state(algorithm_);
     struct Copy {
         const std::byte* from;
         std::byte* to;
         uint64_t bytes;
-    } copies[] = {{reinterpret_cast<const std::byte*>(parts_->compute.net->parameters().data()), parameters_.host, parameters_.bytes},
-                  {reinterpret_cast<const std::byte*>(parts_->compute.optimiser->state().data()), optimiser_.host, optimiser_.bytes}};
+    } copies[] = {{reinterpret_cast<const std::byte*>(state.parameters.data()), parameters_.host, parameters_.bytes},
+                  {reinterpret_cast<const std::byte*>(state.optimiser.data()), optimiser_.host, optimiser_.bytes}};
     for (const Copy& copy : copies)
         parts_->lanes.run(static_cast<uint32_t>((copy.bytes + copy_bytes - 1) / copy_bytes), [&copy](uint32_t, uint32_t item) {
             const uint64_t at = item * copy_bytes;
             std::memcpy(copy.to + at, copy.from + at, std::min(copy_bytes, copy.bytes - at));
         });
-    std::memcpy(exponents_.host, parts_->compute.codec->exponents().data(), exponents_.bytes);
+    std::memcpy(exponents_.host, state.exponents.data(), exponents_.bytes);
     {
         std::lock_guard lock(mutex_);
         phase_ = Phase::writing;
@@ -211,9 +212,7 @@ void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorith
     if (::access(path.c_str(), F_OK) == 0) return;
     model_ = model;
     model_.digest = sha256_hex(std::as_bytes(parts_->compute.net->parameters()));
-    Status status =
-        model_write(path + ".part", model_,
-                    {parts_->compute.net->parameters(), parts_->compute.optimiser->state(), parts_->compute.codec->exponents(), algorithm});
+    Status status = model_write(path + ".part", model_, parts_->state(algorithm));
     if (status.ok()) status = file_rename(path + ".part", path);
     if (!status.ok()) return failed(status);
     trim();

@@ -73,8 +73,12 @@ public:
         describe();
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
         if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
+        if (job_.survive && config_.until == 0) {
+            views_.emplace(config_, parts_, choice_, *algorithm_, report_);
+            GC_TRY(views_->open(*session_));
+            memory.insert(memory.end() - 1, views_->arena().use("state before another node's"));
+        }
         report_.update([&](JobStatus& status) { status.memory = memory; });
-        if (job_.survive && config_.until == 0) views_.emplace(config_, parts_, choice_, *algorithm_, report_).open(*session_);
         if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(reserve_model());
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
@@ -365,9 +369,7 @@ private:
     }
     Status write_model(const Context& context, bool agreed) {
         model(context).agreed = agreed;
-        GC_TRY(model_write(
-            model_path() + ".part", model_,
-            {parts_.compute.net->parameters(), parts_.compute.optimiser->state(), parts_.compute.codec->exponents(), algorithm_->state()}));
+        GC_TRY(model_write(model_path() + ".part", model_, parts_.state(algorithm_->state())));
         written_ = true;
         return {};
     }

@@ -39,6 +39,7 @@ struct ModelVectors {
     std::vector<float> parameters, optimiser;
     std::vector<int32_t> exponents;
     std::vector<std::byte> algorithm;
+    operator ModelState() const { return {parameters, optimiser, exponents, algorithm}; }
 };
 
 /// Makes `path`, with room on the disk for all that model_write() will put there.  Error: names the size and the folder.

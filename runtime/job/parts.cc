@@ -236,6 +236,22 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     return probe(config, report);
 }
 
+ModelState JobParts::state(std::span<const std::byte> algorithm) const {
+    return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), algorithm};
+}
+
+void JobParts::restore(const ModelState& state) {
+    std::ranges::copy(state.parameters, compute.net->parameters().begin());
+    std::ranges::copy(state.optimiser, compute.optimiser->state().begin());
+    std::ranges::copy(state.exponents, compute.codec->exponents().begin());
+    refresh();
+}
+
+void JobParts::refresh() {
+    compute.net->refresh();
+    compute.optimiser->refresh();
+}
+
 /// Parameters of another training in place of the seed's.
 Status JobParts::start(const JobConfig& job, const Log& log) {
     if (job.start.empty()) return {};

@@ -7,6 +7,7 @@
 #include "algos/algorithm.h"
 #include "runtime/job/cuda_module.h"
 #include "runtime/job/evaluate.h"
+#include "runtime/job/model_file.h"
 #include "runtime/job/report.h"
 
 namespace gradcast {
@@ -27,6 +28,12 @@ struct JobParts {
     /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
+    /// What the next step begins from, with this of the algorithm; valid until it changes.
+    ModelState state(std::span<const std::byte> algorithm) const;
+    /// Another state in its place, of the same sizes; not that of the algorithm.
+    void restore(const ModelState& state);
+    /// After parameters or optimiser state were written.
+    void refresh();
 
     /// Of the optimiser's state; it has none before the memory is taken.
     uint64_t optimiser_values(const OptimiserConfig& optimiser) const {

@@ -93,11 +93,7 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     if (model.step != config.resume.steps || model.state != config.resume.state)
         return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
                     config.resume.state, config.resume.steps);
-    std::copy(state.parameters.begin(), state.parameters.end(), parts.compute.net->parameters().begin());
-    std::copy(state.optimiser.begin(), state.optimiser.end(), parts.compute.optimiser->state().begin());
-    std::copy(state.exponents.begin(), state.exponents.end(), parts.compute.codec->exponents().begin());
-    parts.compute.net->refresh();
-    parts.compute.optimiser->refresh();
+    parts.restore(state);
     *standing = {model.step, model.state, model.evaluated, model.accuracy, model.test_loss, state.algorithm.size()};
     return {};
 }
@@ -129,8 +125,7 @@ Status move_state(Context& context, const Session& session, bool holds, const Ra
     if (holds) std::ranges::copy(algorithm.state(), state.begin());
     GC_TRY(move(4, bytes_of(std::span(state))));
     if (holds) return {};
-    parts.compute.net->refresh();
-    parts.compute.optimiser->refresh();
+    parts.refresh();
     return algorithm.restore(state);
 }
 

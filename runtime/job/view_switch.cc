@@ -22,44 +22,30 @@ const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
     return "";
 }
 
-void copy(auto from, auto to) { std::copy(from.begin(), from.end(), to.begin()); }
-
 }   // namespace
 
-struct ViewSwitch::Kept {
-    void keep(const Context& context, JobParts& parts, Algorithm& own, const Standing& stands) {
-        const auto state = own.state();
-        const auto values = parts.compute.net->parameters();
-        const auto of_optimiser = parts.compute.optimiser->state();
-        const auto scales = parts.compute.codec->exponents();
-        parameters.assign(values.begin(), values.end());
-        optimiser.assign(of_optimiser.begin(), of_optimiser.end());
-        exponents.assign(scales.begin(), scales.end());
-        algorithm.assign(state.begin(), state.end());
-        standing = stands, step = context.step, digest = context.state, on = true;
-    }
-    Status restore(Context& context, JobParts& parts, Algorithm& own, Standing* stands) {
-        if (!std::exchange(on, false)) return {};
-        copy(parameters, parts.compute.net->parameters());
-        copy(optimiser, parts.compute.optimiser->state());
-        copy(exponents, parts.compute.codec->exponents());
-        parts.compute.net->refresh();
-        parts.compute.optimiser->refresh();
-        *stands = standing, context.step = step, context.state = digest;
-        return own.restore(algorithm);
-    }
-    std::vector<float> parameters, optimiser;
-    std::vector<int32_t> exponents;
-    std::vector<std::byte> algorithm;
-    Standing standing;
-    StepId step = 0;
-    uint64_t digest = 0;
-    bool on = false;
-};
+void ViewSwitch::keep(const Context& context, const Standing& standing) {
+    const std::span<const std::byte> algorithm = algorithm_.state();
+    const ModelState state = parts_.state(algorithm);
+    std::ranges::copy(state.parameters, kept_.parameters.as<float>());
+    std::ranges::copy(state.optimiser, kept_.optimiser.as<float>());
+    std::ranges::copy(state.exponents, kept_.exponents.as<int32_t>());
+    kept_.algorithm.assign(algorithm.begin(), algorithm.end());
+    kept_.standing = standing, kept_.step = context.step, kept_.state = context.state, kept_.on = true;
+}
 
 uint32_t view_members_min(const JobConfig& job, uint32_t nodes) { return job.min_nodes > 0 ? job.min_nodes : (nodes + 1) / 2; }
 
-void ViewSwitch::open(const Session& session) {
+Status ViewSwitch::restore(Context& context, Standing* standing) {
+    if (!std::exchange(kept_.on, false)) return {};
+    const auto values = [](const Buffer& buffer) { return std::span<const float>(buffer.as<float>(), buffer.bytes / sizeof(float)); };
+    parts_.restore(
+        {values(kept_.parameters), values(kept_.optimiser), {kept_.exponents.as<int32_t>(), kept_.exponents.bytes / sizeof(int32_t)}, {}});
+    *standing = kept_.standing, context.step = kept_.step, context.state = kept_.state;
+    return algorithm_.restore(kept_.algorithm);
+}
+
+Status ViewSwitch::open(const Session& session) {
     AgreedView first;
     first.number = session.config().view;
     first.deadline_us = parts_.deadline_us;
@@ -74,6 +60,11 @@ void ViewSwitch::open(const Session& session) {
                             .deadline_us = parts_.deadline_us,
                             .members_min = members_min_};
     protocol_ = std::make_unique<ViewProtocol>(config, first, config_.roster);
+    const char* what = "state before another node's";
+    arena_.plan(what, parts_.compute.net->layout().elements * sizeof(float), &kept_.parameters);
+    arena_.plan(what, parts_.compute.optimiser->state_size() * sizeof(float), &kept_.optimiser);
+    arena_.plan(what, parts_.compute.codec->exponents().size_bytes(), &kept_.exponents);
+    return arena_.seal();
 }
 
 void ViewSwitch::watch(Host& host) {
@@ -167,13 +158,12 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
     const uint64_t begin_us = context.host.now_us();
     const std::vector<NodeId> before = place.session->config().nodes;
     for (;;) {
-        Kept kept;
-        const Status status = install(context, why, place, standing, &kept);
+        const Status status = install(context, why, place, standing);
         if (status.ok()) {
             report(context, place.session->config(), before, context.host.now_us() - begin_us);
             return {};
         }
-        GC_TRY(kept.restore(context, parts_, algorithm_, standing));
+        GC_TRY(restore(context, standing));
         parts_.progress.step.store(context.step, std::memory_order_relaxed);
         if (!repeats(status) || !ended().ok() || !place.session->dispatch().ended().ok()) {
             if (end_ && place.session->is_open()) {
@@ -185,7 +175,7 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
     }
 }
 
-Status ViewSwitch::install(Context& context, Status why, const SessionPlace& place, Standing* standing, Kept* kept) {
+Status ViewSwitch::install(Context& context, Status why, const SessionPlace& place, Standing* standing) {
     Host& host = context.host;
     Waiting waiting(parts_.progress);
     const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
@@ -226,7 +216,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     GC_TRY(session->ready());
     place.session = std::move(session);
     place.opens();
-    GC_TRY(catch_up(context, *place.session, step, standing, kept));
+    GC_TRY(catch_up(context, *place.session, step, standing));
     while (!go_) {
         GC_TRY(ended());
         GC_TRY(pending());
@@ -234,14 +224,14 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     }
     GC_TRY(place.session->begin());
     GC_TRY(pending());
-    kept->on = false;
+    kept_.on = false;
     parts_.compute.net->cancel(Net::no_step);
     if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
     return {};
 }
 
 /// Who has the agreed state sends it to those who have not.
-Status ViewSwitch::catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing, Kept* kept) {
+Status ViewSwitch::catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
     const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
     if (step.kind == ViewNotice::Kind::met) {
@@ -251,7 +241,7 @@ Status ViewSwitch::catch_up(Context& context, const Session& session, const View
         standing->steps = context.step, standing->state = context.state, standing->algorithm_bytes = algorithm_.state().size();
         return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
     }
-    kept->keep(context, parts_, algorithm_, *standing);
+    keep(context, *standing);
     GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
     context.step = step.step;
     context.state = context.digest(step.step, parts_.model_digest());

@@ -29,7 +29,8 @@ public:
         : config_(config), parts_(parts), choice_(choice), algorithm_(algorithm), report_(report) {}
 
     /// The job begins in this session, which is planned.  `parts` are ready.
-    void open(const Session& session);
+    Status open(const Session& session);
+    const Arena& arena() const { return arena_; }
     /// To be attached on ViewProtocol::channel.
     Protocol* protocol() { return protocol_.get(); }
 
@@ -58,13 +59,23 @@ public:
     Status take(const Completion& completion) override;
 
 private:
-    struct Kept;   // the state before that of another node came in its place
+    /// The state before that of another node came in its place.
+    struct Kept {
+        Buffer parameters, optimiser, exponents;
+        std::vector<std::byte> algorithm;
+        Standing standing;
+        StepId step = 0;
+        uint64_t state = 0;
+        bool on = false;
+    };
+    void keep(const Context& context, const Standing& standing);
+    Status restore(Context& context, Standing* standing);
     void read_news();
     Status ended() const;
     /// Until something has come, which read_news() has seen.
     Status wait(Host& host, Session& session, uint64_t until_us);
-    Status install(Context& context, Status why, const SessionPlace& place, Standing* standing, Kept* kept);
-    Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing, Kept* kept);
+    Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
+    Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing);
     void report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us);
 
     const EngineConfig& config_;
@@ -82,6 +93,9 @@ private:
     bool go_ = false;
     std::vector<uint64_t> behind_;         // bits of ranks
     std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
+    std::vector<uint64_t> behind_;   // bits of ranks
+    Arena arena_;                    // of kept_
+    Kept kept_;
 };
 
 }   // namespace gradcast
