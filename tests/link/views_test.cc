@@ -285,6 +285,20 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
     for (Node& node : nodes) EXPECT_EQ(node.driver->counters().reconnects.load(), 0u);
 }
 
+// As one that is passed over.
+TEST_P(Views, OneWithoutProtocolsIsClosedAtOnce) {
+    Node node;
+    node.listen(0);
+    ASSERT_TRUE(node.open(test_config(GetParam(), Protect::auth, 0, {node.listener->address()})).ok());
+    node.start();
+    Host& host = node.driver->host();
+    for (const uint32_t number : {3u, 7u}) {
+        host.open_view(number, {});
+        const Status status = host.close_view(host.now_us() + wait_us);
+        EXPECT_TRUE(status.ok()) << status.what;
+    }
+}
+
 // A peer that is stopped or dead in the middle of a payload holds no view open.
 TEST_P(Views, OneIsClosedInTheMiddleOfAPayload) {
     for (const bool dies : {false, true}) {

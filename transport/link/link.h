@@ -69,6 +69,7 @@ struct LinkConfig {
     std::vector<ClusterKey> keys;
     Protect protect = Protect::auth;
     uint64_t deadline_us = 30'000'000;   // a stream that is down this long makes peer_lost
+    bool peers_return = false;           // a peer that is lost may come again, as the same or a later incarnation: peer_up
     uint32_t segment_bytes = segment_bytes_stream;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
     DatagramConfig datagrams;

@@ -334,7 +334,7 @@ void Loop::told(const Packet& packet) {
     if (datagrams_) datagrams_->told(packet);
 }
 void Loop::opened(Rank rank, bool first, uint64_t now) {
-    if (first) tell_all(up_event(rank));
+    if (first) tell_all(streams_->up(rank));
     for (Link* link : links_) link->opened(rank, now);
 }
 void Loop::lost(Rank rank, const Status& why) {

@@ -85,6 +85,7 @@ void Loop::end_view() {
     std::erase_if(alarms_, [this](const Alarm& each) { return holds(closing_, each.channel); });
     for (Link* link : links_) link->close_view(view_, closing_);
     handled_ = true;   // packets of this view that waited are dropped
+    if (closing_.empty()) forget_view();
 }
 
 bool Loop::view_drained() {

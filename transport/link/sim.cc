@@ -252,6 +252,25 @@ bool SimulatorImpl::pending(const Happening& timer) const {
     return !node.dead && it != node.timers.end() && it->second == timer.number;
 }
 
+/// Its rank is stalled: it happens when that is over, in the same order.
+bool SimulatorImpl::put_off(Happening h) {
+    switch (h.what) {
+        case Do::reconnect:
+        case Do::part:
+        case Do::heal:
+        case Do::part_lost:
+        case Do::kill: return false;   // not the rank's doing
+        default: break;
+    }
+    const uint64_t at_ns = h.at_ns;
+    for (const Stall& stall : stalls_)
+        if (stall.rank == h.rank && h.at_ns >= stall.from_ns) h.at_ns = std::max(h.at_ns, stall.to_ns);
+    if (h.at_ns == at_ns || nodes_[h.rank].dead) return false;
+    if (h.what == Do::wake && nodes_[h.rank].wake_ns == at_ns) nodes_[h.rank].wake_ns = h.at_ns;
+    queue_.push(h);
+    return true;
+}
+
 void SimulatorImpl::dispatch(const Happening& h) {
     Node& node = nodes_[h.rank];
     mix(h.at_ns << 8 ^ static_cast<uint64_t>(h.what));
@@ -369,7 +388,7 @@ Status SimulatorImpl::run() {
         }
         queue_.pop();
         now_ns_ = next.at_ns;
-        dispatch(next);
+        if (!put_off(next)) dispatch(next);
     }
     if (trainers_) {
         stopping_ = true;

@@ -73,8 +73,10 @@ public:
     virtual void attach_datagrams(Rank rank, uint16_t channel, Protocol* protocol) = 0;
     /// trainer(host) runs on a thread of its own; one of all threads runs at a time.
     virtual void trainer(Rank rank, std::function<Status(Host&)> trainer) = 0;
-    virtual Host& host(Rank rank) = 0;                    // to post before run()
-    virtual void kill(Rank rank, uint64_t at_us) = 0;     // the rank stops
+    virtual Host& host(Rank rank) = 0;                  // to post before run()
+    virtual void kill(Rank rank, uint64_t at_us) = 0;   // the rank stops
+    /// The rank does nothing until to_us, as a process that is stopped: its streams stay, and what comes waits for it.
+    virtual void stall(Rank rank, uint64_t from_us, uint64_t to_us) = 0;
     virtual void slow(Rank rank, double factor) = 0;      // multiplies the time of its spend() and computes
     virtual void deafen(Rank rank, uint64_t at_us) = 0;   // the rank receives no multicasts from then on
     virtual void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) = 0;

@@ -107,6 +107,10 @@ struct Running {   // a pending Compute
     uint16_t channel;
     Compute compute;
 };
+struct Stall {
+    Rank rank;
+    uint64_t from_ns, to_ns;
+};
 struct Partition {
     std::vector<bool> side;
     uint64_t from_us, to_us;
@@ -137,6 +141,7 @@ public:
     }
     Host& host(Rank rank) override { return nodes_[rank].host; }
     void kill(Rank rank, uint64_t at_us) override { happen(at_us * 1000, Do::kill, rank); }
+    void stall(Rank rank, uint64_t from_us, uint64_t to_us) override { stalls_.push_back({rank, from_us * 1000, to_us * 1000}); }
     void slow(Rank rank, double factor) override { nodes_[rank].slow = factor; }
     void deafen(Rank rank, uint64_t at_us) override { nodes_[rank].deaf_us = at_us; }
     void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) override {
@@ -321,6 +326,7 @@ private:
     bool stopped(Rank rank) const { return stopping_ || nodes_[rank].dead; }
 
     bool pending(const Happening& timer) const;
+    bool put_off(Happening happening);
     void dispatch(const Happening& happening);
     std::string standstill();
 
@@ -333,6 +339,7 @@ private:
     std::deque<Slot> slots_;
     std::vector<uint32_t> messages_free_, transfers_free_, slots_free_;
     std::vector<Partition> partitions_;
+    std::vector<Stall> stalls_;
     std::vector<Incoming> work_;
     std::vector<Event> events_;
     Actions actions_;

@@ -278,7 +278,7 @@ void Streams::lose(Peer& peer) {
         peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
     const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
     peer.losing = peer.up = false;
-    peer.final = expected.incarnation != 0;   // without an expected incarnation the next one may come
+    peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
     peer.identity = expected;
     peer.sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
     begin_anew(peer);
