@@ -47,7 +47,9 @@ public:
         SessionConfig first;
         first.exchange = choice_.first();
         first.first_step = config_.resume.steps;
-        for (uint32_t node = 0; node < config_.roster.size(); ++node) first.nodes.push_back(NodeId{node});
+        const uint32_t nodes = config_.first_nodes > 0 ? config_.first_nodes : static_cast<uint32_t>(config_.roster.size());
+        for (uint32_t node = 0; node < nodes && !config_.join; ++node) first.nodes.push_back(NodeId{node});
+        if (config_.join) first.view = 0, first.nodes = {config_.self};   // never opened
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());
         GC_TRY(algorithm_->plan({.settings = job_.settings,
@@ -118,7 +120,7 @@ public:
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,
                         .step = config_.resume.steps};
-        open(context, {});
+        if (!config_.join) open(context, {});
         Status status = train(context);
         if (views_ && views_->drained()) {
             std::lock_guard lock(host_mutex_);
@@ -129,7 +131,7 @@ public:
         if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
-        if (!status.ok() && session_->dispatch().ended().ok() && !ended_ && !session_->outvoted()) {
+        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted()) {
             // Others must hear of it, and may have found something else first: all end with one line.
             const Status agreed = session_->abort(status);
             // What was found here is another rank's word for the same thing, or its consequence.
@@ -251,9 +253,9 @@ private:
 
     Status train(Context& context) {
         const SessionPlace place{session_, [&] { open(context, {}); }, [&] { close(); }};
-        Status status = begin(context);
+        Status status = config_.join ? join(context, place) : begin(context);
         if (status.ok()) status = steps(context);
-        while (views_ && views_->repeats(status) && session_->dispatch().ended().ok()) {
+        while (views_ && views_->repeats(status) && session_->ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
             repeats_ = true;
             status = steps(context);
@@ -261,6 +263,16 @@ private:
         return status;
     }
 
+    /// Becomes a member of the job's next view, with the state of the others.
+    Status join(Context& context, const SessionPlace& place) {
+        if (!views_) return fail(Code::invalid, "only a job with job.survive takes nodes in while it runs");
+        GC_TRY(views_->next(context, {}, place, &standing_));
+        has_state();
+        repeats_ = true;
+        first_step(context);
+        if (standing_.evaluated > 0) report_.resumed(standing_.accuracy, standing_.test_loss);
+        return {};
+    }
     Status begin(Context& context) {
         if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());

@@ -8,36 +8,36 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     const JobConfig& job = config.job;
     first_step_ = config.resume.steps;
     Codec& codec = *parts.compute.codec;
-    const uint32_t n = static_cast<uint32_t>(config.roster.size());
+    const uint32_t n = config.first_nodes > 0 ? config.first_nodes : static_cast<uint32_t>(config.roster.size());
     name_ = job.exchange, datagram_bytes_ = config.datagram_bytes;
-    GC_TRY(alternatives_find(job.exchange,
-                             {.layout = &codec.words(),
-                              .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
-                              .quantiser = job.quantiser,
-                              .m = job.m,
-                              .s = job.s,
-                              .r = job.r,
-                              .weights = job.weights,
-                              .servers = job.servers,
-                              .deadline_us = job.deadline_us,
-                              .device = codec.device()},
-                             n, config.datagram_bytes, &alternatives_));
+    asked_ = {.layout = &codec.words(),
+              .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
+              .quantiser = job.quantiser,
+              .m = job.m,
+              .s = job.s,
+              .r = job.r,
+              .weights = job.weights,
+              .servers = job.servers,
+              .deadline_us = job.deadline_us,
+              .device = codec.device()};
+    GC_TRY(alternatives_find(job.exchange, asked_, n, config.datagram_bytes, &alternatives_));
     std::vector<std::string> notes;
     GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
     for (const std::string& note : notes) report.warn(note);
     return {};
 }
 
-Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, Alternative* alternative) {
-    ExchangeConfig config = first().config;
+Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative) {
+    ExchangeConfig config = asked_;
     config.m = exchange.m, config.s = exchange.s;
     config.r = std::min(config.r, n), config.servers = std::min(config.servers, n);
+    if (config.weights.size() != n) config.weights.clear();   // of the ranks that the job began with
     // cssgd is for two nodes and more; multicast sums all that it does.
     const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
-    std::vector<Alternative> found;
-    GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &found));
-    *alternative = found.front();
-    alternatives_.resize(1);
+    alternatives_.clear();
+    GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &alternatives_));
+    first_step_ = step, agreements_ = 0;   // as at a node that comes
+    *alternative = first();
     return {};
 }
 

@@ -25,8 +25,8 @@ public:
     bool datagrams(StepId steps) const;   // of this run
     /// Between two steps: the same one at all ranks.  `lanes` of this rank compute.
     Status choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best);
-    /// That of a view of n nodes, where the job goes on with others than it began with; nothing is chosen any more.
-    Status over(const ViewExchange& exchange, uint32_t n, Alternative* alternative);
+    /// That of a view of n nodes which goes on from that step; `auto` measures and chooses anew.
+    Status over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative);
 
 private:
     // The first step warms caches and streams up, those after it are measured.
@@ -34,8 +34,9 @@ private:
 
     Status agree(Context& context, const Session& session, Measured* measured);
 
-    StepId first_step_ = 0;   // of this run of the job
+    StepId first_step_ = 0;   // of this run of the job, or of its present view
     std::string name_;        // as the job asks for it
+    ExchangeConfig asked_;    // likewise
     uint32_t datagram_bytes_ = 0;
     std::vector<Alternative> alternatives_;
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};

@@ -72,6 +72,8 @@ public:
     const Arena& arena() const { return arena_; }
 
     bool is_open() const { return open_; }
+    /// What all ranks have agreed that the job ends with; ok while it goes on, and where the session was never open.
+    Status ended() const { return dispatch_ ? dispatch_->ended() : Status{}; }
     // While it is open.
     Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;

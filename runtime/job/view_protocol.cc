@@ -1,5 +1,6 @@
 #include "runtime/job/view_protocol.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/wire/packet.h"
@@ -13,14 +14,14 @@ constexpr size_t sending_max = 4096;   // messages that the link has not taken: 
 
 }   // namespace
 
-ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView& first, const std::vector<Member>& roster)
-    : change_(config), first_(first), heard_us_(roster.size()), lost_(roster.size()) {
+ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, const std::vector<Member>& roster)
+    : change_(config), first_(first ? std::optional(*first) : std::nullopt), heard_us_(roster.size()), lost_(roster.size()) {
     for (const Member& member : roster) incarnations_.push_back(view_incarnation(member));
 }
 
 void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
     const uint64_t now_us = actions.now_us;
-    if (!std::exchange(begun_, true)) change_.begin(first_, now_us);
+    if (!std::exchange(begun_, true) && first_) change_.begin(*first_, now_us);
     for (uint32_t node = 0; actions.heard_us && node < heard_us_.size(); ++node)
         if (std::exchange(heard_us_[node], actions.heard_us[node]) < actions.heard_us[node])
             change_.heard(NodeId{node}, incarnations_[node], now_us);
@@ -28,7 +29,11 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::packet: packet(*event.packet, now_us); break;
             case Event::Kind::sent: sending_.erase(event.id); break;
             case Event::Kind::command: command(event, now_us); break;
-            case Event::Kind::peer_up: lost_[event.rank] = false; break;
+            case Event::Kind::peer_up:
+                lost_[event.rank] = false;
+                incarnations_[event.rank] = std::max(incarnations_[event.rank], event.tag);
+                change_.heard(NodeId{event.rank}, incarnations_[event.rank], now_us);
+                break;
             case Event::Kind::peer_lost:
                 lost_[event.rank] = true;
                 if (watching_ && !stopped_) change_.suspect(NodeId{event.rank}, Suspicion::silent, now_us);
@@ -62,7 +67,8 @@ void ViewProtocol::command(const Event& event, uint64_t now_us) {
             for (uint32_t node = 0; node < lost_.size(); ++node)
                 if (lost_[node]) change_.suspect(NodeId{node}, Suspicion::silent, now_us);
             return;
-        case Command::returned: return change_.returned({.known = true, .applied = event.step, .digest = event.tag}, now_us);
+        case Command::join: return change_.join(now_us);
+        case Command::returned: return change_.returned({.known = event.id != 0, .applied = event.step, .digest = event.tag}, now_us);
         case Command::caught_up: return change_.caught_up(event.tag, now_us);
         case Command::suspect:
             if (watching_) change_.suspect(NodeId{event.rank}, static_cast<Suspicion>(event.tag), now_us);
@@ -108,10 +114,11 @@ std::vector<ViewNews> ViewProtocol::take() {
     return std::exchange(news_, {});
 }
 
+void ViewProtocol::join(Host& host) { host.post(channel, command_event(Command::join)); }
 void ViewProtocol::watch(Host& host) { host.post(channel, command_event(Command::watch)); }
-void ViewProtocol::returned(Host& host, StepId applied, uint64_t digest) {
-    Event event = command_event(Command::returned, applied);
-    event.tag = digest;
+void ViewProtocol::returned(Host& host, const ViewState& state) {
+    Event event = command_event(Command::returned, state.applied);
+    event.id = state.known, event.tag = state.digest;
     host.post(channel, event);
 }
 void ViewProtocol::caught_up(Host& host, uint64_t digest) {

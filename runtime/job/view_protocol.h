@@ -1,7 +1,7 @@
 // ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId: carries its messages, keeps its time,
 // tells it what the link hears, and hands its notices to the trainer.
 //
-//   commands    watch, returned, caught_up, suspect, drain, force_dead, stop: the functions below post them
+//   commands    join, watch, returned, caught_up, suspect, drain, force_dead, stop: the functions below post them
 //   completion  id 1: take() has notices
 #pragma once
 #include <map>
@@ -19,8 +19,9 @@ struct ViewNews {
 
 class ViewProtocol final : public Protocol {
 public:
-    /// A member of `first`, the job's first view.  `roster` by NodeId: a message counts only if it is of that incarnation.
-    ViewProtocol(const ViewConfig& config, const AgreedView& first, const std::vector<Member>& roster);
+    /// A member of `first`, the job's first view; null: join().  `roster` by NodeId: a message counts only if it is of that incarnation,
+    /// or of a later one that the link has told (peer_up).
+    ViewProtocol(const ViewConfig& config, const AgreedView* first, const std::vector<Member>& roster);
 
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
@@ -29,9 +30,11 @@ public:
     std::vector<ViewNews> take();
 
     // Any thread.
+    /// A node that joins asks for it from here on, until it is a member.
+    static void join(Host& host);
     /// The job has begun: who is lost from here on is suspected.
     static void watch(Host& host);
-    static void returned(Host& host, StepId applied, uint64_t digest);
+    static void returned(Host& host, const ViewState& state);
     static void caught_up(Host& host, uint64_t digest);
     static void suspect(Host& host, NodeId node, Suspicion why);
     /// This node leaves with the next view.
@@ -44,13 +47,13 @@ public:
     static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
 
 private:
-    enum class Command : uint32_t { watch, returned, caught_up, suspect, drain, force_dead, stop };
+    enum class Command : uint32_t { join, watch, returned, caught_up, suspect, drain, force_dead, stop };
     void command(const Event& event, uint64_t now_us);
     void packet(const Packet& packet, uint64_t now_us);
     void carry_out(Actions& actions);
 
     ViewChange change_;
-    const AgreedView first_;
+    const std::optional<AgreedView> first_;
     std::vector<uint64_t> incarnations_, heard_us_;   // by NodeId
     std::vector<bool> lost_;                          // likewise: the link has given it up
     bool begun_ = false, watching_ = false, stopped_ = false;

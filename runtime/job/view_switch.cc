@@ -7,6 +7,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
+constexpr uint64_t join_patience = 8;   // deadlines, for a node that nobody takes in
 
 const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
     if (action.kind == ViewAction::Kind::drain && action.node == node) return "drained";
@@ -47,19 +48,21 @@ Status ViewSwitch::restore(Context& context, Standing* standing) {
 
 Status ViewSwitch::open(const Session& session) {
     AgreedView first;
+    const bool joins = config_.join;
     first.number = session.config().view;
     first.deadline_us = parts_.deadline_us;
     const ExchangeConfig& exchange = session.config().exchange.config;
     first.exchange = {session.config().exchange.kind->name, static_cast<uint16_t>(exchange.r), static_cast<uint16_t>(exchange.m),
                       static_cast<uint16_t>(exchange.s)};
     for (const NodeId node : session.config().nodes) first.members.push_back({node, view_incarnation(config_.roster[index_of(node)])});
-    members_min_ = view_members_min(config_.job, first.n());
+    members_min_ =
+        view_members_min(config_.job, config_.first_nodes > 0 ? config_.first_nodes : static_cast<uint32_t>(config_.roster.size()));
     const ViewConfig config{.self = config_.self,
                             .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
                             .nodes = static_cast<uint32_t>(config_.roster.size()),
                             .deadline_us = parts_.deadline_us,
                             .members_min = members_min_};
-    protocol_ = std::make_unique<ViewProtocol>(config, first, config_.roster);
+    protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);
     const char* what = "state before another node's";
     arena_.plan(what, parts_.compute.net->layout().elements * sizeof(float), &kept_.parameters);
     arena_.plan(what, parts_.compute.optimiser->state_size() * sizeof(float), &kept_.optimiser);
@@ -80,7 +83,7 @@ void ViewSwitch::stop(Host& host) {
 Status ViewSwitch::pending() const { return frozen_ ? fail(Code::view_changed, "the step is repeated in the next view") : Status{}; }
 
 bool ViewSwitch::repeats(const Status& status) const {
-    if (!protocol_ || !has_state_ || gave_up_ || status.ok()) return false;
+    if (!protocol_ || !(has_state_ || config_.join) || gave_up_ || status.ok()) return false;
     // A protocol that misses a rank may say so before the nodes have agreed.
     return status.code == Code::view_changed || (watching_ && status.code == Code::peer_lost);
 }
@@ -104,7 +107,7 @@ void ViewSwitch::read_news() {
                 break;
             case Kind::met:
             case Kind::catch_up: step_ = std::move(news.notice); break;
-            case Kind::go: go_ = true; break;
+            case Kind::go: go_ = has_state_ = true; break;
             case Kind::excluded:
             case Kind::minority:
             case Kind::wrong:
@@ -150,22 +153,35 @@ Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
         read_news();
         return {};
     }
-    (void)session.dispatch().collect(until_us);   // of that view's protocols only the job's end counts
-    return session.dispatch().ended();
+    const Status status = session.dispatch().collect(until_us);
+    GC_TRY(session.dispatch().ended());
+    return status.code == Code::cancelled ? status : Status{};   // the network thread has stopped; what that view's protocols say is over
+}
+
+/// None of the views up to `number` opens here any more.  The link holds back whatever a peer sends behind packets of a view to come, also
+/// what is said about the next one.
+Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
+    if (session.is_open() || number <= std::max(session.config().view, passed_)) return {};
+    passed_ = number;
+    host.open_view(number, {});
+    return host.close_view(host.now_us() + parts_.deadline_us);
 }
 
 Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
     const uint64_t begin_us = context.host.now_us();
     const std::vector<NodeId> before = place.session->config().nodes;
+    const bool joins = !has_state_;
+    if (joins) ViewProtocol::join(context.host);
     for (;;) {
         const Status status = install(context, why, place, standing);
         if (status.ok()) {
-            report(context, place.session->config(), before, context.host.now_us() - begin_us);
+            if (!joins) report(context, place.session->config(), before, context.host.now_us() - begin_us);
             return {};
         }
         GC_TRY(restore(context, standing));
+        if (repeats(status)) GC_TRY(pass(context.host, *place.session, taken_));
         parts_.progress.step.store(context.step, std::memory_order_relaxed);
-        if (!repeats(status) || !ended().ok() || !place.session->dispatch().ended().ok()) {
+        if (!repeats(status) || !ended().ok() || !place.session->ended().ok()) {
             if (end_ && place.session->is_open()) {
                 place.closes();
                 (void)place.session->leave();
@@ -181,13 +197,16 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
     while (!view_) {
         GC_TRY(ended());
-        if (!frozen_ && host.now_us() - begin_us > patience_us) {   // nobody but this node misses anybody
+        if (config_.join && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
+        if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
             gave_up_ = true;
-            return why;
+            if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");
+            return why;   // nobody but this node misses anybody
         }
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 40));
     }
     const AgreedView view = *std::exchange(view_, {});
+    taken_ = view.number;
     frozen_ = false;
     SessionConfig config = place.session->config();
     const std::vector<NodeId> old = std::exchange(config.nodes, {});
@@ -200,7 +219,8 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         place.closes();
         GC_TRY(place.session->leave());
     }
-    ViewProtocol::returned(host, context.step, context.state);
+    GC_TRY(pass(host, *place.session, view.number - 1));
+    ViewProtocol::returned(host, {.known = has_state_, .applied = context.step, .digest = context.state});
     while (!step_) {
         GC_TRY(ended());
         GC_TRY(pending());
@@ -210,7 +230,8 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     config.view = view.number;
     config.first_step = step.step;
     config.first = false;
-    GC_TRY(choice_.over(view.fitted(), view.n(), &config.exchange));
+    if (!has_state_) context.first = step.step;
+    GC_TRY(choice_.over(view.fitted(), view.n(), step.step, &config.exchange));
     auto session = std::make_unique<Session>(config, config_, parts_, report_.log());
     GC_TRY(session->plan());
     GC_TRY(session->ready());
@@ -241,7 +262,7 @@ Status ViewSwitch::catch_up(Context& context, const Session& session, const View
         standing->steps = context.step, standing->state = context.state, standing->algorithm_bytes = algorithm_.state().size();
         return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
     }
-    keep(context, *standing);
+    if (has_state_) keep(context, *standing);
     GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
     context.step = step.step;
     context.state = context.digest(step.step, parts_.model_digest());

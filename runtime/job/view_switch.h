@@ -28,7 +28,8 @@ public:
     ViewSwitch(const EngineConfig& config, JobParts& parts, ExchangeChoice& choice, Algorithm& algorithm, Report& report)
         : config_(config), parts_(parts), choice_(choice), algorithm_(algorithm), report_(report) {}
 
-    /// The job begins in this session, which is planned.  `parts` are ready.
+    /// The job begins in this session, which is planned; where this node joins, that session has no other nodes and never opens.  `parts`
+    /// are ready.
     Status open(const Session& session);
     const Arena& arena() const { return arena_; }
     /// To be attached on ViewProtocol::channel.
@@ -48,6 +49,7 @@ public:
     /// After repeats(): blocks until all members of the next view have the same state.  The place then holds its session, which has begun,
     /// and the context is at the agreed step.  `why`: what the round ended with.  Errors: what the job ends with at this node; the place's
     /// session may be closed.
+    /// Where this node joins, once in the beginning: until it is a member and has the state.
     Status next(Context& context, Status why, const SessionPlace& place, Standing* standing);
     /// The others go on without this node, as it was asked to leave.
     bool drained() const { return drained_; }
@@ -74,6 +76,7 @@ private:
     Status ended() const;
     /// Until something has come, which read_news() has seen.
     Status wait(Host& host, Session& session, uint64_t until_us);
+    Status pass(Host& host, const Session& session, uint32_t number);
     Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
     Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing);
     void report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us);
@@ -91,10 +94,10 @@ private:
     std::optional<AgreedView> view_;         // to be installed
     std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
     bool go_ = false;
+    uint32_t taken_ = 0, passed_ = 0;      // numbers of views: the last one to be installed; that the link has passed over
     std::vector<uint64_t> behind_;         // bits of ranks
     std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
-    std::vector<uint64_t> behind_;   // bits of ranks
-    Arena arena_;                    // of kept_
+    Arena arena_;                          // of kept_
     Kept kept_;
 };
 

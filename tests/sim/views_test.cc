@@ -2,13 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "algos/dispatch.h"
 #include "datasets/shard.h"
 #include "runtime/core/rng.h"
+#include "runtime/job/audit.h"
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/engine.h"
+#include "runtime/job/transcript.h"
 #include "tests/sim/seeds.h"
 #include "transport/link/sim.h"
 
@@ -16,7 +19,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t D = 4'000'000;
-constexpr uint32_t steps = 6;
+constexpr uint32_t steps_few = 6;
 
 struct Folder {
     std::string path;
@@ -53,7 +56,21 @@ struct Lossy {
     std::string exchange = "ring", options;
     bool survive = true, datagrams = false;
     uint32_t change_every = 0;
+    uint32_t steps = steps_few;
     std::vector<std::pair<Rank, uint64_t>> kills;   // when
+    struct Stall {
+        Rank rank;
+        uint64_t from_us, to_us;
+    };
+    std::vector<Stall> stalls;
+    struct Partition {
+        std::vector<Rank> side;
+        uint64_t from_us, to_us;
+    };
+    std::vector<Partition> partitions;
+    std::vector<std::pair<Rank, double>> slow;
+    std::vector<uint64_t> joins;   // when the last ranks come, which are not in the first view
+    Resume resume;
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
 
@@ -79,16 +96,26 @@ struct Lossy {
         for (Rank r = 0; r < sim_config.ranks; ++r) roster[r].name = fmt::format("node{}", r);
         for (Rank r = 0; r < sim_config.ranks; ++r) {
             EngineConfig config;
-            config.job = job, config.roster = roster, config.self = NodeId{r}, config.folder = own_folder(r);
-            std::filesystem::remove_all(config.folder);
+            config.job = job, config.roster = roster, config.self = NodeId{r}, config.folder = own_folder(r), config.resume = resume;
+            if (!resume.on) std::filesystem::remove_all(config.folder);
             config.lanes = 0, config.loader_threaded = false, config.spend_us = 100, config.change_every = change_every;
             config.datagram_bytes = datagrams ? 1432 : 0;
+            config.first_nodes = sim_config.ranks - static_cast<uint32_t>(joins.size());
+            config.join = r >= config.first_nodes;
+            const uint64_t at_us = config.join ? joins[r - config.first_nodes] : 0;
             const Status status = Engine::open(config, Log(), &engines.emplace_back());
             ASSERT_TRUE(status.ok()) << status.what;
             if (Protocol* views = engines[r]->views()) sim->attach(r, static_cast<uint16_t>(Channel::view), views);
-            sim->trainer(r, [this, r](Host& host) { return engines[r]->run(host); });
+            sim->trainer(r, [this, r, at_us](Host& host) {
+                std::vector<Completion> none;
+                (void)host.wait(&none, at_us);
+                return engines[r]->run(host);
+            });
         }
         for (const auto& [rank, at_us] : kills) sim->kill(rank, at_us);
+        for (const Stall& each : stalls) sim->stall(each.rank, each.from_us, each.to_us);
+        for (const Partition& each : partitions) sim->partition(each.side, each.from_us, each.to_us);
+        for (const auto& [rank, factor] : slow) sim->slow(rank, factor);
         (void)sim->run();
     }
     bool killed(Rank rank) const {
@@ -106,24 +133,55 @@ struct Lossy {
             if (killed(r)) continue;
             EXPECT_TRUE(sim->result(r).ok()) << "rank " << r << ": " << sim->result(r).what;
             EXPECT_EQ(engines[r]->status().digest, digest) << "rank " << r;
-            EXPECT_EQ(engines[r]->status().step, steps);
+            EXPECT_EQ(engines[r]->status().step, uint64_t{steps});
         }
     }
 };
 
+std::vector<StepLine> lines_in(const std::string& path) {
+    std::vector<StepLine> all;
+    StepLines lines;
+    StepLine line;
+    if (!lines.open(path + "/steps.jsonl").ok()) return all;
+    for (bool got = true; got;) {
+        const Status status = lines.next(&line, &got);
+        EXPECT_TRUE(status.ok()) << status.what;
+        if (got && status.ok()) all.push_back(line);
+    }
+    return all;
+}
+
 struct Quiet {
     std::string digest;
+    std::vector<StepLine> lines;
     uint64_t us = 0;
 };
-const Quiet& quiet() {
-    static const Quiet known = [] {
-        Lossy alone(3);
-        alone.survive = false;
-        alone.run();
-        alone.expect(alone.engines[0]->status().digest);
-        return Quiet{alone.engines[0]->status().digest, alone.sim->now_us()};
-    }();
-    return known;
+const Quiet& quiet(uint32_t steps = steps_few) {
+    static std::map<uint32_t, Quiet> known;
+    if (const auto found = known.find(steps); found != known.end()) return found->second;
+    Lossy alone(3);
+    alone.survive = false, alone.steps = steps;
+    alone.run();
+    alone.expect(alone.engines[0]->status().digest);
+    return known[steps] = {alone.engines[0]->status().digest, lines_in(alone.own_folder(0)), alone.sim->now_us()};
+}
+
+/// Whatever a node has computed is what the quiet run has computed; whoever has ended well has its digest.
+void expect_one_line(const Lossy& job) {
+    const Quiet& whole = quiet(job.steps);
+    for (Rank r = 0; r < job.sim_config.ranks; ++r) {
+        for (const StepLine& line : lines_in(job.own_folder(r))) {
+            ASSERT_LE(line.step, whole.lines.size());
+            EXPECT_EQ(line.digest, whole.lines[line.step - 1].digest) << "rank " << r << ", step " << line.step;
+            EXPECT_EQ(line.loss, whole.lines[line.step - 1].loss) << "rank " << r << ", step " << line.step;
+        }
+        if (job.killed(r)) continue;
+        const Status& status = job.sim->result(r);
+        EXPECT_TRUE(status.ok() || status.code == Code::peer_lost || status.code == Code::deadline) << "rank " << r << ": " << status.what;
+        if (status.ok()) {
+            EXPECT_EQ(job.engines[r]->status().digest, whole.digest) << "rank " << r;
+        }
+    }
 }
 
 TEST(JobViews, NobodyIsLost) {
@@ -207,6 +265,141 @@ TEST(JobViews, OfEveryExchange) {
     for (const char* exchange : {"auto", "multicast", "ps", "unicast", "coded"}) sweep(6, 3, 1, exchange, "s = 0\n", false);
 }
 
+/// Faults of any kind at fewer than half of the nodes: the others end well.
+struct Faults {
+    Lossy job;
+    std::vector<bool> hit;
+    std::string text;
+
+    explicit Faults(uint64_t seed) : job(draw(seed, 0, 4) + 3, seed), hit(job.sim_config.ranks), seed_(seed) {
+        struct Kind {
+            const char *exchange, *options;
+            bool datagrams;
+        };
+        static constexpr Kind kinds[] = {
+            {"ring", "", false},    {"auto", "s = 0\n", false},           {"multicast", "", true}, {"coded-rs", "m = 2\ns = 1\n", false},
+            {"unicast", "", false}, {"coded-rs", "m = 1\ns = 1\n", true}, {"ps", "", false}};
+        const Kind& kind = kinds[next(std::size(kinds))];
+        job.exchange = kind.exchange, job.options = kind.options, job.datagrams = kind.datagrams;
+        job.steps = 14;   // `auto` chooses after some
+        job.sim_config.jitter_us = 100;
+        job.sim_config.lost_after_us = next(2) ? 5'000 : D / 2;   // a connection that is refused; a host that is gone
+        job.sim_config.break_per_packet = next(4) == 0 ? 0.002 : 0;
+        text = fmt::format("{} over {} ranks", kind.exchange, hit.size());
+        const uint32_t most = (job.sim_config.ranks - 1) / 2;
+        const uint64_t first_us = 1'000 + next(quiet(job.steps).us);
+        for (uint32_t count = 1 + next(most); count > 0; --count) {
+            Rank rank = 0;
+            do rank = static_cast<Rank>(next(hit.size()));
+            while (hit[rank]);
+            hit[rank] = true;
+            // Some in the middle of what the first one leads to.
+            static constexpr uint64_t later_us[] = {0, 5'000, D / 4, D / 2};
+            uint64_t at_us = first_us;
+            if (job.kills.size() + job.stalls.size() + job.partitions.size() > 0)
+                at_us += next(3) == 0 ? next(2 * D) : later_us[next(std::size(later_us))] + next(D / 16);
+            fault(rank, at_us);
+        }
+        if (next(3) == 0) {
+            const Rank rank = static_cast<Rank>(next(hit.size()));
+            job.slow.emplace_back(rank, 20), text += fmt::format(", rank {} is slow", rank);
+        }
+    }
+
+private:
+    static uint32_t draw(uint64_t seed, uint64_t at, uint64_t below) {
+        return static_cast<uint32_t>(random4(Purpose::test, seed, 9, at)[0] % below);
+    }
+    uint32_t next(uint64_t below) { return draw(seed_, ++drawn_, below); }
+    void fault(Rank rank, uint64_t at_us) {
+        static constexpr uint64_t long_us[] = {D / 8, 3 * D / 4, 3 * D, 40 * D};
+        const uint64_t to_us = at_us + long_us[next(std::size(long_us))];
+        switch (next(3)) {
+            case 0: job.kills.emplace_back(rank, at_us), text += fmt::format(", rank {} dies at {} us", rank, at_us); break;
+            case 1:
+                job.stalls.push_back({rank, at_us, to_us}), text += fmt::format(", rank {} stops from {} to {} us", rank, at_us, to_us);
+                break;
+            default:
+                job.partitions.push_back({{rank}, at_us, to_us});
+                text += fmt::format(", rank {} is cut off from {} to {} us", rank, at_us, to_us);
+        }
+    }
+    const uint64_t seed_;
+    uint64_t drawn_ = 0;
+};
+
+TEST(JobViews, TheOthersOutliveFaultsFromSeeds) {
+    for_seeds(60, [](uint64_t seed) {
+        Faults faults(seed);
+        Lossy& job = faults.job;
+        SCOPED_TRACE(fmt::format("seed {}: {}", seed, faults.text));
+        job.run();
+        if (!job.began()) return;
+        expect_one_line(job);
+        for (Rank r = 0; r < faults.hit.size(); ++r)
+            EXPECT_TRUE(faults.hit[r] || job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+    });
+}
+
+TEST(JobViews, NodesJoinWhileItRuns) {
+    uint32_t joined = 0;
+    for_seeds(30, [&](uint64_t seed) {
+        Lossy job(3 + seed % 3, seed);
+        job.steps = 14, job.exchange = seed % 4 == 0 ? "auto" : "ring";
+        job.sim_config.jitter_us = 100;
+        const uint64_t span_us = quiet(job.steps).us;
+        job.joins = {splitmix64(seed) % span_us};
+        if (seed % 5 == 0) job.joins.push_back(splitmix64(seed + 1) % span_us);
+        // A member may die before, after or while it comes.
+        const bool dies = seed % 2 == 1 && job.joins.size() == 1 && job.sim_config.ranks > 3;
+        if (dies) job.kills = {{static_cast<Rank>(seed % (job.sim_config.ranks - 1)), 1'000 + splitmix64(seed + 2) % (2 * span_us)}};
+        SCOPED_TRACE(fmt::format("{} ranks, joins at {} us{}", job.sim_config.ranks, job.joins[0],
+                                 dies ? fmt::format(", rank {} dies at {} us", job.kills[0].first, job.kills[0].second) : ""));
+        job.run();
+        if (!job.began()) return;
+        expect_one_line(job);
+        const uint32_t first = job.sim_config.ranks - static_cast<uint32_t>(job.joins.size());
+        for (Rank r = 0; r < first; ++r)
+            EXPECT_TRUE(job.killed(r) || job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+        for (Rank r = first; r < job.sim_config.ranks; ++r) joined += job.sim->result(r).ok();
+    });
+    EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);   // others come when the job is done
+}
+
+/// A member that was behind gets the state of another: its steps.jsonl has a gap, which an audit passes over.
+TEST(JobViews, AGapInTheRecordsIsNoFault) {
+    uint32_t found = 0;
+    for (uint64_t seed = 1; seed <= 400 && found == 0; ++seed) {
+        Lossy job(4, seed);
+        job.sim_config.jitter_us = 100;
+        job.kills = {{static_cast<Rank>(seed % 4), 1'000 + splitmix64(seed) % quiet().us}};
+        job.run();
+        if (!job.began()) continue;
+        for (Rank r = 0; r < 4; ++r) {
+            const std::string path = job.own_folder(r);
+            if (job.killed(r) || lines_in(path).size() == steps_few) continue;
+            SCOPED_TRACE(fmt::format("seed {}, rank {}", seed, r));
+            ++found;
+            AuditFolder folder_read;
+            Status status = audit_read(path, "/", &folder_read);
+            ASSERT_TRUE(status.ok()) << status.what;
+            EXPECT_FALSE(folder_read.notes.empty());
+            Transcript transcript;
+            status = transcript_read(path + "/transcript.json", &transcript);
+            ASSERT_TRUE(status.ok()) << status.what;
+            EXPECT_EQ(audit_transcript(folder_read, transcript, {}), std::vector<std::string>());
+            AuditResult result;
+            AuditConfig audit;
+            audit.scratch = folder() + "/audit";
+            status = audit_stretch(folder_read, audit, &result);
+            EXPECT_TRUE(status.ok()) << status.what;
+            EXPECT_EQ(result.finding, "");
+            EXPECT_EQ(result.compared, lines_in(path).size());
+        }
+    }
+    EXPECT_GT(found, 0u);
+}
+
 TEST(JobViews, HalfWithTheLowestGoesOn) {
     Lossy job(2);
     job.kills = {{1, quiet().us / 2}};
@@ -225,6 +418,16 @@ TEST(JobViews, AMinorityKeepsItsStateAndSaysSo) {
     ASSERT_FALSE(kept.empty());
     EXPECT_EQ(kept.back(), job.engines[1]->status().step);
     EXPECT_LT(job.sim->now_us(), 3 * D);
+
+    // The job goes on from there, on other nodes too.
+    Model model;
+    ModelVectors state;
+    const std::string path = checkpoint_path(job.own_folder(1), kept.back());
+    ASSERT_TRUE(checkpoint_read(path, &model, &state).ok());
+    Lossy rest(3);
+    rest.resume = {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{1}, .path = path, .notes = {}};
+    rest.run();
+    rest.expect(quiet().digest);
 }
 
 }   // namespace
