@@ -341,6 +341,18 @@ TEST(JobViews, TheOthersOutliveFaultsFromSeeds) {
     });
 }
 
+/// To whom all others are late, more of them than the exchange has room for.
+TEST(JobViews, ANodeThatIsCutOffFromACodedExchangeEndsByName) {
+    for (const uint64_t at : {3u, 5u, 7u}) {
+        Lossy job(7, at);
+        job.exchange = "coded-rs", job.options = "m = 2\ns = 1\n";
+        job.partitions = {{{2}, quiet().us * at / 10, 40 * D}};
+        job.run();
+        expect_one_line(job);
+        for (Rank r = 0; r < 7; ++r) EXPECT_EQ(job.sim->result(r).ok(), r != 2) << job.sim->result(r).what;
+    }
+}
+
 TEST(JobViews, NodesJoinWhileItRuns) {
     uint32_t joined = 0;
     for_seeds(30, [&](uint64_t seed) {

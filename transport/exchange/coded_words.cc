@@ -303,10 +303,13 @@ void Coded::timer(uint64_t id, Actions& actions) {
     const auto s = static_cast<uint32_t>(id / cuts_.size()), b = static_cast<uint32_t>(id % cuts_.size());
     const Work& work = work_of(s, b);
     if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_left == 0)
-        return;   // another step has the slot, or nothing is missing
+        return;           // another step has the slot, or nothing is missing
+    uint32_t asked = 0;   // where more are late than there is room for, this rank is cut off, or the step ends otherwise
+    for (Rank k = 0; k < reducers(); ++k) asked += memory_[s].wanted[b * n() + k] && !lost_[k];
     for (Rank k = 0; k < reducers(); ++k) {
         uint8_t& wanted = memory_[s].wanted[b * n() + k];
         if (k == config_.self || wanted || memory_[s].left[b * reducers() + k] == 0) continue;
+        if (!lost_[k] && rooms_max() < reducers() - 1 && asked++ >= tolerated()) continue;
         wanted = 1;
         need(s, b, k, actions);
         want(s, b, k, room_of(s, b, k).replies ? Phase::want_reply : Phase::want, actions);
@@ -320,7 +323,10 @@ bool Coded::take_room(uint32_t s, uint32_t b, Rank reducer, bool needed) {
     if (room.number > 0) return true;
     Work& work = work_of(s, b);
     if (needed || lost_[reducer]) {
-        GC_ASSERT(work.rooms < rooms_max());
+        if (work.rooms == rooms_max()) {   // more are lost than this exchange survives: its view is about to end
+            GC_ASSERT(losses_ > tolerated());
+            return false;
+        }
         room.replies = room.dropped;
     } else if (rooms_max() < reducers() - 1 && work.rooms_unasked == tolerated()) {
         room.dropped = true;
