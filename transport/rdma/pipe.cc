@@ -12,9 +12,9 @@
 namespace gradcast::rdma {
 namespace {
 
-// A lost packet is sent again after 4 us * 2^timeout, the connection breaks after retries + 1 of these: about a second.  7 would mean for
+// A lost packet is sent again after 4 us * 2^timeout, the connection breaks after retries + 1 of these: two seconds.  7 would mean for
 // ever with soft-RoCE.
-constexpr uint8_t timeout = 16, retries = 3;
+constexpr uint8_t timeout = 16, retries = 6;
 constexpr uint32_t inline_bytes = 220;
 constexpr uint64_t kind_send = uint64_t{1} << 31, kind_empty = uint64_t{1} << 30;   // of work requests; else: a receive's slot
 
