@@ -83,7 +83,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals demo nightly test lab-test rdma-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals demo nightly test lab-test fault-test rdma-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -93,6 +93,7 @@ help:
 	@echo 'make            build gradcastd, gradcastctl and gradcast-bench into $(BUILD)/'
 	@echo 'make demo       install what is missing, build, train lenet5 on Fashion-MNIST with 4 daemons on loopback'
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
+	@echo 'make fault-test a job on daemons on loopback through 30 random faults in 10 minutes; FAULTS="--faults 10 --seconds 60 --seed 1"'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
 	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
@@ -265,6 +266,10 @@ test-built: tests
 device-check: all $(CUDA_TESTS)
 	@tools/device-check $(BUILD) $(DEVICE_CHECK)
 
+fault-test: deps
+	@$(MAKE) --no-print-directory all
+	@GRADCAST_BUILD=$(BUILD) tests/system/faults $(FAULTS)
+
 lab-test: deps deps-lab
 	@$(MAKE) --no-print-directory all
 	@GRADCAST_BUILD=$(BUILD) tests/lab/run $(LAB_TESTS)
@@ -277,10 +282,11 @@ rdma-test: deps deps-rdma
 # The simulator under chance, for hours.
 nightly: export GC_SEEDS ?= 10000
 nightly: deps
-	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view
+	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view $(BUILD)/tests/sim
 	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
 	$(BUILD)/tests/view --gtest_filter='View.FromSeeds'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
+	GC_SEEDS=$$(($$GC_SEEDS / 5)) $(BUILD)/tests/sim --gtest_filter='JobViews.*'
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tsan
 
