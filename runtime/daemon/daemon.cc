@@ -282,6 +282,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->path = submission.path;
     plan->base = submission.base;
     plan->deadline_us = config.deadline_us;
+    plan->returns = config.survive;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
     if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
     return {};

@@ -40,7 +40,8 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
     detail_.self = self_;
     detail_.folder = host_.folder + "/" + detail_.summary.id;
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
-    ran_before_ = before_ || (plan_->resumes && (!checkpoints_in(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
+    ran_before_ =
+        before_ || plan_->joins || (plan_->resumes && (!checkpoints_in(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
     worker_ = std::thread([this] { work(); });
 }
 
@@ -178,6 +179,7 @@ Status JobRun::prepare() {
                          .notes = {}};
     }
     config.resume.notes = plan_->notes;
+    config.join = plan_->joins;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
     config.pace_bytes_per_s = host_.config.pace / 8;
@@ -202,8 +204,8 @@ Status JobRun::prepare() {
     link.keys = host_.keys;
     link.protect = config.job.protect;
     link.profile = engine->profile();
-    if (engine->views()) link.view = 0;              // packets for a view may come before it is open
-    link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
+    if (engine->views()) link.view = 0, link.peers_return = true;   // packets for a view may come before it is open
+    link.deadline_us = config.job.deadline_us / 2;                  // so that the loss of a peer is handled within D
     if (engine->datagrams()) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));

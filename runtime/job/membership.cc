@@ -150,6 +150,7 @@ void Membership::tick(Actions& actions) {
             lost(peer, fmt::format("silent for {} s", config_.silence_us / 1'000'000).c_str(), actions);
         if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, hello, actions);
     }
+    for (auto& [id, session] : sessions_) invite(session, actions);
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         if (session.deadline_us == 0 || actions.now_us < session.deadline_us) {
@@ -196,6 +197,7 @@ void Membership::run(Command& command, Actions& actions) {
             if (!command.status.ok() && at->second.self == 0)
                 give_up(at, fail(command.status.code, "node {}: {}", config_.identity.name, command.status.what), actions);
             else if (!command.status.ok()) give_up(at, command.status, actions);
+            else if (at->second.plan->joins) join(at, command, actions);
             else
                 ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), std::move(command.start_digest),
                       actions);
@@ -273,8 +275,11 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
     for (const Member& member : plan->members) {
         auto peer = std::find(config_.names.begin(), config_.names.end(), member.name);
-        session.parts.push_back(
-            {.peer = static_cast<Rank>(peer - config_.names.begin()), .kernel_set = {}, .data_digest = {}, .start_digest = {}});
+        session.parts.push_back({.peer = static_cast<Rank>(peer - config_.names.begin()),
+                                 .incarnation = member.incarnation,
+                                 .kernel_set = {},
+                                 .data_digest = {},
+                                 .start_digest = {}});
     }
     session.plan = plan;
     notice({Notice::Kind::open, plan->id, plan, self, {}});
@@ -301,6 +306,7 @@ void Membership::packet(const Packet& packet, Actions& actions) {
 void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions) {
     if (kind == Kind::hello) return hello(from, bytes, actions);
     if (kind == Kind::prepare) return prepare(from, bytes, actions);
+    if (kind == Kind::invite) return invited(from, bytes, actions);
     if (kind == Kind::drain) {
         if (Drain order; drain_parse(bytes, &order)) drain_here(order.on, order.cancel);
         return;
@@ -418,12 +424,72 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
     begin(std::make_shared<const JobPlan>(std::move(plan)), rank, actions);
 }
 
+/// Those members that were started anew, where this daemon is the lowest that runs the job.
+void Membership::invite(Session& session, Actions& actions) {
+    if (!session.plan->returns || session.state != State::running) return;
+    for (Rank rank = 0; rank < session.self; ++rank)
+        if (const Part& part = session.parts[rank]; !part.ended && peers_[part.peer].alive) return;
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
+        Part& part = session.parts[rank];
+        const Peer& peer = peers_[part.peer];
+        if (rank == session.self || !part.ended || !peer.alive || peer.member.incarnation <= part.incarnation) continue;
+        JobPlan plan = *session.plan;
+        plan.joins = true, plan.resumes = false, plan.resume_holder = 0, plan.notes.clear();
+        const Part& own = session.parts[session.self];
+        plan.kernel_set = own.kernel_set, plan.data_digest = own.data_digest, plan.start_digest = own.start_digest;
+        plan.members[rank] = peer.member;
+        part.incarnation = peer.member.incarnation;
+        send(part.peer, Kind::invite, plan_write(plan), actions);
+    }
+}
+
+void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& actions) {
+    JobPlan plan;
+    if (!plan_parse(bytes, &plan) || !plan.joins || sessions_.contains(plan.id) || sessions_.size() >= config_.jobs_max ||
+        peers_[config_.self].draining)
+        return;
+    const auto member = [&](const std::string& name) {
+        const auto at = std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == name; });
+        return static_cast<Rank>(at - plan.members.begin());
+    };
+    const Rank self = member(config_.identity.name);
+    if (self == plan.members.size() || plan.members[self].incarnation != config_.identity.incarnation ||
+        member(config_.names[from]) == plan.members.size())
+        return;
+    for (const Member& each : plan.members)
+        if (std::find(config_.names.begin(), config_.names.end(), each.name) == config_.names.end()) return;
+    const JobId id = plan.id;
+    begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
+    for (Part& part : sessions_.at(id).parts) part.ended = part.peer != config_.self && !peers_[part.peer].alive;
+}
+
+/// The engine of a job that runs elsewhere is open here.
+void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
+    Session& session = at->second;
+    const JobPlan& plan = *session.plan;
+    const auto differs = [&](const char* what, const std::string& here, const std::string& there) {
+        give_up(
+            at,
+            fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes", job_id_text(plan.id), what, here, there),
+            actions);
+    };
+    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest);
+    if (command.start_digest != plan.start_digest) return differs("the digest of net.start", command.start_digest, plan.start_digest);
+    if (command.kernel_set != plan.kernel_set) return differs("the kernel set", command.kernel_set, plan.kernel_set);
+    Part& own = session.parts[session.self];
+    own.kernel_set = command.kernel_set, own.data_digest = command.data_digest, own.start_digest = command.start_digest;
+    session.state = State::running, session.deadline_us = 0;
+    notice({Notice::Kind::start, plan.id, nullptr, 0, {}});
+}
+
 /// A rank's engine is open; here or, at the coordinator, anywhere.
 void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
                        Actions& actions) {
     Session& session = at->second;
     if (rank == session.self) session.state = State::ready;
     if (session.self != 0) {
+        Part& own = session.parts[rank];
+        own.kernel_set = kernel_set, own.data_digest = data_digest, own.start_digest = start_digest;
         send(session.parts[0].peer, Kind::ready, id_write(at->first, {kernel_set, data_digest, start_digest}), actions);
         return;
     }

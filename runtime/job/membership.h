@@ -7,6 +7,9 @@
 //     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
 //     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
 //
+// A member of a job with `returns` that was started anew gets the job from the lowest one that runs it: INVITE(plan, what it must compute
+// with).  It opens its engine and begins at once, or gives up by itself.
+//
 // Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
 // deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
 // (waiting for the others).
@@ -39,7 +42,10 @@ struct JobPlan {
     bool resumes = false;                          // a run of the job before this one has left a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     Rank resume_holder = 0;
-    std::string notes;              // of the coordinator about this run, a line each, which the job tells
+    std::string notes;      // of the coordinator about this run, a line each, which the job tells
+    bool returns = false;   // a member that is started anew becomes a member again while the job runs (job.survive)
+    bool joins = false;     // the receiver does: the job runs, and what it computes with must be these
+    std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them
     std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
@@ -125,11 +131,12 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
         bool ready = false, ended = false;
+        uint64_t incarnation = 0;   // the last one that is known here
         std::string kernel_set, data_digest, start_digest;
     };
     struct Session {
@@ -169,6 +176,9 @@ private:
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void invite(Session& session, Actions& actions);
+    void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void join(Sessions::iterator at, const Command& command, Actions& actions);
     void tick(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);

@@ -10,7 +10,7 @@ namespace gradcast {
 Status Report::open(const EngineConfig& config) {
     quantiser_ = quantiser_name(config.job.quantiser);
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
-    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on, log_);
+    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on || config.join, log_);
 }
 
 void Report::warn(const std::string& text) {

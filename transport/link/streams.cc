@@ -280,6 +280,7 @@ void Streams::lose(Peer& peer) {
     peer.losing = peer.up = false;
     peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
     peer.identity = expected;
+    if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
     peer.sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
     begin_anew(peer);
     if (!again) log_.warn("lost {}", peer.last.what);

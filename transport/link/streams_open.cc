@@ -112,7 +112,8 @@ std::string Streams::conflict(const Peer& peer, const Hello& hello) const {
     if (hello.name != peer.identity.name) return fmt::format("'{}' answers where '{}' is expected", hello.name, peer.identity.name);
     if (peer.identity.uuid != unset && hello.uuid != peer.identity.uuid)
         return fmt::format("two daemons are named '{}' ({} and {}): rename one", hello.name, hex(peer.identity.uuid), hex(hello.uuid));
-    if (hello.incarnation < peer.identity.incarnation) return fmt::format("'{}' is an earlier incarnation of itself", hello.name);
+    if (hello.incarnation < std::max(peer.identity.incarnation, config_.peers[peer.rank].identity.incarnation))
+        return fmt::format("'{}' is an earlier incarnation of itself", hello.name);
     if (hello.job != config_.job) return fmt::format("'{}' is of another job", hello.name);
     if (hello.rank != rank_any && hello.rank != peer.rank)
         return fmt::format("'{}' takes itself for rank {}, '{}' for rank {}: the lists of members differ", hello.name, hello.rank,
