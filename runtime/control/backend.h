@@ -69,6 +69,8 @@ struct Backend {
     /// Orders a node to take no new jobs and to leave those that go on without it; cancel: the others are cancelled.  on = false: it takes
     /// jobs again.  nodes() tells how far it is.
     virtual Status drain(const std::string& node, bool on, bool cancel) = 0;
+    /// Invites a node to a job that runs here.  The job's views tell whether it has joined, a warning why it has not.  *id: whole.
+    virtual Status add_node(const std::string& which, const std::string& node, std::string* id) = 0;
     /// `dead` does not live any more, as an operator has seen: the others may go on without it where the rule of quorums needs that proof.
     /// Refused while it answers.  *id: whole.
     virtual Status force_view(const std::string& which, const std::string& dead, std::string* id) = 0;

@@ -213,6 +213,8 @@ private:
         for (const bool on : {true, false})
             http_.Post(on ? "/v1/nodes/([^/]+)/drain" : "/v1/nodes/([^/]+)/undrain",
                        [this, on](const Request& req, Response& res, const httplib::ContentReader& read) { drain(req, res, read, on); });
+        http_.Post("/v1/jobs/([^/]+)/nodes",
+                   [this](const Request& req, Response& res, const httplib::ContentReader& read) { add_node(req, res, read); });
         http_.Post("/v1/jobs/([^/]+)/force-view",
                    [this](const Request& req, Response& res, const httplib::ContentReader& read) { force_view(req, res, read); });
         // A content reader, because httplib waits for a body where there is no Content-Length.  A body is read and dropped: a client that
@@ -228,7 +230,7 @@ private:
         });
     }
 
-    /// The body: {"cancel": true} and {"dead": "node"}; it may be left out.
+    /// The body: {"cancel": true}, {"node": name} or {"dead": name}; it may be left out.
     static bool body_of(const Request& req, Response& res, const httplib::ContentReader& read, Json* json) {
         *json = Json::object();
         if (!req.has_header("Content-Length")) return true;
@@ -251,6 +253,18 @@ private:
         const Status status = backend_.drain(node, on, cancel != body.end() && cancel->get<bool>());
         if (!status.ok()) return answer_lookup_error(res, status);
         answer(res, Json{{"node", node}, {"draining", on}}, 202);
+    }
+
+    void add_node(const Request& req, Response& res, const httplib::ContentReader& read) {
+        Json body;
+        if (!body_of(req, res, read, &body)) return;
+        const auto node = body.find("node");
+        if (node == body.end() || !node->is_string())
+            return answer_error(res, 400, Code::invalid, R"(the body must be {"node": its name})");
+        std::string id;
+        const Status status = backend_.add_node(req.matches[1], node->get<std::string>(), &id);
+        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
+        answer(res, Json{{"id", id}, {"node", *node}}, 202);
     }
 
     void force_view(const Request& req, Response& res, const httplib::ContentReader& read) {

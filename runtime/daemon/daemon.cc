@@ -152,7 +152,7 @@ void Daemon::steward() {
 void Daemon::act(const Notice& notice) {
     std::lock_guard lock(mutex_);
     if (notice.kind == Notice::Kind::open) {
-        log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->members.size(),
+        log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->first_nodes(),
                   notice.plan->members[0].name);
         std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
         searches_.erase(notice.id);   // somebody else was faster
@@ -167,6 +167,11 @@ void Daemon::act(const Notice& notice) {
         return;
     }
     if (notice.kind == Notice::Kind::drain) return drained(notice);
+    if (notice.kind == Notice::Kind::told) {
+        log_.warn("job {}: {}", job_id_text(notice.id), notice.status.what);
+        if (const auto run = runs_.find(notice.id); run != runs_.end()) run->second->tell(notice.status.what);
+        return;
+    }
     if (notice.kind == Notice::Kind::find) return look(notice);
     if (notice.kind == Notice::Kind::found) return answered(notice);
     if (notice.kind == Notice::Kind::submitted) {
@@ -190,6 +195,7 @@ void Daemon::act(const Notice& notice) {
         case Notice::Kind::find:
         case Notice::Kind::found:
         case Notice::Kind::drain:
+        case Notice::Kind::told:
         case Notice::Kind::submitted: break;
     }
 }
@@ -283,8 +289,16 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->base = submission.base;
     plan->deadline_us = config.deadline_us;
     plan->returns = config.survive;
+    plan->elastic = config.survive && config.elastic;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
     if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
+    if (plan->rdma && std::exchange(plan->elastic, false))
+        plan->notes += "elastic has no effect over RDMA: with transport.kind = \"ip\" other nodes join\n";
+    plan->first = static_cast<uint32_t>(plan->members.size());
+    for (const NodeAddress& node : config_.members) {
+        const bool in = std::any_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == node.name; });
+        if (plan->elastic && !in) plan->members.push_back({node.name, {}, 0});
+    }
     return {};
 }
 
@@ -304,7 +318,7 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     summary.id = *id = job_id_text(plan->id);
     summary.name = plan->name;
     summary.submitted_unix = plan->submitted_unix;
-    for (const Member& member : plan->members) summary.nodes.push_back(member.name);
+    for (Rank rank = 0; rank < plan->first_nodes(); ++rank) summary.nodes.push_back(plan->members[rank].name);
     std::lock_guard lock(mutex_);
     if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
     GC_TRY(membership_->submit(plan));

@@ -33,6 +33,7 @@ public:
     Status cancel(const std::string& which, std::string* id) override;
     std::vector<NodeInfo> nodes() override;
     Status drain(const std::string& node, bool on, bool cancel) override;
+    Status add_node(const std::string& which, const std::string& node, std::string* id) override;
     Status force_view(const std::string& which, const std::string& dead, std::string* id) override;
     std::vector<Finding> doctor() override;
 

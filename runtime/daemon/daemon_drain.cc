@@ -53,6 +53,29 @@ void Daemon::drain_jobs() {
     membership_->draining(true, fmt::format("{}", fmt::join(hinders, "; ")));
 }
 
+Status Daemon::add_node(const std::string& which, const std::string& node, std::string* id) {
+    const ShortTexts told_to_the_client;
+    const std::vector<PeerState> peers = membership_->peers();
+    std::lock_guard lock(mutex_);
+    JobDetail detail;
+    GC_TRY(find(which, true, &detail));
+    const auto run =
+        std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return job_id_text(each.first) == detail.summary.id; });
+    if (run == runs_.end() || detail.summary.status.state != JobState::running)
+        return fail(Code::conflict, "job {} is not running here", detail.summary.id);
+    const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == node; });
+    if (peer == peers.end()) return fail(Code::invalid, "there is no node {} in gradcastd.toml", node);
+    if (!peer->alive) return fail(Code::peer_lost, "node {} is not alive: {}", node, peer->why);
+    if (peer->draining) return fail(Code::conflict, "node {0} is drained: `gradcastctl undrain {0}` lets it take jobs again", node);
+    const std::vector<ViewRecord>& views = detail.summary.status.views;
+    if (!views.empty() && std::find(views.back().members.begin(), views.back().members.end(), node) != views.back().members.end())
+        return fail(Code::conflict, "node {} is in job {} already", node, detail.summary.id);
+    GC_TRY(run->second->may_join(node));
+    membership_->add(run->first, node);
+    *id = detail.summary.id;
+    return {};
+}
+
 Status Daemon::force_view(const std::string& which, const std::string& dead, std::string* id) {
     const ShortTexts told_to_the_client;
     const std::vector<PeerState> peers = membership_->peers();

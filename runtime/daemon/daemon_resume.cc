@@ -19,6 +19,7 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     JobPlan checked;   // what is wrong with nodes or text is told at once
     if (!submission.text.empty()) GC_TRY(plan(submission, &checked));
     else GC_TRY(choose(submission, &checked.members));
+    checked.members.resize(checked.first_nodes());
 
     std::lock_guard lock(mutex_);
     if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
@@ -169,8 +170,9 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     plan->resumes = true;
     plan->resume_steps = from.found.steps;
     plan->resume_state = from.found.state;
-    auto holder = std::find_if(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == from.node; });
-    if (holder == plan->members.end())
+    auto holder = std::find_if(plan->members.begin(), plan->members.begin() + plan->first_nodes(),
+                               [&](const Member& each) { return each.name == from.node; });
+    if (holder == plan->members.begin() + plan->first_nodes())
         return fail(Code::peer_lost, "node {}, which has the newest checkpoint, is not alive any more", from.node);
     plan->resume_holder = static_cast<Rank>(holder - plan->members.begin());
     notes.insert(notes.begin(), fmt::format("goes on from the checkpoint of node {} after {} steps", from.node, from.found.steps));
@@ -179,7 +181,7 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     JobSummary& summary = submitted_.at(id).detail.summary;
     summary.name = plan->name;
     summary.nodes.clear();
-    for (const Member& member : plan->members) summary.nodes.push_back(member.name);
+    for (Rank rank = 0; rank < plan->first_nodes(); ++rank) summary.nodes.push_back(plan->members[rank].name);
     return membership_->submit(plan);
 }
 

@@ -9,11 +9,13 @@
 #include "runtime/core/fd.h"
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/view_messages.h"
 #include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {
 
+constexpr size_t told_max = 64;
 constexpr NodeId coordinator{0};   // where the job was submitted
 
 /// Names of drop counters, by DatagramFault; null: not shown.
@@ -36,7 +38,8 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
     detail_.summary.id = job_id_text(plan_->id);
     detail_.summary.name = plan_->name;
     detail_.summary.submitted_unix = plan_->submitted_unix;
-    for (const Member& member : plan_->members) detail_.summary.nodes.push_back(member.name);
+    const size_t nodes = index_of(self_) < plan_->first_nodes() ? plan_->first_nodes() : plan_->members.size();
+    for (size_t node = 0; node < nodes; ++node) detail_.summary.nodes.push_back(plan_->members[node].name);
     detail_.self = self_;
     detail_.folder = host_.folder + "/" + detail_.summary.id;
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
@@ -88,6 +91,18 @@ Status JobRun::drain(const std::string& why) {
     return {};
 }
 
+Status JobRun::may_join(const std::string& node) const {
+    const bool may = std::any_of(plan_->members.begin(), plan_->members.end(), [&](const Member& each) { return each.name == node; });
+    if (plan_->returns && may) return {};
+    return fail(Code::conflict, "job {} takes no new nodes: {} is not set in its job file", detail_.summary.id,
+                plan_->returns ? "elastic" : "survive");
+}
+
+void JobRun::tell(const std::string& warning) {
+    std::lock_guard lock(mutex_);
+    if (told_.size() < told_max) told_.push_back(warning);
+}
+
 Status JobRun::force_dead(const std::string& node) {
     std::lock_guard lock(mutex_);
     if (phase_ != Phase::running || !engine_) return fail(Code::conflict, "job {} is not running here", detail_.summary.id);
@@ -120,6 +135,7 @@ JobDetail JobRun::detail_locked() const {
     std::string error = detail.summary.status.error;
     const Code code = detail.summary.status.code;
     detail.summary.status = engine_->status();
+    detail.summary.status.warnings.insert(detail.summary.status.warnings.end(), told_.begin(), told_.end());
     detail.summary.status.path = driver_->name();
     detail.summary.status.datagrams = driver_->datagrams_found();
     const LinkCounters& counters = driver_->counters();
@@ -180,6 +196,7 @@ Status JobRun::prepare() {
     }
     config.resume.notes = plan_->notes;
     config.join = plan_->joins;
+    config.first_nodes = plan_->first;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
     config.pace_bytes_per_s = host_.config.pace / 8;

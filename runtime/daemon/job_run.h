@@ -45,6 +45,8 @@ public:
     void leave(const std::string& why);   // as cancel, but the others go on where they can
     /// Leaves the job to the others, where it is running.  Error: it cannot go on without this node, and why.
     Status drain(const std::string& why);
+    Status may_join(const std::string& node) const;       // error: it cannot become a member, and why
+    void tell(const std::string& warning);                // shown with the job
     Status force_dead(const std::string& node);           // see Engine
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
@@ -73,6 +75,7 @@ private:
     bool leaves_ = false;
     std::atomic<bool> stop_{false};   // cancelled or aborted: read by the worker while it prepares
     JobDetail detail_;
+    std::vector<std::string> told_;
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here
     std::unique_ptr<Driver> driver_;

@@ -28,9 +28,8 @@ public:
     }
 
     Status prepare() {
-        if (job_.min_nodes > config_.roster.size())
-            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, config_.roster.size(),
-                        config_.roster.size() == 1 ? "" : "s");
+        if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
+            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, nodes, nodes == 1 ? "" : "s");
         GC_TRY(make_directories(config_.folder));
         if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
         GC_TRY(report_.open(config_));
@@ -47,8 +46,7 @@ public:
         SessionConfig first;
         first.exchange = choice_.first();
         first.first_step = config_.resume.steps;
-        const uint32_t nodes = config_.first_nodes > 0 ? config_.first_nodes : static_cast<uint32_t>(config_.roster.size());
-        for (uint32_t node = 0; node < nodes && !config_.join; ++node) first.nodes.push_back(NodeId{node});
+        for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
         if (config_.join) first.view = 0, first.nodes = {config_.self};   // never opened
         session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
         GC_TRY(session_->plan());
@@ -203,7 +201,7 @@ private:
         if (!views_) return fail(Code::conflict, "survive is not set in its job file");
         const std::vector<ViewRecord> views = report_.status().views;
         if (views.empty()) return fail(Code::conflict, "it has not begun yet");
-        const uint32_t least = std::max(view_members_min(job_, static_cast<uint32_t>(config_.roster.size())), 1u);
+        const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
         if (views.back().members.size() > least) return {};
         return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
     }

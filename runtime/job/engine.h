@@ -31,6 +31,7 @@ struct EngineConfig {
     std::vector<Member> roster;   // by NodeId: all nodes of the job
     uint32_t first_nodes = 0;     // so many of the roster's first are the ranks of the first view; 0: all
     bool join = false;            // the job runs without this node, which becomes a member of its next view
+    uint32_t nodes() const { return first_nodes > 0 ? first_nodes : static_cast<uint32_t>(roster.size()); }   // of the first view
     NodeId self{};
     uint32_t datagram_bytes = 0;     // payload of one datagram between these nodes; 0: streams alone
     uint64_t pace_bytes_per_s = 0;   // of our datagrams; 0: as the link takes them

@@ -27,6 +27,7 @@ struct JobConfig {
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
     bool survive = false;      // go on without nodes that are lost, while the others are a quorum
+    bool elastic = false;      // with survive: other configured nodes become members while it runs
     uint32_t min_nodes = 0;    // fewer do not go on; 0: half of the first ones
     std::string train, test;   // absolute patterns; test may be empty
     uint32_t classes = 0;      // samples of the first ones only; 0: all

@@ -85,6 +85,12 @@ void Membership::drain(Rank peer, bool on, bool cancel) {
     command.cancel = cancel;
     this->command(std::move(command));
 }
+void Membership::add(const JobId& id, const std::string& node) {
+    Command command{
+        .kind = Command::Kind::add, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
+    command.node = node;
+    this->command(std::move(command));
+}
 void Membership::draining(bool on, std::string hinders) {
     std::lock_guard lock(mutex_);
     peers_[config_.self].draining = on;
@@ -234,6 +240,11 @@ void Membership::run(Command& command, Actions& actions) {
             if (command.peer == config_.self) drain_here(command.on, command.cancel);
             else send(command.peer, Kind::drain, drain_write({command.on, command.cancel}), actions);
             break;
+        case Command::Kind::add:
+            if (at == sessions_.end()) break;
+            add_here(at->second, command.node);
+            send_all(at->second, Kind::add, id_write(command.id, {command.node}), actions);
+            break;
     }
 }
 
@@ -248,10 +259,12 @@ Status Membership::why_not(const JobPlan& plan) const {
     if (peers_[config_.self].draining)
         return fail(Code::conflict, "it is drained: `gradcastctl undrain {}` lets it take jobs again", config_.identity.name);
     if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
-    for (const Member& member : plan.members) {
+    for (Rank rank = 0; rank < plan.members.size(); ++rank) {
+        const Member& member = plan.members[rank];
         auto name = std::find(config_.names.begin(), config_.names.end(), member.name);
         if (name == config_.names.end())
             return fail(Code::invalid, "there is no node {} in its gradcastd.toml: `members` must be the same everywhere", member.name);
+        if (rank >= plan.first_nodes()) continue;
         const Peer& peer = peers_[static_cast<size_t>(name - config_.names.begin())];
         bool same = peer.member.uuid == member.uuid && peer.member.incarnation == member.incarnation;
         if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
@@ -281,6 +294,8 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
                                  .data_digest = {},
                                  .start_digest = {}});
     }
+    for (Rank rank = plan->first_nodes(); rank < session.parts.size(); ++rank)
+        if (rank != self) session.parts[rank].ready = session.parts[rank].ended = true;
     session.plan = plan;
     notice({Notice::Kind::open, plan->id, plan, self, {}});
     sessions_.emplace(plan->id, std::move(session));
@@ -354,6 +369,12 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (!reader.whole()) return;
         notice({Notice::Kind::abort, at->first, nullptr, 0, fail(Code::cancelled, "{}", why)});
         sessions_.erase(at);
+    } else if (kind == Kind::refused && session.state == State::running) {
+        const std::string why = reader.text(reason_max), code = reader.text(reason_max);
+        if (reader.whole()) notice({Notice::Kind::told, id, nullptr, 0, fail(Code::peer_refused, "node {} does not join: {}", name, why)});
+    } else if (kind == Kind::add && session.state == State::running) {
+        const std::string node = reader.text(64);
+        if (reader.whole()) add_here(session, node);
     } else if (kind == Kind::ended) {
         session.parts[rank].ended = true;
         close_if_over(at);
@@ -415,7 +436,9 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
     if (!plan_parse(bytes, &plan)) return;
     auto self =
         std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == config_.identity.name; });
-    if (self == plan.members.end() || plan.members[0].name != config_.names[from] || self == plan.members.begin()) return;
+    if (self == plan.members.end() || plan.members[0].name != config_.names[from] || self == plan.members.begin() ||
+        self - plan.members.begin() >= plan.first_nodes())
+        return;
     if (Status why = why_not(plan); !why.ok()) {
         send(from, Kind::refused, id_write(plan.id, {why.what, code_name(why.code)}), actions);
         return;
@@ -432,15 +455,22 @@ void Membership::invite(Session& session, Actions& actions) {
     for (Rank rank = 0; rank < session.parts.size(); ++rank) {
         Part& part = session.parts[rank];
         const Peer& peer = peers_[part.peer];
-        if (rank == session.self || !part.ended || !peer.alive || peer.member.incarnation <= part.incarnation) continue;
+        if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.member.incarnation <= part.incarnation) continue;
+        if (rank >= session.plan->first_nodes() && !session.plan->elastic && !part.wanted) continue;
         JobPlan plan = *session.plan;
         plan.joins = true, plan.resumes = false, plan.resume_holder = 0, plan.notes.clear();
         const Part& own = session.parts[session.self];
         plan.kernel_set = own.kernel_set, plan.data_digest = own.data_digest, plan.start_digest = own.start_digest;
         plan.members[rank] = peer.member;
-        part.incarnation = peer.member.incarnation;
+        part.incarnation = peer.member.incarnation, part.wanted = false;
         send(part.peer, Kind::invite, plan_write(plan), actions);
     }
+}
+
+void Membership::add_here(Session& session, const std::string& node) {
+    for (Rank rank = 0; rank < session.parts.size(); ++rank)
+        if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended)
+            session.parts[rank].wanted = true, session.parts[rank].incarnation = session.plan->members[rank].incarnation;
 }
 
 void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -460,7 +490,7 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
         if (std::find(config_.names.begin(), config_.names.end(), each.name) == config_.names.end()) return;
     const JobId id = plan.id;
     begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
-    for (Part& part : sessions_.at(id).parts) part.ended = part.peer != config_.self && !peers_[part.peer].alive;
+    for (Part& part : sessions_.at(id).parts) part.ended |= part.peer != config_.self && !peers_[part.peer].alive;
 }
 
 /// The engine of a job that runs elsewhere is open here.
@@ -503,7 +533,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
     Session& session = at->second;
     const Part& first = session.parts[0];
     const std::vector<Member>& members = session.plan->members;
-    for (Rank rank = 1; rank < session.parts.size(); ++rank) {
+    for (Rank rank = 1; rank < session.plan->first_nodes(); ++rank) {
         const Part& part = session.parts[rank];
         if (part.data_digest != first.data_digest) {
             give_up(
@@ -539,7 +569,9 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
 /// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
 Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status why, Actions& actions) {
     const Session& session = at->second;
-    if (session.self == 0) {
+    if (session.plan->joins) {   // the job runs on
+        send_all(session, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
+    } else if (session.self == 0) {
         send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
         notice({Notice::Kind::submitted, at->first, nullptr, 0, why});
     } else {
@@ -602,7 +634,7 @@ uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Ac
 
 void Membership::send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions) {
     for (const Part& part : session.parts)
-        if (part.peer != config_.self) send(part.peer, kind, bytes, actions);
+        if (part.peer != config_.self && part.incarnation > 0) send(part.peer, kind, bytes, actions);
 }
 
 }   // namespace gradcast

@@ -36,7 +36,9 @@ struct JobPlan {
     std::string name, text, path, base;   // of the job file: see Submission
     uint64_t deadline_us = 0;             // D
     uint64_t submitted_unix = 0;
-    std::vector<Member> members;                   // by rank; 0 coordinates
+    std::vector<Member> members;                   // by rank; 0 coordinates.  From `first` on: who may join while it runs
+    uint32_t first = 0;                            // so many begin it; 0: all
+    bool elastic = false;                          // those that may join do so by themselves
     uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
     bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
     bool resumes = false;                          // a run of the job before this one has left a checkpoint:
@@ -48,6 +50,7 @@ struct JobPlan {
     std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them
     std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
+    uint32_t first_nodes() const { return first > 0 ? first : static_cast<uint32_t>(members.size()); }
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
     uint64_t prepare_us() const { return 10 * deadline_us; }
 };
@@ -93,11 +96,11 @@ struct PeerState {
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain } kind;
+    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan;   // of open
     Rank self = 0;                         // of open: our rank
-    Status status;                         // of abort: why; of submitted: the outcome
+    Status status;                         // of abort: why; of submitted: the outcome; of told: what people should know about a running job
     Rank peer = 0;                         // of find: who asks, by found(); of found: who has answered
     uint64_t request = 0;                  // of find, found: number of the search at the one who asks
     Found found = {};
@@ -122,6 +125,8 @@ public:
     void found(const JobId& id, Rank peer, uint64_t request, Found found);
     /// Orders a node to be drained, or not any more: a notice there.  PeerState tells what becomes of it.
     void drain(Rank peer, bool on, bool cancel);
+    /// A node that may join a job that runs here is invited, also if it has refused before.
+    void add(const JobId& id, const std::string& node);
     /// What this node tells of itself.
     void draining(bool on, std::string hinders);
     std::vector<Notice> notices();
@@ -131,12 +136,13 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
         bool ready = false, ended = false;
-        uint64_t incarnation = 0;   // the last one that is known here
+        bool wanted = false;        // an operator wants it in
+        uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job
         std::string kernel_set, data_digest, start_digest;
     };
     struct Session {
@@ -155,7 +161,7 @@ private:
         std::vector<std::byte> message;
     };
     struct Command {
-        enum class Kind : uint8_t { submit, opened, ended, find, found, drain } kind;
+        enum class Kind : uint8_t { submit, opened, ended, find, found, drain, add } kind;
         JobId id{};
         std::shared_ptr<const JobPlan> plan;
         Status status;
@@ -165,6 +171,7 @@ private:
         uint64_t request = 0;
         Found found = {};
         bool on = false, cancel = false;
+        std::string node = {};
     };
     void wake();
     void command(Command command);
@@ -177,6 +184,7 @@ private:
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void invite(Session& session, Actions& actions);
+    void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void join(Sessions::iterator at, const Command& command, Actions& actions);
     void tick(Actions& actions);

@@ -34,8 +34,8 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.resume_state);
     writer.number(plan.resume_holder);
     writer.text(std::string_view(plan.notes).substr(0, reason_max));
-    writer.number(plan.returns ? 1 : 0);
-    writer.number(plan.joins ? 1 : 0);
+    for (const uint64_t number : {uint64_t{plan.returns}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
+        writer.number(number);
     for (const std::string* text : {&plan.kernel_set, &plan.data_digest, &plan.start_digest}) writer.text(*text);
     return std::move(writer.bytes);
 }
@@ -80,12 +80,13 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.resume_state = reader.number();
     const uint64_t holder = reader.number();
     result.notes = reader.text(reason_max);
-    const uint64_t returns = reader.number(), joins = reader.number();
+    const uint64_t returns = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
     for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
-    if (returns > 1 || joins > 1) return false;
+    if (returns > 1 || joins > 1 || first > members || elastic > 1) return false;
+    result.first = static_cast<uint32_t>(first), result.elastic = elastic == 1;
     result.returns = returns == 1, result.joins = joins == 1;
     if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
-    if (resumes > 1 || holder >= members || result.resume_steps > UINT32_MAX) return false;
+    if (resumes > 1 || holder >= result.first_nodes() || result.resume_steps > UINT32_MAX) return false;
     result.resumes = resumes == 1;
     result.resume_holder = static_cast<Rank>(holder);
     if (rdma > 1) return false;

@@ -55,8 +55,7 @@ Status ViewSwitch::open(const Session& session) {
     first.exchange = {session.config().exchange.kind->name, static_cast<uint16_t>(exchange.r), static_cast<uint16_t>(exchange.m),
                       static_cast<uint16_t>(exchange.s)};
     for (const NodeId node : session.config().nodes) first.members.push_back({node, view_incarnation(config_.roster[index_of(node)])});
-    members_min_ =
-        view_members_min(config_.job, config_.first_nodes > 0 ? config_.first_nodes : static_cast<uint32_t>(config_.roster.size()));
+    members_min_ = view_members_min(config_.job, config_.nodes());
     const ViewConfig config{.self = config_.self,
                             .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
                             .nodes = static_cast<uint32_t>(config_.roster.size()),

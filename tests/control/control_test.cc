@@ -193,6 +193,8 @@ TEST_F(Control, EveryRouteAnswers) {
     post("/v1/nodes/node-1/drain", std::string(5000, ' ').c_str(), 400);
     post("/v1/jobs/aaaa/force-view", R"({"dead": "node-1"})", 202);
     post("/v1/jobs/aaaa/force-view", R"({"dead": "node-2"})", 409);
+    post("/v1/jobs/aaaa/nodes", R"({"node": "node-3"})", 202);
+    post("/v1/jobs/aaaa/nodes", R"({"node": 3})", 400);
     for (const char* body : {"{}", R"({"dead": 2})"}) post("/v1/jobs/aaaa/force-view", body, 400);
 }
 

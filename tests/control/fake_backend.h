@@ -106,6 +106,18 @@ struct FakeBackend : Backend {
         }
         return fail(Code::invalid, "there is no node {}", node);
     }
+    Status add_node(const std::string& which, const std::string& node, std::string* id) override {
+        JobDetail found;
+        GC_TRY(job(which, &found));
+        *id = found.summary.id;
+        std::lock_guard lock(mutex);
+        for (JobDetail& each : all) {
+            JobStatus& status = each.summary.status;
+            if (node == "node-3") status.views.push_back({.number = 2, .first_step = 5, .members = {"node-1", "node-2", "node-3"}});
+            else status.warnings.push_back("node " + node + " does not join: it has other data");
+        }
+        return {};
+    }
     Status force_view(const std::string& which, const std::string& dead, std::string* id) override {
         JobDetail found;
         GC_TRY(job(which, &found));

@@ -225,6 +225,10 @@ TEST_F(Ctl, ANodeIsDrained) {
     EXPECT_EQ(ask("drain nobody").err, "gradcastctl: there is no node nobody\n");
     EXPECT_EQ(ask("drain").exit, 2);
     backend.add(id_a, "first");
+    EXPECT_EQ(ask("job add-node first node-3").out, "node node-3 is in job " + id_a + " from step 5\n");
+    outcome = ask("job add-node first node-4");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.err, "gradcastctl: node node-4 does not join: it has other data\n");
     EXPECT_EQ(ask("force-view first --dead node-1").out, "job " + id_a + " is told that node-1 is dead\n");
     EXPECT_EQ(ask("force-view first --dead node-2").exit, 1);
 }

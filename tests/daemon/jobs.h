@@ -15,8 +15,8 @@ inline std::string job_text(const std::string& data, uint32_t steps, const std::
            "[algorithm]\nkind = \"ssgd\"\nexchange = \"ring\"\nquantiser = \"auto32\"\n";
 }
 
-inline std::string make_data(const std::string& path) {
-    DataInfo info{64, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
+inline std::string make_data(const std::string& path, uint32_t samples = 64) {
+    DataInfo info{samples, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
     std::vector<uint8_t> images(info.count * 28 * 28);
     std::vector<int32_t> labels(info.count);
     for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(random4(Purpose::test, 1, i, 0)[0]);

@@ -94,6 +94,7 @@ struct Node {
                 job.closed_us = now;
                 break;
             case Kind::drain:
+            case Kind::told:
             case Kind::find:
             case Kind::found: break;
             case Kind::submitted:

@@ -21,7 +21,10 @@ struct SystemSurvive : testing::Test {
     }
     /// Once the job is on its way.
     std::string begun(Node& at, const std::vector<std::string>& nodes = {}) {
-        const std::string id = at.submit(text, nodes).value("id", "");
+        const Json answer = at.submit(text, nodes);
+        const std::string id = answer.value("id", "");
+        EXPECT_NE(id, "") << answer.dump();
+        if (id.empty()) return id;
         EXPECT_TRUE(eventually([&] { return at.step(id) >= 50; })) << at.job(id).dump() << logs(cluster);
         return id;
     }
@@ -49,7 +52,7 @@ struct SystemSurvive : testing::Test {
         return said(std::move(arguments), exit);
     }
     void expect_quiet_end(Node& node, const std::string& id) {
-        const JobStatus status = node.ended(id, 2 * patience_us);
+        const JobStatus status = node.ended(id, 4 * patience_us);
         EXPECT_EQ(status.state, JobState::done) << node.name << ": " << status.error << logs(cluster);
         EXPECT_EQ(status.digest, quiet) << node.name;
     }
@@ -191,6 +194,42 @@ TEST_F(SystemSurvive, FewerThanMinNodesEndTheJobWithACheckpoint) {
     ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
     ask(cluster[0], {"resume", id});
     for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+}
+
+TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
+    text.insert(text.find("seed"), "elastic = true\n");
+    EXPECT_TRUE(has(ask(cluster[2], {"drain", "c"}), "is drained"));
+    ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
+    const std::string id = begun(cluster[0], {"a"});
+    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 0; })) << cluster[1].job(id).dump(2) << logs(cluster);
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "c"}, 1), "node c is drained"));
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "nobody"}, 2), "there is no node nobody"));
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "b"}, 1), "node b is in job"));
+    for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
+    const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
+    ASSERT_EQ(status.views.size(), 2u);
+    EXPECT_EQ(status.views[1].members, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"b"});
+    EXPECT_EQ(status.views[1].why, "b joins");
+    EXPECT_EQ(cluster[2].step(id), 0u);
+}
+
+TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
+    // Each daemon works in its own folder, so this is another file for each.
+    for (Node& node : cluster.nodes) std::filesystem::copy_file(cluster.folder + "/data.h5", node.folder + "/data.h5");
+    make_data(cluster[2].folder + "/data.h5", 65);
+    const std::string shared = cluster.folder + "/data.h5";
+    for (size_t at; (at = text.find(shared)) != std::string::npos;) text.replace(at, shared.size(), "/proc/self/cwd/data.h5");
+    text.insert(text.find("seed"), "elastic = true\n");
+    const std::string id = begun(cluster[0], {"a", "b"});
+    const auto warned = [&] { return cluster[0].job(id)["status"]["warnings"].dump(); };
+    ASSERT_TRUE(eventually([&] {
+        return has(warned(), "node c does not join: it cannot join job " + id + ": the digest of the data is ");
+    })) << warned()
+        << logs(cluster);
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "c"}, 1), "node c does not join: "));
+    EXPECT_EQ(cluster[0].job(id)["status"]["views"].size(), 1u);
+    for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
 }
 
 TEST_F(SystemSurvive, AnOperatorProvesADeathThatTheOthersCannotKnow) {

@@ -47,6 +47,7 @@ int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
 int command_drain(const Options& options, const std::string& node, bool cancel);
 int command_undrain(const Options& options, const std::string& node);
+int command_add_node(const Options& options, const std::string& job, const std::string& node);
 int command_force_view(const Options& options, const std::string& job, const std::string& dead);
 int command_doctor(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);

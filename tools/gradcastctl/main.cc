@@ -147,6 +147,12 @@ int run(int argc, char** argv) {
     command->add_flag("--cancel", cancel, "cancel the jobs that cannot go on without it (they keep a checkpoint)");
     command->footer("waits until the node has no job; exit code 1: jobs need it, and are named");
     node_argument(add("undrain", "a node takes jobs again", [&] { return command_undrain(options, node); }));
+    CLI::App* on_job = app.add_subcommand("job", "change a job that runs");
+    on_job->require_subcommand(1);
+    command = on_job->add_subcommand("add-node", "a node joins a job that runs (with job.elastic, or one that was started anew)");
+    commands.emplace_back(command, [&] { return command_add_node(options, job, node); });
+    job_argument(command);
+    node_argument(command);
     command = add("force-view", "tell a job that a node is dead, where the others cannot know it and wait",
                   [&] { return command_force_view(options, job, dead); });
     job_argument(command);

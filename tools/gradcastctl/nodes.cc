@@ -10,7 +10,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t drain_us_max = 600'000'000;
+constexpr uint64_t drain_us_max = 600'000'000, join_us_max = 120'000'000;
 
 std::string state_of(const NodeInfo& node) {
     std::string state = node.self ? "this one" : node.alive ? "alive" : "away";
@@ -87,6 +87,37 @@ int command_undrain(const Options& options, const std::string& name) {
         return exit_done;
     }
     return complain(exit_failed, "node {} does not answer: gradcastctl nodes tells how it is", name);
+}
+
+int command_add_node(const Options& options, const std::string& which, const std::string& node) {
+    const Client client(options.socket);
+    JobDetail job;
+    Reply reply = client.job(which, &job);
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    const size_t before = job.summary.status.warnings.size();
+    reply = client.post(job_route(job.summary.id, "/nodes"), json_text(Json{{"node", node}}));
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    (void)interrupts();   // caught from here on
+    for (const uint64_t end = clock_us() + join_us_max; clock_us() < end && !interrupts();) {
+        reply = client.job(job.summary.id, &job);
+        if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+        const JobStatus& status = job.summary.status;
+        if (job_ended(status.state)) return complain(exit_failed, "job {} has ended: {}", job.summary.id, job_state_name(status.state));
+        for (size_t i = before; i < status.warnings.size(); ++i)
+            if (status.warnings[i].find(fmt::format("node {} does not join", node)) != std::string::npos)
+                return complain(exit_failed, "{}", status.warnings[i]);
+        if (!status.views.empty()) {
+            const ViewRecord& view = status.views.back();
+            if (std::find(view.members.begin(), view.members.end(), node) != view.members.end()) {
+                if (options.json) fmt::print("{}\n", json_text(Json(view), 2));
+                else fmt::print("node {} is in job {} from step {}\n", node, job.summary.id, view.first_step);
+                return exit_done;
+            }
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    return complain(exit_failed, "node {} is invited to job {} and has not joined yet: gradcastctl describe tells when it has", node,
+                    job.summary.id);
 }
 
 int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
