@@ -169,6 +169,7 @@ TEST_F(Control, EveryRouteAnswers) {
     open();
     EXPECT_EQ(get("/v1/version")["api"], 1);
     EXPECT_EQ(get("/v1/nodes")["nodes"][0]["name"], "node-1");
+    EXPECT_EQ(get("/v1/doctor")["checks"][1], (Json{{"check", "clock"}, {"verdict", "warning"}, {"text", "not synchronised"}}));
     Json jobs = get("/v1/jobs")["jobs"];
     ASSERT_EQ(jobs.size(), 2u);
     EXPECT_EQ(jobs[1]["name"], "second");
