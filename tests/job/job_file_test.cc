@@ -190,7 +190,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"exchange = \"ring\"", "weights = [1, \"2\"]", "job.toml:20: algorithm.weights: holds text, not numbers alone"},
              {"exchange = \"ring\"", "weights = [1, 0.0]", "job.toml:20: algorithm.weights: 0 is not above 0"},
              {"kind = \"ssgd\"", "kind = \"async\"", "job.toml:19: algorithm.kind: \"async\" is not one of ssgd"},
-             {"kind = \"auto\"", "kind = \"rdma\"", "job.toml:25: transport.kind: \"rdma\" is not one of auto, ip, tcp"},
+             {"kind = \"auto\"", "kind = \"udp\"", "job.toml:25: transport.kind: \"udp\" is not one of auto, rdma, ip, tcp"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
              {"s = 0", "s = 1",
               "job.toml:22: algorithm.s: ring has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0"},
