@@ -222,7 +222,7 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
 }
 
 // On real sockets: what the digest says is that no bit of the training has changed.
-TEST_F(SystemLocal, DISABLED_AJobThatSurvivesGoesOnWithoutADaemon) {
+TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
     import();
     std::string job = good_job;
     job.replace(job.find("steps = 6"), 9, "steps = 6000\ndeadline = \"8s\"\nsurvive = true");
@@ -246,7 +246,7 @@ TEST_F(SystemLocal, DISABLED_AJobThatSurvivesGoesOnWithoutADaemon) {
 }
 
 // Neither the questions at the end nor the daemon's end wait for it, whether it is the one that is followed or not.
-TEST_F(SystemLocal, DISABLED_AStoppedDaemonHoldsUpNobody) {
+TEST_F(SystemLocal, AStoppedDaemonHoldsUpNobody) {
     import();
     std::string job = good_job;
     job.replace(job.find("steps = 6"), 9, "steps = 2000\ndeadline = \"8s\"\nsurvive = true");

@@ -211,7 +211,7 @@ void Streams::give_up(Rank rank, Status why) {
 void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
     closing_view_ = number;
     closing_.assign(channels.begin(), channels.end());
-    break_us_ = clock_us() + config_.deadline_us / drain_parts;
+    if (!channels.empty()) break_us_ = clock_us() + config_.deadline_us / drain_parts;   // else view_drained() is not asked
 }
 
 // Unacknowledged payloads are copied: a peer that is ahead may send its acknowledgements behind packets of the next view, which wait until
