@@ -289,7 +289,9 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
 TEST_P(Views, OneWithoutProtocolsIsClosedAtOnce) {
     Node node;
     node.listen(0);
-    ASSERT_TRUE(node.open(test_config(GetParam(), Protect::auth, 0, {node.listener->address()})).ok());
+    LinkConfig config = test_config(GetParam(), Protect::auth, 0, {node.listener->address()});
+    config.deadline_us = 100'000;
+    ASSERT_TRUE(node.open(config).ok());
     node.start();
     Host& host = node.driver->host();
     for (const uint32_t number : {3u, 7u}) {
@@ -297,6 +299,16 @@ TEST_P(Views, OneWithoutProtocolsIsClosedAtOnce) {
         const Status status = host.close_view(host.now_us() + wait_us);
         EXPECT_TRUE(status.ok()) << status.what;
     }
+    // And leaves nothing to wait for: a network thread that polls takes all of this time.
+    constexpr uint64_t idle_us = 400'000;
+    auto used_us = [] {
+        timespec used;
+        ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+        return static_cast<uint64_t>(used.tv_sec) * 1'000'000 + static_cast<uint64_t>(used.tv_nsec) / 1000;
+    };
+    const uint64_t before_us = used_us();
+    std::this_thread::sleep_for(std::chrono::microseconds(idle_us));
+    EXPECT_LT(used_us() - before_us, idle_us / 4);
 }
 
 // A peer that is stopped or dead in the middle of a payload holds no view open.
