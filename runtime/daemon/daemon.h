@@ -63,9 +63,11 @@ private:
     Status plan(const Submission& submission, JobPlan* plan) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
     Status isa_check(const JobConfig& job, const std::vector<Member>& members) const;
-    void each_job(const std::function<void(const JobDetail&)>& see) const;         // holding mutex_
-    Status find(const std::string& which, bool active, JobDetail* detail) const;   // holding mutex_
-    void ended(JobDetail detail);                                                  // holding mutex_
+    void each_job(const std::function<void(const JobDetail&)>& see) const;   // holding mutex_
+    using Runs = std::map<JobId, std::unique_ptr<JobRun>>;
+    Status find(const std::string& which, bool active, JobDetail* detail) const;        // holding mutex_
+    Status running(const std::string& which, JobDetail* detail, Runs::iterator* run);   // likewise; error: it has no engine here
+    void ended(JobDetail detail);                                                       // holding mutex_
 
     const DaemonConfig config_;
     const Log log_;
@@ -87,7 +89,7 @@ private:
         std::optional<JobDetail> before;   // where it resumes: as it stood
     };
     mutable std::mutex mutex_;   // all below
-    std::map<JobId, std::unique_ptr<JobRun>> runs_;
+    Runs runs_;
     std::map<JobId, Submitted> submitted_;
     std::map<JobId, Search> searches_;   // each with its place in submitted_
     uint64_t searches_made_ = 0;

@@ -53,16 +53,21 @@ void Daemon::drain_jobs() {
     membership_->draining(true, fmt::format("{}", fmt::join(hinders, "; ")));
 }
 
+Status Daemon::running(const std::string& which, JobDetail* detail, Runs::iterator* run) {
+    GC_TRY(find(which, true, detail));
+    *run = std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return job_id_text(each.first) == detail->summary.id; });
+    if (*run == runs_.end()) return fail(Code::conflict, "job {} is not running here", detail->summary.id);
+    return {};
+}
+
 Status Daemon::add_node(const std::string& which, const std::string& node, std::string* id) {
     const ShortTexts told_to_the_client;
     const std::vector<PeerState> peers = membership_->peers();
     std::lock_guard lock(mutex_);
     JobDetail detail;
-    GC_TRY(find(which, true, &detail));
-    const auto run =
-        std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return job_id_text(each.first) == detail.summary.id; });
-    if (run == runs_.end() || detail.summary.status.state != JobState::running)
-        return fail(Code::conflict, "job {} is not running here", detail.summary.id);
+    Runs::iterator run;
+    GC_TRY(running(which, &detail, &run));
+    if (detail.summary.status.state != JobState::running) return fail(Code::conflict, "job {} is not running here", detail.summary.id);
     const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == node; });
     if (peer == peers.end()) return fail(Code::invalid, "there is no node {} in gradcastd.toml", node);
     if (!peer->alive) return fail(Code::peer_lost, "node {} is not alive: {}", node, peer->why);
@@ -81,10 +86,8 @@ Status Daemon::force_view(const std::string& which, const std::string& dead, std
     const std::vector<PeerState> peers = membership_->peers();
     std::lock_guard lock(mutex_);
     JobDetail detail;
-    GC_TRY(find(which, true, &detail));
-    const auto run =
-        std::find_if(runs_.begin(), runs_.end(), [&](const auto& each) { return job_id_text(each.first) == detail.summary.id; });
-    if (run == runs_.end()) return fail(Code::conflict, "job {} is not running here", detail.summary.id);
+    Runs::iterator run;
+    GC_TRY(running(which, &detail, &run));
     const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == dead; });
     if (peer != peers.end() && peer->alive)
         return fail(Code::conflict, "node {} answers, so it is not dead: if it is to go, stop its gradcastd", dead);
