@@ -236,8 +236,8 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     return probe(config, report);
 }
 
-ModelState JobParts::state(std::span<const std::byte> algorithm) const {
-    return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), algorithm};
+ModelState JobParts::state(std::span<const std::byte> of_algorithm) const {
+    return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), of_algorithm};
 }
 
 void JobParts::restore(const ModelState& state) {

@@ -29,7 +29,7 @@ struct JobParts {
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
     /// What the next step begins from, with this of the algorithm; valid until it changes.
-    ModelState state(std::span<const std::byte> algorithm) const;
+    ModelState state(std::span<const std::byte> of_algorithm) const;
     /// Another state in its place, of the same sizes; not that of the algorithm.
     void restore(const ModelState& state);
     /// After parameters or optimiser state were written.
