@@ -1,47 +1,16 @@
 // Jobs of the algorithms by logical workers, in the simulator.
 #pragma once
 #include "algos/algorithm.h"
-#include "tests/job/jobs.h"
+#include "tests/job/runs.h"
 #include "transport/exchange/exchange.h"
 
 namespace gradcast {
 
-class AlgosTest : public EngineTest {
+class AlgosTest : public RunsTest {
 protected:
-    struct Run {
-        Status status;
-        std::vector<JobStatus> ranks;
-        std::vector<std::string> folders;
-        /// That all ranks have; what failed where none or several are.
-        std::string digest() const {
-            if (!status.ok()) return status.what;
-            for (const JobStatus& each : ranks)
-                if (each.digest != ranks[0].digest) return each.digest + " is not " + ranks[0].digest;
-            return ranks[0].digest;
-        }
-    };
     Run run(const std::string& text, const SimConfig& network, bool datagrams = false, const std::function<void(Simulator&)>& meddle = {},
             const Resume& resume = {}) {
-        Run run;
-        auto simulator = Simulator::create(network);
-        std::vector<std::unique_ptr<Engine>> engines(network.ranks);
-        for (Rank rank = 0; rank < network.ranks; ++rank) {
-            EngineConfig c = config(text, network.ranks, rank);
-            c.id[0] = 7;
-            c.lanes = 0, c.loader_threaded = false, c.spend_us = 20;
-            c.datagram_bytes = datagrams ? 1432 : 0;
-            c.resume = resume;
-            run.folders.push_back(c.folder);
-            run.status = Engine::open(c, Log(), &engines[rank]);
-            if (!run.status.ok()) return run;
-            if (engines[rank]->views()) simulator->attach(rank, static_cast<uint16_t>(Channel::view), engines[rank]->views());
-            simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
-        }
-        if (meddle) meddle(*simulator);
-        run.status = simulator->run();
-        for (auto& engine : engines) run.ranks.push_back(engine->status());
-        simulator.reset();
-        return run;
+        return RunsTest::run(text, network, {.resume = resume, .meddle = meddle, .datagrams = datagrams, .spend_us = 20});
     }
     Run run(const std::string& text, uint32_t n) { return run(text, SimConfig{.ranks = n}); }
 

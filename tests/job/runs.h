@@ -15,31 +15,50 @@ protected:
         std::vector<JobStatus> ranks;
         std::vector<std::string> folders;   // by rank
         std::vector<std::string> errors;    // of opening
+        /// That all ranks have; what failed where none or several are.
+        std::string digest() const {
+            if (!status.ok()) return status.what;
+            for (const JobStatus& each : ranks)
+                if (each.digest != ranks[0].digest) return each.digest + " is not " + ranks[0].digest;
+            return ranks[0].digest;
+        }
     };
-    /// A run in the simulator on ranks that begin with empty folders, but for those that are given.
-    Run run(const std::string& text, uint32_t n, const Resume& resume = {}, const std::function<void(Simulator&)>& meddle = {},
-            std::vector<std::string> folders = {}) {
+    struct RunOptions {
+        Resume resume = {};
+        std::function<void(Simulator&)> meddle = {};
+        std::vector<std::string> folders = {};   // of the first ranks; the others begin with empty ones
+        bool datagrams = false;
+        uint64_t spend_us = 100;
+    };
+    /// A run in the simulator.
+    Run run(const std::string& text, const SimConfig& network, const RunOptions& options) {
         Run run;
-        auto simulator = Simulator::create({.ranks = n});
-        std::vector<std::unique_ptr<Engine>> engines(n);
-        for (Rank rank = 0; rank < n; ++rank) {
-            EngineConfig c = config(text, n, rank);
+        auto simulator = Simulator::create(network);
+        std::vector<std::unique_ptr<Engine>> engines(network.ranks);
+        for (Rank rank = 0; rank < network.ranks; ++rank) {
+            EngineConfig c = config(text, network.ranks, rank);
             c.id[0] = 7;
             c.lanes = 0;
             c.loader_threaded = false;
-            c.spend_us = 100;
-            c.resume = resume;
-            if (rank < folders.size()) c.folder = folders[rank];
+            c.spend_us = options.spend_us;
+            c.datagram_bytes = options.datagrams ? 1432 : 0;
+            c.resume = options.resume;
+            if (rank < options.folders.size()) c.folder = options.folders[rank];
             run.folders.push_back(c.folder);
             run.status = Engine::open(c, Log(), &engines[rank]);
             if (!run.status.ok()) return run;
+            if (engines[rank]->views()) simulator->attach(rank, static_cast<uint16_t>(Channel::view), engines[rank]->views());
             simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
-        if (meddle) meddle(*simulator);
+        if (options.meddle) options.meddle(*simulator);
         run.status = simulator->run();
         for (auto& engine : engines) run.ranks.push_back(engine->status());
         simulator.reset();
         return run;
+    }
+    Run run(const std::string& text, uint32_t n, const Resume& resume = {}, const std::function<void(Simulator&)>& meddle = {},
+            std::vector<std::string> folders = {}) {
+        return run(text, {.ranks = n}, {.resume = resume, .meddle = meddle, .folders = std::move(folders)});
     }
     static Resume from(const std::string& path, Rank holder = 0) {
         Model model;
