@@ -14,7 +14,6 @@ protected:
         Status status;
         std::vector<JobStatus> ranks;
         std::vector<std::string> folders;   // by rank
-        std::vector<std::string> errors;    // of opening
         /// That all ranks have; what failed where none or several are.
         std::string digest() const {
             if (!status.ok()) return status.what;
