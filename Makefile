@@ -22,6 +22,8 @@ PACKAGES_LAB    := iproute2 nftables iperf3 python3
 # RDMA, where it is wanted; and what tests/rdma boots.
 PACKAGES_RDMA   := libibverbs-dev librdmacm-dev
 PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 busybox-static cpio kmod xz-utils iproute2
+# What tests/slurm starts.
+PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
@@ -83,7 +85,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals demo nightly test lab-test fault-test rdma-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-slurm demo nightly test lab-test fault-test rdma-test slurm-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -96,6 +98,7 @@ help:
 	@echo 'make fault-test a job on daemons on loopback through 30 random faults in 10 minutes; FAULTS="--faults 10 --seconds 60 --seed 1"'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
 	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
+	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
@@ -124,6 +127,8 @@ deps-lab: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB))
 deps-rdma: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_VM))
+deps-slurm: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_SLURM))
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
@@ -273,6 +278,10 @@ fault-test: deps
 lab-test: deps deps-lab
 	@$(MAKE) --no-print-directory all
 	@GRADCAST_BUILD=$(BUILD) tests/lab/run $(LAB_TESTS)
+
+slurm-test: deps deps-slurm
+	@$(MAKE) --no-print-directory $(BUILD)/gradcastd $(BUILD)/gradcastctl
+	@GRADCAST_BUILD=$(BUILD) tests/slurm/run
 
 # In a make of its own: what is built depends on the headers that deps-rdma installs.
 rdma-test: deps deps-rdma

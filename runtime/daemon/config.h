@@ -27,6 +27,7 @@ struct DaemonConfig {
     uint64_t jobs_bytes = 0;                                   // of these folders; 0: any
     Isa isa = Isa::portable;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
+    std::string only;                      // text of the job file that this daemon was launched for (launch.h); "": it takes all jobs
     Rank self() const;                     // index of `name` in members
     uint32_t lanes() const;
 };

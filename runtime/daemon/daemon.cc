@@ -469,6 +469,7 @@ void Daemon::give_up(const JobId& id, const Status& status) {
 /// Lists it among the ended jobs; the oldest ones go at the limits of gradcastd.toml.
 void Daemon::ended(JobDetail detail) {
     std::erase_if(over_, [&](const JobDetail& each) { return each.summary.id == detail.summary.id; });
+    last_ = detail;
     over_.push_back(std::move(detail));
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 }
@@ -495,10 +496,16 @@ std::vector<Finding> Daemon::doctor() {
     return findings;
 }
 
-void Daemon::leave(const std::string& why) {
+void Daemon::leave(const std::string& why, bool cancels) {
     std::lock_guard lock(mutex_);
     leaving_ = why;
-    for (const auto& [id, run] : runs_) run->leave(why);
+    for (const auto& [id, run] : runs_) cancels ? run->cancel(why) : run->leave(why);
+}
+
+bool Daemon::last_ended(JobDetail* detail) const {
+    std::lock_guard lock(mutex_);
+    if (last_) *detail = *last_;
+    return last_.has_value();
 }
 
 Status Daemon::failed() const {

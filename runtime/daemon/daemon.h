@@ -37,10 +37,12 @@ public:
     Status force_view(const std::string& which, const std::string& dead, std::string* id) override;
     std::vector<Finding> doctor() override;
 
-    void leave(const std::string& why);   // no new jobs; cancels those that are here
-    Status failed() const;                // not ok: the mesh has ended, so no job can begin or end here
-    size_t running() const;               // jobs whose threads are here
-    std::string summary() const;          // "2 jobs, 3 of 4 nodes alive"
+    /// No new jobs; leaves those that are here to the others, or cancels them.
+    void leave(const std::string& why, bool cancels = false);
+    bool last_ended(JobDetail* detail) const;   // the job that has ended last since open(); false: none has
+    Status failed() const;                      // not ok: the mesh has ended, so no job can begin or end here
+    size_t running() const;                     // jobs whose threads are here
+    std::string summary() const;                // "2 jobs, 3 of 4 nodes alive"
     uint64_t ticks() const { return membership_->ticks(); }
     const std::string& address() const { return address_; }
 
@@ -95,8 +97,9 @@ private:
     uint64_t searches_made_ = 0;
     std::vector<Notice> asked_;     // about jobs that are about to be over here, or while there are other searches
     std::vector<JobDetail> over_;   // oldest first
-    std::string leaving_;           // why; empty: not
-    bool draining_ = false;         // as the file `drained` in the state folder says, so also after a restart
+    std::optional<JobDetail> last_;
+    std::string leaving_;     // why; empty: not
+    bool draining_ = false;   // as the file `drained` in the state folder says, so also after a restart
     Status failed_;
 };
 

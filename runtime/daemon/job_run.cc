@@ -178,6 +178,8 @@ Status JobRun::prepare() {
         bench_ = std::move(bench);
         return {};
     }
+    if (!host_.config.only.empty() && plan_->text != host_.config.only)
+        return fail(Code::invalid, "its job file is not that of node {}: give all nodes the same one", plan_->members[0].name);
     EngineConfig config;
     config.id = plan_->id;
     std::vector<JobMistake> mistakes;

@@ -13,6 +13,7 @@
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/identity.h"
+#include "runtime/daemon/launch.h"
 
 namespace gradcast {
 namespace {
@@ -85,6 +86,26 @@ int main_(int argc, char** argv) {
     app.add_option("-c,--config", path, "configuration file")->capture_default_str();
     app.add_flag("--check", check, "check the file, the key and the state folder, then exit");
     app.add_flag("--debug", debug, "more lines in the log");
+    LaunchOptions once;
+    bool slurm = false, mpi = false;
+    CLI::App* group = app.add_option_group("One job under a launcher, without gradcastd.toml");
+    auto* by_slurm = group->add_flag("--from-slurm", slurm, "the nodes are those of this step of srun, one task a node");
+    auto* by_mpi = group->add_flag("--from-mpi", mpi, "the nodes are the ranks of mpirun (Open MPI, MPICH)");
+    auto* by_hosts = group->add_option("--hosts", once.hosts, "the nodes, by rank: a,b:4701,c");
+    group->add_option("--rank", once.rank, "which of --hosts this process is; default: the one with an address of this machine")
+        ->check(CLI::Range(0, 4095))
+        ->needs(by_hosts);
+    by_slurm->excludes(by_mpi)->excludes(by_hosts);
+    by_mpi->excludes(by_hosts);
+    auto* job = group->add_option("job", once.job, "the job file");
+    group->add_option("--work", once.work, "folder of this run, best on a shared disk; started again with it the job goes on");
+    group->add_option("--key", once.key, "the cluster key; default: $GRADCAST_KEY, else WORK/key, which rank 0 makes");
+    group->add_option("--port", once.port, "rank K listens on this port + K");
+    group->add_option("--interface", once.interface, "the network interface (or an address of it) that multicast may use");
+    group->add_option("--isa", once.isa, "instruction set of the kernels")->capture_default_str();
+    group->add_option("--wait", once.wait_s, "seconds that the other nodes may take to start")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 86'400));
     app.add_option("--man", man)->group("")->check(CLI::IsMember({"gradcastd", "gradcastd.toml"}));
     app.add_option("--completion", shell)->group("")->check(CLI::IsMember({"bash", "zsh", "fish"}));
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);
@@ -103,10 +124,21 @@ int main_(int argc, char** argv) {
                                   config_keys(), "gradcastd(8)"));
     if (!shell.empty()) fmt::print("{}", completion(app, shell));
     if (!man.empty() || !shell.empty()) return 0;
+    once.launcher = slurm ? Launcher::slurm : mpi ? Launcher::mpi : !once.hosts.empty() ? Launcher::hosts : Launcher::none;
+    if ((once.launcher == Launcher::none) != (job->count() == 0)) {
+        fmt::print(stderr, "gradcastd: {}\n",
+                   job->count() ? "a job file needs one of --from-slurm, --from-mpi, --hosts" : "name the job file");
+        return 2;
+    }
     if (debug) log_level(Level::debug);
     // Each job has threads of its own and nothing allocates in a step: few arenas, and large blocks are returned when they are freed.
     ::mallopt(M_ARENA_MAX, 2);
     ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+    if (once.launcher != Launcher::none) {
+        ::signal(SIGPIPE, SIG_IGN);
+        ::signal(SIGXFSZ, SIG_IGN);   // a failed write returns an error
+        return launch(once);
+    }
     DaemonConfig config;
     Status status = config_read(path, &config);
     std::vector<ClusterKey> keys;
