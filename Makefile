@@ -24,6 +24,8 @@ PACKAGES_RDMA   := libibverbs-dev librdmacm-dev
 PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 busybox-static cpio kmod xz-utils iproute2
 # What tests/slurm starts.
 PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
+# What tests/systemd boots.
+PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
@@ -85,7 +87,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-slurm demo nightly test lab-test fault-test rdma-test slurm-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -99,6 +101,7 @@ help:
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
 	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
 	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
+	@echo 'make systemd-test as root: the installed unit under a systemd of its own: start, stop, crash, watchdog, reload'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
@@ -129,6 +132,8 @@ deps-rdma: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_VM))
 deps-slurm: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SLURM))
+deps-systemd: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_SYSTEMD))
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
@@ -283,6 +288,10 @@ slurm-test: deps deps-slurm
 	@$(MAKE) --no-print-directory $(BUILD)/gradcastd $(BUILD)/gradcastctl
 	@GRADCAST_BUILD=$(BUILD) tests/slurm/run
 
+systemd-test: deps deps-systemd
+	@$(MAKE) --no-print-directory all
+	@MAKE='$(MAKE)' tests/systemd/run $(BUILD)
+
 # In a make of its own: what is built depends on the headers that deps-rdma installs.
 rdma-test: deps deps-rdma
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/rdma
@@ -338,6 +347,9 @@ install: all
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
 	$(if $(CUDA_SO)$(RDMA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO) $(RDMA_SO))
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
+	install -D -m 644 tools/systemd/gradcast.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gradcast.conf
+	sed -E 's,(gradcast/)gradcastd\.toml,\1%i.toml,; s,^((Runtime|State)Directory=gradcast)$$,\1-%i,; s,^(Description=.*),\1 (%i),' tools/systemd/gradcastd.service \
+	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/gradcastd@.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml
 	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 	$(BUILD)/gradcastctl man gradcastctl >$(DESTDIR)$(PREFIX)/share/man/man1/gradcastctl.1

@@ -1,4 +1,6 @@
 // gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
+// SIGHUP reads the file again; without jobs, or when they have ended, a Daemon made of it takes the place of the old one.
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
@@ -21,12 +23,13 @@ namespace {
 constexpr uint64_t leave_us = 20'000'000;   // how long running jobs may take to end after SIGTERM; systemd would kill after 90 s
 constexpr uint64_t round_us = 500'000;      // of the main thread, which reports to systemd
 
-Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log) {
-    int passed = ::sd_listen_fds(1);
-    if (passed > 1) return fail(Code::invalid, "{} sockets were passed on, at most one is allowed", passed);
+/// Runs until a signal ends it, or until a file that SIGHUP has found to be valid can take effect: *next has a name.  listen_fd: stays
+/// open.
+Status serve(const DaemonConfig& config, const std::string& path, const sigset_t& signals, const Fd& listen_fd, const Log& log,
+             DaemonConfig* next) {
     GC_TRY(make_directories(config.socket.substr(0, config.socket.rfind('/'))));
     std::unique_ptr<Daemon> daemon;
-    GC_TRY(Daemon::open(config, passed == 1 ? SD_LISTEN_FDS_START : -1, log, &daemon));
+    GC_TRY(Daemon::open(config, listen_fd ? ::fcntl(listen_fd.get(), F_DUPFD_CLOEXEC, 3) : -1, log, &daemon));
     std::unique_ptr<ControlServer> control;
     GC_TRY(control_open({.socket = config.socket}, *daemon, log, &control));
     log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
@@ -42,6 +45,17 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
     while (signal < 0) {
         signal = ::sigtimedwait(&signals, nullptr, &round);
         uint64_t now = clock_us();
+        if (signal == SIGHUP) {
+            signal = -1;
+            *next = {};
+            if (const Status read = config_read(path, next); !read.ok()) log.error("{} stays as it was: {}", path, read.what);
+            else if (const size_t jobs = daemon->running(); jobs > 0)
+                log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
+        }
+        if (!next->name.empty() && daemon->running() == 0) {
+            log.info("{} is read again", path);
+            return {};
+        }
         if (const Status failed = daemon->failed(); !failed.ok()) {
             log.error("{}", failed.what);
             ::sd_notify(0, fmt::format("STATUS={}", failed.what).c_str());
@@ -62,6 +76,7 @@ Status serve(const DaemonConfig& config, const sigset_t& signals, const Log& log
     ::signal(SIGTERM, SIG_DFL);
     ::signal(SIGINT, SIG_DFL);
     ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    *next = {};
     ::sd_notify(0, "STOPPING=1");
     size_t jobs = daemon->running();
     log.info("{}: leaving, {} job{} to end", ::strsignal(signal), jobs, jobs == 1 ? "" : "s");
@@ -88,24 +103,26 @@ int main_(int argc, char** argv) {
     app.add_flag("--debug", debug, "more lines in the log");
     LaunchOptions once;
     bool slurm = false, mpi = false;
-    CLI::App* group = app.add_option_group("One job under a launcher, without gradcastd.toml");
-    auto* by_slurm = group->add_flag("--from-slurm", slurm, "the nodes are those of this step of srun, one task a node");
-    auto* by_mpi = group->add_flag("--from-mpi", mpi, "the nodes are the ranks of mpirun (Open MPI, MPICH)");
-    auto* by_hosts = group->add_option("--hosts", once.hosts, "the nodes, by rank: a,b:4701,c");
-    group->add_option("--rank", once.rank, "which of --hosts this process is; default: the one with an address of this machine")
-        ->check(CLI::Range(0, 4095))
-        ->needs(by_hosts);
+    const std::string launcher = "One job under a launcher, without gradcastd.toml";
+    auto* by_slurm = app.add_flag("--from-slurm", slurm, "the nodes are those of this step of srun, one task a node");
+    auto* by_mpi = app.add_flag("--from-mpi", mpi, "the nodes are the ranks of mpirun (Open MPI, MPICH)");
+    auto* by_hosts = app.add_option("--hosts", once.hosts, "the nodes, by rank: a,b:4701,c");
+    auto* by_rank =
+        app.add_option("--rank", once.rank, "which of --hosts this process is; default: the one with an address of this machine")
+            ->check(CLI::Range(0, 4095))
+            ->needs(by_hosts);
     by_slurm->excludes(by_mpi)->excludes(by_hosts);
     by_mpi->excludes(by_hosts);
-    auto* job = group->add_option("job", once.job, "the job file");
-    group->add_option("--work", once.work, "folder of this run, best on a shared disk; started again with it the job goes on");
-    group->add_option("--key", once.key, "the cluster key; default: $GRADCAST_KEY, else WORK/key, which rank 0 makes");
-    group->add_option("--port", once.port, "rank K listens on this port + K");
-    group->add_option("--interface", once.interface, "the network interface (or an address of it) that multicast may use");
-    group->add_option("--isa", once.isa, "instruction set of the kernels")->capture_default_str();
-    group->add_option("--wait", once.wait_s, "seconds that the other nodes may take to start")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 86'400));
+    auto* job = app.add_option("job", once.job, "the job file");
+    auto* work = app.add_option("--work", once.work, "folder of this run, best on a shared disk; started again with it the job goes on");
+    auto* key = app.add_option("--key", once.key, "the cluster key; default: $GRADCAST_KEY, else WORK/key, which rank 0 makes");
+    auto* port = app.add_option("--port", once.port, "rank K listens on this port + K");
+    auto* interface = app.add_option("--interface", once.interface, "the network interface (or an address of it) that multicast may use");
+    auto* isa = app.add_option("--isa", once.isa, "instruction set of the kernels")->capture_default_str();
+    auto* wait = app.add_option("--wait", once.wait_s, "seconds that the other nodes may take to start")
+                     ->capture_default_str()
+                     ->check(CLI::Range(1, 86'400));
+    for (CLI::Option* each : {by_slurm, by_mpi, by_hosts, job, by_rank, work, key, port, interface, isa, wait}) each->group(launcher);
     app.add_option("--man", man)->group("")->check(CLI::IsMember({"gradcastd", "gradcastd.toml"}));
     app.add_option("--completion", shell)->group("")->check(CLI::IsMember({"bash", "zsh", "fish"}));
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);
@@ -155,11 +172,21 @@ int main_(int argc, char** argv) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
     ::signal(SIGXFSZ, SIG_IGN);   // a failed write returns an error
     Log log;
-    if (status.ok()) status = serve(config, signals, log);
+    const int passed = ::sd_listen_fds(1);
+    if (status.ok() && passed > 1) status = fail(Code::invalid, "{} sockets were passed on, at most one is allowed", passed);
+    const Fd listen_fd(passed == 1 ? SD_LISTEN_FDS_START : -1);
+    for (bool again = true; again && status.ok();) {
+        DaemonConfig next;
+        status = serve(config, path, signals, listen_fd, log, &next);
+        again = !next.name.empty();
+        if (again && status.ok() && next.isa != config.isa) status = nn_isa(next.isa);
+        if (again) config = std::move(next);
+    }
     if (status.ok()) return 0;
     fmt::print(stderr, "{}\n", status.what);
     ::sd_notify(0, fmt::format("STATUS={}", status.what).c_str());

@@ -1,0 +1,45 @@
+// SIGHUP: gradcastd reads its file again, keeps the old one where it is wrong, and waits for jobs that run.
+#include "tests/daemon/processes.h"
+
+namespace gradcast {
+namespace {
+
+TEST(SystemReload, TakesNewMembersAndKeys) {
+    Cluster cluster(2);
+    Node &a = cluster[0], &b = cluster[1];
+    const std::string file = a.folder + "/gradcastd.toml";
+    std::string both;
+    ASSERT_TRUE(file_read(file, &both).ok());
+    cluster.configure(a, "members = [\"a=127.0.0.1:" + std::to_string(a.port) + "\"]\n");
+    std::string alone;
+    ASSERT_TRUE(file_read(file, &alone).ok());
+    alone.erase(alone.find("members = "), alone.find('\n', alone.find("members = ")) + 1 - alone.find("members = "));
+    ASSERT_TRUE(file_write(file, alone).ok());
+    cluster.start(a);
+    cluster.start(b);
+    ASSERT_TRUE(a.process->ready() && b.process->ready()) << a.process->output() << b.process->output();
+    EXPECT_EQ(a.sees(), "a");
+
+    ASSERT_TRUE(file_write(file, both + "nmae = 1\n").ok());
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return a.process->output().find("stays as it was: ") != std::string::npos; })) << a.process->output();
+    EXPECT_EQ(a.sees(), "a");
+
+    ASSERT_TRUE(file_write(file, both).ok());
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return a.sees() == "a b" && b.sees() == "a b"; })) << a.process->output() << b.process->output();
+
+    // A new key, at both.
+    ASSERT_TRUE(file_write(cluster.folder + "/key", "k2 " + std::string(64, '7') + "\n", 0600).ok());
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return b.sees() == "b"; })) << b.process->output();
+    b.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return a.sees() == "a b" && b.sees() == "a b"; })) << a.process->output() << b.process->output();
+    for (Node* each : {&a, &b}) {
+        each->process->kill(SIGTERM);
+        EXPECT_EQ(each->process->wait(), 0) << each->process->output();
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
