@@ -17,8 +17,8 @@ PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev 
             libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev liblzma-dev libpng-dev libturbojpeg0-dev \
             libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
-# gradcast-lab and its test; what bench/rivals compares with.
-PACKAGES_LAB    := iproute2 nftables iperf3 python3
+# gradcast-lab and its test; what bench/load asks with.
+PACKAGES_LAB    := iproute2 nftables iperf3 python3 wrk
 # RDMA, where it is wanted; and what tests/rdma boots.
 PACKAGES_RDMA   := libibverbs-dev librdmacm-dev
 PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 busybox-static cpio kmod xz-utils iproute2
@@ -102,7 +102,7 @@ help:
 	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
 	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
 	@echo 'make systemd-test as root: the installed unit under a systemd of its own: start, stop, crash, watchdog, reload'
-	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan'
+	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; tsan; an hour of each fuzz target'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
 	@echo 'make lint       clang-format and include directions                 make tidy     the same with clang-tidy'
@@ -307,6 +307,7 @@ nightly: deps
 	GC_SEEDS=$$(($$GC_SEEDS / 5)) $(BUILD)/tests/sim --gtest_filter='JobViews.*'
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tsan
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(FUZZ_NIGHT)
 
 bench: deps
 	@$(MAKE) --no-print-directory all $(BUILD)/bench/micro/micro
@@ -323,6 +324,7 @@ tsan:
 	@TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.suppressions halt_on_error=1' tests/run $(BUILD)/tsan --fast
 
 FUZZ_SECONDS ?= 60
+FUZZ_NIGHT   ?= 3600
 FUZZ_BUILD := $(BUILD)/fuzz
 fuzz: deps-dev
 	@$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CXX=clang++ MODE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined' OPT='-O1 -g1' $(addprefix $(FUZZ_BUILD)/,$(FUZZERS))

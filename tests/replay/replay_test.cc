@@ -12,11 +12,16 @@
 // tests/fuzz/NAME.cc's LLVMFuzzerTestOneInput, as the Makefile renames it.
 extern "C" {
 int fuzz_bulk(const uint8_t*, size_t);
+int fuzz_checkpoint(const uint8_t*, size_t);
+int fuzz_control(const uint8_t*, size_t);
+int fuzz_daemon_file(const uint8_t*, size_t);
 int fuzz_datagram(const uint8_t*, size_t);
 int fuzz_handshake(const uint8_t*, size_t);
 int fuzz_import(const uint8_t*, size_t);
 int fuzz_job_file(const uint8_t*, size_t);
+int fuzz_membership(const uint8_t*, size_t);
 int fuzz_packet(const uint8_t*, size_t);
+int fuzz_records(const uint8_t*, size_t);
 int fuzz_safetensors(const uint8_t*, size_t);
 int fuzz_shard(const uint8_t*, size_t);
 int fuzz_view_message(const uint8_t*, size_t);
@@ -41,13 +46,18 @@ struct Target {
     uint64_t reaches;   // see fuzz_reached
 };
 const Target targets[] = {
-    {"bulk", fuzz_bulk, 0b111},   // a segment, a repair of ours, a repair of theirs
+    {"bulk", fuzz_bulk, 0b111},                // a segment, a repair of ours, a repair of theirs
+    {"checkpoint", fuzz_checkpoint, 0b11},     // a model, a checkpoint
+    {"control", fuzz_control, 0b11'1111},      // answered, submitted, each kind of JSON
+    {"daemon_file", fuzz_daemon_file, 0b11},   // alone, with members
     {"datagram", fuzz_datagram,
      bits_of({PacketType::words, PacketType::record, PacketType::feedback, PacketType::parity, PacketType::probe})},
     {"handshake", fuzz_handshake, 0b11},   // a Hello, an answer to a ClientHello
     {"import", fuzz_import, 0b1111},       // IDX, CIFAR-10, CIFAR-100, images
     {"job_file", fuzz_job_file, 1},
+    {"membership", fuzz_membership, 0b1111},   // PREPARE, HELLO, FOUND, DRAIN
     {"packet", fuzz_packet, bits_of({PacketType::words, PacketType::record, PacketType::job, PacketType::mail})},
+    {"records", fuzz_records, 0b11},   // steps.jsonl, transcript.json
     {"safetensors", fuzz_safetensors, 1},
     {"shard", fuzz_shard, 0b111},                          // plain, deflated, a sample read
     {"view_message", fuzz_view_message, 0b11'1111'1110},   // every kind
