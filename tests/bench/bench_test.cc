@@ -277,6 +277,26 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
     fs::remove_all(folder);
 }
 
+// Idle daemons, jobs in a row, watchers and requests.
+TEST(SystemBench, LoadMeetsItsBounds) {
+    namespace fs = std::filesystem;
+    if (!fs::exists("bench/load") || !fs::exists(build_folder() + "/gradcastd"))
+        GTEST_SKIP() << "bench/load or gradcastd is missing: run it in the folder of the sources, after make";
+    for (const char* tool : {"wrk", "systemd-socket-activate", "/usr/bin/python3"})
+        if (shell(std::string("command -v ") + tool + " 2>/dev/null").code != 0)
+            GTEST_SKIP() << "bench/load: " << tool << " is missing (make deps-lab)";
+    const fs::path file = fs::path(testing::TempDir()) / fmt::format("gc-load-{}.json", ::getpid());
+    const Result result = shell("GRADCAST_BUILD=" + build_folder() + " timeout 200 bench/load --tiny --json " + file.string() + " 2>&1");
+    ASSERT_EQ(result.code, 0) << result.out;
+    EXPECT_TRUE(result.out.ends_with("PASS\n")) << result.out;
+    std::ifstream in(file);
+    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(report.is_discarded());
+    EXPECT_GT(report["figures"]["api: requests"]["value"].get<double>(), 0) << report.dump();
+    EXPECT_EQ(shell("bench/load --only nothing 2>/dev/null").code, 2);
+    fs::remove(file);
+}
+
 // Checkpoints, deaths and seeds on loopback.
 TEST(SystemBench, RecoveryTimesCheckpointsAndDeaths) {
     namespace fs = std::filesystem;
