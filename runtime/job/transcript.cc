@@ -148,7 +148,11 @@ Status transcript_read(const std::string& path, Transcript* transcript) {
     if (format != format_name) return taker.wrong("format");
     if (version > format_version)
         return fail(Code::data, "{}: written by a newer gradcast: version {}, this one reads {}", path, version, format_version);
+    auto hex_of = [](const std::string& value, size_t digits) {
+        return value.size() == digits && value.find_first_not_of("0123456789abcdef") == value.npos;
+    };
     GC_TRY(taker.text("id", &read.id));
+    if (!hex_of(read.id, 32)) return taker.wrong("id");
     GC_TRY(taker.text("job", &read.job));
     GC_TRY(taker.text("data_digest", &read.data_digest));
     GC_TRY(taker.text("kernel_set", &read.kernel_set));
@@ -162,12 +166,14 @@ Status transcript_read(const std::string& path, Transcript* transcript) {
     GC_TRY(of_chain.number("first", &read.first));
     GC_TRY(of_chain.number("lines", &read.lines));
     GC_TRY(of_chain.text("sha256", &read.chain));
+    if (!hex_of(read.chain, 64)) return of_chain.wrong("sha256");
     GC_TRY(of_chain.all());
     if (taker.has("hmac")) {
         GC_TRY(taker.object("hmac", &hmac));
         Taker of_hmac(path, *hmac, "hmac: ");
         GC_TRY(of_hmac.text("key", &read.key));
         GC_TRY(of_hmac.text("sha256", &read.hmac));
+        if (!hex_of(read.hmac, 64)) return of_hmac.wrong("sha256");
         GC_TRY(of_hmac.all());
     }
     GC_TRY(taker.all());
