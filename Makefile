@@ -236,6 +236,7 @@ $(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS
 .SECONDEXPANSION:
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
+$(BUILD)/tests/ctl: $(BUILD)/obj/tools/gradcastctl/job_input.o
 $(BUILD)/tests/nn: $(patsubst %.amx.cc,$(BUILD)/obj/emulated/%.o,$(filter %.amx.cc,$(LIB_SOURCES)))
 
 # The same tests against the stand-in and, where there is a GPU, against CUDA.

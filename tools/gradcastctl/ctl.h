@@ -21,6 +21,7 @@ enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachab
 struct Options {
     std::string socket;
     std::vector<std::string> others;   // sockets of other daemons, where a job that is followed may go on
+    std::vector<std::string> sets;     // --set, of job files
     bool json = false;                 // -o json: the same content as the text, on stdout
 };
 
@@ -39,7 +40,10 @@ int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
 /// path: of a job file that takes the place of the job's; may be empty.
 int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait);
-int command_list(const Options& options);
+/// states: of the jobs that are shown; empty: all.
+int command_list(const Options& options, const std::vector<std::string>& states);
+/// Until all have ended; a line for each.  exit_failed where one is not done.
+int command_wait(const Options& options, const std::vector<std::string>& which);
 int command_describe(const Options& options, const std::string& job);
 int command_watch(const Options& options, const std::string& job);
 int command_logs(const Options& options, const std::string& job, bool follow);

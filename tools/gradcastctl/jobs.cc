@@ -7,8 +7,8 @@
 #include <ctime>
 #include <thread>
 
-#include "runtime/job/job_file.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
@@ -138,7 +138,7 @@ int send_job(const Options& options, const Submission& submission, bool wait, co
 
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
     JobConfig config;
-    if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+    if (Status status = job_input(path, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
     Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, {});
@@ -146,9 +146,10 @@ int command_submit(const Options& options, const std::string& path, const std::s
 
 int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
+    if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
     if (!path.empty()) {
         JobConfig config;
-        if (Status status = job_read(path, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+        if (Status status = job_input(path, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
         submission.text = config.text;
         submission.path = path;
         submission.base = config.base;
@@ -157,9 +158,15 @@ int command_resume(const Options& options, const std::string& job, const std::st
     return send_job(options, submission, wait, job);
 }
 
-int command_list(const Options& options) {
+int command_list(const Options& options, const std::vector<std::string>& states) {
     Reply reply = Client(options.socket).get("/v1/jobs");
     if (reply.exit != exit_done) return complain_of(reply);
+    auto wanted = [&](const std::string& state) {
+        return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
+    };
+    Json& jobs = reply.json["jobs"];
+    for (size_t i = jobs.is_array() ? jobs.size() : 0; i-- > 0;)
+        if (!wanted(jobs[i].value("status", Json::object()).value("state", ""))) jobs.erase(i);
     if (options.json) {
         fmt::print("{}\n", json_text(reply.json, 2));
         return exit_done;
@@ -171,9 +178,30 @@ int command_list(const Options& options) {
                         status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "-", std::to_string(job.nodes.size()),
                         text_time(job.submitted_unix)});
     }
-    if (rows.size() == 1) fmt::print("no jobs\n");
+    if (rows.size() == 1) fmt::print("no jobs{}{}\n", states.empty() ? "" : " that are ", fmt::join(states, " or "));
     else print_table(rows);
     return exit_done;
+}
+
+int command_wait(const Options& options, const std::vector<std::string>& which) {
+    int exit = exit_done;
+    Json all = Json::array();
+    (void)interrupts();   // caught from here on
+    for (const std::string& each : which) {
+        JobDetail job;
+        const Reply reply = Client(options.socket).follow(each, &job, [](const JobDetail&) { return interrupts() == 0; });
+        if (interrupts()) return complain(exit_failed, "interrupted; the jobs go on");
+        if (reply.exit != exit_done) return complain_of(reply);
+        const JobStatus& status = job.summary.status;
+        if (status.state != JobState::done) exit = exit_failed;
+        if (options.json) all.push_back(job.summary);
+        else
+            fmt::print("{}  {}  {}{}{}\n", job.summary.id.substr(0, 8), job.summary.name, job_state_name(status.state),
+                       status.error.empty() ? "" : "  ", status.error);
+        std::fflush(stdout);
+    }
+    if (options.json) fmt::print("{}\n", json_text(Json{{"jobs", all}}, 2));
+    return exit;
 }
 
 int command_describe(const Options& options, const std::string& which) {
@@ -304,7 +332,8 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     });
     if (interrupts() && !id.empty()) return job_goes_on(id);
     if (reply.exit != exit_done) return complain_of(reply);
-    if (int exit = command_logs({.socket = options.socket, .others = {}, .json = false}, id, true); exit != exit_done) return exit;
+    if (int exit = command_logs({.socket = options.socket, .others = {}, .sets = {}, .json = false}, id, true); exit != exit_done)
+        return exit;
     reply = client.job(id, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     if (job.summary.status.state == JobState::done) return exit_done;

@@ -80,12 +80,17 @@ int run(int argc, char** argv) {
         command->add_option("JOB", job, "its id, 4 or more of its first digits, or its name")->required();
     };
     auto file_argument = [&](CLI::App* command) {
-        command->add_option("JOB.toml", path, "the job file (gradcastctl help job)")->required();
+        command->add_option("JOB.toml", path, "the job file (gradcastctl help job); -: from stdin")->required();
+    };
+    auto set_option = [&](CLI::App* command) {
+        command->add_option("--set", options.sets, "another value in the job file, as optimiser.lr=0.01; more than once")
+            ->allow_extra_args(false);
     };
 
     CLI::App* command = add("run", "train on this machine, on a private cluster that is removed afterwards",
                             [&] { return command_run(options, path, local, isa, keep, profile, resume); });
-    command->add_option("JOB.toml", path, "the job file (gradcastctl help job)");
+    command->add_option("JOB.toml", path, "the job file (gradcastctl help job); -: from stdin");
+    set_option(command);
     command->add_option("--resume", resume, "a checkpoint to go on from; without JOB.toml by the job file that is in it");
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
@@ -98,6 +103,7 @@ int run(int argc, char** argv) {
 
     command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
     file_argument(command);
+    set_option(command);
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 
@@ -105,6 +111,7 @@ int run(int argc, char** argv) {
                   [&] { return command_resume(options, job, path, nodes, wait); });
     job_argument(command);
     command->add_option("JOB.toml", path, "a changed job file: other epochs, steps, exchange, deadline, … (default: the job's own)");
+    set_option(command);
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 
@@ -127,7 +134,13 @@ int run(int argc, char** argv) {
         "exit code 1: a step, a checkpoint or the transcript differs, and is named\n"
         "the folder is only read; checkpoints lie at all nodes of a job, and may be copied into one folder");
 
-    add("list", "all jobs this daemon knows", [&] { return command_list(options); });
+    std::vector<std::string> states, which;
+    command = add("list", "all jobs this daemon knows", [&] { return command_list(options, states); });
+    command->add_option("--state", states, "only jobs that are so: running,failed")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"preparing", "running", "done", "failed", "cancelled"}));
+    command = add("wait", "wait for the end of jobs; exit code 1: one of them is not done", [&] { return command_wait(options, which); });
+    command->add_option("JOB", which, "ids, 4 or more of their first digits, or names")->required();
     job_argument(add("describe", "all about a job", [&] { return command_describe(options, job); }));
     job_argument(add("watch", "show a job's progress and, at its end, the result", [&] { return command_watch(options, job); }));
     command = add("logs", "a job's log at this node", [&] { return command_logs(options, job, follow); });

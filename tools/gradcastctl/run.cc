@@ -13,8 +13,8 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
 #include "runtime/job/checkpoint.h"
-#include "runtime/job/job_file.h"
 #include "runtime/job/model_file.h"
+#include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
@@ -229,10 +229,11 @@ int command_run(const Options& options, const std::string& job, uint32_t nodes, 
         ModelVectors state;
         if (Status status = checkpoint_read(resume, &from, &state); !status.ok()) return complain(exit_usage, "--resume: {}", status.what);
     }
-    const std::string path = job.empty() ? resume : job;   // for messages
+    const std::string path = job.empty() ? resume : job == "-" ? "stdin" : job;   // for messages
     std::vector<JobMistake> wrong;
+    if (job.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it");
     if (!job.empty()) {
-        if (Status status = job_read(job, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
+        if (Status status = job_input(job, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
     } else if (!job_parse(from.job, resume, from.base, &config, &wrong)) {
         return complain(exit_usage, "{}", wrong.front().text);
     }
