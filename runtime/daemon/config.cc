@@ -202,6 +202,16 @@ void read_link(const toml::node& node, Parser& parser) {
     else parser.wrong(node, fmt::format("link = \"{}\": one of auto, uring_tcp, epoll_tcp", text));
 }
 
+void read_log(const toml::node& node, Parser& parser) {
+    constexpr std::pair<const char*, Level> levels[] = {
+        {"debug", Level::debug}, {"info", Level::info}, {"warn", Level::warn}, {"error", Level::error}};
+    std::string text;
+    if (!parser.text(node, "log", &text)) return;
+    for (const auto& [name, level] : levels)
+        if (text == name) return void(parser.config.log = level);
+    parser.wrong(node, fmt::format("log = \"{}\": one of debug, info, warn, error", text));
+}
+
 std::string name_default() {
     char host[256] = "";
     ::gethostname(host, sizeof host - 1);
@@ -237,6 +247,7 @@ constexpr Option options[] = {
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
+    {"log", "\"info\"", "the least important lines that are logged: debug, info, warn, error", read_log},
 };
 
 }   // namespace

@@ -5,6 +5,7 @@
 
 #include "runtime/core/file_key.h"
 #include "runtime/core/isa.h"
+#include "runtime/core/log.h"
 #include "transport/link/link.h"
 
 namespace gradcast {
@@ -26,6 +27,7 @@ struct DaemonConfig {
     uint32_t jobs_kept = 100;                                  // that are over, with their folders
     uint64_t jobs_bytes = 0;                                   // of these folders; 0: any
     Isa isa = Isa::portable;
+    Level log = Level::info;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
     std::string only;                      // text of the job file that this daemon was launched for (launch.h); "": it takes all jobs
     Rank self() const;                     // index of `name` in members

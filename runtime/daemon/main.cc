@@ -182,6 +182,7 @@ int main_(int argc, char** argv) {
     const Fd listen_fd(passed == 1 ? SD_LISTEN_FDS_START : -1);
     for (bool again = true; again && status.ok();) {
         DaemonConfig next;
+        if (!debug) log_level(config.log);
         status = serve(config, path, signals, listen_fd, log, &next);
         again = !next.name.empty();
         if (again && status.ok() && next.isa != config.isa) status = nn_isa(next.isa);

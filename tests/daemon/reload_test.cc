@@ -29,6 +29,25 @@ TEST(SystemReload, TakesNewMembersAndKeys) {
     a.process->kill(SIGHUP);
     ASSERT_TRUE(eventually([&] { return a.sees() == "a b" && b.sees() == "a b"; })) << a.process->output() << b.process->output();
 
+    // A level of the log: nothing of info comes any more.
+    ASSERT_TRUE(file_write(file, both + "log = \"error\"\n").ok());
+    auto starts = [&] {
+        std::string text;
+        (void)file_read(a.folder + "/state/incarnation", &text).ok();
+        return std::atoi(text.c_str());
+    };
+    const int before = starts();
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return starts() == before + 1 && a.sees() == "a b"; })) << a.process->output();
+    const std::string log = a.process->output();
+    EXPECT_EQ(log.substr(log.rfind(" is read again")).find("control socket"), std::string::npos) << log;
+    ASSERT_TRUE(file_write(file, both + "log = \"loud\"\n").ok());
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] {
+        return a.process->output().find("log = \"loud\": one of debug, info, warn, error") != std::string::npos;
+    })) << a.process->output();
+    ASSERT_TRUE(file_write(file, both).ok());
+
     // A new key, at both.
     ASSERT_TRUE(file_write(cluster.folder + "/key", "k2 " + std::string(64, '7') + "\n", 0600).ok());
     a.process->kill(SIGHUP);
