@@ -65,6 +65,8 @@ struct Backend {
     virtual Status job(const std::string& which, JobDetail* detail) = 0;
     /// Of jobs with one name, the active one.  *id: whole.
     virtual Status cancel(const std::string& which, std::string* id) = 0;
+    /// Removes a job that has ended from this node's list, with its folder.  *id: whole.
+    virtual Status remove(const std::string& which, std::string* id) = 0;
     virtual std::vector<NodeInfo> nodes() = 0;
     /// Orders a node to take no new jobs and to leave those that go on without it; cancel: the others are cancelled.  on = false: it takes
     /// jobs again.  nodes() tells how far it is.

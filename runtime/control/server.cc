@@ -213,6 +213,13 @@ private:
         for (const bool on : {true, false})
             http_.Post(on ? "/v1/nodes/([^/]+)/drain" : "/v1/nodes/([^/]+)/undrain",
                        [this, on](const Request& req, Response& res, const httplib::ContentReader& read) { drain(req, res, read, on); });
+        http_.Post("/v1/jobs/([^/]+)/delete", [this](const Request& req, Response& res, const httplib::ContentReader& read) {
+            if (req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
+            std::string id;
+            const Status status = backend_.remove(req.matches[1], &id);
+            if (!status.ok()) return answer_lookup_error(res, status);
+            answer(res, Json{{"id", id}, {"deleted", true}});
+        });
         http_.Post("/v1/jobs/([^/]+)/nodes",
                    [this](const Request& req, Response& res, const httplib::ContentReader& read) { add_node(req, res, read); });
         http_.Post("/v1/jobs/([^/]+)/force-view",

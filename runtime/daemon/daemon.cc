@@ -450,6 +450,25 @@ Status Daemon::cancel(const std::string& which, std::string* cancelled) {
     return {};
 }
 
+Status Daemon::remove(const std::string& which, std::string* removed) {
+    const ShortTexts told_to_the_client;
+    JobDetail detail;
+    {
+        std::lock_guard lock(mutex_);
+        GC_TRY(find(which, false, &detail));
+        const std::string& id = detail.summary.id;
+        const auto at = std::find_if(over_.begin(), over_.end(), [&](const JobDetail& each) { return each.summary.id == id; });
+        if (at == over_.end()) return fail(Code::conflict, "job {0} has not ended here: gradcastctl cancel {0}, then delete it", id);
+        over_.erase(at);
+    }
+    std::error_code error;
+    std::filesystem::remove_all(detail.folder, error);
+    if (error) return fail(Code::node_io, "cannot remove all of {}: {}", detail.folder, error.message());
+    log_.info("job {}: deleted", detail.summary.id);
+    *removed = detail.summary.id;
+    return {};
+}
+
 /// What was submitted and will not be opened.
 void Daemon::give_up(const JobId& id, const Status& status) {
     Submitted& submitted = submitted_.at(id);

@@ -31,6 +31,7 @@ public:
     std::vector<JobSummary> jobs() override;
     Status job(const std::string& which, JobDetail* detail) override;
     Status cancel(const std::string& which, std::string* id) override;
+    Status remove(const std::string& which, std::string* id) override;
     std::vector<NodeInfo> nodes() override;
     Status drain(const std::string& node, bool on, bool cancel) override;
     Status add_node(const std::string& which, const std::string& node, std::string* id) override;

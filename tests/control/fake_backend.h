@@ -96,6 +96,15 @@ struct FakeBackend : Backend {
             if (each.summary.id == found.summary.id) each.summary.status.state = JobState::cancelled;
         return {};
     }
+    Status remove(const std::string& which, std::string* id) override {
+        JobDetail found;
+        GC_TRY(job(which, &found));
+        *id = found.summary.id;
+        if (found.summary.status.state == JobState::running) return fail(Code::conflict, "job {} has not ended", *id);
+        std::lock_guard lock(mutex);
+        std::erase_if(all, [&](const JobDetail& each) { return each.summary.id == *id; });
+        return {};
+    }
     Status drain(const std::string& node, bool on, bool cancel) override {
         std::lock_guard lock(mutex);
         for (NodeInfo& each : members) {

@@ -66,5 +66,16 @@ TEST_F(CtlInput, ListsByStateAndWaits) {
     EXPECT_EQ(ask("wait three").exit, 2);
 }
 
+TEST_F(CtlInput, DeletesWhatHasEnded) {
+    serve();
+    backend.finish(backend.add(id_a, "one"), JobState::done);
+    backend.add("bbbb0000000000000000000000000000", "two");
+    EXPECT_EQ(ask("delete one").out, "job " + id_a + " is deleted at this node\n");
+    EXPECT_EQ(ask("delete one").exit, 2);
+    const Outcome outcome = ask("delete two");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("has not ended")) << outcome.err;
+}
+
 }   // namespace
 }   // namespace gradcast

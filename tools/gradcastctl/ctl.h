@@ -47,6 +47,7 @@ int command_wait(const Options& options, const std::vector<std::string>& which);
 int command_describe(const Options& options, const std::string& job);
 int command_watch(const Options& options, const std::string& job);
 int command_logs(const Options& options, const std::string& job, bool follow);
+int command_delete(const Options& options, const std::vector<std::string>& which);
 int command_cancel(const Options& options, const std::string& job);
 int command_nodes(const Options& options);
 int command_drain(const Options& options, const std::string& node, bool cancel);

@@ -308,6 +308,18 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
     return exit_done;
 }
 
+int command_delete(const Options& options, const std::vector<std::string>& which) {
+    Json all = Json::array();
+    for (const std::string& each : which) {
+        const Reply reply = Client(options.socket).post(job_route(each, "/delete"), "");
+        if (reply.exit != exit_done) return complain_of(reply);
+        if (options.json) all.push_back(reply.json);
+        else fmt::print("job {} is deleted at this node\n", reply.json.value("id", each));
+    }
+    if (options.json) fmt::print("{}\n", json_text(Json{{"jobs", all}}, 2));
+    return exit_done;
+}
+
 int command_cancel(const Options& options, const std::string& which) {
     Reply reply = Client(options.socket).post(job_route(which, "/cancel"), "");
     if (reply.exit != exit_done) return complain_of(reply);

@@ -146,6 +146,9 @@ int run(int argc, char** argv) {
     command = add("logs", "a job's log at this node", [&] { return command_logs(options, job, follow); });
     job_argument(command);
     command->add_flag("-f,--follow", follow, "go on until the job has ended");
+    command = add("delete", "remove jobs that have ended, with model, checkpoints and log at this node",
+                  [&] { return command_delete(options, which); });
+    command->add_option("JOB", which, "ids, 4 or more of their first digits, or names that one job has")->required();
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
     add("doctor", "look for what stands in the way of jobs, here and between the nodes; exit code 1: an error was found",
         [&] { return command_doctor(options); });
