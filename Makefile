@@ -26,6 +26,8 @@ PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 b
 PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 # What tests/systemd boots.
 PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
+# What tests/control checks metrics with.
+PACKAGES_MONITORING := prometheus python3-prometheus-client
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
@@ -87,7 +89,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -134,6 +136,8 @@ deps-slurm: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SLURM))
 deps-systemd: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SYSTEMD))
+deps-monitoring: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_MONITORING))
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 

@@ -40,7 +40,7 @@ struct Context {
     Local* local = nullptr;       // of workers
     uint64_t deadline_us;         // longest tolerable stall; ten times that in the first step
     uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
-    Profile* profile = nullptr;   // of one step; that step's round turns it on and off
+    Profile* profile = nullptr;   // of all steps; the round of its own turns events on and off
 
     StepId first = 0;         // first step of this run of the job
     StepId step = 0;          // next step to compute

@@ -57,7 +57,7 @@ void Port::ready(uint32_t bucket) { context_.host.post(gradient_channel, ready_e
 
 Status Port::wait(uint32_t first, std::span<const Sum*> into, uint64_t deadlines) {
     Waiting waiting(context_.progress);
-    const Span span(context_.profile, Profile::trainer, "wait");
+    const Span span(context_.profile, Profile::trainer, StepPhase::wait);
     const std::span<const Sum*> come = std::span(come_[step_ % step_slots]).subspan(first, into.size());
     Patience patience(*this, deadlines);
     if (!early_.status.ok() && early_.step == step_) {

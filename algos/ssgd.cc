@@ -32,7 +32,7 @@ public:
         }
         uint64_t digest = 0;
         {
-            const Span span(context.profile, Profile::trainer, "apply");
+            const Span span(context.profile, Profile::trainer, StepPhase::apply);
             GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &digest));
         }
         for (const Sum* sum : sums_) context.codec.commit(*sum);

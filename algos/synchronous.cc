@@ -19,7 +19,7 @@ public:
         size_t count = 0;   // that the loader has given
         Status status;
         {
-            const Span span(context_.profile, lane, "load");
+            const Span span(context_.profile, lane, StepPhase::load);
             for (const uint32_t number : numbers) {
                 Block& block = all[count];
                 block.id = {step_, number};
@@ -39,7 +39,7 @@ public:
         if (context_.spend_us) context_.host.spend(context_.spend_us);
         GC_TRY(needed());
         {
-            const Span span(context_.profile, lane, "quantise");
+            const Span span(context_.profile, lane, StepPhase::quantise);
             GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket)));
         }
         return added(bucket);

@@ -84,6 +84,7 @@ struct ControlConfig {
     std::string socket;   // path of the Unix socket
     unsigned mode = 0660;
     uint32_t watchers_max = 256;
+    std::string tcp = {};   // "host:port" that answers what reads alone: page, metrics, jobs, nodes; "": none
 };
 /// HTTP/JSON under /v1 on a Unix socket, in threads of its own.
 class ControlServer {

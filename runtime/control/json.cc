@@ -137,6 +137,88 @@ void from_json(const Json& json, ViewRecord& view) {
     take(json, "stood_us", view.stood_us);
 }
 
+void to_json(Json& json, const NodeTimes& node) {
+    json = Json{{"node", node.node}, {"steps", node.times.steps}, {"blocks", node.times.blocks}};
+    for (size_t i = 0; i < step_phases; ++i) {
+        const PhaseTimes& each = node.times.phases[i];
+        json["phases"][step_phase_name(static_cast<StepPhase>(i))] = {
+            {"recent_us", each.recent}, {"p50_us", each.p50}, {"p99_us", each.p99}};
+    }
+}
+
+void from_json(const Json& json, NodeTimes& node) {
+    take(json, "node", node.node);
+    take(json, "steps", node.times.steps);
+    take(json, "blocks", node.times.blocks);
+    if (!json.contains("phases")) return;
+    for (size_t i = 0; i < step_phases; ++i) {
+        const auto at = json["phases"].find(step_phase_name(static_cast<StepPhase>(i)));
+        if (at == json["phases"].end()) continue;
+        take(*at, "recent_us", node.times.phases[i].recent);
+        take(*at, "p50_us", node.times.phases[i].p50);
+        take(*at, "p99_us", node.times.phases[i].p99);
+    }
+}
+
+void to_json(Json& json, const Straggler& straggler) {
+    json = Json{{"node", straggler.node},
+                {"phase", straggler.phase},
+                {"us", straggler.us},
+                {"others_us", straggler.others_us},
+                {"advice", straggler.advice}};
+}
+
+void from_json(const Json& json, Straggler& straggler) {
+    take(json, "node", straggler.node);
+    take(json, "phase", straggler.phase);
+    take(json, "us", straggler.us);
+    take(json, "others_us", straggler.others_us);
+    take(json, "advice", straggler.advice);
+}
+
+namespace {
+
+/// A number by name; by label where the metric has one; of a histogram its sum in seconds, quantiles and buckets.
+Json metrics_json(const std::vector<MetricSample>& samples) {
+    Json json = Json::object();
+    for (const MetricSample& each : samples) {
+        const MetricRow& row = metric_row(each.metric);
+        Json value = each.value;
+        if (row.kind == MetricKind::histogram)
+            value = Json{{"sum", each.value},
+                         {"count", each.count()},
+                         {"p50", each.quantile(0.5)},
+                         {"p99", each.quantile(0.99)},
+                         {"buckets", each.counts}};
+        if (*row.label) json[row.name][each.label] = value;
+        else json[row.name] = value;
+    }
+    return json;
+}
+
+void metrics_take(const Json& json, std::vector<MetricSample>& samples) {
+    for (size_t i = 0; i < metric_count; ++i) {
+        const MetricRow& row = metric_rows[i];
+        const auto at = json.find(row.name);
+        if (at == json.end()) continue;
+        auto sample = [&](const std::string& label, const Json& value) {
+            MetricSample made{static_cast<Metric>(i), label, 0, {}};
+            if (row.kind == MetricKind::histogram) {
+                take(value, "sum", made.value);
+                take(value, "buckets", made.counts);
+            } else {
+                value.get_to(made.value);
+            }
+            samples.push_back(std::move(made));
+        };
+        if (*row.label)
+            for (const auto& [label, value] : at->items()) sample(label, value);
+        else sample("", *at);
+    }
+}
+
+}   // namespace
+
 void to_json(Json& json, const JobStatus& status) {
     Json memory = Json::object();
     for (const MemoryUse& each : status.memory) memory[key_of(each.place)] = numbers_json(each.bytes);
@@ -173,12 +255,14 @@ void to_json(Json& json, const JobStatus& status) {
                 {"path", status.path},
                 {"choice", object_or_null(status.choice)},
                 {"datagrams", object_or_null(status.datagrams)},
-                {"dropped", numbers_json(status.dropped)},
                 {"timeouts_us", numbers_json(status.timeouts_us)},
                 {"view", status.view},
                 {"views", status.views},
                 {"change_us", status.change_us},
                 {"memory_bytes", memory},
+                {"metrics", metrics_json(status.metrics)},
+                {"times", status.times},
+                {"stragglers", status.stragglers},
                 {"model", status.model}};
 }
 
@@ -229,7 +313,9 @@ void from_json(const Json& json, JobStatus& status) {
         for (const auto& [place, bytes] : memory->items())
             take_numbers(*memory, place.c_str(), status.memory.emplace_back(MemoryUse{place, {}}).bytes);
     take_numbers(json, "timeouts_us", status.timeouts_us);
-    take_numbers(json, "dropped", status.dropped);
+    if (auto metrics = json.find("metrics"); metrics != json.end()) metrics_take(*metrics, status.metrics);
+    take(json, "times", status.times);
+    take(json, "stragglers", status.stragglers);
     take(json, "model", status.model);
 }
 
@@ -260,6 +346,10 @@ void to_json(Json& json, const JobDetail& detail) {
                      {"batch", detail.batch},
                      {"blocks", detail.blocks}});
     if (!detail.folder.empty()) json["folder"] = detail.folder;
+    Json curve = Json::array();
+    for (const CurvePoint& each : detail.summary.status.curve)
+        curve.push_back({each.step, number_or_null(each.loss, true), number_or_null(each.accuracy, each.accuracy >= 0)});
+    json["curve"] = std::move(curve);
 }
 
 void from_json(const Json& json, JobDetail& detail) {
@@ -269,6 +359,13 @@ void from_json(const Json& json, JobDetail& detail) {
     detail.self = NodeId{self};
     take(json, "started", detail.started);
     take(json, "folder", detail.folder);
+    if (const auto curve = json.find("curve"); curve != json.end())
+        for (const Json& each : *curve) {
+            CurvePoint point{each.at(0).get<uint64_t>(), 0, -1};
+            if (each.at(1).is_number()) each.at(1).get_to(point.loss);
+            if (each.at(2).is_number()) each.at(2).get_to(point.accuracy);
+            detail.summary.status.curve.push_back(point);
+        }
     take(json, "algorithm", detail.algorithm);
     take(json, "exchange", detail.exchange);
     take(json, "quantiser", detail.quantiser);

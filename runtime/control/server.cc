@@ -1,6 +1,8 @@
 // The control plane's HTTP server: JSON on a Unix socket, one request a connection.  The gate (gate.h) hands complete requests to
 // workers, httplib parses them and finds the route, the Backend answers.  Every error is {"error": text, "code": name}.
 #include <httplib.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,6 +13,7 @@
 #include "runtime/control/backend.h"
 #include "runtime/control/gate.h"
 #include "runtime/control/json.h"
+#include "runtime/control/metrics_text.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/version.h"
@@ -22,6 +25,7 @@ using httplib::Request;
 using httplib::Response;
 
 constexpr int backlog = 128;
+constexpr uint32_t public_connections_max = 128;         // over TCP, watchers among them
 constexpr uint32_t requests_max = 128;                   // connections beside the watchers
 constexpr uint64_t body_bytes_max = (1 << 20) + 65536;   // a job file of 1 MiB and what JSON puts around it
 constexpr const char* watch_head =
@@ -85,6 +89,27 @@ Status socket_clear(const std::string& path) {
     return {};
 }
 
+/// "host:port" or "[v6]:port".
+Status listen_tcp(const std::string& where, int pending, Fd* listener) {
+    const size_t colon = where.rfind(':');
+    std::string host = where.substr(0, colon), port = where.substr(colon + 1);
+    if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    addrinfo* found = nullptr;
+    if (const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
+        return fail(Code::invalid, "metrics = \"{}\": {}", where, ::gai_strerror(code));
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> release(found, &::freeaddrinfo);
+    Fd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    if (!fd || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        ::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), pending) != 0)
+        return fail_sys(errno, "cannot listen on {} (metrics in gradcastd.toml)", where);
+    *listener = std::move(fd);
+    return {};
+}
+
 /// A complete request, and its answer.
 class Exchange final : public httplib::Stream {
 public:
@@ -120,31 +145,10 @@ public:
 
     Status open() {
         GC_TRY(socket_clear(config_.socket));
-        http_.set_payload_max_length(body_bytes_max);
-        http_.set_pre_routing_handler([](const Request& req, Response& res) {
-            if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
-            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunked bodies are not accepted");
-            return httplib::Server::HandlerResponse::Handled;
-        });
-        http_.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
-            std::string text = "an unknown exception";
-            try {
-                std::rethrow_exception(std::move(error));
-            } catch (const std::exception& exception) {
-                text = exception.what();
-            } catch (...) {
-            }
-            log_.error("control: {} {} failed: {}", req.method, req.path, text);
-            answer_error(res, 500, Code::node_io, "inside gradcastd: " + text);
-        });
-        http_.set_error_handler([](const Request& req, Response& res) {
-            if (!res.body.empty()) return;
-            if (res.status == 404) return answer_error(res, 404, Code::invalid, fmt::format("there is no {} {}", req.method, req.path));
-            if (res.status == 413)
-                return answer_error(res, 413, Code::invalid, fmt::format("the body has more than {} bytes", body_bytes_max));
-            answer_error(res, res.status, Code::invalid,
-                         fmt::format("not an HTTP request that this server accepts (status {})", res.status));
-        });
+        prepare(http_);
+        prepare(public_);
+        read_routes(http_);
+        read_routes(public_);
         routes();
         Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         sockaddr_un address{};
@@ -158,20 +162,16 @@ public:
         if (::listen(listener.get(), backlog) != 0) return fail_sys(errno, "cannot listen on {}", config_.socket);
         struct stat info;
         if (::stat(config_.socket.c_str(), &info) == 0) inode_ = info.st_ino;
-        const std::string too_large = json_text(Json{{"error", "the head of the request is too large"}, {"code", "invalid"}});
-        gate_ =
-            gate_open({.connections_max = config_.watchers_max + requests_max,
-                       .body_bytes_max = body_bytes_max,
-                       .head_too_large = fmt::format("HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
-                                                     "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
-                                                     too_large.size(), too_large)},
-                      std::move(listener),
-                      {.serve = [this](const std::string& request) { return serve(request); },
-                       .look = [this](const std::string& id, bool* last) { return look(id, last); }});
-        return {};
+        gate_ = gate_open(
+            {.connections_max = config_.watchers_max + requests_max, .body_bytes_max = body_bytes_max, .head_too_large = head_too_large()},
+            std::move(listener),
+            {.serve = [this](const std::string& request) { return serve(http_, request); },
+             .look = [this](const std::string& id, bool* last) { return look(id, last); }});
+        return open_public();
     }
 
     ~Server() override {
+        public_gate_.reset();
         if (!gate_) return;
         gate_.reset();
         struct stat info;   // another daemon may have replaced the socket
@@ -179,13 +179,64 @@ public:
     }
 
 private:
-    Answer serve(const std::string& request) {
+    /// What all answers have in common.
+    void prepare(Http& http) {
+        http.set_payload_max_length(body_bytes_max);
+        http.set_pre_routing_handler([](const Request& req, Response& res) {
+            if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
+            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunked bodies are not accepted");
+            return httplib::Server::HandlerResponse::Handled;
+        });
+        http.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
+            std::string text = "an unknown exception";
+            try {
+                std::rethrow_exception(std::move(error));
+            } catch (const std::exception& exception) {
+                text = exception.what();
+            } catch (...) {
+            }
+            log_.error("control: {} {} failed: {}", req.method, req.path, text);
+            answer_error(res, 500, Code::node_io, "inside gradcastd: " + text);
+        });
+        http.set_error_handler([](const Request& req, Response& res) {
+            if (!res.body.empty()) return;
+            if (res.status == 404) return answer_error(res, 404, Code::invalid, fmt::format("there is no {} {}", req.method, req.path));
+            if (res.status == 413)
+                return answer_error(res, 413, Code::invalid, fmt::format("the body has more than {} bytes", body_bytes_max));
+            answer_error(res, res.status, Code::invalid,
+                         fmt::format("not an HTTP request that this server accepts (status {})", res.status));
+        });
+    }
+
+    Status open_public() {
+        if (config_.tcp.empty()) return {};
+        Fd listener;
+        GC_TRY(listen_tcp(config_.tcp, backlog, &listener));
+        public_gate_ = gate_open({.workers = 2,
+                                  .connections_max = public_connections_max,
+                                  .buffers_bytes_max = 16 << 20,
+                                  .watch_us = 500'000,
+                                  .head_too_large = head_too_large()},
+                                 std::move(listener),
+                                 {.serve = [this](const std::string& request) { return serve(public_, request); },
+                                  .look = [this](const std::string& id, bool* last) { return look(id, last); }});
+        return {};
+    }
+    static std::string head_too_large() {
+        const std::string text = json_text(Json{{"error", "the head of the request is too large"}, {"code", "invalid"}});
+        return fmt::format(
+            "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/json\r\n"
+            "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
+            text.size(), text);
+    }
+
+    Answer serve(Http& http, const std::string& request) {
         Answer answer;
         try {
             answering = &answer;
             Exchange exchange(request);
             bool closed = false;
-            http_.process_request(exchange, true, closed, {});
+            http.process_request(exchange, true, closed, {});
             if (answer.bytes.empty()) answer.bytes = std::move(exchange.answer);
         } catch (const std::exception& error) {   // httplib catches exceptions of handlers, not its own
             log_.error("control: a request failed: {}", error.what());
@@ -194,18 +245,27 @@ private:
         return answer;
     }
 
+    /// What changes nothing; also over TCP.
+    void read_routes(Http& http) {
+        http.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
+        http.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
+        http.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
+        http.Get("/v1/jobs/([^/]+)", [this](const Request& req, Response& res) {
+            if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
+        });
+        http.Get("/v1/jobs/([^/]+)/watch", [this](const Request& req, Response& res) { watch(req, res); });
+        http.Get("/v1/metrics", [this](const Request& req, Response& res) {
+            const bool open = req.get_header_value("Accept").find("application/openmetrics-text") != std::string::npos;
+            const MetricsFormat format = open ? MetricsFormat::open_metrics : MetricsFormat::prometheus;
+            res.set_content(metrics_text(backend_.jobs(), backend_.nodes(), format), metrics_content_type(format));
+        });
+    }
+
     void routes() {
-        http_.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
         http_.Get("/v1/doctor", [this](const Request&, Response& res) { answer(res, Json{{"checks", backend_.doctor()}}); });
-        http_.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
-        http_.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
         http_.Post("/v1/jobs", [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });
         http_.Post("/v1/jobs/([^/]+)/resume",
                    [this](const Request& req, Response& res, const httplib::ContentReader& read) { submit(req, res, read); });
-        http_.Get("/v1/jobs/([^/]+)", [this](const Request& req, Response& res) {
-            if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
-        });
-        http_.Get("/v1/jobs/([^/]+)/watch", [this](const Request& req, Response& res) { watch(req, res); });
         http_.Get("/v1/jobs/([^/]+)/log",
                   [this](const Request& req, Response& res) { file(req, res, "log", "text/plain; charset=utf-8"); });
         http_.Get("/v1/jobs/([^/]+)/steps",
@@ -392,10 +452,10 @@ private:
     Backend& backend_;
     const ControlConfig config_;
     Log log_;
-    Http http_;
+    Http http_, public_;   // of the Unix socket; over TCP
     ino_t inode_ = 0;
     std::atomic<uint32_t> watchers_{0};
-    std::unique_ptr<Gate> gate_;   // last: it calls what is above
+    std::unique_ptr<Gate> gate_, public_gate_;   // last: it calls what is above
 };
 
 }   // namespace

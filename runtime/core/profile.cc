@@ -21,6 +21,21 @@ std::string thread_name(uint32_t thread) {
 
 }   // namespace
 
+const char* step_phase_name(StepPhase phase) {
+    switch (phase) {
+        case StepPhase::load: return "load";
+        case StepPhase::compute: return "compute";
+        case StepPhase::quantise: return "quantise";
+        case StepPhase::encode: return "encode";
+        case StepPhase::send: return "send";
+        case StepPhase::wait: return "wait";
+        case StepPhase::decode: return "decode";
+        case StepPhase::add: return "add";
+        case StepPhase::apply: return "apply";
+    }
+    return "?";
+}
+
 void Profile::add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns) {
     const uint32_t place = count_.fetch_add(1, std::memory_order_relaxed);   // relaxed: viewers sort by time
     if (place >= events_max) return;

@@ -1,7 +1,9 @@
-// A profile of one step of one rank: the phases of its threads as a Chrome trace ("traceEvents", chrome://tracing or Perfetto).
+// How long the phases of each step take at one rank; and of one step, what its threads did as a Chrome trace ("traceEvents",
+// chrome://tracing or Perfetto).
 #pragma once
 #include <array>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,15 +12,27 @@
 
 namespace gradcast {
 
-/// Events of all threads, up to events_max; further ones are counted only.  Does not allocate after its construction.
+/// Of a step.  load and quantise are the lanes' and lie within compute; encode, send, decode and add are the network thread's, beside it.
+enum class StepPhase : uint8_t { load, compute, quantise, encode, send, wait, decode, add, apply };
+constexpr size_t step_phases = 9;
+const char* step_phase_name(StepPhase phase);
+
+/// Times of all steps; and events of all threads in one step, up to events_max, further ones are counted only.  Does not allocate after its
+/// construction.
 class Profile {
 public:
     static constexpr uint32_t events_max = 1 << 14;
     /// Thread numbers besides those of lanes.
     static constexpr uint32_t trainer = 1000, network = 1001;
 
-    explicit Profile(uint64_t of) : step(of) {}
-    const uint64_t step;                                              // the recorded step
+    static constexpr uint64_t no_step = ~uint64_t{0};
+
+    explicit Profile(uint64_t of = no_step) : step(of), events_(of == no_step ? nullptr : std::make_unique<Event[]>(events_max)) {}
+    const uint64_t step;   // whose events are recorded
+    // relaxed: times of one step may count in the next
+    void time(StepPhase phase, uint64_t ns) { times_[static_cast<size_t>(phase)].fetch_add(ns, std::memory_order_relaxed); }
+    /// What was added since the last call.
+    uint64_t take_ns(StepPhase phase) { return times_[static_cast<size_t>(phase)].exchange(0, std::memory_order_relaxed); }
     bool on() const { return on_.load(std::memory_order_relaxed); }   // relaxed: orders nothing
     void on(bool is) { on_.store(is, std::memory_order_relaxed); }
     /// phase: a string literal; what: a layer or bucket, of which the first 23 letters are kept.
@@ -36,26 +50,30 @@ private:
     };
     std::atomic<bool> on_{false};
     std::atomic<uint32_t> count_{0};
-    std::array<Event, events_max> events_;
+    std::array<std::atomic<uint64_t>, step_phases> times_{};
+    const std::unique_ptr<Event[]> events_;
 };
 
-/// Adds an event that lasts for its lifetime; no-op if profile is null or off.
+/// Times a phase for its lifetime, and adds an event while the profile is on; no-op if profile is null.
 class Span {
 public:
-    Span(Profile* profile, uint32_t thread, const char* phase, std::string_view what = {})
-        : profile_(profile && profile->on() ? profile : nullptr), thread_(thread), phase_(phase), what_(what) {
+    Span(Profile* profile, uint32_t thread, StepPhase phase, std::string_view what = {})
+        : profile_(profile), thread_(thread), phase_(phase), what_(what) {
         if (profile_) begin_ns_ = clock_ns();
     }
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
     ~Span() {
-        if (profile_) profile_->add(thread_, phase_, what_, begin_ns_, clock_ns());
+        if (!profile_) return;
+        const uint64_t end_ns = clock_ns();
+        profile_->time(phase_, end_ns - begin_ns_);
+        if (profile_->on()) profile_->add(thread_, step_phase_name(phase_), what_, begin_ns_, end_ns);
     }
 
 private:
     Profile* profile_;
     uint32_t thread_;
-    const char* phase_;
+    StepPhase phase_;
     std::string_view what_;
     uint64_t begin_ns_ = 0;
 };

@@ -152,6 +152,12 @@ void read_socket(const toml::node& node, Parser& parser) {
                                        parser.config.socket));
 }
 
+void read_metrics(const toml::node& node, Parser& parser) {
+    if (!parser.text(node, "metrics", &parser.config.metrics)) return;
+    if (const char* why = address_wrong(parser.config.metrics, false))
+        parser.wrong(node, fmt::format("metrics: \"{}\": {}", parser.config.metrics, why));
+}
+
 void read_cpus(const toml::node& node, Parser& parser) {
     const toml::array* list = node.as_array();
     if (!list || list->empty()) return parser.wrong(node, "cpus: must be a list of CPU numbers: [0, 1]");
@@ -241,6 +247,9 @@ constexpr Option options[] = {
      read_key},
     {"state", "/var/lib/gradcast", "folder of this node's identity and of all jobs", read_state},
     {"socket", "/run/gradcast/control.sock", "the control socket, for gradcastctl", read_socket},
+    {"metrics", "none",
+     "\"host:port\" that serves the status page and /v1/metrics over TCP, read only and to everybody who reaches it: \"127.0.0.1:9470\"",
+     read_metrics},
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},

@@ -19,7 +19,7 @@ struct NodeAddress {
 struct DaemonConfig {
     std::string name;
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
-    std::string listen, interface, rdma, key, state, socket;   // rdma: a device's name; "": none
+    std::string listen, interface, rdma, key, state, socket, metrics;   // rdma: a device's name; "": none; metrics: "host:port", "": none
     uint32_t datagram_bytes = 0;                               // largest payload of a datagram on `interface`; 0: none was chosen
     uint32_t rdma_bytes = 0;                                   // the same for RDMA; 0: it is not to be used
     uint64_t pace = 0;                                         // highest rate of datagrams sent, bit/s; 0: no limit

@@ -18,11 +18,6 @@ namespace {
 constexpr size_t told_max = 64;
 constexpr NodeId coordinator{0};   // where the job was submitted
 
-/// Names of drop counters, by DatagramFault; null: not shown.
-constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
-                                      nullptr, "type",      "before_key", "replayed",  "forged",     "no_room"};
-static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
-
 const char* protect_name(Protect protect) {
     switch (protect) {
         case Protect::none: return "none";
@@ -138,13 +133,6 @@ JobDetail JobRun::detail_locked() const {
     detail.summary.status.warnings.insert(detail.summary.status.warnings.end(), told_.begin(), told_.end());
     detail.summary.status.path = driver_->name();
     detail.summary.status.datagrams = driver_->datagrams_found();
-    const LinkCounters& counters = driver_->counters();
-    auto dropped = [&](const char* reason, const std::atomic<uint64_t>& count) {
-        detail.summary.status.dropped.emplace_back(reason, count.load(std::memory_order_relaxed));
-    };
-    dropped("stream_refused", counters.packets_refused);
-    for (size_t fault = 0; fault < std::size(drop_names); ++fault)
-        if (drop_names[fault]) dropped(drop_names[fault], counters.datagrams_dropped[fault]);
     if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
     if (phase_ == Phase::ended || aborted_) {
         detail.summary.status.state = state;

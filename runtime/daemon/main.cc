@@ -31,7 +31,7 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     std::unique_ptr<Daemon> daemon;
     GC_TRY(Daemon::open(config, listen_fd ? ::fcntl(listen_fd.get(), F_DUPFD_CLOEXEC, 3) : -1, log, &daemon));
     std::unique_ptr<ControlServer> control;
-    GC_TRY(control_open({.socket = config.socket}, *daemon, log, &control));
+    GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics}, *daemon, log, &control));
     log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
              config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa));
     ::sd_notify(0, "READY=1");

@@ -48,7 +48,7 @@ public:
         first.first_step = config_.resume.steps;
         for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
         if (config_.join) first.view = 0, first.nodes = {config_.self};   // never opened
-        session_ = std::make_unique<Session>(first, config_, parts_, report_.log());
+        session_ = std::make_unique<Session>(first, config_, parts_, report_);
         GC_TRY(session_->plan());
         GC_TRY(algorithm_->plan({.settings = job_.settings,
                                  .net = *parts_.compute.net,
@@ -126,7 +126,7 @@ public:
         }
         if (views_ && views_->excluded()) report_.update([](JobStatus& now) { now.goes_on = true; });
         if (views_) views_->stop(host);
-        if (const Profile* profile = parts_.profile.get(); profile && profile->step >= context.first && context.step > profile->step)
+        if (const Profile* profile = parts_.profile.get(); profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
         if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted()) {
@@ -227,7 +227,7 @@ private:
         config.first_step = context.step;
         config.first = false;
         // Before the old one ends, so that all hear of it if there is no memory.
-        auto next = std::make_unique<Session>(config, config_, parts_, report_.log());
+        auto next = std::make_unique<Session>(config, config_, parts_, report_);
         GC_TRY(next->plan());
         GC_TRY(next->ready());
         close();
@@ -443,11 +443,25 @@ private:
                       .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
                       .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
                       .now_us = context.host.now_us(),
+                      .phases_us = phases_us(context),
+                      .blocks = static_cast<uint32_t>(session_->own_blocks().size()),
+                      .waited_for = session_->waited_for(),
+                      .bulk = session_->bulk_counters(),
+                      .bulk_view = session_->view().number,
                       .kernels = kernels(),
                       .kernel_set = parts_.kernel_set,
                       .exchange = session_->config().exchange.kind->name,
                       .logs = session_->self() == 0},
                      context.why_lost);
+    }
+
+    std::array<uint64_t, step_phases> phases_us(const Context& context) {
+        std::array<uint64_t, step_phases> us;
+        for (size_t i = 0; i < step_phases; ++i) us[i] = parts_.profile->take_ns(static_cast<StepPhase>(i)) / 1000;
+        us[static_cast<size_t>(StepPhase::compute)] = context.record.compute_us;
+        us[static_cast<size_t>(StepPhase::wait)] = context.record.wait_us;
+        us[static_cast<size_t>(StepPhase::apply)] = context.record.apply_us;
+        return us;
     }
 
     Status evaluate(StepId steps) {

@@ -62,7 +62,7 @@ public:
     virtual Buffer memory() const = 0;
     /// To be attached to the link on Channel::view, of no view, before it runs; null where the job keeps its first view.
     virtual Protocol* views() = 0;
-    virtual Profile* profile() = 0;   // null where the job wants none
+    virtual Profile* profile() = 0;
     /// Trainer thread, once: all steps, evaluation, final.h5 (the lowest living rank; the others too where ranks are lost after the last
     /// step).  Returns when the job has ended at this rank.  With lanes the thread is lane 0: it is pinned and yields to the network thread
     /// for good, and so would threads that it makes afterwards.

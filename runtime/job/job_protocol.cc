@@ -225,6 +225,7 @@ private:
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
         peer.heard_us = now_us_;
         peer.news = said;
+        if (config_.times_of) config_.times_of(packet.sender, said.times.get());
         if (said.expelled) {
             if (over() || phase() != Phase::started) return;
             own_.code = static_cast<uint8_t>(code_of(said));
@@ -301,6 +302,7 @@ private:
         if (over()) return;
         if (id == timer_settle) return settle(actions);
         tell_ = true;
+        if (config_.times) own_.times.set(config_.times->read());
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
         if (phase() == Phase::aborted || phase() == Phase::left) return;
         for (Rank rank = 0; rank < peers_.size(); ++rank)

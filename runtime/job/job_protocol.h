@@ -27,6 +27,7 @@
 #include "algos/dispatch.h"
 #include "runtime/core/le.h"
 #include "runtime/core/log.h"
+#include "runtime/job/step_times.h"
 #include "runtime/job/view_messages.h"
 
 namespace gradcast {
@@ -70,6 +71,8 @@ struct JobProtocolConfig {
     /// Given where the job may change its view.  Once it has begun, a rank that is silent or lost (silent), without progress or leaving
     /// (stuck), or that again is neither (none) is told to this, and ends nothing.
     std::function<void(Rank, Suspicion)> suspect = {};
+    const StepTimes* times = nullptr;                            // of this rank, told with each heartbeat; may be null
+    std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 
@@ -80,7 +83,8 @@ struct JobNews {
     Le32 origin;        // aborted: the rank that found the cause
     Le64 step, done, state;
     char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
+    RankTimesWire times;                                    // statistics: nothing depends on them
 };
-static_assert(sizeof(JobNews) == 240 && alignof(JobNews) == 1);
+static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
 
 }   // namespace gradcast

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "runtime/core/memory_use.h"
+#include "runtime/core/metrics.h"
 #include "runtime/core/status.h"
+#include "runtime/job/step_times.h"
 #include "transport/exchange/exchange_report.h"
 #include "transport/link/datagrams_found.h"
 
@@ -24,6 +26,13 @@ struct ViewRecord {
     std::vector<std::string> came = {}, left = {};   // that the view before did not have, and that it had
     std::string why = {};                            // of the change; empty: the first view
     uint64_t stood_us = 0;                           // between the last step before and the first one that could begin
+};
+
+/// A point of the curves of loss and accuracy.
+struct CurvePoint {
+    uint64_t step = 0;
+    double loss = 0, accuracy = -1;   // accuracy -1: not evaluated since the point before
+    bool operator==(const CurvePoint&) const = default;
 };
 
 /// A copy of where a job stands, for the control plane.
@@ -47,9 +56,8 @@ struct JobStatus {
     uint64_t step_digest = 0;               // of the last step
     double seconds = 0;                     // since the first step
     double samples_per_second = 0;
-    uint64_t bytes_sent = 0, bytes_received = 0;             // this node, on the wire
-    std::vector<std::pair<std::string, uint64_t>> dropped;   // packets that this node has dropped, by reason
-    uint64_t bytes_bound = 0;   // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
+    uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
+    uint64_t bytes_bound = 0;                      // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string kernel_set;                                      // digest of the probe block's gradient, hex
     std::string path;                                            // "uring_tcp" …
@@ -60,6 +68,10 @@ struct JobStatus {
     std::vector<ViewRecord> views;                               // of this run; the newest 256
     uint64_t change_us = 0;                                      // the longest time between two steps for a change of view
     std::vector<MemoryUse> memory;                               // of the job, its view and GPUs
+    std::vector<MetricSample> metrics;                           // of this node
+    std::vector<NodeTimes> times;                                // of the present view's nodes that have told them, by rank
+    std::vector<Straggler> stragglers;                           // of them
+    std::vector<CurvePoint> curve;                               // of this run, thinned out evenly; at most 512
     std::string model;                                           // path of final.h5; "" at ranks that have none
 };
 

@@ -169,7 +169,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     if (job.optimiser.warm_up > steps)
         report.warn(
             fmt::format("optimiser.warm_up = {} is more than the {} steps of the job: lr is never reached", job.optimiser.warm_up, steps));
-    if (job.profile) profile = std::make_unique<Profile>(std::min<StepId>(job.profile, steps) - 1);
+    profile = std::make_unique<Profile>(job.profile ? std::min<StepId>(job.profile, steps) - 1 : Profile::no_step);
     if (steps > UINT32_MAX)
         return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job.epochs, info.count, steps,
                     UINT32_MAX);

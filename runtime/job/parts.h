@@ -48,7 +48,7 @@ struct JobParts {
 
     // In the order in which they are made; each may use those before it.
     Arena arena;
-    std::unique_ptr<Profile> profile;   // null where the job wants none
+    std::unique_ptr<Profile> profile;   // of all steps; events of one, where the job wants them
     std::unique_ptr<DataSet> train, test;
     std::unique_ptr<Sampler> sampler;   // of a step's mini-batch; of workers it counts epochs alone
     std::unique_ptr<Local> local;       // null where no workers learn alone

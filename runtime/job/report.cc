@@ -6,9 +6,33 @@
 #include "runtime/core/crypto.h"
 
 namespace gradcast {
+namespace {
+
+constexpr size_t curve_points_max = 512;
+
+/// Names of drop counters, by DatagramFault; null: not shown.
+constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other_job", "other_view", "no_member",
+                                      nullptr, "type",      "before_key", "replayed",  "forged",     "no_room"};
+static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
+
+enum SentKind : size_t { sent_own, sent_repairs, sent_feedback };
+
+}   // namespace
 
 Status Report::open(const EngineConfig& config) {
     quantiser_ = quantiser_name(config.job.quantiser);
+    for (const Member& member : config.roster) nodes_.push_back(member.name);
+    self_ = config.self;
+    nodes_times_.plan(nodes_.size());
+    status_.curve.reserve(curve_points_max);
+    std::vector<std::string> phases, reasons = {"stream_refused"};
+    for (size_t i = 0; i < step_phases; ++i) phases.emplace_back(step_phase_name(static_cast<StepPhase>(i)));
+    for (const char* each : drop_names)
+        if (each) reasons.emplace_back(each);
+    metrics_.plan(Metric::phase_time, phases);
+    metrics_.plan(Metric::peer_wait, nodes_);
+    metrics_.plan(Metric::sent, {"own", "repairs", "feedback"});
+    metrics_.plan(Metric::dropped, reasons);
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
     return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on || config.join, log_);
 }
@@ -26,7 +50,102 @@ JobStatus Report::status() const {
         status.bytes_sent = counters_->bytes_sent.load(std::memory_order_relaxed);
         status.bytes_received = counters_->bytes_received.load(std::memory_order_relaxed);
     }
+    if (!status.views.empty())
+        for (const std::string& member : status.views.back().members) {
+            const auto node = static_cast<size_t>(std::find(nodes_.begin(), nodes_.end(), member) - nodes_.begin());
+            const RankTimes times = node == static_cast<size_t>(self_) ? times_.read() : nodes_times_.get(node);
+            if (times.steps > 0) status.times.push_back({member, times});
+        }
+    if (status.state == JobState::running) status.stragglers = stragglers_of(status.times);
+    fill_metrics(status);
     return status;
+}
+
+/// What is counted elsewhere, then all.
+void Report::fill_metrics(JobStatus& status) const {
+    auto relaxed = [](const auto& value) { return uint64_t{value.load(std::memory_order_relaxed)}; };
+    if (counters_) {
+        const uint64_t repairs = relaxed(repairs_bytes_), feedback = relaxed(feedback_bytes_);
+        metrics_.set(Metric::sent, status.bytes_sent - std::min(status.bytes_sent, repairs + feedback), sent_own);
+        metrics_.set(Metric::sent, repairs, sent_repairs);
+        metrics_.set(Metric::sent, feedback, sent_feedback);
+        metrics_.set(Metric::received, status.bytes_received);
+        metrics_.set(Metric::reconnects, relaxed(counters_->reconnects));
+        metrics_.set(Metric::unsent, relaxed(counters_->datagrams_unsent));
+        size_t reason = 0;
+        metrics_.set(Metric::dropped, relaxed(counters_->packets_refused), reason++);
+        for (size_t fault = 0; fault < std::size(drop_names); ++fault)
+            if (drop_names[fault]) metrics_.set(Metric::dropped, relaxed(counters_->datagrams_dropped[fault]), reason++);
+    }
+    auto gauge = [&](Metric metric, double value, bool known = true) {
+        if (known) metrics_.gauge(metric, value);
+    };
+    gauge(Metric::step, static_cast<double>(status.step));
+    gauge(Metric::steps_planned, static_cast<double>(status.steps));
+    gauge(Metric::epoch, static_cast<double>(status.epoch));
+    gauge(Metric::loss, status.loss, status.step > status.resumed);
+    gauge(Metric::accuracy, status.accuracy, status.accuracy >= 0);
+    gauge(Metric::test_loss, status.test_loss, status.test_loss >= 0);
+    gauge(Metric::view, status.view);
+    gauge(Metric::members, static_cast<double>(status.views.empty() ? 0 : status.views.back().members.size()));
+    gauge(Metric::view_change, static_cast<double>(status.change_us) * 1e-6);
+    gauge(Metric::checkpoint, static_cast<double>(status.checkpoint));
+    std::vector<std::string> purposes;
+    for (const MemoryUse& place : status.memory)
+        for (const auto& [purpose, bytes] : place.bytes) purposes.push_back(place.place.empty() ? purpose : place.place + ": " + purpose);
+    metrics_.plan(Metric::memory, purposes);
+    size_t at = 0;
+    for (const MemoryUse& place : status.memory)
+        for (const auto& [purpose, bytes] : place.bytes) metrics_.gauge(Metric::memory, static_cast<double>(bytes), at++);
+    status.metrics = metrics_.read();
+}
+
+/// Trainer thread: neither allocates nor locks.
+void Report::measure(const Step& step) {
+    auto us = [&](StepPhase phase) { return step.phases_us[static_cast<size_t>(phase)]; };
+    metrics_.add(Metric::steps, 1);
+    metrics_.add(Metric::samples, batch_);
+    metrics_.set(Metric::gradients, step.gradients);
+    metrics_.set(Metric::forwards, step.forwards);
+    metrics_.add(Metric::clipped, step.record.clipped);
+    metrics_.observe(Metric::step_time, us(StepPhase::compute) + us(StepPhase::wait) + us(StepPhase::apply));
+    for (size_t i = 0; i < step_phases; ++i) metrics_.observe(Metric::phase_time, step.phases_us[i], i);
+    if (step.waited_for) metrics_.add(Metric::peer_wait, us(StepPhase::wait), static_cast<size_t>(*step.waited_for));
+    times_.step(step.phases_us, step.blocks);
+    // The counters of a view begin at zero with it.
+    if (std::exchange(bulk_view_, step.bulk_view) != step.bulk_view) bulk_seen_ = {};
+    const std::atomic<uint64_t>* const counters[] = {&step.bulk.packets_sent,  &step.bulk.repairs_sent, &step.bulk.lost,
+                                                     &step.bulk.repaired,      &step.bulk.duplicates,   &step.bulk.repairs_bytes,
+                                                     &step.bulk.feedback_bytes};
+    std::array<uint64_t, std::size(counters)> more;
+    for (size_t i = 0; i < more.size(); ++i) {
+        const uint64_t now = counters[i]->load(std::memory_order_relaxed);
+        more[i] = now - std::exchange(bulk_seen_[i], now);
+    }
+    constexpr Metric metrics[] = {Metric::datagrams, Metric::retransmissions, Metric::losses, Metric::repaired, Metric::duplicates};
+    for (size_t i = 0; i < std::size(metrics); ++i) metrics_.add(metrics[i], more[i]);
+    repairs_bytes_.fetch_add(more[5], std::memory_order_relaxed);
+    feedback_bytes_.fetch_add(more[6], std::memory_order_relaxed);
+}
+
+/// Holding mutex_.  When there are too many points, every second one goes; the room is taken already.
+void Report::point(uint64_t step, double loss) {
+    std::vector<CurvePoint>& curve = status_.curve;
+    if (step % curve_every_ != 0 && curve_every_ > 1) return;
+    if (curve.size() == curve_points_max) {
+        curve_every_ *= 2;
+        size_t kept = 0;
+        double accuracy = -1;
+        for (const CurvePoint& each : curve) {
+            if (each.accuracy >= 0) accuracy = each.accuracy;
+            if (each.step % curve_every_ != 0) continue;
+            curve[kept] = each;
+            curve[kept++].accuracy = std::exchange(accuracy, -1);
+        }
+        curve.resize(kept);
+        if (step % curve_every_ != 0) return;
+    }
+    curve.push_back({step, loss, -1});
 }
 
 void Report::view(ViewRecord view) {
@@ -54,6 +173,7 @@ void Report::begin(uint64_t now_us, uint64_t steps) {
 
 void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     record_ = step.record;
+    measure(step);
     uint64_t sent = 0, received = 0;
     if (counters_) {
         sent = counters_->bytes_sent.load(std::memory_order_relaxed);
@@ -74,6 +194,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.step = steps;
     status_.epoch = step.epoch;
     status_.loss = record_.loss;
+    point(steps, record_.loss);
     status_.gradients = step.gradients;
     status_.forwards = step.forwards;
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
@@ -103,6 +224,7 @@ void Report::evaluated(uint64_t epoch, double accuracy, double loss) {
         std::lock_guard lock(mutex_);
         status_.accuracy = accuracy;
         status_.test_loss = loss;
+        if (!status_.curve.empty()) status_.curve.back().accuracy = accuracy;
     }
     log_.info("epoch {} step {} loss {:.4f} test loss {:.4f}{}", epoch, record_.step + 1, record_.loss, loss, shown);
 }

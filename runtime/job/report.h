@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <optional>
 
 #include "algos/context.h"
 #include "runtime/job/engine.h"
 #include "runtime/job/step_log.h"
+#include "transport/bulk/bulk.h"
 
 namespace gradcast {
 
@@ -16,6 +18,9 @@ public:
     /// Log and steps.jsonl, in the job's folder, which is there.
     Status open(const EngineConfig& config);
     const Log& log() const { return log_; }
+    const StepTimes& times() const { return times_; }
+    /// Network thread: another node has told how long its steps take.
+    void times_of(NodeId node, const RankTimes& times) { nodes_times_.set(static_cast<size_t>(node), times); }
     /// Logged, and shown with the job.
     void warn(const std::string& text);
     JobStatus status() const;                                               // any thread
@@ -37,6 +42,11 @@ public:
         StepRecord record;
         uint64_t gradients, forwards;   // so far
         uint64_t epoch, load_wait_us, now_us;
+        std::array<uint64_t, step_phases> phases_us;
+        uint32_t blocks;                    // that this node computes
+        std::optional<NodeId> waited_for;   // whose packet it has waited for
+        const BulkCounters& bulk;           // since the view `bulk_view` began
+        uint32_t bulk_view;
         const char* kernels;
         const std::string& kernel_set;
         const char* exchange;
@@ -58,6 +68,10 @@ public:
     void end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost);
 
 private:
+    void measure(const Step& step);
+    void point(uint64_t step, double loss);
+    void fill_metrics(JobStatus& status) const;   // holding mutex_
+
     Log log_;
     StepLog steps_log_;
     const char* quantiser_ = "";
@@ -66,6 +80,15 @@ private:
     StepRecord record_;   // of the last step
     uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     fmt::memory_buffer line_;
+    uint32_t bulk_view_ = 0;
+    std::array<uint64_t, 7> bulk_seen_{};   // in that view
+    std::vector<std::string> nodes_;        // by NodeId
+    NodeId self_{0};
+    StepTimes times_;
+    TimesOfNodes nodes_times_;
+    uint64_t curve_every_ = 1;   // steps between two points
+    std::atomic<uint64_t> repairs_bytes_{0}, feedback_bytes_{0};
+    mutable Metrics metrics_;
     mutable std::mutex mutex_;
     JobStatus status_;
 };

@@ -12,8 +12,8 @@ constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); 
 
 }   // namespace
 
-Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, const Log& log)
-    : config_(config), job_(job), parts_(parts), log_(log) {
+Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, Report& report)
+    : config_(config), job_(job), parts_(parts), report_(report) {
     view_.number = config.view;
     for (const NodeId node : config.nodes) {
         if (node == job.self) self_ = view_.n();
@@ -78,8 +78,10 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .lost = lost_ranks,
                                   .steps = parts_.steps,
                                   .first_step = context.first,
-                                  .suspect = suspect},
-                                 log_);
+                                  .suspect = suspect,
+                                  .times = &report_.times(),
+                                  .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); }},
+                                 report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us);
     if (parts_.local)
@@ -171,6 +173,11 @@ bool Session::turn(uint64_t number) const {
         ++living;
     }
     return number % living == before;
+}
+
+std::optional<NodeId> Session::waited_for() const {
+    const Rank rank = exchange_->waited_for();
+    return rank != self_ && rank < view_.n() ? std::optional(config_.nodes[rank]) : std::nullopt;
 }
 
 const Member* Session::deaf() const {

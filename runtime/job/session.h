@@ -6,6 +6,7 @@
 // A session that was not ended is destroyed after the driver, which has its memory until then.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct SessionConfig {
 
 class Session {
 public:
-    Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, const Log& log);
+    Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, Report& report);
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
     ~Session();
@@ -67,6 +68,9 @@ public:
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }
     uint64_t bytes_bound() const;   // what this rank must send a step, by the exchange's formula
+    /// Whose packet this rank has waited for in the last step; nothing: for none.
+    std::optional<NodeId> waited_for() const;
+    const BulkCounters& bulk_counters() const { return bulk_counters_; }
     /// A member to which multicast from here has stopped to come; null: none.
     const Member* deaf() const;
     const Arena& arena() const { return arena_; }
@@ -92,7 +96,7 @@ private:
     View view_;
     Rank self_ = 0;
     JobParts& parts_;
-    const Log log_;
+    Report& report_;
     Arena arena_;
     BulkCounters bulk_counters_;
     std::unique_ptr<Exchange> exchange_;

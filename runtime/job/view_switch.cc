@@ -231,7 +231,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     config.first = false;
     if (!has_state_) context.first = step.step;
     GC_TRY(choice_.over(view.fitted(), view.n(), step.step, &config.exchange));
-    auto session = std::make_unique<Session>(config, config_, parts_, report_.log());
+    auto session = std::make_unique<Session>(config, config_, parts_, report_);
     GC_TRY(session->plan());
     GC_TRY(session->ready());
     place.session = std::move(session);

@@ -9,7 +9,7 @@ namespace {
 TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     JobStatus& status = backend.add(id_a, "first")->summary.status;
     status.warnings = {"2 ranks are too few", "and slow"};
-    status.dropped = {{"forged", 3}, {"replayed", 0}};
+    status.metrics = {{Metric::dropped, "forged", 3, {}}, {Metric::dropped, "replayed", 0, {}}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
     status.gradients = 96, status.forwards = 5;
@@ -52,7 +52,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word :
-         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         3 forged\n", "peer lost 2.00 s", "128 in 8 blocks",
+         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         forged 3\n", "peer lost 2.00 s", "128 in 8 blocks",
           "settings        workers 8, local_steps 4\n", "computed        96 gradients of samples and 5 forward passes, at this node\n",
           "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
           "node-1, node-2; this one is node-1\n", ": a, b, c\n", "view            2 from step 8, 2023-11-1",
@@ -61,7 +61,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     const Json json = ask("describe aaaa -o json").json();
     EXPECT_EQ(json["status"]["step"], 1);
-    EXPECT_EQ(json["status"]["dropped"]["forged"], 3);
+    EXPECT_EQ(json["status"]["metrics"]["dropped"]["forged"], 3);
     EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
     EXPECT_EQ(json["status"]["memory_bytes"]["job"]["read_ahead"], 1 << 21);
     EXPECT_EQ(json["status"]["view"], 3);

@@ -247,10 +247,11 @@ int command_describe(const Options& options, const std::string& which) {
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
     line("computed", fmt::format("{} gradients of samples{}, at this node", status.gradients,
                                  status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
-    std::string dropped;
-    for (const auto& [reason, packets] : status.dropped)
-        if (packets > 0) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : ", ", packets, words_of(reason));
-    line("dropped", dropped);
+    for (const Straggler& each : status.stragglers)
+        line("straggler", fmt::format("{}: {} takes {} of a step, {} at the others: {}", each.node, each.phase,
+                                      text_seconds(each.us * 1e-6), text_seconds(each.others_us * 1e-6), each.advice));
+    print_times(status.times);
+    print_metrics(status.metrics);
     for (const ViewRecord& view : status.views) line("view", view_text(view));
     if (status.change_us > 0) line("longest change", text_seconds(static_cast<double>(status.change_us) * 1e-6));
     line("memory", words_of(memory_text(status.memory)));

@@ -113,6 +113,42 @@ void ProgressBar::end() {
     if (std::exchange(open_, false)) fmt::print(stderr, "\n");
 }
 
+void print_times(const std::vector<NodeTimes>& nodes) {
+    if (nodes.empty()) return;
+    std::vector<std::vector<std::string>> rows(1 + nodes.size());
+    rows[0].emplace_back("p50/p99 ms");
+    for (size_t i = 0; i < nodes.size(); ++i) rows[1 + i].push_back(nodes[i].node);
+    for (size_t phase = 0; phase < step_phases; ++phase) {
+        rows[0].emplace_back(step_phase_name(static_cast<StepPhase>(phase)));
+        for (size_t i = 0; i < nodes.size(); ++i) {
+            const PhaseTimes& each = nodes[i].times.phases[phase];
+            rows[1 + i].push_back(fmt::format("{:.1f}/{:.1f}", each.p50 * 1e-3, each.p99 * 1e-3));
+        }
+    }
+    print_table(rows);
+}
+
+void print_metrics(const std::vector<MetricSample>& samples) {
+    auto text = [](const MetricSample& each) -> std::string {
+        const MetricRow& row = metric_row(each.metric);
+        if (row.kind == MetricKind::histogram)
+            return fmt::format("{} in all, p50 {}, p99 {}", text_seconds(each.value), text_seconds(each.quantile(0.5)),
+                               text_seconds(each.quantile(0.99)));
+        if (row.unit == MetricUnit::bytes) return text_bytes(static_cast<uint64_t>(each.value));
+        if (row.unit == MetricUnit::seconds) return text_seconds(each.value);
+        return fmt::format("{:.10g}", each.value);
+    };
+    for (size_t i = 0; i < samples.size();) {
+        const MetricRow& row = metric_row(samples[i].metric);
+        std::string values;
+        for (const Metric metric = samples[i].metric; i < samples.size() && samples[i].metric == metric; ++i)
+            if (samples[i].value != 0)
+                values += fmt::format("{}{}{}{}", values.empty() ? "" : "; ", samples[i].label, samples[i].label.empty() ? "" : " ",
+                                      text(samples[i]));
+        if (!values.empty()) fmt::print("{:<15} {}\n", row.name, one_line(values));
+    }
+}
+
 void print_warnings(const JobStatus& status) {
     for (const std::string& warning : status.warnings) fmt::print(stderr, "warning: {}\n", warning);
 }

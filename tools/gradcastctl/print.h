@@ -39,6 +39,10 @@ struct NodeResult {
     std::string name;
     std::optional<JobStatus> status;
 };
+/// A line a node: p50 and p99 of each phase of its last steps, in milliseconds.
+void print_times(const std::vector<NodeTimes>& nodes);
+/// All that are not zero, a line a metric.
+void print_metrics(const std::vector<MetricSample>& samples);
 /// On stderr.
 void print_warnings(const JobStatus& status);
 /// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` (of a regression `mse …`) and `digest

@@ -123,12 +123,15 @@ void Sender::push(const RankSet& to, PacketType type, const std::array<std::byte
     ++burst_count_;
     if (config_.rate_bytes_per_s) pace_us_ += bytes * 1'000'000 / config_.rate_bytes_per_s;
     counters_->packets_sent.fetch_add(1, std::memory_order_relaxed);
-    if (again) counters_->repairs_sent.fetch_add(1, std::memory_order_relaxed);
+    if (!again) return;
+    counters_->repairs_sent.fetch_add(1, std::memory_order_relaxed);
+    counters_->repairs_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void Sender::send_feedback(Rank to, const FeedbackBody& body, Buffer payload, Actions& actions) {
     push({to}, PacketType::feedback, body_bytes(body), payload, Logged::What::other, 0, 0, actions);
     counters_->feedback_sent.fetch_add(1, std::memory_order_relaxed);
+    counters_->feedback_bytes.fetch_add(config_.header_bytes + payload.bytes, std::memory_order_relaxed);
 }
 
 void Sender::push_segment(uint32_t slot, uint32_t index, const RankSet& to, bool again, Actions& actions) {

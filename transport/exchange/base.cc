@@ -97,6 +97,7 @@ void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
                 Arrival arrival;
                 if (find(*event.packet, event.packet->payload.bytes, &arrival) != Landing::place) break;
                 arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // written by this thread only
+                last_ = arrival.sender;
                 take(arrival, event.packet->payload, actions);
                 break;
             }
@@ -145,6 +146,7 @@ void ExchangeBase::close(const Event& event, bool ready, Actions& actions) {
     GC_ASSERT(!bucket.closed);
     bucket.ready = ready;
     bucket.closed = true;
+    last_ = config_.self;
     if (ready) contributed(s, event.bucket, actions);
     else abandoned(s, event.bucket, actions);
     if (!lost_.ok()) tell_lost(actions);
@@ -160,7 +162,10 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Actions& actions) {
     bucket.sum.bucket = b;
     total(s, b, &bucket.sum);
     bucket.complete = true;
-    if (++slots_[s].complete == slots_[s].buckets.size()) summed_[s].store(slots_[s].step + 1, std::memory_order_release);
+    if (++slots_[s].complete == slots_[s].buckets.size()) {
+        waited_for_.store(last_, std::memory_order_relaxed);
+        summed_[s].store(slots_[s].step + 1, std::memory_order_release);
+    }
     tell(s, actions);
 }
 

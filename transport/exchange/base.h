@@ -24,6 +24,7 @@ public:
     bool summed(StepId step) const override { return summed_[step % step_slots].load(std::memory_order_acquire) == step + 1; }
     void release(StepId step) override;
     uint64_t arrivals() const override { return arrivals_.load(std::memory_order_relaxed); }
+    Rank waited_for() const override { return waited_for_.load(std::memory_order_relaxed); }
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
@@ -109,6 +110,8 @@ private:
     std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
     std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: 1 + the step whose buckets are all complete
     std::atomic<uint64_t> arrivals_{0};                      // a statistic
+    std::atomic<Rank> waited_for_{0};                        // likewise
+    Rank last_ = 0;                                          // sender of the last packet; this rank: its own words came after it
     uint64_t tickets_ = 0;
     Status lost_;   // not ok: a rank is lost, and all open and later buckets fail
 };

@@ -272,10 +272,10 @@ bool Loop::dispatch(uint64_t now) {
     return true;
 }
 
-// The phase for the profile: exchanges without a code (and cssgd, whose code is a sum) copy and add.
-static const char* compute_phase(const Compute& compute) {
-    if (compute.kernel != Kernel::combine) return compute.kernel == Kernel::copy ? "copy" : "add";
-    return compute.combine->in_signed ? "encode" : "decode";
+// Exchanges without a code (and cssgd, whose code is a sum) copy and add.
+static StepPhase compute_phase(const Compute& compute) {
+    if (compute.kernel != Kernel::combine) return StepPhase::add;
+    return compute.combine->in_signed ? StepPhase::encode : StepPhase::decode;
 }
 
 void Loop::carry_out(const Attached& attached) {
@@ -283,7 +283,7 @@ void Loop::carry_out(const Attached& attached) {
     for (Send& each : actions_.sends) {
         each.channel = channel;
         each.view = attached.view ? attached.view : config_.view;
-        const Span span(config_.profile, Profile::network, "send");
+        const Span span(config_.profile, Profile::network, StepPhase::send);
         attached.link->send(each, ticket_take(each, attached.view));
     }
     for (const Timer& timer : actions_.timers) {

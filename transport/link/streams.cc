@@ -364,7 +364,7 @@ void Streams::pump(Peer& peer, uint64_t now) {
             uint64_t delivered = peer.receiver.delivered();
             bool ack = delivered != peer.sender.told() && (peer.unacknowledged_bytes >= ack_bytes || now >= peer.ack_us || finishing_);
             if (!peer.sender.idle()) {
-                const Span span(config_.profile, Profile::network, "send", "packets");   // includes tags or encryption
+                const Span span(config_.profile, Profile::network, StepPhase::send, "packets");   // includes tags or encryption
                 vectors = peer.sender.batch(delivered);
             } else if (ack) {
                 vectors = peer.sender.batch(delivered);

@@ -1,0 +1,76 @@
+// The table of metrics, and what /v1/metrics answers: checked by promtool and by the strict parser of python3-prometheus-client.
+#include "runtime/core/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "runtime/control/json.h"
+#include "runtime/control/metrics_text.h"
+
+namespace gradcast {
+namespace {
+
+std::vector<JobSummary> one_job() {
+    Metrics metrics;
+    metrics.plan(Metric::phase_time, {"load", "compute"});
+    metrics.plan(Metric::peer_wait, {"a", "b\"\n\\"});
+    metrics.add(Metric::steps, 3);
+    metrics.observe(Metric::phase_time, 64, 0);
+    metrics.observe(Metric::phase_time, 65, 1);
+    metrics.observe(Metric::phase_time, ~uint64_t{0} >> 20, 1);
+    metrics.add(Metric::peer_wait, 2'500'000, 1);
+    metrics.gauge(Metric::loss, 0.25);
+    JobSummary job;
+    job.id = std::string(32, 'a');
+    job.name = "evil\"} 1\n# \xff <b>";
+    job.status.state = JobState::running;
+    job.status.metrics = metrics.read();
+    job.status.stragglers = {{"b", "compute", 9000, 1000, "look"}};
+    return {job};
+}
+
+int shell(const std::string& command) { return std::system(command.c_str()); }
+
+TEST(Metrics, ReadsWhatWasPlannedAndSet) {
+    const std::vector<MetricSample> samples = one_job()[0].status.metrics;
+    auto find = [&](Metric metric, const std::string& label) {
+        for (const MetricSample& each : samples)
+            if (each.metric == metric && each.label == label) return each;
+        return MetricSample{Metric::steps, "none", -1, {}};
+    };
+    EXPECT_EQ(find(Metric::steps, "").value, 3);
+    EXPECT_EQ(find(Metric::accuracy, "").label, "none");   // never set
+    EXPECT_EQ(find(Metric::peer_wait, "b\"\n\\").value, 2.5);
+    EXPECT_EQ(find(Metric::phase_time, "load").counts[0], 1u);
+    EXPECT_EQ(find(Metric::phase_time, "compute").counts[1], 1u);
+    EXPECT_EQ(find(Metric::phase_time, "compute").counts[histogram_buckets - 1], 1u);
+    EXPECT_EQ(find(Metric::phase_time, "compute").quantile(0.5), 128e-6);
+    JobStatus status, back;
+    status.metrics = samples;
+    from_json(Json(status), back);
+    EXPECT_EQ(back.metrics, samples);
+}
+
+TEST(Metrics, PromtoolTakesTheText) {
+    if (shell("command -v promtool >/dev/null") != 0) GTEST_SKIP() << "promtool is missing (make deps-monitoring)";
+    const std::string path = testing::TempDir() + "metrics.txt";
+    std::ofstream(path) << metrics_text(one_job(), {{.name = "a", .alive = true}}, MetricsFormat::prometheus);
+    EXPECT_EQ(shell("promtool check metrics <" + path), 0);
+}
+
+TEST(Metrics, TheStrictParserTakesOpenMetrics) {
+    if (shell("/usr/bin/python3 -c 'import prometheus_client' 2>/dev/null") != 0)
+        GTEST_SKIP() << "python3-prometheus-client is missing (make deps-monitoring)";
+    const std::string path = testing::TempDir() + "metrics.om";
+    std::ofstream(path) << metrics_text(one_job(), {{.name = "a", .alive = true}}, MetricsFormat::open_metrics);
+    EXPECT_EQ(
+        shell("/usr/bin/python3 -c \"from prometheus_client.openmetrics.parser import text_string_to_metric_families as p; import sys; "
+              "f = {m.name: m for m in p(open('" +
+              path + "').read())}; sys.exit(f['gradcast_job_steps'].samples[0].value != 3)\""),
+        0);
+}
+
+}   // namespace
+}   // namespace gradcast
