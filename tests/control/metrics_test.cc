@@ -58,6 +58,7 @@ TEST(Metrics, PromtoolTakesTheText) {
     const std::string path = testing::TempDir() + "metrics.txt";
     std::ofstream(path) << metrics_text(one_job(), {{.name = "a", .alive = true}}, MetricsFormat::prometheus);
     EXPECT_EQ(shell("promtool check metrics <" + path), 0);
+    EXPECT_EQ(shell("promtool check rules tools/monitoring/alerts.yml"), 0);
 }
 
 TEST(Metrics, TheStrictParserTakesOpenMetrics) {
