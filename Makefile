@@ -26,7 +26,7 @@ PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 b
 PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 # What tests/systemd boots.
 PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
-# What tests/control checks metrics with.
+# What tests/control and tests/daemon check metrics with.
 PACKAGES_MONITORING := prometheus python3-prometheus-client
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 

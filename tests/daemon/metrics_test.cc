@@ -50,5 +50,40 @@ TEST(SystemMetrics, AStragglerIsNamedAndMetricsAreServedOverTcp) {
     EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled);
 }
 
+TEST(SystemMetrics, PrometheusScrapesADaemon) {
+    if (std::system("command -v prometheus >/dev/null") != 0) GTEST_SKIP() << "prometheus is missing (make deps-monitoring)";
+    Cluster cluster(1);
+    const uint16_t port = free_port(), web = free_port();
+    const std::string target = "127.0.0.1:" + std::to_string(port);
+    cluster.configure(cluster[0], "metrics = \"" + target + "\"\n");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const std::string config = cluster.folder + "/prometheus.yml";
+    ASSERT_TRUE(
+        file_write(config,
+                   "scrape_configs: [{job_name: gradcast, scrape_interval: 1s, metrics_path: /v1/metrics, static_configs: [{targets: ['" +
+                       target + "']}]}]\n")
+            .ok());
+    const pid_t pid = ::fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+        const Fd log(::open((cluster.folder + "/prometheus.log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+        ::dup2(log.get(), 1), ::dup2(log.get(), 2);
+        ::execlp("prometheus", "prometheus", ("--config.file=" + config).c_str(),
+                 ("--storage.tsdb.path=" + cluster.folder + "/tsdb").c_str(),
+                 ("--web.listen-address=127.0.0.1:" + std::to_string(web)).c_str(), nullptr);
+        ::_exit(127);
+    }
+    httplib::Client http("127.0.0.1", web);
+    std::string seen;
+    const bool scraped = eventually([&] {
+        const auto answer = http.Get("/api/v1/query?query=gradcast_node_alive");
+        seen = answer ? answer->body : "no answer";
+        return has(seen, "\"node\":\"a\"");
+    });
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    EXPECT_TRUE(scraped) << seen;
+}
+
 }   // namespace
 }   // namespace gradcast
