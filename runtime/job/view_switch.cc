@@ -196,7 +196,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
     while (!view_) {
         GC_TRY(ended());
-        if (config_.join && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
+        if (!has_state_ && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
         if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
             gave_up_ = true;
             if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");

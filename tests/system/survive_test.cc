@@ -166,6 +166,16 @@ TEST_F(SystemSurvive, ANodeThatIsToldToStopLeavesAtOnce) {
     EXPECT_LT(status.views[1].stood_us, 2'000'000u);
 }
 
+TEST_F(SystemSurvive, ANodeThatHasJoinedLeavesAsTheOthersDo) {
+    text.insert(text.find("seed"), "elastic = true\n");
+    const std::string id = begun(cluster[0], {"a"});
+    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 0; })) << cluster[1].job(id).dump(2) << logs(cluster);
+    cluster[1].process->kill(SIGTERM);
+    EXPECT_EQ(cluster[1].process->wait(), 0) << cluster[1].process->output();
+    EXPECT_TRUE(has(cluster[1].process->output(), "node b leaves (SIGTERM); the job goes on without it")) << cluster[1].process->output();
+    expect_quiet_end(cluster[0], id);
+}
+
 TEST_F(SystemSurvive, FewerThanMinNodesEndTheJobWithACheckpoint) {
     text.insert(text.find("seed"), "min_nodes = 3\n");
     EXPECT_TRUE(has(cluster[0].submit(text, {"a", "b"}).value("error", ""), "job.min_nodes = 3, but the job has 2 nodes"));
