@@ -184,7 +184,7 @@ void Daemon::act(const Notice& notice) {
     switch (notice.kind) {
         case Notice::Kind::start:
             log_.info("job {}: starts", job_id_text(notice.id));
-            run->second->start();
+            run->second->start(notice.deadline_us);
             break;
         case Notice::Kind::abort:
             log_.info("job {}: not started: {}", job_id_text(notice.id), notice.status.what);

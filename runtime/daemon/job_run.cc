@@ -45,8 +45,9 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
 
 JobRun::~JobRun() { worker_.join(); }
 
-void JobRun::start() {
+void JobRun::start(uint64_t deadline_us) {
     std::lock_guard lock(mutex_);
+    if (engine_) engine_->deadline(deadline_us);
     started_ = true;
     changed_.notify_all();
 }
@@ -247,7 +248,8 @@ Status JobRun::prepare() {
 void JobRun::work() {
     Status status = prepare();
     host_.membership.opened(plan_->id, status, engine_ ? fmt::format("{} of {}", engine_->kernel_set(), engine_->kernels()) : "",
-                            engine_ ? engine_->data_digest() : "", engine_ ? engine_->start_digest() : "");
+                            engine_ ? engine_->data_digest() : "", engine_ ? engine_->start_digest() : "",
+                            engine_ ? engine_->deadline_us() : 0);
     {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });

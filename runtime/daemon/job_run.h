@@ -38,9 +38,9 @@ public:
     JobRun& operator=(const JobRun&) = delete;
 
     // Any thread; none waits for the worker.
-    void start();
-    void abort(Status why);   // before start
-    void close();             // after run() has returned
+    void start(uint64_t deadline_us);   // D, as all members have it
+    void abort(Status why);             // before start
+    void close();                       // after run() has returned
     void cancel(const std::string& why);
     void leave(const std::string& why);   // as cancel, but the others go on where they can
     /// Leaves the job to the others, where it is running.  Error: it cannot go on without this node, and why.

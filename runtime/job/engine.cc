@@ -92,6 +92,14 @@ public:
     const std::string& data_digest() const override { return parts_.data_digest; }
     const std::string& start_digest() const override { return parts_.start_digest; }
     Buffer memory() const override { return parts_.arena.whole(); }
+    uint64_t deadline_us() const override { return parts_.deadline_us; }
+    void deadline(uint64_t deadline_us) override {
+        if (views_) views_->deadline(deadline_us);
+        if (deadline_us != parts_.deadline_us)
+            report_.warn(fmt::format("the deadline is {:.3f} s, as {} needs it", static_cast<double>(deadline_us) / 1e6,
+                                     deadline_us > parts_.deadline_us ? "another node" : "the job that runs"));
+        parts_.agree(deadline_us, report_);
+    }
     Protocol* views() override { return views_ ? views_->protocol() : nullptr; }
     Profile* profile() override { return parts_.profile.get(); }
     void counters(const LinkCounters* counters) override { report_.counters(counters); }

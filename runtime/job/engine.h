@@ -60,6 +60,8 @@ public:
     virtual const std::string& start_digest() const = 0;   // of the file that parameters begin from; empty: the seed's
     virtual bool datagrams() const = 0;                    // some exchange of the job may go by datagrams
     virtual Buffer memory() const = 0;
+    virtual uint64_t deadline_us() const = 0;          // D, as this node needs it: the job file's, or 8 block times
+    virtual void deadline(uint64_t deadline_us) = 0;   // as all members have agreed; before run()
     /// To be attached to the link on Channel::view, of no view, before it runs; null where the job keeps its first view.
     virtual Protocol* views() = 0;
     virtual Profile* profile() = 0;

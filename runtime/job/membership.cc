@@ -57,8 +57,11 @@ Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
              .start_digest = {}});
     return {};
 }
-void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest) {
-    command({Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)});
+void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
+                        uint64_t deadline_us) {
+    Command command{Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)};
+    command.deadline_us = deadline_us;
+    this->command(std::move(command));
 }
 void Membership::ended(const JobId& id, bool leaves) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}, leaves}); }
 
@@ -206,7 +209,7 @@ void Membership::run(Command& command, Actions& actions) {
             else if (at->second.plan->joins) join(at, command, actions);
             else
                 ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), std::move(command.start_digest),
-                      actions);
+                      command.deadline_us, actions);
             break;
         case Command::Kind::ended:
             if (at == sessions_.end() || at->second.state != State::running) break;
@@ -350,7 +353,9 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     bool preparing = session.state == State::opening || session.state == State::ready;
     if (kind == Kind::ready && session.self == 0 && preparing) {
         std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
-        if (reader.whole()) ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), actions);
+        const uint64_t deadline_us = reader.number();
+        if (reader.whole() && deadline_us <= deadline_us_max)
+            ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us, actions);
     } else if (kind == Kind::refused && session.self == 0 && preparing) {
         std::string why = reader.text(reason_max), code = reader.text(reason_max);
         // What is wrong with the job itself is so at every node, whoever says it first.
@@ -362,8 +367,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
                          "node {}: {}", name, why),
                     actions);
     } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
-        session.state = State::running, session.deadline_us = 0;
-        notice({Notice::Kind::start, at->first, nullptr, 0, {}});
+        const uint64_t deadline_us = reader.number();
+        if (reader.whole() && deadline_us >= session.plan->deadline_us && deadline_us <= deadline_us_max) start(at, deadline_us);
     } else if (kind == Kind::abort && rank == 0 && preparing) {
         std::string why = reader.text(reason_max);
         if (!reader.whole()) return;
@@ -508,24 +513,37 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
     if (command.kernel_set != plan.kernel_set) return differs("the kernel set", command.kernel_set, plan.kernel_set);
     Part& own = session.parts[session.self];
     own.kernel_set = command.kernel_set, own.data_digest = command.data_digest, own.start_digest = command.start_digest;
+    start(at, plan.deadline_us);
+}
+
+/// The engine is open here, and the job runs from here on.
+void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
+    Session& session = at->second;
+    auto plan = std::make_shared<JobPlan>(*session.plan);
+    plan->deadline_us = deadline_us;
+    session.plan = std::move(plan);
     session.state = State::running, session.deadline_us = 0;
-    notice({Notice::Kind::start, plan.id, nullptr, 0, {}});
+    Notice notice{Notice::Kind::start, at->first, nullptr, 0, {}};
+    notice.deadline_us = deadline_us;
+    this->notice(std::move(notice));
 }
 
 /// A rank's engine is open; here or, at the coordinator, anywhere.
 void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
-                       Actions& actions) {
+                       uint64_t deadline_us, Actions& actions) {
     Session& session = at->second;
     if (rank == session.self) session.state = State::ready;
     if (session.self != 0) {
         Part& own = session.parts[rank];
         own.kernel_set = kernel_set, own.data_digest = data_digest, own.start_digest = start_digest;
-        send(session.parts[0].peer, Kind::ready, id_write(at->first, {kernel_set, data_digest, start_digest}), actions);
+        MessageWriter writer{id_write(at->first, {kernel_set, data_digest, start_digest})};
+        writer.number(deadline_us);
+        send(session.parts[0].peer, Kind::ready, std::move(writer.bytes), actions);
         return;
     }
     Part& part = session.parts[rank];
     part.ready = true, part.kernel_set = std::move(kernel_set), part.data_digest = std::move(data_digest);
-    part.start_digest = std::move(start_digest);
+    part.start_digest = std::move(start_digest), part.deadline_us = deadline_us;
     if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
 }
 
@@ -560,9 +578,12 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
             return;
         }
     }
-    send_all(session, Kind::start, id_write(at->first), actions);
-    session.state = State::running, session.deadline_us = 0;
-    notice({Notice::Kind::start, at->first, nullptr, 0, {}});
+    uint64_t deadline_us = session.plan->deadline_us;
+    for (const Part& part : session.parts) deadline_us = std::max(deadline_us, part.deadline_us);
+    MessageWriter writer{id_write(at->first)};
+    writer.number(deadline_us);
+    send_all(session, Kind::start, writer.bytes, actions);
+    start(at, deadline_us);
     notice({Notice::Kind::submitted, at->first, nullptr, 0, {}});
 }
 

@@ -2,8 +2,8 @@
 //
 //     coordinator (it got the submission and is rank 0)        each other member
 //     PREPARE(plan) to all; opens its own engine          ->   notice open; opens its engine
-//                                                         <-   READY(kernel set, data digest) or REFUSED(why)
-//     all ready and alike: START to all, else ABORT(why)  ->   notice start or abort
+//                                                         <-   READY(kernel set, data digest, the D that it needs) or REFUSED(why)
+//     all ready and alike: START(D) to all, else ABORT(why) -> notice start or abort
 //     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
 //     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
 //
@@ -34,7 +34,7 @@ constexpr uint32_t job_text_max = 1 << 20;   // bytes of a job file
 struct JobPlan {
     JobId id{};
     std::string name, text, path, base;   // of the job file: see Submission
-    uint64_t deadline_us = 0;             // D
+    uint64_t deadline_us = 0;             // D: of the job file; once it runs, the longest that a member needs
     uint64_t submitted_unix = 0;
     std::vector<Member> members;                   // by rank; 0 coordinates.  From `first` on: who may join while it runs
     uint32_t first = 0;                            // so many begin it; 0: all
@@ -105,6 +105,7 @@ struct Notice {
     uint64_t request = 0;                  // of find, found: number of the search at the one who asks
     Found found = {};
     bool on = false, cancel = false;   // of drain: this node; cancel: also the jobs that cannot go on without it
+    uint64_t deadline_us = 0;          // of start: D, which is the same at all members
 };
 
 /// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
@@ -116,7 +117,9 @@ public:
     /// Answered by the notice `submitted`.  Error: this daemon cannot take part, as things are; then no notice comes.
     Status submit(std::shared_ptr<const JobPlan> plan);
     /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
-    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest);
+    /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
+    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
+                uint64_t deadline_us = 0);
     /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.
     void ended(const JobId& id, bool leaves = false);
     /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
@@ -143,6 +146,7 @@ private:
         bool ready = false, ended = false;
         bool wanted = false;        // an operator wants it in
         uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job
+        uint64_t deadline_us = 0;   // that it needs
         std::string kernel_set, data_digest, start_digest;
     };
     struct Session {
@@ -172,6 +176,7 @@ private:
         Found found = {};
         bool on = false, cancel = false;
         std::string node = {};
+        uint64_t deadline_us = 0;
     };
     void wake();
     void command(Command command);
@@ -191,7 +196,8 @@ private:
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
     void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
-               Actions& actions);
+               uint64_t deadline_us, Actions& actions);
+    void start(Sessions::iterator at, uint64_t deadline_us);
     void finish_preparing(Sessions::iterator at, Actions& actions);
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
     Sessions::iterator close_if_over(Sessions::iterator at);

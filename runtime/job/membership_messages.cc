@@ -70,7 +70,7 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.base = reader.text(4096);
     result.deadline_us = reader.number(), result.submitted_unix = reader.number();
     uint64_t members = reader.number();
-    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > UINT64_C(1) << 50) return false;
+    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > deadline_us_max) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
     const uint64_t rdma = reader.number();

@@ -7,7 +7,8 @@
 
 namespace gradcast {
 
-constexpr size_t reason_max = 2000;   // letters of a reason from another node
+constexpr size_t reason_max = 2000;                       // letters of a reason from another node
+constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;   // of a job
 
 struct MessageWriter {
     std::vector<std::byte> bytes;

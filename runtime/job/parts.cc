@@ -281,20 +281,23 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
             if (!std::isfinite(gradient[group.offset + i]))
                 return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
                             group.layer);
-    // Ranks that must agree on the kernel set are much alike, so each raises its own deadline.  Virtual time knows no slow blocks.
+    // Virtual time knows no slow blocks.
     if (config.lanes > 0 && 8 * block_us > deadline_us) {
-        report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is raised to {:.3f} s: smaller blocks would do with less",
+        report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",
                                 static_cast<double>(block_us) / 1e6, static_cast<double>(deadline_us) / 1e6,
                                 static_cast<double>(block_us) / 1e6 * 8));
         deadline_us = 8 * block_us;
     }
     kernel_set = fmt::format("{:016x}", digest64(std::span<const float>(gradient)) + compute.net->engines());
     if (!local) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
-    report.update([this](JobStatus& status) {
-        status.kernel_set = kernel_set;
-        status.timeouts_us = timeouts_list(timeouts_of(deadline_us));
-    });
+    report.update([this](JobStatus& status) { status.kernel_set = kernel_set; });
+    agree(deadline_us, report);
     return {};
+}
+
+void JobParts::agree(uint64_t agreed_us, Report& report) {
+    deadline_us = agreed_us;
+    report.update([this](JobStatus& status) { status.timeouts_us = timeouts_list(timeouts_of(deadline_us)); });
 }
 
 }   // namespace gradcast

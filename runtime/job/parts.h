@@ -22,6 +22,8 @@ struct JobParts {
 
     /// Opens and checks the data, plans the net and all that does not depend on the view.
     Status plan(const EngineConfig& config, Report& report);
+    /// The deadline that all members have.
+    void agree(uint64_t agreed_us, Report& report);
     /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
     Status ready(const EngineConfig& config, Report& report);
     /// Of the state before the first step (Context::digest()).
@@ -65,7 +67,7 @@ struct JobParts {
     uint64_t updates = 0;                // of a server in a round; 0: there is none
     uint32_t batch = 0;                  // samples of a step or round
     std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
-    uint64_t deadline_us = 0;            // the job's, or what ready() raised it to
+    uint64_t deadline_us = 0;            // the job's, or what ready() raised it to; then as agreed
     std::string kernel_set;              // digest of the probe block's gradient
     std::string data_digest;
     std::string start_digest;   // of the file that parameters begin from; empty: the seed's

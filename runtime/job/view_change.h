@@ -66,6 +66,7 @@ class ViewChange {
 public:
     explicit ViewChange(const ViewConfig& config);
 
+    void deadline(uint64_t deadline_us) { config_.deadline_us = deadline_us; }   // before begin() or join()
     /// A member of the job's first view, with the state that it starts from.
     void begin(const AgreedView& first, uint64_t now_us);
     /// Its engine is open: it wants to be a member.
@@ -153,7 +154,7 @@ private:
     void meet(uint64_t now_us);
     void go_if_all_ready();
 
-    const ViewConfig config_;
+    ViewConfig config_;
     std::vector<ViewNode> nodes_;   // by NodeId; the own entry has the own incarnation
     std::vector<ViewSend> sends_;
     std::vector<ViewNotice> notices_;

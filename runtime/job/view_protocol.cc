@@ -19,6 +19,11 @@ ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, co
     for (const Member& member : roster) incarnations_.push_back(view_incarnation(member));
 }
 
+void ViewProtocol::deadline(uint64_t deadline_us) {
+    change_.deadline(deadline_us);
+    if (first_) first_->deadline_us = deadline_us;
+}
+
 void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
     const uint64_t now_us = actions.now_us;
     if (!std::exchange(begun_, true) && first_) change_.begin(*first_, now_us);

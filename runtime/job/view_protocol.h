@@ -23,6 +23,8 @@ public:
     /// or of a later one that the link has told (peer_up).
     ViewProtocol(const ViewConfig& config, const AgreedView* first, const std::vector<Member>& roster);
 
+    /// D of the first view, and until a view tells it; before it is attached.
+    void deadline(uint64_t deadline_us);
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
@@ -53,7 +55,7 @@ private:
     void carry_out(Actions& actions);
 
     ViewChange change_;
-    const std::optional<AgreedView> first_;
+    std::optional<AgreedView> first_;
     std::vector<uint64_t> incarnations_, heard_us_;   // by NodeId
     std::vector<bool> lost_;                          // likewise: the link has given it up
     bool begun_ = false, watching_ = false, stopped_ = false;

@@ -207,6 +207,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     const AgreedView view = *std::exchange(view_, {});
     taken_ = view.number;
     frozen_ = false;
+    if (view.deadline_us != parts_.deadline_us) parts_.agree(view.deadline_us, report_), context.deadline_us = view.deadline_us;
     SessionConfig config = place.session->config();
     const std::vector<NodeId> old = std::exchange(config.nodes, {});
     for (const ViewMember& member : view.members) config.nodes.push_back(member.node);

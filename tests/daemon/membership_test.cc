@@ -32,6 +32,7 @@ struct Seen {   // of one job at one daemon
     uint32_t open = 0, start = 0, abort = 0, close = 0, submitted = 0;
     Status abort_status, submitted_status;
     Rank self = 99;
+    uint64_t deadline_us = 0;   // D, of start
     uint64_t submitted_us = 0, closed_us = 0;
 };
 
@@ -45,6 +46,7 @@ struct Node {
     std::vector<std::string> orders;   // to be drained, or not any more
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
+    uint64_t needs_us = 0;   // as D
     std::multimap<uint64_t, std::function<void()>> agenda;
     std::map<JobId, Seen> seen;
     Host* host = nullptr;
@@ -78,11 +80,13 @@ struct Node {
             case Kind::open:
                 ++job.open;
                 job.self = notice.self;
-                agenda.emplace(now + open_us,
-                               [this, id = notice.id] { membership.opened(id, open_status, kernel_set, data_digest, start_digest); });
+                agenda.emplace(now + open_us, [this, id = notice.id] {
+                    membership.opened(id, open_status, kernel_set, data_digest, start_digest, needs_us);
+                });
                 break;
             case Kind::start:
                 ++job.start;
+                job.deadline_us = notice.deadline_us;
                 agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves); });
                 break;
             case Kind::abort:
@@ -177,6 +181,21 @@ TEST(Membership, StartsEverywhereAndCloses) {
             EXPECT_TRUE(cluster[n / 2].seen[{1}].submitted_status.ok());
         }
     }
+}
+
+TEST(Membership, AllHaveTheDeadlineThatTheSlowestNeeds) {
+    for (uint32_t slow : {0, 1, 2}) {
+        Cluster cluster(3);
+        cluster[slow].needs_us = 7 * second;
+        cluster[0].submit_at(2 * second, {1}, all(3));
+        cluster.run();
+        for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(cluster[i].seen[{1}].deadline_us, 7 * second) << slow << " node " << i;
+    }
+    Cluster cluster(2);
+    cluster[1].needs_us = 3 * second;   // less than the job file says
+    cluster[0].submit_at(2 * second, {1}, all(2));
+    cluster.run();
+    for (uint32_t i = 0; i < 2; ++i) EXPECT_EQ(cluster[i].seen[{1}].deadline_us, 4 * second);
 }
 
 TEST(Membership, ANodeThatLeavesWaitsForNoOther) {

@@ -197,8 +197,11 @@ TEST_F(EngineTest, ADeadlineBelowEightBlocksIsRaised) {
     };
     EXPECT_GT(longest(), 10 * 8u);   // the first step has 10 D
     ASSERT_EQ(engine->status().warnings.size(), 1u);
-    EXPECT_NE(engine->status().warnings[0].find("so the deadline of 8e-06 s is raised to"), std::string::npos)
-        << engine->status().warnings[0];
+    EXPECT_NE(engine->status().warnings[0].find("so the deadline of 8e-06 s is to be"), std::string::npos) << engine->status().warnings[0];
+    EXPECT_EQ(longest(), 10 * engine->deadline_us());
+    engine->deadline(9'000'000);   // as the members have agreed
+    EXPECT_EQ(longest(), 10 * 9'000'000u);
+    EXPECT_EQ(engine->status().warnings.back(), "the deadline is 9.000 s, as another node needs it");
     c.job.deadline_us = 20'000'000;
     c.folder += "-long";
     ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
