@@ -28,8 +28,7 @@ struct Memory {
 class Shouter final : public Protocol {
 public:
     Shouter(Rank self, uint32_t ranks, uint32_t view, bool datagrams)
-        : self_(self),
-          ranks_(ranks),
+        : ranks_(ranks),
           view_(view),
           datagrams_(datagrams),
           bits_(ranks_but(self, ranks)),
@@ -85,7 +84,6 @@ private:
         for (uint32_t at = 0; at < bytes(); at += 97) ASSERT_EQ(packet.payload.host[at], content(view_, packet.sender, index, at));
     }
 
-    const Rank self_;
     const uint32_t ranks_, view_;
     const bool datagrams_;
     const std::vector<uint64_t> bits_;

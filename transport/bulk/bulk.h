@@ -50,7 +50,7 @@ struct BulkConfig {
 /// Written by the network thread, read by any.
 struct BulkCounters {
     std::atomic<uint64_t> packets_sent{0}, repairs_sent{0}, feedback_sent{0};
-    std::atomic<uint64_t> repairs_bytes{0}, feedback_bytes{0};   // of these, with headers
+    std::atomic<uint64_t> repairs_bytes{0}, feedback_bytes{0};                        // of these, with headers
     std::atomic<uint64_t> packets_received{0}, duplicates{0}, repaired{0}, lost{0};   // lost: first transmissions that did not arrive here
     std::atomic<uint32_t> deaf{0};   // 1 + the first rank that our multicasts do not reach any more; 0: none
 };

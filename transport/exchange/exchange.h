@@ -70,7 +70,8 @@ struct Exchange : Protocol {
     virtual void release(StepId step) = 0;   // the step is stable
     /// Any thread: the number of packets of words and records received.
     virtual uint64_t arrivals() const { return 0; }
-    /// Any thread: whose packet was the last one that a step had waited for, of the newest step that is summed; this rank: it waited for none.
+    /// Any thread: whose packet was the last one that a step had waited for, of the newest step that is summed; this rank: it waited for
+    /// none.
     virtual Rank waited_for() const { return 0; }
     /// After a completion of Code::conflict: the ranks, if they are known.  Valid until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
