@@ -28,11 +28,7 @@ struct Memory {
 class Shouter final : public Protocol {
 public:
     Shouter(Rank self, uint32_t ranks, uint32_t view, bool datagrams)
-        : ranks_(ranks),
-          view_(view),
-          datagrams_(datagrams),
-          bits_(ranks_but(self, ranks)),
-          memory_(bytes() * packets * (ranks + 1)) {
+        : ranks_(ranks), view_(view), datagrams_(datagrams), bits_(ranks_but(self, ranks)), memory_(bytes() * packets * (ranks + 1)) {
         have_.resize(ranks * packets);
         for (uint32_t i = 0; i < packets; ++i)
             for (uint32_t at = 0; at < bytes(); ++at) place(ranks, i).host[at] = content(view, self, i, at);
