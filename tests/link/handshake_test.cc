@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/digest.h"
+#include "tests/link/certificate.h"
 #include "tests/link/fixture.h"
 
 namespace gradcast {
@@ -162,6 +163,27 @@ TEST(Handshake, FlippedBitsNeverGoUnnoticed) {
         EXPECT_EQ(a2, b2);
     }
     EXPECT_GT(failed, total / 5 * 9 / 10);   // TLS ignores a few header bits
+}
+
+// Somebody in between who has no key answers with a certificate, which TLS allows a server that takes none of the offered keys.
+TEST(Handshake, ACertificateIsNoKey) {
+    Handshake a(std::make_shared<TlsContext>(test_keys()), Handshake::Side::connector, hello_of("a", 1));
+    const auto context = certificate_server();
+    const std::unique_ptr<SSL, decltype(&SSL_free)> server(SSL_new(context.get()), &SSL_free);
+    SSL_set_bio(server.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+    SSL_set_accept_state(server.get());
+    std::vector<std::byte> bytes(1 << 16);
+    for (int round = 0; round < 4; ++round) {
+        BIO_write(SSL_get_rbio(server.get()), a.output().data(), static_cast<int>(a.output().size()));
+        a.wrote(a.output().size());
+        SSL_do_handshake(server.get());
+        const int got = BIO_read(SSL_get_wbio(server.get()), bytes.data(), static_cast<int>(bytes.size()));
+        if (got > 0) a.feed(std::span(bytes).first(static_cast<size_t>(got)));
+    }
+    EXPECT_EQ(a.state(), Handshake::State::failed);
+    EXPECT_NE(std::string(a.status().what).find("it does not speak TLS 1.3 with a cluster key"), std::string::npos) << a.status().what;
+    char said[64];
+    EXPECT_LE(SSL_read(server.get(), said, sizeof said), 0);   // no Hello for it
 }
 
 TEST(Handshake, GarbageIsNotTls) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/core/le.h"
+#include "transport/link/psk.h"
 
 namespace gradcast {
 namespace {
@@ -132,34 +133,23 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
 
 namespace {
 
-SSL_SESSION* session_of(SSL* ssl, const ClusterKey& key) {
-    static constexpr unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
-    SSL_SESSION* session = SSL_SESSION_new();
-    GC_ASSERT(session && SSL_SESSION_set1_master_key(session, key.secret.data(), key.secret.size()) == 1 &&
-              SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, aes_128_gcm_sha256)) == 1 &&
-              SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1);
-    return session;
-}
 int psk_use(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_bytes, SSL_SESSION** session) {
     const ClusterKey& key = static_cast<Handshake*>(SSL_get_app_data(ssl))->psk_offer();
     *id = reinterpret_cast<const unsigned char*>(key.id.data());
     *id_bytes = key.id.size();
-    *session = session_of(ssl, key);
+    *session = psk_session(ssl, key.secret);
     return 1;
 }
 int psk_find(SSL* ssl, const unsigned char* id, size_t id_bytes, SSL_SESSION** session) {
     const ClusterKey* key = static_cast<Handshake*>(SSL_get_app_data(ssl))->psk_find({reinterpret_cast<const char*>(id), id_bytes});
-    *session = key ? session_of(ssl, *key) : nullptr;
+    *session = key ? psk_session(ssl, key->secret) : nullptr;
     return 1;
 }
 
 }   // namespace
 
-TlsContext::TlsContext(const std::vector<ClusterKey>& ring) : keys(ring), ssl(SSL_CTX_new(TLS_method())) {
-    GC_ASSERT(!keys.empty() && ssl);
-    GC_ASSERT(SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) == 1 && SSL_CTX_set_ciphersuites(ssl, "TLS_AES_128_GCM_SHA256") == 1);
-    SSL_CTX_set_num_tickets(ssl, 0);   // no TLS data after the last Hello
-    SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
+TlsContext::TlsContext(const std::vector<ClusterKey>& ring) : keys(ring), ssl(psk_context()) {
+    GC_ASSERT(!keys.empty());
     SSL_CTX_set_psk_use_session_callback(ssl, psk_use);
     SSL_CTX_set_psk_find_session_callback(ssl, psk_find);
 }
@@ -170,7 +160,7 @@ Handshake::Handshake(std::shared_ptr<const TlsContext> tls, Side side, const Hel
     GC_ASSERT(ssl_ && key_ < tls_->keys.size());
     SSL_set_bio(ssl_, BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
     SSL_set_app_data(ssl_, this);
-    connector_ ? SSL_set_connect_state(ssl_) : SSL_set_accept_state(ssl_);
+    connector_ ? SSL_set_connect_state(ssl_) : psk_accept(ssl_);
     if (connector_) progress();
 }
 Handshake::~Handshake() { SSL_free(ssl_); }
@@ -222,6 +212,7 @@ void Handshake::progress() {
         int result = SSL_do_handshake(ssl_);
         if (result != 1 && SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) return fail_tls();
         if (result == 1) {
+            if (!SSL_session_reused(ssl_)) return fail_tls();   // no key: psk_context() allows no such
             secure_ = true;
             if (connector_) say(own_);
         }
