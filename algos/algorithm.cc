@@ -19,6 +19,7 @@ std::unique_ptr<Algorithm> asgd_create();
 std::unique_ptr<Algorithm> softsync_create();   // asgd.cc
 std::unique_ptr<Algorithm> de_create();
 std::unique_ptr<Algorithm> soup_create();
+std::unique_ptr<Algorithm> rg_create();
 std::unique_ptr<Algorithm> serial_create();   // diloco.cc
 
 namespace {
@@ -79,6 +80,13 @@ constexpr AlgorithmKind kinds[] = {
      .sums = 0,
      .gathers = true,
      .keys = "workers local_steps local_epochs validation "},
+    {.name = "rg",
+     .summary = "the workers' models, weighted by a regression of the validation samples on their outputs",
+     .create = rg_create,
+     .workers = true,
+     .sums = 0,
+     .gathers = true,
+     .keys = "workers local_steps local_epochs validation shrink "},
     {.name = "serial",
      .summary = "one worker with all data: what the others are measured by",
      .create = serial_create,

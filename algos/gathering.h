@@ -15,6 +15,8 @@ protected:
     /// models() are what the workers have learnt, right() says how many validation samples each classifies right.  The net gets its new
     /// parameters.  It may be used to try others.
     virtual Status choose(Context& context, std::span<float> parameters) = 0;
+    /// False: right() is not wanted, and models are not tried.
+    virtual bool by_accuracy() const { return true; }
 
     std::span<float> model(uint32_t worker) { return floats(models_).subspan(worker * elements_, elements_); }
     std::span<const float> right() const { return right_; }

@@ -223,7 +223,7 @@ Status Local::sample(uint32_t worker, uint64_t n, Samples* sample) {
     return {};
 }
 
-Status Local::validation_batch_right(Context& context, uint32_t lane, uint32_t batch) {
+Status Local::validate_batch(Context& context, uint32_t lane, uint32_t batch, std::span<float> outputs, std::span<int32_t> all_labels) {
     const DataInfo& info = data_.info();
     Room& room = rooms_[lane];
     const uint32_t begin = batch * validation_batch, count = std::min(validation_batch, config_.validation - begin);
@@ -235,16 +235,17 @@ Status Local::validation_batch_right(Context& context, uint32_t lane, uint32_t b
     uint32_t right = 0;
     double loss = 0;
     GC_TRY(context.net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
-                                nullptr));
+                                nullptr, outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
+    if (!all_labels.empty()) std::copy_n(labels, count, all_labels.begin() + begin);
     right_[lane] += right;
     context.progress.advance();
     return {};
 }
 
-Status Local::validate(Context& context, uint64_t* right) {
+Status Local::validate(Context& context, uint64_t* right, std::span<float> outputs, std::span<int32_t> labels) {
     std::ranges::fill(right_, 0u);
     GC_TRY(run(context, (config_.validation + validation_batch - 1) / validation_batch,
-               [&](uint32_t lane, uint32_t batch) { return validation_batch_right(context, lane, batch); }));
+               [&](uint32_t lane, uint32_t batch) { return validate_batch(context, lane, batch, outputs, labels); }));
     *right = 0;
     for (const uint32_t each : right_) *right += each;
     context.forwards += config_.validation;

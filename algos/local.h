@@ -66,8 +66,9 @@ public:
     void apply(Context& context, std::span<float> w, std::span<const float> gradient);
     /// Number n of the worker's part, in memory of its own until the next call.  Trainer thread.
     Status sample(uint32_t worker, uint64_t n, Samples* sample);
-    /// How many of the validation samples the net's parameters classify right.
-    Status validate(Context& context, uint64_t* right);
+    /// How many of the validation samples the net's parameters classify right.  Where they are not empty, outputs [validation, classes]
+    /// and labels [validation] get what the net gives for each (Net::evaluate), and what is right.
+    Status validate(Context& context, uint64_t* right, std::span<float> outputs = {}, std::span<int32_t> labels = {});
     /// N_k W / N: of the worker in an average that counts samples.
     double weight(uint32_t worker) const;
 
@@ -87,7 +88,7 @@ private:
     Status block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot);
     template <typename Blocks>
     Status run(Context& context, uint32_t count, Blocks blocks);
-    Status validation_batch_right(Context& context, uint32_t lane, uint32_t batch);
+    Status validate_batch(Context& context, uint32_t lane, uint32_t batch, std::span<float> outputs, std::span<int32_t> all_labels);
     void add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) const;
     void update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient, const LocalTerm& term);
 

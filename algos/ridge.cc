@@ -13,38 +13,13 @@
 #include <cstring>
 
 #include "algos/algorithm.h"
+#include "algos/cholesky.h"
 #include "algos/worker_sum.h"
 
 namespace gradcast {
 namespace {
 
 using Row = std::span<double>;
-
-/// A = L L^T in place, in the lower triangle.  False: A is not positive definite.
-bool factor(std::span<double> A, size_t d) {
-    for (size_t i = 0; i < d; ++i)
-        for (size_t j = 0; j <= i; ++j) {
-            double sum = A[i * d + j];
-            for (size_t k = 0; k < j; ++k) sum -= A[i * d + k] * A[j * d + k];
-            if (i != j) A[i * d + j] = sum / A[j * d + j];
-            else if (sum > 0) A[i * d + i] = std::sqrt(sum);
-            else return false;
-        }
-    return true;
-}
-
-/// x <- (L L^T)^-1 x
-void solve(std::span<const double> L, std::span<double> x) {
-    const size_t d = x.size();
-    for (size_t i = 0; i < d; ++i) {
-        for (size_t k = 0; k < i; ++k) x[i] -= L[i * d + k] * x[k];
-        x[i] /= L[i * d + i];
-    }
-    for (size_t i = d; i-- > 0;) {
-        x[i] /= L[i * d + i];
-        for (size_t k = 0; k < i; ++k) x[k] -= L[i * d + k] * x[i];
-    }
-}
 
 class Ridge final : public Algorithm {
 public:
@@ -136,7 +111,7 @@ private:
         }
         std::ranges::copy(A, factors(own).begin());
         for (size_t i = 0; i < d_; ++i) factors(own)[i * d_ + i] += admm_ ? rho_ : mu_;
-        if (factor(factors(own), d_)) return {};
+        if (cholesky_factor(factors(own), d_)) return {};
         return fail(Code::invalid, "the problem of worker {} has no single solution: raise algorithm.{} or optimiser.weight_decay", worker,
                     admm_ ? "rho" : "mu");
     }
@@ -169,7 +144,7 @@ private:
         for (size_t i = 0; i < own_; ++i) {
             const Row step = vector(i, value);
             for (size_t j = 0; j < d_; ++j) step[j] = -eta_ * mean()[j];
-            solve(factors(i), step);
+            cholesky_solve(factors(i), step);
         }
         GC_TRY(mean_of(context, value, nullptr));
         for (size_t j = 0; j < d_; ++j) w()[j] += mean()[j];
@@ -181,7 +156,7 @@ private:
             gradient(context, i);
             const Row x = vector(i, scratch), u = vector(i, multiplier), sum = vector(i, value);
             for (size_t j = 0; j < d_; ++j) x[j] = vector(i, right_side)[j] + rho_ * (w()[j] - u[j]);
-            solve(factors(i), x);
+            cholesky_solve(factors(i), x);
             for (size_t j = 0; j < d_; ++j) sum[j] = x[j] + u[j];
         }
         GC_TRY(mean_of(context, value, loss));

@@ -23,6 +23,7 @@ struct AlgorithmSettings {
     std::string pull = "wait";               // softsync: "now"
     std::string replay;                      // path of the order of pushes to repeat; empty: as they come
     uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
+    double shrink = 1e-3;                    // rg: pull of the models' weights towards equal ones
     bool adapt = true;                       // de: control parameters adapt themselves
     double f = 0.5, cr = 0.9;                // de: those of the first round, or of all
     std::string crossover = "parameter";     // de: what a gene is, or "layer"

@@ -131,8 +131,10 @@ struct Net {
     /// Of all blocks from now on; null: no clock is read.  Between blocks only.  Traced gradients are not offered in pieces, so that each
     /// pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
-    /// Forward only: the number of right samples, the sum of losses and, if `predicted` is not null, the class of each.
-    virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) = 0;
+    /// Forward only: the number of right samples, the sum of losses and, where they are not null, the class of each, and its outputs as the
+    /// loss takes them [samples, classes]: softmax, or those of squared_loss.  Error: unsupported, where a GPU is to give outputs.
+    virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted,
+                            float* outputs = nullptr) = 0;
     /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that
     /// of the parameters and, behind them, of the optimiser's state as they are now.  Trainer thread, which shares the work with the lanes;
     /// no block running.

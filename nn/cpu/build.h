@@ -54,6 +54,7 @@ struct Frame {
     uint32_t samples = 0;                           // of the blocks; without blocks together, the program's size
     bool training = false;                          // blocks, not an evaluation
     int32_t* predicted = nullptr;                   // results of the loss layer
+    float* outputs = nullptr;                       // the same, of an evaluation
     std::array<double, together_most> loss{};       // by block
     std::array<uint32_t, together_most> begins{};   // by block: its first sample
     uint32_t right = 0;

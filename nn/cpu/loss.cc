@@ -8,8 +8,8 @@
 namespace gradcast::cpu {
 namespace {
 
-/// sample(row, drow, label, best, loss) adds one sample's loss to `loss` and, where drow is not null, writes its gradient; best: the place
-/// of the largest output, which is what is predicted.
+/// sample(row, drow, outputs, label, best, loss) adds one sample's loss to `loss` and, where they are not null, writes its gradient and
+/// outputs; best: the place of the largest output, which is what is predicted.
 template <typename Sample>
 Status loss(Build& b, Sample sample) {
     uint32_t classes = b.layer->in.C;
@@ -25,9 +25,10 @@ Status loss(Build& b, Sample sample) {
             for (uint32_t n = 0; n < samples.count; ++n, row += classes) {
                 auto label = static_cast<uint32_t>(samples.labels[n]);
                 auto best = static_cast<uint32_t>(std::max_element(row, row + classes) - row);
-                sample(std::span(row, classes), drow, label, best, frame.loss[block]);
-                frame.right += classes > 1 && best == label;                            // one output: a regression
-                if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);   // of an evaluation, which is one block
+                float* outputs = frame.outputs ? frame.outputs + n * classes : nullptr;   // of an evaluation, which is one block
+                sample(std::span(row, classes), drow, outputs, label, best, frame.loss[block]);
+                frame.right += classes > 1 && best == label;   // one output: a regression
+                if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
                 if (drow) drow += classes;
             }
         }
@@ -40,14 +41,16 @@ Status loss(Build& b, Sample sample) {
 
 // loss = sum over n of -log(softmax(x[n])[label[n]]);  dx[n,k] = softmax(x[n])[k] - (k == label[n]).
 Status softmax_cross_entropy(Build& b) {
-    return loss(b, [](std::span<const float> row, float* drow, uint32_t label, uint32_t best, double& total) {
+    return loss(b, [](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
         float sum = 0;
         for (size_t k = 0; k < row.size(); ++k) {
             float e = std::exp(row[k] - row[best]);
             sum += e;
             if (drow) drow[k] = e;
+            if (outputs) outputs[k] = e;
         }
         total += std::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - static_cast<double>(row[label]);
+        for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
         if (!drow) return;
         for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
         drow[label] -= 1;
@@ -57,17 +60,19 @@ Status softmax_cross_entropy(Build& b) {
 // loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's target;  dx = 2 (x - t).
 Status squared_loss(Build& b) {
     if (const float scale = b.layer->target_scale, zero = b.layer->target_zero; scale > 0) {
-        return loss(b, [scale, zero](std::span<const float> row, float* drow, uint32_t label, uint32_t, double& total) {
+        return loss(b, [scale, zero](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t, double& total) {
             float off = row[0] - (static_cast<float>(label) - zero) * scale;
             total += static_cast<double>(off) * static_cast<double>(off);
             if (drow) drow[0] = 2 * off;
+            if (outputs) outputs[0] = row[0];
         });
     }
-    return loss(b, [](std::span<const float> row, float* drow, uint32_t label, uint32_t, double& total) {
+    return loss(b, [](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t, double& total) {
         for (size_t k = 0; k < row.size(); ++k) {
             float off = row[k] - (k == label ? 1.0f : 0.0f);
             total += static_cast<double>(off) * static_cast<double>(off);
             if (drow) drow[k] = 2 * off;
+            if (outputs) outputs[k] = row[k];
         }
     });
 }

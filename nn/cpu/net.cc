@@ -52,7 +52,7 @@ public:
     Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
-    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
@@ -421,6 +421,7 @@ Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& s
     Frame& frame = frames_[lane];
     frame.blocks = all;
     frame.predicted = nullptr;
+    frame.outputs = nullptr;
     frame.training = true;
     frame.samples = 0;
     Program* program = &all_;
@@ -452,7 +453,7 @@ Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& s
     return {};
 }
 
-Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     OneThread one;
     GC_ASSERT(lane < frames_.size());
     GC_TRY(samples_check(spec_, samples));
@@ -463,6 +464,7 @@ Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, 
     frame.blocks = {&only, 1};
     frame.samples = program->samples;
     frame.predicted = predicted;
+    frame.outputs = outputs;
     frame.training = false;
     GC_TRY(forward(*program, frame, no_step - 1));   // a step that is never cancelled
     *right = frame.right;

@@ -51,7 +51,7 @@ public:
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // relaxed: orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
-    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) override;
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
@@ -528,7 +528,8 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work wo
     return {};
 }
 
-Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
+    if (outputs) return fail(Code::unsupported, "nets on GPUs do not give their outputs: take device cpu");
     GC_ASSERT(number < lanes_.size());
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;

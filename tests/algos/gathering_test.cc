@@ -16,6 +16,7 @@ const std::string five = "workers = 5\nlocal_steps = 3\nvalidation = 150\n";
 
 TEST_F(GatheringTest, DeHasOneDigest) { one_digest("de", five, true); }
 TEST_F(GatheringTest, SoupHasOneDigest) { one_digest("soup", five, true); }
+TEST_F(GatheringTest, RgHasOneDigest) { one_digest("rg", five, true); }
 
 TEST_F(GatheringTest, DeOfEveryForm) {
     std::map<std::string, std::string> all;
@@ -35,7 +36,7 @@ TEST_F(GatheringTest, DeOfEveryForm) {
 }
 
 TEST_F(GatheringTest, BatchNormIsChosenToo) {
-    for (const char* kind : {"de", "soup"}) {
+    for (const char* kind : {"de", "soup", "rg"}) {
         const std::string job =
             replaced(job_text_of_all(fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, five)), "epochs = 2\n", "steps = 3\n");
         EXPECT_EQ(run(job, 1).digest().size(), 64u) << run(job, 1).digest();
@@ -46,7 +47,7 @@ TEST_F(GatheringTest, BatchNormIsChosenToo) {
 }
 
 TEST_F(GatheringTest, TheyLearn) {
-    for (const char* kind : {"de", "soup"}) {
+    for (const char* kind : {"de", "soup", "rg"}) {
         const Run run =
             this->run(replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, five)), "epochs = 2", "epochs = 6"), 2);
         ASSERT_TRUE(run.status.ok()) << run.status.what;
@@ -87,7 +88,7 @@ TEST_F(GatheringTest, BadSettingsAreRefused) {
     std::string all;
     for (const JobMistake& each : mistakes) all += each.text + "\n";
     for (const char* what :
-         {"algorithm.cr: 1.5 is above 1", "algorithm.mu: -1 is below 0", "algorithm.validation: goes with de, soup, not ma"})
+         {"algorithm.cr: 1.5 is above 1", "algorithm.mu: -1 is below 0", "algorithm.validation: goes with de, soup, rg, not ma"})
         EXPECT_NE(all.find(what), all.npos) << all;
 }
 

@@ -1,7 +1,9 @@
 // The whole net: gradients against finite differences, bits that depend on the block alone, cancelling, block sizes, invalid input.
 #include <omp.h>
 
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "runtime/core/rng.h"
@@ -25,6 +27,16 @@ TEST(Net, Lenet5LearnsRandomData) {
     for (size_t i = 0; i < 32; ++i) counted += predicted[i] == data.labels[i];
     EXPECT_EQ(right, counted);
     EXPECT_GT(right, 28u);
+    std::vector<float> outputs(32 * 10, -1.0f);
+    ASSERT_TRUE(rig.net->evaluate(0, data.samples, &right, &sum, nullptr, outputs.data()).ok());
+    double loss = 0;
+    for (size_t i = 0; i < 32; ++i) {
+        const std::span<const float> row = std::span(outputs).subspan(i * 10, 10);
+        EXPECT_NEAR(std::accumulate(row.begin(), row.end(), 0.0f), 1, 1e-5);
+        EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), predicted[i]);
+        loss -= std::log(static_cast<double>(row[static_cast<size_t>(data.labels[i])]));
+    }
+    EXPECT_NEAR(loss, sum, 1e-4 * sum);
 }
 
 class Differences : public testing::TestWithParam<Difference> {};
