@@ -427,6 +427,39 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
 }
 
 /// A run of accuracy/ on a few samples, and the curve of an interrupted run.
+/// The DANE and DE-DNN papers' experiments on a few samples; a second run takes the rows of the first.
+TEST(SystemBench, PaperRunsLogicalWorkers) {
+    namespace fs = std::filesystem;
+    const std::string build = build_folder();
+    if (!fs::exists("bench/paper/dane") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/paper/dane or gradcastd is missing: run it in the folder of the sources, after make";
+    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/dane: python3 is missing";
+    fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-workers-{}", ::getpid()), results = folder / "results";
+    fs::create_directories(folder);
+    two_classes(folder);
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "mnist").string()).code, 0);
+    const auto paper = [&](const std::string& command) {
+        return shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/" + command + " --data " +
+                     folder.string() + " --results " + results.string() + " 2>&1");
+    };
+    const auto text = [](const fs::path& path) {
+        std::ifstream in(path);
+        return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    const Result accuracy = paper("dane accuracy --only lenet5-mnist --seeds 1 --rounds 1");
+    EXPECT_EQ(accuracy.code, 0) << accuracy.out;
+    EXPECT_NE(accuracy.out.find("lenet5-mnist, 8 workers, 1 rounds: "), std::string::npos) << accuracy.out;
+    const std::string rows = text(results / "dane-accuracy.csv");
+    EXPECT_EQ(rows.rfind("case,workers,seed,rounds,accuracy,test_loss,digest\nlenet5-mnist,2,1,1,", 0), 0u) << rows;
+    EXPECT_EQ(std::ranges::count(rows, '\n'), 5);
+    EXPECT_EQ(paper("dane accuracy --only lenet5-mnist --seeds 1 --rounds 1").out, accuracy.out);
+    EXPECT_EQ(text(results / "dane-accuracy.csv"), rows);
+    const Result time = paper("dane time --only lenet5-mnist");
+    EXPECT_EQ(time.code, 0) << time.out;
+    EXPECT_NE(text(results / "dane-fig04.svg").find("twice the GPUs"), std::string::npos);
+    fs::remove_all(folder);
+}
+
 TEST(SystemBench, PaperTrainsToAnAccuracy) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();

@@ -1,0 +1,53 @@
+"""Shared by the experiments with logical workers: jobs on one node, tables that an interrupted run continues, charts."""
+
+import json, os, subprocess, sys, tempfile
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(here, ".."))
+from cluster import ctl
+from plot import chart, read, write
+
+link = 1e9 / 8   # bytes per second
+
+
+def train(job):
+    """The lines of steps.jsonl of a job on one node with one lane."""
+    with tempfile.TemporaryDirectory(prefix="gradcast-paper-") as work:
+        with open(f"{work}/job.toml", "w") as file:
+            file.write(job)
+        core = str(max(os.sched_getaffinity(0)))
+        done = subprocess.run(["taskset", "-c", core, ctl, "run", f"{work}/job.toml", "--local", "1", "--keep", f"{work}/kept"],
+                              env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TMPDIR": work}, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"the job failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}\n{job}")
+        with open(f"{work}/kept/steps.jsonl") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+class Table:
+    """Rows of a CSV file by their first columns."""
+
+    def __init__(self, path, head, keys):
+        self.path, self.head, self.keys = path, head, keys
+        self.rows = {tuple(row[key] for key in head[:keys]): row for row in read(path)}
+
+    def add(self, *row):
+        self.rows[tuple(str(value) for value in row[: self.keys])] = dict(zip(self.head, map(str, row)))
+        order = sorted(self.rows, key=lambda key: [(0, float(part), "") if part.replace(".", "", 1).isdigit() else (1, 0, part) for part in key])
+        write(self.path, self.head, [[self.rows[key][name] for name in self.head] for key in order])
+
+    def __contains__(self, key):
+        return tuple(map(str, key)) in self.rows
+
+    def value(self, column, *key):
+        return float(self.rows[tuple(map(str, key))][column])
+
+
+def exchange_s(m, values, sums):
+    """Seconds of so many sums over m nodes, by the bytes of a ring alone."""
+    return sums * 2 * (m - 1) / m * values * 4 / link
+
+
+def draw(options, name, title, claim, x, y, series):
+    print(claim)
+    chart(os.path.join(options.results, name + ".svg"), title, claim, x, y, {key: (points, key.endswith(("paper", "in proportion"))) for key, points in series.items()})
