@@ -28,6 +28,8 @@ PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
 # What tests/control and tests/daemon check metrics with.
 PACKAGES_MONITORING := prometheus python3-prometheus-client
+# What tests/page opens the status page in.
+PACKAGES_PAGE := chromium python3
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
 PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
@@ -89,7 +91,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -136,6 +138,8 @@ deps-slurm: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SLURM))
 deps-systemd: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SYSTEMD))
+deps-page: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_PAGE))
 deps-monitoring: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_MONITORING))
 deps-rivals: | $(BUILD)/.dir
@@ -197,6 +201,8 @@ $(BUILD)/obj/host/%.o: % | $(BUILD)/.dir
 
 $(BUILD)/.dir:
 	@mkdir -p $(BUILD) && touch $@
+
+$(BUILD)/obj/runtime/control/page.o: runtime/control/page.html
 
 $(LIBRARY): $(LIB_OBJECTS)
 	$(call say,ar,$@)

@@ -348,7 +348,8 @@ void to_json(Json& json, const JobDetail& detail) {
     if (!detail.folder.empty()) json["folder"] = detail.folder;
     Json curve = Json::array();
     for (const CurvePoint& each : detail.summary.status.curve)
-        curve.push_back({each.step, number_or_null(each.loss, true), number_or_null(each.accuracy, each.accuracy >= 0)});
+        curve.push_back(
+            {each.step, number_or_null(each.loss, true), number_or_null(each.accuracy, each.accuracy >= 0), each.seconds, each.bytes_sent});
     json["curve"] = std::move(curve);
 }
 
@@ -361,9 +362,10 @@ void from_json(const Json& json, JobDetail& detail) {
     take(json, "folder", detail.folder);
     if (const auto curve = json.find("curve"); curve != json.end())
         for (const Json& each : *curve) {
-            CurvePoint point{each.at(0).get<uint64_t>(), 0, -1};
+            CurvePoint point{.step = each.at(0).get<uint64_t>()};
             if (each.at(1).is_number()) each.at(1).get_to(point.loss);
             if (each.at(2).is_number()) each.at(2).get_to(point.accuracy);
+            if (each.size() > 4) each.at(3).get_to(point.seconds), each.at(4).get_to(point.bytes_sent);
             detail.summary.status.curve.push_back(point);
         }
     take(json, "algorithm", detail.algorithm);

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <sstream>
 
 #include "runtime/control/backend.h"
 #include "runtime/control/gate.h"
 #include "runtime/control/json.h"
 #include "runtime/control/metrics_text.h"
+#include "runtime/control/page.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/version.h"
@@ -26,6 +28,7 @@ using httplib::Response;
 
 constexpr int backlog = 128;
 constexpr uint32_t public_connections_max = 128;         // over TCP, watchers among them
+constexpr uint32_t public_watchers_max = 96;             // the rest is for who asks once, as Prometheus does
 constexpr uint32_t requests_max = 128;                   // connections beside the watchers
 constexpr uint64_t body_bytes_max = (1 << 20) + 65536;   // a job file of 1 MiB and what JSON puts around it
 constexpr const char* watch_head =
@@ -65,6 +68,31 @@ int http_of(Code code) {
 void answer_lookup_error(Response& res, const Status& status) {
     answer_error(res, status.code == Code::invalid ? 404 : http_of(status.code), status.code, status.what);
 }
+
+/// Why a request is not from a client of ours: a browser has sent it for another site's page.  Such a page may reach a socket that ssh
+/// forwards to localhost, and must neither change nor read anything.  "": nothing speaks against it.
+std::string foreign(const Request& req) {
+    if (req.method != "GET" && req.has_header("Origin")) return "a page in a browser changes nothing here: use gradcastctl";
+    const std::string site = req.get_header_value("Sec-Fetch-Site");
+    // Following a link to the page is harmless: its policy forbids frames.
+    if ((site == "cross-site" || site == "same-site") && req.get_header_value("Sec-Fetch-Mode") != "navigate")
+        return "a page of another site may not read this";
+    return {};
+}
+
+/// A name of the network's, as "example.org:8080": no address, and not localhost.
+bool network_name(std::string host) {
+    host = host.substr(0, host.find(':'));
+    return host.find('.') != std::string::npos && host.find('/') == std::string::npos &&
+           host.find_first_not_of("0123456789.") != std::string::npos;
+}
+
+/// How many may watch at one time, over one listener.
+struct Seats {
+    uint32_t max;
+    std::atomic<uint32_t>& taken;
+};
+constexpr char overview_mark = '*';   // begins what watches all jobs; an id has hex digits
 
 bool ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
 
@@ -141,14 +169,15 @@ struct Http : httplib::Server {
 
 class Server : public ControlServer {
 public:
-    Server(Backend& backend, const ControlConfig& config, const Log& log) : backend_(backend), config_(config), log_(log) {}
+    Server(Backend& backend, const ControlConfig& config, const Log& log)
+        : backend_(backend), config_(config), log_(log), overview_(backend) {}
 
     Status open() {
         GC_TRY(socket_clear(config_.socket));
         prepare(http_);
         prepare(public_);
-        read_routes(http_);
-        read_routes(public_);
+        read_routes(http_, {config_.watchers_max, watchers_});
+        read_routes(public_, {std::min(config_.watchers_max, public_watchers_max), public_watchers_});
         routes();
         Fd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         sockaddr_un address{};
@@ -182,9 +211,13 @@ private:
     /// What all answers have in common.
     void prepare(Http& http) {
         http.set_payload_max_length(body_bytes_max);
-        http.set_pre_routing_handler([](const Request& req, Response& res) {
-            if (!req.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
-            answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunked bodies are not accepted");
+        http.set_pre_routing_handler([this, &http](const Request& req, Response& res) {
+            if (req.has_header("Transfer-Encoding"))
+                answer_error(res, 411, Code::invalid, "a body needs a Content-Length, chunked bodies are not accepted");
+            else if (&http == &http_ && network_name(req.get_header_value("Host")))   // which may lead to localhost once its page is loaded
+                answer_error(res, 403, Code::invalid, "the control socket answers to localhost alone");
+            else if (const std::string why = foreign(req); !why.empty()) answer_error(res, 403, Code::invalid, why);
+            else return httplib::Server::HandlerResponse::Unhandled;
             return httplib::Server::HandlerResponse::Handled;
         });
         http.set_exception_handler([this](const Request& req, Response& res, std::exception_ptr error) {
@@ -246,14 +279,30 @@ private:
     }
 
     /// What changes nothing; also over TCP.
-    void read_routes(Http& http) {
+    void read_routes(Http& http, const Seats& seats) {
+        http.Get("/", [](const Request&, Response& res) {
+            res.set_header("Content-Security-Policy", page_policy());
+            res.set_header("X-Content-Type-Options", "nosniff");
+            res.set_header("Referrer-Policy", "no-referrer");
+            res.set_header("Cache-Control", "no-cache");
+            res.set_content(page_html().data(), page_html().size(), "text/html; charset=utf-8");
+        });
+        http.Get("/v1/overview", [this](const Request& req, Response& res) {
+            if (OverviewQuery query; overview_query(req, res, &query)) answer(res, overview_.look(query));
+        });
+        http.Get("/v1/overview/watch", [this, seats](const Request& req, Response& res) {
+            if (OverviewQuery query; overview_query(req, res, &query))
+                watch(res, seats, fmt::format("{}{} {} {}", overview_mark, query.page, query.nodes_page, query.state));
+        });
         http.Get("/v1/version", [](const Request&, Response& res) { answer(res, Json{{"version", version_text}, {"api", 1}}); });
         http.Get("/v1/nodes", [this](const Request&, Response& res) { answer(res, Json{{"nodes", backend_.nodes()}}); });
         http.Get("/v1/jobs", [this](const Request&, Response& res) { answer(res, Json{{"jobs", backend_.jobs()}}); });
         http.Get("/v1/jobs/([^/]+)", [this](const Request& req, Response& res) {
             if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
         });
-        http.Get("/v1/jobs/([^/]+)/watch", [this](const Request& req, Response& res) { watch(req, res); });
+        http.Get("/v1/jobs/([^/]+)/watch", [this, seats](const Request& req, Response& res) {
+            if (JobDetail detail; find(req, res, &detail)) watch(res, seats, detail.summary.id);
+        });
         http.Get("/v1/metrics", [this](const Request& req, Response& res) {
             const bool open = req.get_header_value("Accept").find("application/openmetrics-text") != std::string::npos;
             const MetricsFormat format = open ? MetricsFormat::open_metrics : MetricsFormat::prometheus;
@@ -414,18 +463,31 @@ private:
         *answering = std::move(file);
     }
 
-    /// Server-sent events: `status` with the job's detail whenever it changes, at most ten a second, until the job has ended.
-    void watch(const Request& req, Response& res) {
-        JobDetail detail;
-        if (!find(req, res, &detail)) return;
-        auto seat = std::shared_ptr<void>(nullptr, [this](void*) { watchers_.fetch_sub(1, std::memory_order_relaxed); });
-        if (watchers_.fetch_add(1, std::memory_order_relaxed) >= config_.watchers_max)
+    /// Server-sent events: `status` with the job's detail whenever it changes, at most ten a second, until the job has ended; or `overview`
+    /// with the page of jobs and nodes that was asked for, at most once a second.
+    void watch(Response& res, const Seats& seats, const std::string& what) {
+        auto seat = std::shared_ptr<void>(nullptr, [&taken = seats.taken](void*) { taken.fetch_sub(1, std::memory_order_relaxed); });
+        if (seats.taken.fetch_add(1, std::memory_order_relaxed) >= seats.max)
             return answer_error(res, 503, Code::node_memory,
-                                fmt::format("{} watchers are connected, which is the limit: try again later, or poll the job's status",
-                                            config_.watchers_max));
+                                fmt::format("{} watchers are connected, which is the limit: try again later, or poll", seats.max));
         answering->bytes = watch_head;
-        answering->watch = detail.summary.id;
+        answering->watch = what;
         answering->seat = std::move(seat);
+    }
+
+    static bool overview_query(const Request& req, Response& res, OverviewQuery* query) {
+        std::string why;
+        auto value = [&](const char* key) { return req.get_param_value(key); };
+        if (OverviewQuery::parse(value("page"), value("nodes"), value("state"), query, &why)) return true;
+        answer_error(res, 400, Code::invalid, why);
+        return false;
+    }
+
+    std::string look_at_all(const std::string& what) {
+        std::istringstream words(what);
+        OverviewQuery query;
+        words >> query.page >> query.nodes_page >> query.state;
+        return fmt::format("event: overview\ndata: {}\n\n", json_text(overview_.look(query)));
     }
 
     std::string look(const std::string& id, bool* last) {
@@ -433,6 +495,7 @@ private:
         const char* event = "error";
         *last = true;
         try {
+            if (id[0] == overview_mark) return *last = false, look_at_all(id.substr(1));
             JobDetail detail;
             if (Status status = job(id, &detail); !status.ok()) {
                 json = Json{{"error", status.what}, {"code", code_name(status.code)}};
@@ -454,7 +517,8 @@ private:
     Log log_;
     Http http_, public_;   // of the Unix socket; over TCP
     ino_t inode_ = 0;
-    std::atomic<uint32_t> watchers_{0};
+    Overview overview_;
+    std::atomic<uint32_t> watchers_{0}, public_watchers_{0};
     std::unique_ptr<Gate> gate_, public_gate_;   // last: it calls what is above
 };
 

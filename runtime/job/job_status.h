@@ -28,10 +28,12 @@ struct ViewRecord {
     uint64_t stood_us = 0;                           // between the last step before and the first one that could begin
 };
 
-/// A point of the curves of loss and accuracy.
+/// A point of the curves of loss and accuracy, by steps, seconds and bytes.
 struct CurvePoint {
     uint64_t step = 0;
     double loss = 0, accuracy = -1;   // accuracy -1: not evaluated since the point before
+    double seconds = 0;               // since the first step of this run
+    uint64_t bytes_sent = 0;          // by this node in this run
     bool operator==(const CurvePoint&) const = default;
 };
 

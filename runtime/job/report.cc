@@ -129,9 +129,9 @@ void Report::measure(const Step& step) {
 }
 
 /// Holding mutex_.  When there are too many points, every second one goes; the room is taken already.
-void Report::point(uint64_t step, double loss) {
+void Report::point(const CurvePoint& point) {
     std::vector<CurvePoint>& curve = status_.curve;
-    if (step % curve_every_ != 0 && curve_every_ > 1) return;
+    if (point.step % curve_every_ != 0 && curve_every_ > 1) return;
     if (curve.size() == curve_points_max) {
         curve_every_ *= 2;
         size_t kept = 0;
@@ -143,9 +143,9 @@ void Report::point(uint64_t step, double loss) {
             curve[kept++].accuracy = std::exchange(accuracy, -1);
         }
         curve.resize(kept);
-        if (step % curve_every_ != 0) return;
+        if (point.step % curve_every_ != 0) return;
     }
-    curve.push_back({step, loss, -1});
+    curve.push_back(point);
 }
 
 void Report::view(ViewRecord view) {
@@ -194,13 +194,13 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.step = steps;
     status_.epoch = step.epoch;
     status_.loss = record_.loss;
-    point(steps, record_.loss);
     status_.gradients = step.gradients;
     status_.forwards = step.forwards;
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
     status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;
+    point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent});
     status_.load_wait_us = step.load_wait_us;
     status_.exchange_wait_us += record_.wait_us;
     const double rate = status_.samples_per_second;

@@ -69,7 +69,7 @@ public:
 
 private:
     void measure(const Step& step);
-    void point(uint64_t step, double loss);
+    void point(const CurvePoint& point);
     void fill_metrics(JobStatus& status) const;   // holding mutex_
 
     Log log_;
