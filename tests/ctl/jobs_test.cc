@@ -135,6 +135,17 @@ TEST_F(Ctl, SubmitWaitsForTheMembersAndTellsWhyTheyRefuse) {
     EXPECT_EQ(outcome.err, "gradcastctl: node b: a net of ridge does not fit 10 classes\n");
 }
 
+TEST_F(Ctl, TheTimeLeftIsByThePaceOfThisRun) {
+    JobDetail* detail = backend.add(id_a, "first");
+    JobStatus& status = detail->summary.status;
+    status.resumed = 50, status.step = 60, status.steps = 100, status.seconds = 10;
+    serve();
+    const pid_t pid = start("--socket " + socket + " watch first");
+    EXPECT_TRUE(told("10.0 s, 40.0 s left")) << read("err");
+    backend.finish(detail, JobState::done);
+    EXPECT_EQ(wait(pid).exit, 0);
+}
+
 TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {
     JobDetail* detail = backend.add(id_a, "first");
     serve();

@@ -3,6 +3,7 @@
 // main.cc     flags, and which function they call
 // client.*    requests to a daemon, watching a job
 // print.*     numbers with units, tables, the progress line, the result of a job
+// top.cc      top: jobs and nodes in a terminal
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
 // data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify
@@ -54,6 +55,8 @@ int command_drain(const Options& options, const std::string& node, bool cancel);
 int command_undrain(const Options& options, const std::string& node);
 int command_add_node(const Options& options, const std::string& job, const std::string& node);
 int command_force_view(const Options& options, const std::string& job, const std::string& dead);
+/// Until q or Ctrl-C; once where stdout is no terminal.
+int command_top(const Options& options, const std::string& state);
 int command_doctor(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.

@@ -150,6 +150,12 @@ int run(int argc, char** argv) {
                   [&] { return command_delete(options, which); });
     command->add_option("JOB", which, "ids, 4 or more of their first digits, or names that one job has")->required();
     job_argument(add("cancel", "end a job", [&] { return command_cancel(options, job); }));
+    std::string state;
+    command = add("top", "jobs and nodes, refreshed each second; where stdout is no terminal, or with -o json: once",
+                  [&] { return command_top(options, state); });
+    command->add_option("--state", state, "only jobs that are so")
+        ->check(CLI::IsMember({"preparing", "running", "done", "failed", "cancelled"}));
+    command->footer("keys: q or Ctrl-C leaves, n and p turn pages");
     add("doctor", "look for what stands in the way of jobs, here and between the nodes; exit code 1: an error was found",
         [&] { return command_doctor(options); });
     add("nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(options); });

@@ -40,6 +40,10 @@ std::string text_seconds(double seconds) {
     return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
+size_t text_columns(std::string_view text) {
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
 std::string text_time(uint64_t unix) {
     time_t at = static_cast<time_t>(unix);
     tm parts{};
@@ -58,19 +62,31 @@ std::vector<std::string> class_names_split(const std::string& names) {
     return split;
 }
 
-void print_table(const std::vector<std::vector<std::string>>& rows) {
+double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds) {
+    if (step <= resumed || step >= steps) return -1;
+    return seconds / static_cast<double>(step - resumed) * static_cast<double>(steps - step);
+}
+
+std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows) {
     std::vector<size_t> widths(rows[0].size());
     for (const auto& row : rows)
-        for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+        for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], text_columns(row[i]));
+    std::vector<std::string> lines;
     for (const auto& row : rows) {
         std::string line;
         for (size_t i = 0; i < row.size(); ++i) {
             bool right = rows.size() > 1 && !rows[1][i].empty() && std::isdigit(static_cast<unsigned char>(rows[1][i][0])) && i > 0;
-            line += right ? fmt::format("{:>{}}  ", row[i], widths[i]) : fmt::format("{:<{}}  ", row[i], widths[i]);
+            const std::string space(widths[i] - text_columns(row[i]), ' ');
+            line += right ? space + row[i] + "  " : row[i] + space + "  ";
         }
         line.erase(line.find_last_not_of(' ') + 1);
-        fmt::print("{}\n", line);
+        lines.push_back(std::move(line));
     }
+    return lines;
+}
+
+void print_table(const std::vector<std::vector<std::string>>& rows) {
+    for (const std::string& line : table_lines(rows)) fmt::print("{}\n", line);
 }
 
 ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
@@ -90,9 +106,8 @@ void ProgressBar::show(const JobDetail& job) {
     if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
     else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
     text += "  " + text_seconds(status.seconds);
-    if (status.step > 0 && status.step < status.steps)
-        text += fmt::format(
-            ", {} left", text_seconds(status.seconds / static_cast<double>(status.step) * static_cast<double>(status.steps - status.step)));
+    if (const double left = seconds_left(status.step, status.steps, status.resumed, status.seconds); left >= 0)
+        text += fmt::format(", {} left", text_seconds(left));
     text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
                         text_bytes(status.bytes_received));
     if (!terminal_) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/control/json.h"
@@ -11,14 +12,19 @@ namespace gradcast {
 /// What a command that was interrupted (local.h) says of its job.  Returns the exit code.
 int job_goes_on(const std::string& id);
 
-std::string text_bytes(uint64_t bytes);     // "12.3 MiB"
-std::string text_seconds(double seconds);   // "12.3 s", "4 min 05 s", "2 h 03 min"
-std::string text_time(uint64_t unix);       // local, "2025-01-31 18:00:05"
+std::string text_bytes(uint64_t bytes);       // "12.3 MiB"
+std::string text_seconds(double seconds);     // "12.3 s", "4 min 05 s", "2 h 03 min"
+std::string text_time(uint64_t unix);         // local, "2025-01-31 18:00:05"
+size_t text_columns(std::string_view text);   // code points of UTF-8
 
 /// Of DataInfo::class_names.
 std::vector<std::string> class_names_split(const std::string& names);
 
+/// Until a job's last step, by the pace of this run; below 0: not known, or nothing is left.
+double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);
+
 /// Columns as wide as their widest cell, two spaces between; a column that holds numbers (first row after the head) is set to the right.
+std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
 /// One rewritten line on a terminal; otherwise a line an epoch, and one every five seconds.
