@@ -5,9 +5,12 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <regex>
+#include <set>
 
 #include "runtime/control/json.h"
 #include "runtime/control/metrics_text.h"
+#include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
@@ -59,6 +62,30 @@ TEST(Metrics, PromtoolTakesTheText) {
     std::ofstream(path) << metrics_text(one_job(), {{.name = "a", .alive = true}}, MetricsFormat::prometheus);
     EXPECT_EQ(shell("promtool check metrics <" + path), 0);
     EXPECT_EQ(shell("promtool check rules tools/monitoring/alerts.yml"), 0);
+}
+
+/// Each name of ours in a text, without what a histogram adds.
+std::set<std::string> names_in(const std::string& text) {
+    std::set<std::string> names;
+    const std::regex name("gradcast_[a-z_]+");
+    for (std::sregex_iterator at(text.begin(), text.end(), name), end; at != end; ++at)
+        names.insert(std::regex_replace(at->str(), std::regex("_(bucket|sum|count)$"), ""));
+    return names;
+}
+
+TEST(Metrics, DashboardAndRulesNameWhatIsThere) {
+    const std::string known = metrics_text(one_job(), {}, MetricsFormat::prometheus);
+    std::string dashboard, rules;
+    ASSERT_TRUE(file_read("tools/monitoring/dashboard.json", &dashboard).ok() && file_read("tools/monitoring/alerts.yml", &rules).ok());
+    const Json json = Json::parse(dashboard, nullptr, false);
+    ASSERT_TRUE(json.is_object());
+    std::string expressions = json["templating"]["list"][1]["query"]["query"].get<std::string>() + '\n';
+    for (const Json& panel : json["panels"]) {
+        ASSERT_FALSE(panel["targets"].empty()) << panel["title"];
+        for (const Json& target : panel["targets"]) expressions += target["expr"].get<std::string>() + '\n';
+    }
+    EXPECT_GT(names_in(expressions).size(), 15u);
+    for (const std::string& name : names_in(expressions + rules)) EXPECT_NE(known.find("# TYPE " + name + " "), std::string::npos) << name;
 }
 
 TEST(Metrics, TheStrictParserTakesOpenMetrics) {
