@@ -4,6 +4,7 @@
 // client.*    requests to a daemon, watching a job
 // print.*     numbers with units, tables, the progress line, the result of a job
 // top.cc      top: jobs and nodes in a terminal
+// report.cc   report: a page that compares runs, of run_record.* and plot.*
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
 // data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify
@@ -75,6 +76,9 @@ struct VerifyOptions {
     uint32_t lanes = 0;   // 0: as many as CPUs
 };
 int command_verify(const Options& options, const VerifyOptions& verify);
+/// A page of HTML that compares jobs or folders of runs.  data: of the evaluation; empty: the jobs' own test data.
+int command_report(const Options& options, const std::vector<std::string>& which, const std::string& out, const std::string& data,
+                   bool evaluate);
 /// `format` is one of export_formats(), or empty: as `out` ends.
 int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format);
 const std::vector<std::string>& export_formats();

@@ -33,19 +33,6 @@ int find_model(const Options& options, const std::string& which, std::string* pa
 
 double share(uint64_t part, uint64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
 
-/// A class by its name, or its number.
-std::vector<std::string> labels_of(const Evaluation& evaluation) {
-    std::vector<std::string> labels = class_names_split(evaluation.class_names);
-    const size_t classes = evaluation.count_of_class.size();
-    if (labels.size() >= classes) {
-        labels.resize(classes);   // a net may have fewer outputs than the data has classes
-        return labels;
-    }
-    labels.clear();
-    for (size_t i = 0; i < classes; ++i) labels.push_back(std::to_string(i));
-    return labels;
-}
-
 /// Ends with .safetensors: "safetensors".
 std::string format_of(const std::string& path) { return path.substr(std::min(path.rfind('.'), path.size() - 1) + 1); }
 

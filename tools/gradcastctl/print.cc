@@ -40,6 +40,18 @@ std::string text_seconds(double seconds) {
     return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
+std::vector<std::string> labels_of(const Evaluation& evaluation) {
+    std::vector<std::string> labels = class_names_split(evaluation.class_names);
+    const size_t classes = evaluation.count_of_class.size();
+    if (labels.size() >= classes) {
+        labels.resize(classes);   // a net may have fewer outputs than the data has classes
+        return labels;
+    }
+    labels.clear();
+    for (size_t i = 0; i < classes; ++i) labels.push_back(std::to_string(i));
+    return labels;
+}
+
 size_t text_columns(std::string_view text) {
     return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/control/json.h"
+#include "runtime/job/model_evaluate.h"
 
 namespace gradcast {
 
@@ -19,6 +20,8 @@ size_t text_columns(std::string_view text);   // code points of UTF-8
 
 /// Of DataInfo::class_names.
 std::vector<std::string> class_names_split(const std::string& names);
+/// The classes by their names, or their numbers.
+std::vector<std::string> labels_of(const Evaluation& evaluation);
 
 /// Until a job's last step, by the pace of this run; below 0: not known, or nothing is left.
 double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);

@@ -1,0 +1,194 @@
+#include "tools/gradcastctl/run_record.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/toml.h"
+#include "runtime/job/job_file.h"
+#include "runtime/job/model_file.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t points_max = 1024, line_bytes_max = 1 << 16;
+
+/// Takes steps.jsonl in pieces and keeps a bounded number of points.
+class Curves {
+public:
+    explicit Curves(RunRecord& run) : run_(run) {}
+    void add(std::string_view piece) {
+        rest_ += piece;
+        size_t from = 0;
+        for (size_t end; (end = rest_.find('\n', from)) != std::string::npos; from = end + 1)
+            line(std::string_view(rest_).substr(from, end - from));
+        rest_.erase(0, from);
+        if (rest_.size() > line_bytes_max) rest_.clear();   // no line of ours is so long
+    }
+
+private:
+    void line(std::string_view text) {
+        const Json json = Json::parse(text, nullptr, false);
+        auto number = [&](const char* key) {
+            const auto at = json.find(key);
+            return at != json.end() && at->is_number() ? at->get<double>() : std::nan("");
+        };
+        if (!json.is_object() || !(number("step") > 0)) return;
+        run_.steps = static_cast<uint64_t>(number("step"));
+        for (const char* key : {"compute_us", "wait_us", "apply_us"})
+            if (const double us = number(key); us > 0) run_.seconds += us * 1e-6;
+        if (const double bytes = number("bytes_sent"); bytes > 0) run_.bytes += bytes;
+        if (const double loss = number("loss"); std::isfinite(loss)) sum_ += loss, ++count_;
+        if (count_ >= every_) {
+            put(run_.loss, sum_ / static_cast<double>(count_));
+            sum_ = 0, count_ = 0;
+            if (run_.loss.size() >= points_max) halve();
+        }
+        if (const double accuracy = number("accuracy"); accuracy >= 0) {
+            put(run_.accuracy, accuracy);
+            if (run_.accuracy.size() >= points_max) thin(run_.accuracy);
+        }
+        if (const double loss = number("test_loss"); std::isfinite(loss)) run_.test_loss = loss;
+    }
+    void put(std::vector<RunPoint>& points, double value) const { points.push_back({run_.steps, run_.seconds, run_.bytes, value}); }
+    /// Two points become one.
+    void halve() {
+        for (size_t i = 1; i < run_.loss.size(); i += 2) run_.loss[i].value = (run_.loss[i].value + run_.loss[i - 1].value) / 2;
+        thin(run_.loss);
+        every_ *= 2;
+    }
+    /// Every second one stays, the last among them.
+    static void thin(std::vector<RunPoint>& points) {
+        size_t kept = 0;
+        for (size_t i = 1; i < points.size(); i += 2) points[kept++] = points[i];
+        points.resize(kept);
+    }
+    RunRecord& run_;
+    std::string rest_;
+    double sum_ = 0;
+    uint64_t count_ = 0, every_ = 1;
+};
+
+/// A value as TOML.
+std::string value_text(const toml::node& node) {
+    if (const auto* text = node.as_string()) return '"' + text->get() + '"';
+    if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
+    if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+    if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+    std::string all;
+    auto add = [&](const std::string& part) { all += (all.empty() ? "" : ", ") + part; };
+    if (const toml::array* array = node.as_array()) {
+        for (const toml::node& each : *array) add(value_text(each));
+        return '[' + all + ']';
+    }
+    if (const toml::table* table = node.as_table())
+        for (const auto& [key, value] : *table) add(std::string(key.str()) + " = " + value_text(value));
+    return '{' + all + '}';
+}
+
+/// "section.key" and the value of each key.
+void flatten(const std::string& prefix, const toml::node& node, std::vector<std::pair<std::string, std::string>>* all) {
+    if (const toml::table* table = node.as_table()) {
+        for (const auto& [key, value] : *table) flatten(prefix + (prefix.empty() ? "" : ".") + std::string(key.str()), value, all);
+        return;
+    }
+    all->emplace_back(prefix, value_text(node));
+}
+
+void read_settings(const std::string& text, RunRecord* run) {
+    const toml::parse_result parsed = toml_parse(text);
+    if (parsed) flatten("", parsed.table(), &run->settings);
+    std::erase_if(run->settings, [&](const auto& each) {
+        if (each.first == "job.name" && run->name.empty()) run->name = each.second.substr(1, each.second.size() - 2);
+        return each.first == "job.name";
+    });
+}
+
+/// What a daemon tells, where its folder cannot be read here.
+void take_settings(RunRecord* run) {
+    const JobDetail& job = *run->job;
+    run->settings = {{"algorithm.kind", '"' + job.algorithm + '"'},
+                     {"algorithm.exchange", '"' + job.exchange + '"'},
+                     {"algorithm.quantiser", '"' + job.quantiser + '"'},
+                     {"job.batch", std::to_string(job.batch)},
+                     {"job.blocks", std::to_string(job.blocks)}};
+    for (const auto& [key, value] : job.summary.status.settings) run->settings.emplace_back("algorithm." + key, value);
+}
+
+/// By final.h5, which knows its job file and where that was.
+void evaluate_model(const std::string& data, RunRecord* run) {
+    const std::string path = run->folder + "/final.h5";
+    Model model;
+    std::vector<float> parameters;
+    if (run->folder.empty() || ::access(path.c_str(), F_OK) != 0) {
+        run->why = "there is no final.h5 here: the job has not ended, or another node keeps the model";
+        return;
+    }
+    if (const Status status = model_read(path, &model, &parameters); !status.ok()) {
+        run->why = status.what;
+        return;
+    }
+    JobConfig config;
+    std::vector<JobMistake> mistakes;
+    std::string pattern = data;
+    if (pattern.empty() && job_parse(model.job, path, model.base, &config, &mistakes)) pattern = config.test;
+    if (pattern.empty()) {
+        run->why = "the job has no test data: --data names some";
+        return;
+    }
+    Evaluation evaluation;
+    const Status status = model_evaluate(path, pattern, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
+    if (!status.ok()) run->why = status.what;
+    else if (evaluation.regression) run->why = "a regression has no classes";
+    else run->evaluation = std::move(evaluation);
+}
+
+}   // namespace
+
+int run_read(const Options& options, const std::string& which, bool evaluate, const std::string& data, RunRecord* run) {
+    std::error_code error;
+    Curves curves(*run);
+    if (std::filesystem::is_directory(which, error)) {
+        run->folder = which;
+        std::ifstream file(which + "/steps.jsonl");
+        if (!file) return complain(exit_failed, "{}: there is no steps.jsonl, as the folder of a run has", which);
+        std::string piece(1 << 20, '\0');
+        while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0)
+            curves.add({piece.data(), static_cast<size_t>(file.gcount())});
+    } else {
+        if (which.find('/') != std::string::npos) return complain(exit_usage, "{}: there is no such folder", which);
+        const Client client(options.socket);
+        JobDetail job;
+        Reply reply = client.job(which, &job);
+        if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+        for (uint64_t offset = 0;;) {
+            reply = client.get(job_route(job.summary.id, fmt::format("/steps?offset={}", offset)));
+            if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+            curves.add(reply.text);
+            if (reply.next <= offset) break;
+            offset = reply.next;
+        }
+        run->name = job.summary.name;
+        run->id = job.summary.id;
+        run->folder = job.folder;
+        run->digest = job.summary.status.digest;
+        run->job = std::move(job);
+    }
+    std::string text;
+    if (!run->folder.empty() && file_read(run->folder + "/job.toml", &text).ok()) read_settings(text, run);
+    else if (run->job) take_settings(run);
+    if (run->name.empty()) run->name = std::filesystem::path(which).lexically_normal().filename().string();
+    if (run->steps == 0 && !run->job) return complain(exit_failed, "{}/steps.jsonl has no line of a step", which);
+    if (evaluate) evaluate_model(data, run);
+    else run->why = "it was not asked for";
+    if (run->evaluation && run->digest.empty()) run->digest = run->evaluation->digest;
+    return exit_done;
+}
+
+}   // namespace gradcast
