@@ -1,6 +1,7 @@
 #include "runtime/job/report.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 
 #include "runtime/core/crypto.h"
@@ -16,6 +17,8 @@ constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other
 static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
 
 enum SentKind : size_t { sent_own, sent_repairs, sent_feedback };
+
+double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }   // namespace
 
@@ -34,6 +37,10 @@ Status Report::open(const EngineConfig& config) {
     metrics_.plan(Metric::sent, {"own", "repairs", "feedback"});
     metrics_.plan(Metric::dropped, reasons);
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
+    if (config.job.tensorboard) {
+        const std::string node = nodes_.empty() ? "" : nodes_[static_cast<size_t>(self_)];
+        GC_TRY(events_.open(config.folder, node, wall_seconds(), config.lanes > 0, log_));
+    }
     return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on || config.join, log_);
 }
 
@@ -161,7 +168,9 @@ void Report::view(ViewRecord view) {
 
 void Report::begin(uint64_t now_us, uint64_t steps) {
     begin_us_ = now_us;
+    begin_wall_ = wall_seconds();
     first_ = steps;
+    if (events_.is_open() && steps > 0) events_.resume(begin_wall_, steps);
     if (steps > 0) {
         record_.step = steps - 1;
         steps_log_.keep(steps);
@@ -189,6 +198,16 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
         sent - sent_, received - received_, step.kernels, step.kernel_set, step.exchange, quantiser_);
     sent_ = sent, received_ = received;
+    if (events_.is_open()) {
+        const double before = std::exchange(wall_seconds_, begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6);
+        const double seconds = wall_seconds_ - (scalars_count_ > 0 ? before : begin_wall_);
+        scalars_count_ = 0;
+        scalar("train/loss", record_.loss);
+        if (seconds > 0) scalar("speed/samples_per_second", static_cast<double>(batch_) / seconds);
+        scalar("network/bytes_sent", static_cast<double>(sent));
+        scalar("network/bytes_received", static_cast<double>(received));
+        scalar("network/wait_seconds", record_.wait_us * 1e-6);
+    }
 
     std::unique_lock lock(mutex_);
     status_.step = steps;
@@ -220,6 +239,10 @@ void Report::evaluated(uint64_t epoch, double accuracy, double loss) {
         fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f}", accuracy);
     }
     fmt::format_to(std::back_inserter(line_), ",\"test_loss\":{:.6f}", loss);
+    if (events_.is_open()) {
+        if (accuracy >= 0) scalar("test/accuracy", accuracy);
+        scalar("test/loss", loss);
+    }
     {
         std::lock_guard lock(mutex_);
         status_.accuracy = accuracy;
@@ -238,10 +261,11 @@ void Report::resumed(double accuracy, double loss) {
 void Report::step_end() {
     line_.append(std::string_view("}\n"));
     steps_log_.add({line_.data(), line_.size()});
+    if (events_.is_open()) events_.scalars(wall_seconds_, record_.step + 1, {scalars_.data(), scalars_count_});
 }
 
 void Report::end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost) {
-    steps_log_.close();
+    steps_end();
     if (status.ok()) log_.info("done after {} steps, digest {}", steps, digest);
     else if (status.code == Code::cancelled) log_.warn("{}", status.what);
     else log_.error("{}", status.what);

@@ -2,11 +2,13 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <array>
 #include <mutex>
 #include <optional>
 
 #include "algos/context.h"
 #include "runtime/job/engine.h"
+#include "runtime/job/event_file.h"
 #include "runtime/job/step_log.h"
 #include "transport/bulk/bulk.h"
 
@@ -58,9 +60,9 @@ public:
     void evaluated(uint64_t epoch, double accuracy, double loss);
     void step_end();
     /// After the last step: steps.jsonl is complete.
-    void steps_end() { steps_log_.close(); }
+    void steps_end() { steps_log_.close(), events_.close(); }
     /// Any thread: waits until all records so far are in the file.
-    void flush() { steps_log_.flush(); }
+    void flush() { steps_log_.flush(), events_.flush(); }
     void samples(uint64_t of_a_step) { batch_ = of_a_step; }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);
@@ -74,10 +76,16 @@ private:
 
     Log log_;
     StepLog steps_log_;
+    EventFile events_;                // of TensorBoard, where the job file wants one
+    std::array<Scalar, 7> scalars_;   // of the step whose line is open
+    size_t scalars_count_ = 0;
+    double wall_seconds_ = 0;   // at the end of that step
+    void scalar(const char* tag, double value) { scalars_[scalars_count_++] = {tag, value}; }
     const char* quantiser_ = "";
     uint64_t batch_ = 0;   // samples of a step
     const LinkCounters* counters_ = nullptr;
-    StepRecord record_;   // of the last step
+    StepRecord record_;       // of the last step
+    double begin_wall_ = 0;   // seconds of Unix at begin_us_
     uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     fmt::memory_buffer line_;
     uint32_t bulk_view_ = 0;

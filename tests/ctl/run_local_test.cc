@@ -109,7 +109,7 @@ TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
 
 TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     import();
-    write("job.toml", good_job);
+    write("job.toml", "[job]\ntensorboard = true\n" + good_job.substr(good_job.find('\n') + 1));
     Outcome outcome = run("run job.toml --local 2 --keep kept");
     ASSERT_EQ(outcome.exit, 0) << outcome.err;
     size_t at = outcome.out.find("\ndigest ");
@@ -121,6 +121,13 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     expect_nothing_left();
     for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
     EXPECT_NE(outcome.out.find("model kept/final.h5\nkept in kept\n"), std::string::npos) << outcome.out;
+    const auto is_events = [](const fs::directory_entry& each) {
+        return each.path().filename().string().starts_with("events.out.tfevents.");
+    };
+    EXPECT_EQ(std::count_if(fs::directory_iterator(folder + "/kept"), fs::directory_iterator(), is_events), 1);
+    outcome = run("report kept --out report.html");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_NE(read("report.html").find("class, taken for"), std::string::npos) << outcome.err;
     EXPECT_TRUE(run("run job.toml --local 2 --keep kept").says("there is a model already"));
 
     Outcome evaluated = run("evaluate kept/final.h5 --data test.h5 -o json");

@@ -175,6 +175,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"[net]", "[net]\ndevice = \"gpu\"", "net.device: \"gpu\" is not one of cpu, cuda, auto (did you mean cpu?)"},
              {"[net]", "[net]\nprecision = 16", "net.precision: is a whole number, not text"},
              {"[net]", "[net]\nprecision = \"tf32\"", "job.toml:13: net.precision: tf32 is for GPUs: it goes with device = \"cuda\""},
+             {"[data]", "tensorboard = \"yes\"\n[data]", "job.tensorboard: is text, not "},
              {"[net]", "[net]\ndeterministic = false", "job.toml:13: net.deterministic: false is for GPUs"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",

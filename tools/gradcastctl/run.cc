@@ -13,6 +13,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
 #include "runtime/job/checkpoint.h"
+#include "runtime/job/event_file.h"
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
@@ -32,9 +33,12 @@ std::string keep_default() {
     return base + "/gradcast";
 }
 
-/// Copies the results from a node's folder, each file whole or not at all.
-Status keep_results(const std::string& job, const std::string& folder, const std::vector<std::string>& names) {
+/// Copies the results from a node's folder, each file whole or not at all; event files, which are named by time, always.
+Status keep_results(const std::string& job, const std::string& folder, std::vector<std::string> names) {
     GC_TRY(make_directories(folder));
+    std::error_code none;
+    for (const auto& each : std::filesystem::directory_iterator(job, none))
+        if (const std::string name = each.path().filename(); name.starts_with(event_file_prefix)) names.push_back(name);
     for (const std::string& name : names) {
         std::filesystem::path from = std::filesystem::path(job) / name;
         std::error_code error;
