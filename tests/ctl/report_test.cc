@@ -60,7 +60,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_EQ(count(page, "https:") + count(page, "src="), 0u);
     for (const char* part :
          {"&lt;script&gt;alert(1)", "of a daemon", "<td>optimiser.lr</td><td class=\"n\">0.05</td><td class=\"n\">0.5</td>",
-          "node b &lt;went&gt; away", "n&lt;1 is slow: compute takes", "1.5 / 2.5", "class, taken for", "4.77 MiB", "5.00 s",
+          "node b &lt;went&gt; away", "n&lt;1 is slow: compute takes", "1.5 / 2.5", "class, predicted", "4.77 MiB", "5.00 s",
           "there is no final.h5 here"})
         EXPECT_NE(page.find(part), std::string::npos) << part;
     EXPECT_EQ(page.find("<td>job.batch</td>"), std::string::npos);   // equal in both
@@ -71,7 +71,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_NEAR(json["runs"][0]["seconds"].get<double>(), 5, 1e-9);
     EXPECT_EQ(json["runs"][1]["bytes_sent"], 40'000.0);
     EXPECT_EQ(ask("report two --out r.html --data 'test*.h5'").exit, 0);
-    EXPECT_NE(read("r.html").find("class, taken for"), std::string::npos);
+    EXPECT_NE(read("r.html").find("class, predicted"), std::string::npos);
 }
 
 TEST_F(Report, NamesWhatIsWrong) {

@@ -127,7 +127,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(std::count_if(fs::directory_iterator(folder + "/kept"), fs::directory_iterator(), is_events), 1);
     outcome = run("report kept --out report.html");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    EXPECT_NE(read("report.html").find("class, taken for"), std::string::npos) << outcome.err;
+    EXPECT_NE(read("report.html").find("class, predicted"), std::string::npos) << outcome.err;
     EXPECT_TRUE(run("run job.toml --local 2 --keep kept").says("there is a model already"));
 
     Outcome evaluated = run("evaluate kept/final.h5 --data test.h5 -o json");

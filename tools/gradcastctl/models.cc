@@ -99,7 +99,7 @@ int command_evaluate(const Options& options, const std::string& which, const std
         for (size_t k = 0; k < classes && matrix; ++k) rows.back().push_back(std::to_string(evaluation.confusion[i * classes + k]));
     }
     print_table(rows);
-    if (!matrix && !evaluation.confusion.empty()) fmt::print("which of them are taken for which: -o json\n");
+    if (!matrix && !evaluation.confusion.empty()) fmt::print("the confusion matrix: -o json\n");
     fmt::print("accuracy {:.4f}\ndigest {}\n", accuracy, evaluation.digest);
     return exit_done;
 }

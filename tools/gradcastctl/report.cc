@@ -191,7 +191,7 @@ private:
                 continue;
             }
             const std::vector<std::string> labels = labels_of(found);
-            Row head = {"class, taken for"};
+            Row head = {"class, predicted"};
             for (const std::string& label : labels) head.push_back(html_text(label));
             std::string table = "<div class=\"card\"><table class=\"matrix\"><tr>";
             for (const std::string& each : head) table += "<th>" + each + "</th>";
@@ -208,7 +208,7 @@ private:
             }
             html += table + "</table></div>\n";
         }
-        return html.empty() ? html : "<h2>Which class is taken for which</h2>\n" + html;
+        return html.empty() ? html : "<h2>Confusion matrix</h2>\n" + html;
     }
 
     std::string times() const {

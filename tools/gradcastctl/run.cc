@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
@@ -22,8 +23,9 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t profile_step = 10;   // where the job file names none: after the first steps, which are slower
-constexpr uint32_t log_lines = 3;       // of each daemon, shown when something failed
+constexpr uint32_t profile_step = 10;        // where the job file names none: after the first steps, which are slower
+constexpr uint64_t end_us_max = 2'000'000;   // from the job's end at the node that is followed to its end at the others
+constexpr uint32_t log_lines = 3;            // of each daemon, shown when something failed
 
 /// $XDG_STATE_HOME/gradcast, in which each job has a folder of its own.
 std::string keep_default() {
@@ -190,12 +192,19 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
     std::vector<NodeResult> results;
     std::vector<std::string> folders;
+    const uint64_t all_ended = clock_us() + end_us_max;
     for (uint32_t i = 0; i < nodes; ++i) {
-        JobDetail own;
         results.push_back({cluster.name(i), {}});
-        if (!cluster.stopped(i) && cluster.client(i).job(job.summary.id, &own).exit == exit_done) {
+        while (!cluster.stopped(i)) {
+            JobDetail own;
+            if (cluster.client(i).job(job.summary.id, &own).exit != exit_done) break;
+            if (!job_ended(own.summary.status.state) && clock_us() < all_ended && interrupts() == 0) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                continue;
+            }
             results.back().status = own.summary.status;
             folders.push_back(own.folder);
+            break;
         }
     }
     std::string with_model;   // the folder of a node that has it, alive or not
