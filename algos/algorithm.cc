@@ -20,7 +20,7 @@ std::unique_ptr<Algorithm> softsync_create();   // asgd.cc
 std::unique_ptr<Algorithm> de_create();
 std::unique_ptr<Algorithm> soup_create();
 std::unique_ptr<Algorithm> rg_create();
-std::unique_ptr<Algorithm> serial_create();   // diloco.cc
+std::unique_ptr<Algorithm> serial_create();
 
 namespace {
 constexpr AlgorithmKind kinds[] = {
@@ -91,7 +91,7 @@ constexpr AlgorithmKind kinds[] = {
      .summary = "one worker with all data: what the others are measured by",
      .create = serial_create,
      .workers = true,
-     .private_state = true,
+     .sums = 0,
      .keys = "local_steps local_epochs "},
     {.name = "asgd",
      .summary = "asynchronous SGD: a server applies each gradient as it comes",
@@ -99,14 +99,14 @@ constexpr AlgorithmKind kinds[] = {
      .workers = true,
      .sums = 0,
      .server = true,
-     .keys = "workers updates lambda beta max_staleness replay "},
+     .keys = "workers local_steps stream updates lambda beta max_staleness replay "},
     {.name = "softsync",
      .summary = "soft synchronisation: a server applies the mean of some gradients",
      .create = softsync_create,
      .workers = true,
      .sums = 0,
      .server = true,
-     .keys = "workers updates lambda beta max_staleness replay collect pull "},
+     .keys = "workers local_steps stream updates lambda beta max_staleness replay collect pull "},
 };
 }   // namespace
 

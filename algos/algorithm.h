@@ -13,10 +13,11 @@ struct AlgorithmPlan {
     const Net& net;
     uint32_t workers, own_workers;   // of the job, and of this node in its first view
     uint64_t state_size;             // of the optimiser
-    double weight_decay;             // its
-    const Local* local;              // null without workers
-    uint64_t updates, rounds;        // of a server in a round; of the job
-    std::string folder;              // the job's at this node
+    uint64_t scales;                 // of the codec
+    OptimiserConfig optimiser;
+    const Local* local;         // null without workers
+    uint64_t updates, rounds;   // of a server in a round; of the job
+    std::string folder;         // the job's at this node
     Arena& arena;
 };
 

@@ -1,13 +1,16 @@
 // Asynchronous SGD with a parameter server, and soft synchronisation (Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for distributed
 // deep learning", 2016; the CSSGD paper's baseline).  Rank 0 is the server, with the optimiser; workers are on the other ranks.
 //
-//     worker   pulls (w, version), computes the gradient g of its next mini-batch at w, pushes it
+//     worker   pulls (w, version), computes the gradient g of its next mini-batch at w, pushes it; with local_steps = m the sum of m
+//              gradients, between which it takes steps w <- w - lr g of its own
 //     asgd     w <- optimiser step with lambda(tau) g for each push, tau = the server's version - the one that g was computed from
 //     softsync w <- optimiser step with the mean of `collect` pushes, each times its own lambda(tau)
 //     lambda   none: 1;  inverse: 1 / max(1, tau);  exp: beta^tau
 //
 // pull = now: the answer to a push is the present w.  pull = wait: that after the update which the push goes into.  With max_staleness = S
-// a worker begins only while it has at most S pushes more than the slowest one; then tau <= (W - 1) (2 S + 1).  A round is `updates`
+// a worker begins only while it has at most S pushes more than the slowest one; then tau <= (W - 1) (2 S + 1).  With stream = whole the
+// mini-batch of worker k is block k of synchronous SGD's.  Where softsync collects all workers' pushes, waits and does not scale, they are
+// quantised and summed as by an exchange: the result is that of ssgd bit for bit, whatever their order.  A round is `updates`
 // pushes; then all ranks get w and the optimiser's state, so evaluation and checkpoints are as ever.  Which worker's push came when is kept
 // in replay.log in the server's job folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
 //
@@ -24,6 +27,7 @@
 
 #include "algos/algorithm.h"
 #include "algos/worker_sum.h"
+#include "nn/layers.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -33,8 +37,8 @@ constexpr uint64_t tags = uint64_t{1} << 60;   // below those of other mail
 
 /// Before the values of a message.
 struct Head {
-    uint64_t go;   // of an answer: the worker computes another gradient
-    double loss;   // of a push: mean
+    uint64_t go, version;   // of an answer: whether the worker computes another gradient, and the version of the parameters
+    double loss;            // of a push: mean
 };
 
 /// The order of pushes of an earlier run.  Bytes from outside.
@@ -66,14 +70,17 @@ public:
         collect_ = soft_ ? (settings.collect > 0 ? settings.collect : workers_) : 1;
         wait_ = soft_ && settings.pull == "wait";
         scaling_ = settings.lambda, beta_ = settings.beta, staleness_most_ = settings.max_staleness;
-        updates_ = plan.updates;
+        updates_ = plan.updates, steps_ = std::max(settings.local_steps, 1u);
+        batch_ = plan.local->config().batch, optimiser_ = plan.optimiser;
+        exact_ = soft_ && collect_ == workers_ && wait_ && scaling_ == "none";
         if (collect_ > workers_)
             return fail(Code::invalid, "algorithm.collect: {} pushes are more than the {} workers", collect_, workers_);
         if (updates_ % collect_ != 0)
             return fail(Code::invalid, "algorithm.updates: {} pushes of a round are no multiple of collect, {}", updates_, collect_);
-        title_ = fmt::format("gradcast {} seed {} batch {} workers {} updates {} collect {} pull {} max_staleness {}",
-                             soft_ ? "softsync" : "asgd", plan.local->config().seed, plan.local->config().batch, workers_, updates_,
-                             collect_, wait_ ? "wait" : "now", staleness_most_);
+        title_ =
+            fmt::format("gradcast {} seed {} batch {} workers {} updates {} collect {} pull {} max_staleness {} local_steps {} stream {}",
+                        soft_ ? "softsync" : "asgd", plan.local->config().seed, batch_, workers_, updates_, collect_,
+                        wait_ ? "wait" : "now", staleness_most_, steps_, settings.stream);
         log_path_ = plan.folder + "/replay.log";
         if (!settings.replay.empty()) {
             GC_TRY(log_read(settings.replay, title_, workers_, &order_));
@@ -83,10 +90,15 @@ public:
         message_ = sizeof(Head) + elements_ * sizeof(float);
         plan.arena.plan("server", elements_ * sizeof(float), &w_);
         plan.arena.plan("server", elements_ * sizeof(float), &sum_);
-        plan.arena.plan("server", elements_ * sizeof(float) + plan.state_size * sizeof(float), &final_);
+        plan.arena.plan("server", (elements_ + plan.state_size + plan.scales) * sizeof(float), &final_);
+        if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
         all_.resize(workers_);
+        const Layout& layout = plan.net.layout();
+        maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
+        for (size_t b = 0; b < records_.size(); ++b)
+            records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
         return {};
     }
 
@@ -105,6 +117,7 @@ public:
         context.net.refresh();
         StepRecord record;
         record.loss = loss_;
+        record.clipped = std::exchange(clipped_, 0);
         record.compute_us = context.host.now_us() - begin_us;
         context.round_done(record);
         return {};
@@ -138,16 +151,45 @@ private:
         handed_ = std::min<uint64_t>(workers_, updates_), taken_ = 0, loss_ = 0;
         for (uint32_t k = 0; k < workers_; ++k) all_[k] = {version_, 0, false, k < handed_ ? State::ready : State::over};
         collected_.clear();
+        for (Record& each : records_) each.blocks = 0;
         log_.clear();
     }
 
-    /// The gradient of the worker's next mini-batch at its own parameters, to its push.
+    /// The sum of gradients of the worker's next mini-batches from its own parameters on, to its push.
     Status compute(Context& context, uint32_t k, std::span<const float> at) {
         std::ranges::copy(at, context.net.parameters().begin());
         context.net.refresh();
-        // Its mini-batches are counted over the whole job: a round gives each worker at most `updates`.
-        GC_TRY(context.local->batch(context, k, context.step * updates_ + all_[k].pushes++, values(push(k)), &head(push(k)).loss));
+        const std::span<float> sum = values(push(k));
+        double& loss = head(push(k)).loss = 0;
+        // Its mini-batches are counted over the whole job: a round gives each worker at most `updates` pushes, or one in each update.
+        const uint64_t push_of_job = exact_ ? all_[k].version : context.step * updates_ + all_[k].pushes, first = push_of_job * steps_;
+        ++all_[k].pushes;
+        for (uint32_t i = 0; i < steps_; ++i) {
+            const std::span<float> gradient = i == 0 ? sum : std::span(local_.as<float>(), elements_);
+            double of_step = 0;
+            GC_TRY(context.local->batch(context, k, first + i, gradient, &of_step));
+            loss += of_step / steps_;
+            if (i + 1 < steps_) descend(context, all_[k].version, gradient);
+            for (uint64_t j = 0; i > 0 && j < elements_; ++j) sum[j] += gradient[j];
+        }
+        for (const Group& group : context.net.layout().groups)   // they are means, not sums of steps
+            for (uint64_t j = group.offset; group.statistics && steps_ > 1 && j < group.offset + group.count; ++j)
+                sum[j] /= static_cast<float>(steps_);
         return {};
+    }
+
+    /// A local step of the net's parameters with the learning rate of that version.
+    void descend(Context& context, uint64_t version, std::span<const float> gradient) const {
+        const std::span<float> parameters = context.net.parameters();
+        const auto lr = static_cast<float>(learning_rate(optimiser_, version)), decay = static_cast<float>(optimiser_.weight_decay);
+        const float share = 1.0f / static_cast<float>(batch_);
+        for (const Group& group : context.net.layout().groups)
+            for (uint64_t j = group.offset; j < group.offset + group.count; ++j) {
+                float& w = parameters[j];
+                const float d = share * gradient[j];
+                w += group.statistics ? statistics_share * (d - w) : -lr * (d + decay * w);
+            }
+        context.net.refresh();
     }
 
     // ---- server ----
@@ -163,6 +205,47 @@ private:
             if (each.state != State::over) slowest = std::min(slowest, each.pushes);
         return all_[k].pushes <= slowest + staleness_most_;
     }
+    Status add(Context& context, uint32_t k, double factor) {
+        const std::span<float> sum(sum_.as<float>(), elements_), gradient = values(push(k));
+        if (collected_.empty()) std::ranges::fill(sum, 0.0f);
+        for (const Group& group : context.net.layout().groups) {
+            const auto share = static_cast<float>((group.statistics ? 1 : factor) / (static_cast<double>(collect_) * batch_));
+            for (uint64_t i = group.offset; i < group.offset + group.count; ++i) sum[i] += share * gradient[i];
+        }
+        return {};
+    }
+
+    // As the blocks of synchronous SGD: words of scales that the update before has set.
+    Plan words(const Context& context, uint32_t bucket) {
+        const Bucket& range = context.net.layout().buckets[bucket];
+        return {Word::i32, sum_.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t)), &records_[bucket]};
+    }
+    Status add_exactly(Context& context, uint32_t k) {
+        for (uint32_t b = 0; b < records_.size(); ++b) {
+            const Bucket& range = context.net.layout().buckets[b];
+            const Buffer from = push(k).part(sizeof(Head) + range.offset * sizeof(float), range.count * sizeof(float));
+            GC_TRY(context.codec.add(0, {version_, k}, b, from, words(context, b)));
+        }
+        return {};
+    }
+    Status apply_exactly(Context& context) {
+        sums_.clear();
+        for (uint32_t b = 0; b < records_.size(); ++b) {
+            GC_TRY(context.codec.finish(version_, b, words(context, b)));
+            Sum sum;
+            sum.step = version_, sum.bucket = b, sum.words = words(context, b).words, sum.maxima = records_[b].maxima;
+            sums_.push_back({sum, context.codec.units(b)});
+            clipped_ += records_[b].clipped;
+        }
+        std::ranges::copy(w(), context.net.parameters().begin());
+        uint64_t digest = 0;
+        GC_TRY(context.net.apply(context.lanes, context.optimiser, sums_, &digest));
+        std::ranges::copy(context.net.parameters(), w().begin());
+        for (const BucketSum& each : sums_) context.codec.commit(each.sum);
+        for (Record& each : records_) each.blocks = 0;
+        return {};
+    }
+
     /// Takes a push.  answered: workers whose answers are filled in now.
     Status take(Context& context, uint32_t k, std::vector<uint32_t>* answered) {
         const uint64_t tau = version_ - all_[k].version;
@@ -174,16 +257,14 @@ private:
                             context.advice);
         fmt::format_to(std::back_inserter(log_), "{} {}\n", k, tau);
         loss_ += told.loss / static_cast<double>(updates_);
-        const auto factor = static_cast<float>(lambda(tau) / collect_);
-        const std::span<float> sum(sum_.as<float>(), elements_), gradient = values(push(k));
-        if (collected_.empty()) std::ranges::fill(sum, 0.0f);
-        for (uint64_t i = 0; i < elements_; ++i) sum[i] += factor * gradient[i];
+        GC_TRY(exact_ ? add_exactly(context, k) : add(context, k, lambda(tau)));
         collected_.push_back(k);
         ++taken_;
         const bool update = collected_.size() == collect_;
         if (update) {
             context.optimiser.step(version_);
-            context.local->apply(context, w(), sum);
+            if (exact_) GC_TRY(apply_exactly(context));
+            else context.local->apply(context, w(), {sum_.as<float>(), elements_});
             ++version_;
         }
         if (!wait_) all_[k].held = true;
@@ -195,7 +276,7 @@ private:
             if (!all_[each].held || (handed_ < updates_ && !may_begin(each))) continue;
             all_[each].held = false;
             all_[each].version = version_;
-            head(answer(each)) = {handed_ < updates_ ? 1ull : 0ull, 0};
+            head(answer(each)) = {handed_ < updates_ ? 1ull : 0ull, version_, 0};
             handed_ += head(answer(each)).go;
             if (!head(answer(each)).go) all_[each].state = State::over;
             std::ranges::copy(w(), values(answer(each)).begin());
@@ -258,7 +339,7 @@ private:
                 if (!own(k)) continue;
                 Worker& worker = all_[k];
                 if (worker.state == State::computing && context.mail->done(push_ticket(k)) && context.mail->done(answer_ticket(k)))
-                    worker.state = head(answer(k)).go ? State::ready : State::over;
+                    worker.state = head(answer(k)).go ? State::ready : State::over, worker.version = head(answer(k)).version;
                 some |= worker.state == State::ready;
                 open |= worker.state == State::computing;
             }
@@ -307,9 +388,12 @@ private:
     Status spread(Context& context) {
         const std::span<float> state = context.optimiser.state();
         const std::span<float> all(final_.as<float>(), final_.bytes / sizeof(float));
+        const std::span<int32_t> scales = context.codec.exponents();
+        std::byte* const of_scales = final_.host + (elements_ + state.size()) * sizeof(float);
         if (context.self == 0) {
             std::ranges::copy(w(), all.begin());
             std::ranges::copy(state, all.begin() + static_cast<ptrdiff_t>(elements_));
+            std::memcpy(of_scales, scales.data(), scales.size_bytes());
             GC_TRY(keep_log(context));
         }
         if (context.ranks > 1) {
@@ -322,7 +406,8 @@ private:
             GC_TRY(context.mail->wait(1, 2, (10 + updates_) * context.deadline_us, "state of the server"));
         }
         std::ranges::copy(all.first(elements_), w().begin());
-        std::ranges::copy(all.subspan(elements_), state.begin());
+        std::ranges::copy(all.subspan(elements_, state.size()), state.begin());
+        std::memcpy(scales.data(), of_scales, scales.size_bytes());
         context.optimiser.refresh();
         return {};
     }
@@ -339,9 +424,10 @@ private:
     }
 
     const bool soft_;
-    uint32_t workers_ = 0, collect_ = 1, staleness_most_ = 0;
+    uint32_t workers_ = 0, collect_ = 1, staleness_most_ = 0, steps_ = 1, batch_ = 1;
     uint64_t elements_ = 0, updates_ = 0, message_ = 0;
-    bool wait_ = false;
+    bool wait_ = false, exact_ = false;
+    OptimiserConfig optimiser_;
     std::string scaling_, title_, log_path_, log_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
@@ -350,7 +436,11 @@ private:
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;
     std::vector<uint64_t> others_;
-    Buffer w_, sum_, final_, pushes_, answers_;
+    Buffer w_, sum_, final_, local_, pushes_, answers_;   // sum_: float, or int32 where sums are exact
+    uint64_t clipped_ = 0;
+    std::vector<float> maxima_;
+    std::vector<Record> records_;   // by bucket
+    std::vector<BucketSum> sums_;
 };
 
 }   // namespace

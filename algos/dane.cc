@@ -21,7 +21,7 @@ public:
         const AlgorithmSettings& settings = plan.settings;
         mu_ = static_cast<float>(settings.mu);
         eta_ = static_cast<float>(settings.eta);
-        decay_ = static_cast<float>((1 - settings.eta) * plan.weight_decay);   // of the L2 term's own gradient
+        decay_ = static_cast<float>((1 - settings.eta) * plan.optimiser.weight_decay);   // of the L2 term's own gradient
         return Averaging::plan(plan);
     }
 

@@ -13,7 +13,7 @@
 namespace gradcast {
 namespace {
 
-class DiLoCo : public Averaging {
+class DiLoCo final : public Averaging {
 public:
     Status plan(const AlgorithmPlan& plan) override {
         alpha_ = static_cast<float>(plan.settings.outer_lr);
@@ -40,27 +40,13 @@ private:
         }
     }
 
-protected:
     float alpha_ = 0, beta_ = 0;
-
-private:
     uint64_t state_bytes_ = 0;
     Buffer momentum_, inner_;
 };
 
-/// One worker, whose parameters are the result.
-class Serial final : public DiLoCo {
-public:
-    Status plan(const AlgorithmPlan& plan) override {
-        GC_TRY(DiLoCo::plan(plan));
-        alpha_ = 1, beta_ = 0;
-        return {};
-    }
-};
-
 }   // namespace
 
-std::unique_ptr<Algorithm> serial_create() { return std::make_unique<Serial>(); }
 std::unique_ptr<Algorithm> diloco_create() { return std::make_unique<DiLoCo>(); }
 
 }   // namespace gradcast

@@ -36,7 +36,8 @@ Status Gathering::measure(Context& context, uint32_t worker, std::span<float> pa
     }
     size_t at = 0;
     for (const Group& group : statistics())
-        for (uint64_t i = 0; i < group.count; ++i) parameters[group.offset + i] = static_cast<float>(measured_[at++] / batches_measured);
+        for (uint64_t i = 0; i < group.count; ++i)
+            parameters[group.offset + i] = static_cast<float>(measured_[at++] / (batches_measured * context.local->config().batch));
     std::ranges::copy(parameters, context.net.parameters().begin());
     context.net.refresh();
     return {};

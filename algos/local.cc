@@ -63,6 +63,11 @@ Sampler Local::order(uint32_t worker, double share) const {
     return Sampler(share_of(samples(worker), share), worker_seed(config_.seed, worker), config_.batch, config_.blocks);
 }
 
+/// Of the job's mini-batches.
+Sampler Local::stream() const {
+    return Sampler(data_.info().count, config_.seed, config_.workers * config_.batch, config_.workers * config_.blocks);
+}
+
 /// Of whole passes: one mini-batch is one pass, in blocks of at most those of a mini-batch.
 Sampler Local::passes(uint32_t worker, double share) const {
     const uint64_t all = samples(worker), some = share_of(all, share), most = (config_.batch + config_.blocks - 1) / config_.blocks;
@@ -98,13 +103,15 @@ void Local::plan(Net& net, uint32_t lanes, Arena& arena) {
     arena.plan("gradients of blocks", config_.blocks * elements_ * sizeof(float), &gradients_);
 }
 
-Status Local::block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot) {
+Status Local::block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot,
+                    bool whole) {
     const DataInfo& info = data_.info();
     Room& room = rooms_[lane];
     const uint32_t count = sampler.block_size(id.block);
     const std::span places = std::span(room.places).first(count), indices = std::span(room.indices).first(count);
     sampler.block(id, places);
-    for (uint32_t i = 0; i < count; ++i) whole_.range(first_sample(worker) + places[i], indices.subspan(i, 1));
+    if (whole) std::ranges::copy(places, indices.begin());
+    for (uint32_t i = 0; !whole && i < count; ++i) whole_.range(first_sample(worker) + places[i], indices.subspan(i, 1));
     auto* images = room.images.as<uint8_t>();
     auto* labels = room.labels.as<int32_t>();
     GC_TRY(data_.read(indices, images, labels));
@@ -252,15 +259,14 @@ Status Local::validate(Context& context, uint64_t* right, std::span<float> outpu
     return {};
 }
 
-Status Local::batch(Context& context, uint32_t worker, uint64_t step, std::span<float> mean, double* loss) {
-    const Sampler sampler = order(worker, 1);
+Status Local::batch(Context& context, uint32_t worker, uint64_t step, std::span<float> sum, double* loss) {
+    const Sampler sampler = config_.whole ? stream() : order(worker, 1);
+    const uint32_t first = config_.whole ? worker * config_.blocks : 0;
     GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t number) {
-        return block(context, lane, worker, {step, number}, sampler, true, number);
+        return block(context, lane, worker, {step, first + number}, sampler, true, number, config_.whole);
     }));
-    std::ranges::fill(mean, 0.0f);
-    add_up(0, mean, config_.blocks);
-    const float share = 1.0f / static_cast<float>(config_.batch);
-    for (float& each : mean) each *= share;
+    std::ranges::fill(sum, 0.0f);
+    add_up(0, sum, config_.blocks);
     *loss = 0;
     for (const double each : losses_) *loss += each / config_.batch;
     context.gradients += config_.batch;

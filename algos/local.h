@@ -30,6 +30,7 @@ struct LocalConfig {
     uint32_t steps = 1;               // of a worker in a round
     double pass_share = 0;            // of gradient(); 0: there is none
     uint32_t validation = 0;          // samples that no worker has: the last ones of the permutation
+    bool whole = false;               // batch(): workers have no parts, and share out each mini-batch of the job's (see there)
     Augment augment = {};
 };
 
@@ -60,8 +61,10 @@ public:
     /// The mean gradient of `share` of the worker's part at the net's parameters, without augmentation: all of it, or samples that are
     /// drawn anew each round.  *loss: their mean.
     Status gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss);
-    /// The mean gradient of the worker's mini-batch `step`, counted over the whole job, at the net's parameters.
-    Status batch(Context& context, uint32_t worker, uint64_t step, std::span<float> mean, double* loss);
+    /// The sum over samples of gradients of the worker's mini-batch `step`, counted over the whole job, at the net's parameters; *loss: the
+    /// samples' mean.  With LocalConfig::whole it is the worker's share of mini-batch `step` of synchronous SGD, of workers * batch samples
+    /// in workers * blocks blocks.
+    Status batch(Context& context, uint32_t worker, uint64_t step, std::span<float> sum, double* loss);
     /// A step of the optimiser with this gradient, at w.
     void apply(Context& context, std::span<float> w, std::span<const float> gradient);
     /// Number n of the worker's part, in memory of its own until the next call.  Trainer thread.
@@ -85,7 +88,9 @@ private:
     uint64_t first_sample(uint32_t worker) const { return uint64_t{worker} * (data_.info().count - config_.validation) / config_.workers; }
     Sampler order(uint32_t worker, double share) const;
     Sampler passes(uint32_t worker, double share) const;
-    Status block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot);
+    Sampler stream() const;
+    Status block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot,
+                 bool whole = false);
     template <typename Blocks>
     Status run(Context& context, uint32_t count, Blocks blocks);
     Status validate_batch(Context& context, uint32_t lane, uint32_t batch, std::span<float> outputs, std::span<int32_t> all_labels);

@@ -32,7 +32,7 @@ public:
             d_ != uint64_t{spec.C} * spec.H * spec.W)
             return fail(Code::invalid, "algorithm.solver: exact is for regression with the net ridge: take sgd");
         scale_ = static_cast<double>(spec.target_scale), zero_ = spec.classes / 2.0;
-        mu_ = plan.settings.mu, eta_ = plan.settings.eta, rho_ = plan.settings.rho, l_ = plan.weight_decay;
+        mu_ = plan.settings.mu, eta_ = plan.settings.eta, rho_ = plan.settings.rho, l_ = plan.optimiser.weight_decay;
         own_ = plan.own_workers;
         constants_.assign(own_, 0), losses_.resize(own_);
         const uint64_t vector = d_ * sizeof(double);

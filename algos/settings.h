@@ -15,6 +15,7 @@ struct AlgorithmSettings {
     std::string anchor = "full";             // dane: the gradient over a worker's part, or "batch": over as many samples as a mini-batch
     double anchor_fraction = 1;              // of its part
     std::string solver = "sgd";              // dane, admm: of local problems, or "exact" for ridge regression
+    std::string stream = "parts";            // asgd, softsync: where mini-batches are from: workers' parts, or "whole": those of ssgd
     uint32_t updates = 0;                    // asgd, softsync: pushes in a round; 0: those of one pass over the data
     std::string lambda = "none";             // how staleness scales a gradient: "inverse", "exp"
     double beta = 0.9;                       // of "exp"

@@ -77,6 +77,7 @@ std::vector<std::string> genes() { return {"parameter", "layer"}; }
 std::vector<std::string> distributions() { return {"population", "best"}; }
 std::vector<std::string> solvers() { return {"sgd", "exact"}; }
 std::vector<std::string> scalings() { return {"none", "inverse", "exp"}; }
+std::vector<std::string> streams() { return {"parts", "whole"}; }
 std::vector<std::string> pulls() { return {"wait", "now"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
 
@@ -245,6 +246,7 @@ constexpr Option options[] = {
     {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions, "de: each worker goes on from its individual, or all from the best", set<&AlgorithmSettings::distribute>, show<&AlgorithmSettings::distribute>},
     {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers, "dane, admm: of local problems; exact: of the net ridge, in double", set<&AlgorithmSettings::solver>, show<&AlgorithmSettings::solver>},
     {"algorithm", "updates", Kind::integer, "0", 0, 1 << 24, false, nullptr, "asgd, softsync: gradients in a round; 0: those of one pass over the data", set<&AlgorithmSettings::updates>, show<&AlgorithmSettings::updates>},
+    {"algorithm", "stream", Kind::name, "\"parts\"", 0, 0, false, streams, "asgd, softsync: a worker's mini-batches come from its part of the data, or are its blocks of those of ssgd", set<&AlgorithmSettings::stream>, show<&AlgorithmSettings::stream>},
     {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings, "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", set<&AlgorithmSettings::lambda>, show<&AlgorithmSettings::lambda>},
     {"algorithm", "beta", Kind::number, "0.9", 0, 1, true, nullptr, "asgd, softsync: of lambda = exp", set<&AlgorithmSettings::beta>, show<&AlgorithmSettings::beta>},
     {"algorithm", "max_staleness", Kind::integer, "0", 0, 1 << 20, false, nullptr, "asgd, softsync: gradients that a worker may be ahead of the slowest; 0: any number", set<&AlgorithmSettings::max_staleness>, show<&AlgorithmSettings::max_staleness>},
@@ -513,10 +515,12 @@ private:
             mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
         if (algorithm->server && job_.survive)
             mistake(line("job.survive"), "job.survive", fmt::format("{} ends when a node is lost in this version", job_.algorithm));
-        if (algorithm->server && (job_.exchange == "auto" || job_.s > 0))
-            mistake(line("algorithm.exchange"), "algorithm.exchange",
-                    fmt::format("{} sends to a server, by no exchange: leave it out", job_.algorithm));
-        if (algorithm->workers && job_.quantiser == Quantiser::fixed)
+        if (algorithm->sums == 0 && !algorithm->gathers && (job_.exchange == "auto" || job_.s > 0))
+            mistake(line("algorithm.exchange"), "algorithm.exchange", fmt::format("{} sends by no exchange: leave it out", job_.algorithm));
+        if (algorithm->server && job_.quantiser != Quantiser::auto32)
+            mistake(line("algorithm.quantiser"), "algorithm.quantiser",
+                    fmt::format("{} sends floats to a server, which sums 32 bits: leave it out", job_.algorithm));
+        else if (algorithm->workers && job_.quantiser == Quantiser::fixed)
             mistake(line("algorithm.quantiser"), "algorithm.quantiser",
                     fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));
         if (algorithm->workers && job_.quantiser == Quantiser::auto16 && job_.settings.workers > auto16_blocks_max)

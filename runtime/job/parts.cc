@@ -107,13 +107,15 @@ Status JobParts::plan_workers(const EngineConfig& config) {
             ? job.steps
             : std::ceil(static_cast<double>(job.epochs) * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
     const uint64_t collect = job.algorithm != "softsync" ? 1 : settings.collect > 0 ? settings.collect : workers;
-    const uint64_t pushes = (samples + job.batch - 1) / job.batch;
+    const uint64_t steps_of_push = std::max(settings.local_steps, 1u), in_push = steps_of_push * job.batch;
+    const uint64_t pushes = (samples + in_push - 1) / in_push;
     if (algorithm->server) updates = settings.updates > 0 ? settings.updates : (pushes + collect - 1) / collect * collect;
-    const double steps_of_round = updates > 0                ? static_cast<double>(updates) / static_cast<double>(workers)
+    optimiser.steps = (updates + collect - 1) / collect;   // of a server in a round
+    const double steps_of_round = updates > 0                ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
                                   : once                     ? in_job
                                   : settings.local_steps > 0 ? settings.local_steps
                                                              : std::max(in_epochs, 1.0);
-    if (steps_of_round * static_cast<double>(workers * job.batch) > UINT32_MAX)
+    if (std::max(steps_of_round, 1.0) * static_cast<double>(workers * job.batch) > UINT32_MAX)
         return fail(Code::invalid, "algorithm.local_{}: a round of {} workers has more than {} samples",
                     settings.local_steps > 0 ? "steps" : "epochs", workers, UINT32_MAX);
     double pass_share = algorithm->passes ? settings.anchor_fraction : 0;
@@ -125,9 +127,10 @@ Status JobParts::plan_workers(const EngineConfig& config) {
                                                 .steps = static_cast<uint32_t>(std::ceil(steps_of_round)),
                                                 .pass_share = pass_share,
                                                 .validation = validation,
+                                                .whole = settings.stream == "whole",
                                                 .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
                                     *train);
-    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : updates > 0 ? updates * job.batch : local->samples_of_round());
+    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : updates > 0 ? updates * in_push : local->samples_of_round());
     block_sizes.assign(workers, 1);
     return {};
 }
@@ -137,7 +140,8 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
     for (auto& [key, value] : all)
         if (key == "workers") value = fmt::format("{}", block_sizes.size());
         else if (key == "updates") value = fmt::format("{}", updates);
-        else if (key == "local_steps") value = fmt::format("{}", local->config().steps);
+        else if (key == "local_steps")
+            value = fmt::format("{}", updates > 0 ? std::max(job.settings.local_steps, 1u) : local->config().steps);
     return all;
 }
 
@@ -201,8 +205,9 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
-    OptimiserConfig optimiser = job.optimiser;
-    optimiser.steps = steps * (updates > 0 ? updates : local ? local->config().steps : 1);
+    const uint64_t of_round = updates > 0 ? optimiser.steps : local ? local->config().steps : 1;
+    optimiser = job.optimiser;
+    optimiser.steps = steps * of_round;
     GC_TRY(compute.plan(spec, net, optimiser, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
@@ -210,7 +215,8 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
         const auto workers = static_cast<uint32_t>(block_sizes.size());
         local->plan(*compute.net, lane_count, arena);
         carried = layout_with_maxima(compute.net->layout(), workers);
-        compute.codec = codec_cpu(carried, {job.quantiser, workers, workers, job.seed});
+        // A server's words are those of synchronous SGD, the others' are means of workers.
+        compute.codec = codec_cpu(carried, {job.quantiser, algorithm->server ? workers * job.batch : workers, workers, job.seed});
     } else {
         GC_TRY(plan_loader(config, augment, lane_count, report));
     }
@@ -271,7 +277,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
     sampler->range(0, indices);
     GC_TRY(train->read(indices, images.data(), labels.data()));
     Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
-    std::vector<float> gradient(compute.net->layout().elements);
+    std::vector<float> gradient(local ? carried.elements : compute.net->layout().elements);
     ProbeSink sink(compute.net->layout(), gradient, config);
     uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples, sink));
@@ -288,8 +294,9 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
                                 static_cast<double>(block_us) / 1e6 * 8));
         deadline_us = 8 * block_us;
     }
-    kernel_set = fmt::format("{:016x}", digest64(std::span<const float>(gradient)) + compute.net->engines());
-    if (!local) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
+    const std::span<const float> of_net = std::span(gradient).first(compute.net->layout().elements);
+    kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
+    if (!local || algorithm->server) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
     report.update([this](JobStatus& status) { status.kernel_set = kernel_set; });
     agree(deadline_us, report);
     return {};

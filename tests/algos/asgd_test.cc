@@ -34,7 +34,8 @@ private:
 };
 
 TEST_F(AsgdTest, AReplayHasTheSameDigestOnAnyNumberOfNodes) {
-    for (const char* more : {"", "lambda = \"inverse\"\n", "lambda = \"exp\"\nbeta = 0.5\nmax_staleness = 1\n"}) {
+    for (const char* more :
+         {"", "lambda = \"inverse\"\nlocal_steps = 2\nstream = \"whole\"\n", "lambda = \"exp\"\nbeta = 0.5\nmax_staleness = 1\n"}) {
         const std::string job = replaced(text("asgd", std::string("workers = 4\nupdates = 30\n") + more), "steps = 2\n", "steps = 3\n");
         const Run first = run(job, restless(4, 1), false, [](Simulator& sim) { sim.slow(2, 7); });
         ASSERT_EQ(first.digest().size(), 64u) << first.digest();
@@ -61,11 +62,43 @@ TEST_F(AsgdTest, StalenessIsBounded) {
 }
 
 TEST_F(AsgdTest, OneWorkerIsSerialSgd) {
-    const Run asgd = run(replaced(text("asgd", "workers = 1\nupdates = 12\n"), "steps = 2\n", "steps = 1\n"), 2);
-    const Run serial = run(replaced(text("serial", "local_steps = 12\n"), "steps = 2\n", "steps = 1\n"), 1);
+    for (const bool all : {false, true}) {
+        const auto job = [&](const char* kind, const char* more) {
+            const std::string algorithm = fmt::format("[algorithm]\nkind = \"{}\"\n{}", kind, more);
+            return replaced(all ? job_text_of_all(algorithm) : job_text(algorithm), "epochs = 2\n", "steps = 3\n");
+        };
+        const Run asgd = run(job("asgd", "workers = 1\nupdates = 12\n"), 2), serial = run(job("serial", "local_steps = 12\n"), 3);
+        ASSERT_EQ(serial.digest().size(), 64u) << serial.digest();
+        EXPECT_EQ(asgd.digest(), serial.digest()) << all;
+        for (const uint64_t tau : staleness(log(asgd))) EXPECT_EQ(tau, 0u);
+    }
+}
+
+// Worker k computes block k of each of its steps, and the server quantises as an exchange does.
+TEST_F(AsgdTest, SoftsyncOfAllIsSsgd) {
+    for (const bool all : {false, true}) {
+        const auto job = [&](const std::string& algorithm, const char* batch, const char* steps) {
+            const std::string text = all ? job_text_of_all(algorithm) : job_text(algorithm);
+            return replaced(replaced(text, "batch = 24\nblocks = 6\n", batch), "epochs = 2\n", steps);
+        };
+        const Run ssgd = run(job("[algorithm]\nkind = \"ssgd\"\n", "batch = 24\nblocks = 4\n", "steps = 30\n"), 2);
+        ASSERT_EQ(ssgd.digest().size(), 64u) << ssgd.digest();
+        const std::string soft = job("[algorithm]\nkind = \"softsync\"\nworkers = 4\nupdates = 60\nstream = \"whole\"\n",
+                                     "batch = 6\nblocks = 1\n", "steps = 2\n");
+        for (const uint32_t n : {1u, 3u, 5u}) EXPECT_EQ(run(soft, restless(n, n)).digest(), ssgd.digest()) << n << " " << all;
+    }
+}
+
+// Without momentum the sum of a worker's local gradients is what its local steps have moved it by.
+TEST_F(AsgdTest, LocalStepsOfOneWorkerAreSerialSgd) {
+    const auto plain = [&](const char* kind, const char* more) {
+        return run(replaced(replaced(text(kind, more), "momentum = 0.9\n", ""), "steps = 2\n", "steps = 1\n"), 2);
+    };
+    const Run asgd = plain("asgd", "workers = 1\nupdates = 4\nlocal_steps = 3\n"), serial = plain("serial", "local_steps = 12\n");
     ASSERT_TRUE(asgd.status.ok() && serial.status.ok()) << asgd.status.what << serial.status.what;
     EXPECT_NEAR(loss(asgd), loss(serial), 1e-5 * loss(serial));
-    for (const uint64_t tau : staleness(log(asgd))) EXPECT_EQ(tau, 0u);
+    EXPECT_EQ(asgd.ranks[1].gradients, 12u * 24u);
+    EXPECT_EQ(staleness(log(asgd)).size(), 4u);
 }
 
 // All of them collected, and each waits: a step is one with the mean of all workers' mini-batches.
@@ -100,6 +133,14 @@ TEST_F(AsgdTest, TheyLearn) {
     }
 }
 
+// Staleness scales gradients, and no running statistics.
+TEST_F(AsgdTest, BatchNormLearnsUnderStaleness) {
+    const std::string job = job_text_of_all("[algorithm]\nkind = \"asgd\"\nworkers = 4\nlambda = \"inverse\"\nlocal_steps = 2\n");
+    const Run run = this->run(replaced(replaced(job, "momentum = 0.9", "momentum = 0.5"), "epochs = 2", "epochs = 10"), 5);
+    ASSERT_TRUE(run.status.ok()) << run.status.what;
+    EXPECT_GT(run.ranks[0].accuracy, 0.7);
+}
+
 TEST_F(AsgdTest, BadLogsAndSettingsAreRefused) {
     const std::string job = text("asgd", "workers = 2\nupdates = 6\n");
     const Run run = this->run(job, 2);
@@ -120,6 +161,7 @@ TEST_F(AsgdTest, BadLogsAndSettingsAreRefused) {
     std::string same = title + "\n";
     for (int i = 0; i < 12; ++i) same += "0 0\n";
     EXPECT_NE(with(same).find("the replay log has a push of worker 0 that it cannot have made"), std::string::npos) << with(same);
+    EXPECT_NE(with(whole, text("asgd", "workers = 2\nupdates = 6\nlocal_steps = 2\n")).find(": of another job: "), std::string::npos);
     EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 3\n"), 1).digest(),
               "algorithm.collect: 3 pushes are more than the 2 workers");
     EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 2\nupdates = 5\n"), 1).digest(),
