@@ -26,9 +26,9 @@
 #include <deque>
 
 #include "algos/algorithm.h"
+#include "algos/replay.h"
 #include "algos/worker_sum.h"
 #include "nn/layers.h"
-#include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
@@ -44,11 +44,8 @@ struct Head {
 /// The order of pushes of an earlier run.  Bytes from outside.
 Status log_read(const std::string& path, const std::string& title, uint64_t workers, std::vector<uint32_t>* order) {
     std::string text;
-    GC_TRY(file_read(path, &text));
-    if (!text.starts_with(title + "\n"))
-        return fail(Code::data, "{}: of another job: it begins with \"{:.80}\" instead of \"{}\"", path,
-                    text.substr(0, std::min(text.find('\n'), size_t{80})), title);
-    for (size_t at = title.size() + 1; at < text.size();) {
+    GC_TRY(replay_read(path, title, &text));
+    for (size_t at = 0; at < text.size();) {
         const size_t end = std::min(text.find('\n', at), text.size());
         uint64_t worker = 0;
         const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, worker);
@@ -394,7 +391,7 @@ private:
             std::ranges::copy(w(), all.begin());
             std::ranges::copy(state, all.begin() + static_cast<ptrdiff_t>(elements_));
             std::memcpy(of_scales, scales.data(), scales.size_bytes());
-            GC_TRY(keep_log(context));
+            GC_TRY(replay_keep(log_path_, title_, context.step * updates_, log_));
         }
         if (context.ranks > 1) {
             Buffer message = final_, number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_, 0};
@@ -410,17 +407,6 @@ private:
         std::memcpy(scales.data(), of_scales, scales.size_bytes());
         context.optimiser.refresh();
         return {};
-    }
-
-    Status keep_log(const Context& context) {
-        std::string text;
-        // A job that goes on elsewhere has no log of its beginning, and keeps none.
-        if (context.step > 0 && !file_read(log_path_, &text).ok()) return {};
-        size_t end = title_.size() + 1;   // of the rounds before this one
-        for (uint64_t line = 0; context.step > 0 && line < context.step * updates_ && end < text.size(); ++line)
-            end = std::min(text.find('\n', end), text.size() - 1) + 1;
-        text = context.step > 0 ? text.substr(0, end) : title_ + "\n";
-        return file_write(log_path_, text + log_);
     }
 
     const bool soft_;

@@ -1,6 +1,7 @@
 #include "algos/averaging.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "algos/worker_sum.h"
@@ -19,16 +20,42 @@ Status Averaging::plan(const AlgorithmPlan& plan) {
     plan.arena.plan("mean of workers", bytes, &mean_);
     for (const Group& group : plan.net.layout().groups)
         if (group.statistics) statistics_.push_back(group);
+    GC_TRY(allocation_.plan(plan));
+    own_speeds_.assign(plan.workers, 1), all_speeds_.assign(plan.workers, 1);
     return {};
 }
 
-Status Averaging::restore(std::span<const std::byte> state) {
+std::span<const std::byte> Averaging::state() {
+    const std::span<const std::byte> number = std::as_bytes(std::span(&workers_, 1)), speeds = std::as_bytes(kept_speeds());
+    state_.assign(number.begin(), number.end());
+    state_.insert(state_.end(), speeds.begin(), speeds.end());
+    return state_;
+}
+
+Status Averaging::restore_speeds(std::span<const std::byte> state) {
+    GC_ASSERT(state.size() == kept_speeds().size_bytes());
+    std::memcpy(all_speeds_.data(), state.data(), state.size());
+    for (size_t k = 0; k < kept_speeds().size(); ++k)
+        if (!(std::isfinite(all_speeds_[k]) && all_speeds_[k] > 0))
+            return fail(Code::data, "the speed of worker {} is no number above 0", k);
+    std::copy_n(all_speeds_.begin(), kept_speeds().size(), kept_speeds().begin());
+    return {};
+}
+
+Status Averaging::check_workers(std::span<const std::byte> state) const {
     uint64_t workers = 0;
-    if (state.size() != sizeof workers)
+    if (state.size() < sizeof workers)
         return fail(Code::data, "the state of the algorithm has {} bytes instead of {}", state.size(), sizeof workers);
     std::memcpy(&workers, state.data(), sizeof workers);
     if (workers == workers_) return {};
     return fail(Code::data, "trained by {} workers, and {} are to go on: set algorithm.workers = {}", workers, workers_, workers);
+}
+
+Status Averaging::restore(std::span<const std::byte> state) {
+    GC_TRY(check_workers(state));
+    const uint64_t wanted = sizeof workers_ + kept_speeds().size_bytes();
+    if (state.size() != wanted) return fail(Code::data, "the state of the algorithm has {} bytes instead of {}", state.size(), wanted);
+    return restore_speeds(state.subspan(sizeof workers_));
 }
 
 void Averaging::combine(std::span<const float> before, std::span<const float> mean, std::span<float> parameters) {
@@ -41,6 +68,21 @@ Status Averaging::contribute(Context& context, size_t, std::span<float> differen
     return {};
 }
 
+Status Averaging::train(Context& context, size_t own) {
+    const uint32_t steps = context.local->config().steps;
+    return context.local->train(context, context.workers->own()[own], context.step * steps, steps, term(own), &losses_[own]);
+}
+
+Status Averaging::train_share(Context& context, size_t own) {
+    const uint32_t worker = context.workers->own()[own];
+    const uint64_t begin_us = context.host.now_us();
+    uint64_t samples = 0;
+    GC_TRY(context.local->train_share(context, context.step, allocation_.first(worker), allocation_.share(worker), term(own), &losses_[own],
+                                      &samples));
+    own_speeds_[own] = static_cast<float>(static_cast<double>(samples) * 1e6 / static_cast<double>(context.host.now_us() - begin_us + 1));
+    return {};
+}
+
 /// Fills in the differences of this rank's workers.
 Status Averaging::learn(Context& context) {
     WorkerSum& workers = *context.workers;
@@ -48,8 +90,7 @@ Status Averaging::learn(Context& context) {
         std::ranges::copy(start(i), context.net.parameters().begin());
         context.net.refresh();
         worker_begins(i, context.optimiser.state());
-        const uint32_t steps = context.local->config().steps;
-        GC_TRY(context.local->train(context, workers.own()[i], context.step * steps, steps, term(i), &losses_[i]));
+        GC_TRY(allocation_.on() ? train_share(context, i) : train(context, i));
         worker_ends(i, context.optimiser.state());
         GC_TRY(contribute(context, i, workers.vector(i)));
         scale(workers.vector(i), weight(*context.local, workers.own()[i]));
@@ -60,6 +101,7 @@ Status Averaging::learn(Context& context) {
 Status Averaging::apply(Context& context, StepRecord* record) {
     const uint64_t begin_us = context.host.now_us();
     losses_.resize(context.workers->own().size());   // allocates in the first round of a view only
+    if (allocation_.on()) GC_TRY(allocation_.begin(context.step, context.local->batches_of_round(context.step)));
     GC_TRY(begin(context));
     GC_TRY(learn(context));
     const uint64_t learnt_us = context.host.now_us();
@@ -70,7 +112,7 @@ Status Averaging::apply(Context& context, StepRecord* record) {
 }
 
 Status Averaging::aggregate(Context& context, double* loss) {
-    GC_TRY(context.workers->sum(losses_, mean(), loss));
+    GC_TRY(context.workers->sum(losses_, mean(), loss, own_speeds(), all_speeds()));
     const std::span<float> parameters = context.net.parameters();
     combine(before(), mean(), parameters);
     for (const Group& group : statistics_)
@@ -88,6 +130,8 @@ Status Averaging::round(Context& context) {
     std::ranges::fill(context.optimiser.state(), 0.0f);   // of the next worker
     context.net.refresh();
     GC_TRY(status);
+    if (allocation_.measures()) std::copy(all_speeds_.begin(), all_speeds_.end(), kept_speeds().begin());
+    if (allocation_.on()) GC_TRY(allocation_.applied(context.step));
     context.round_done(record);
     return {};
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "algos/algorithm.h"
+#include "algos/allocation.h"
 #include "algos/local.h"
 
 namespace gradcast {
@@ -15,7 +16,7 @@ class Averaging : public Algorithm {
 public:
     Status plan(const AlgorithmPlan& plan) override;
     Status round(Context& context) final;
-    std::span<const std::byte> state() override { return std::as_bytes(std::span(&workers_, 1)); }
+    std::span<const std::byte> state() override;
     Status restore(std::span<const std::byte> state) override;
 
 protected:
@@ -39,6 +40,13 @@ protected:
     /// After that.  The net has the new parameters.
     virtual void applied(Context& context) { (void)context; }
 
+    /// Of own workers in this round, and of all in it once they are told; empty: not measured.
+    std::span<const float> own_speeds() const { return std::span(own_speeds_).first(allocation_.measures() ? losses_.size() : 0); }
+    std::span<float> all_speeds() { return std::span(all_speeds_).first(allocation_.measures() ? all_speeds_.size() : 0); }
+    /// What the next round's shares follow: in state() behind the number of workers, by which it begins.  Empty: nothing.
+    std::span<float> kept_speeds() { return allocation_.speeds(); }
+    Status restore_speeds(std::span<const std::byte> state);
+    Status check_workers(std::span<const std::byte> state) const;
     std::span<const float> before() const { return floats(before_); }   // w
     std::span<float> mean() { return floats(mean_); }                   // free between sums
     std::span<double> losses() { return losses_; }                      // of own workers
@@ -47,9 +55,14 @@ protected:
 
 private:
     Status learn(Context& context);
+    Status train(Context& context, size_t own);
+    Status train_share(Context& context, size_t own);
     Status apply(Context& context, StepRecord* record);
 
     uint64_t workers_ = 0;
+    Allocation allocation_;
+    std::vector<float> own_speeds_, all_speeds_;   // samples a second
+    std::vector<std::byte> state_;
     Buffer before_, mean_;
     std::vector<double> losses_;
     std::vector<Group> statistics_;   // of the net

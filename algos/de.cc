@@ -41,15 +41,23 @@ public:
         first_ = {settings.f, settings.cr};
         elements_ = plan.net.layout().elements;
         notes_.resize(plan.workers), all_notes_.resize(plan.workers), drawn_.resize(plan.workers);
-        plan.arena.plan("individuals", sizeof(Head) + plan.workers * (sizeof(Control) + elements_ * sizeof(float)), &state_);
+
         plan.arena.plan("model on trial", elements_ * sizeof(float), &trial_);
         plan.arena.plan("trials that are better", plan.workers * elements_ * sizeof(float), &accepted_);
-        return Gathering::plan(plan);
+        GC_TRY(Gathering::plan(plan));
+        speeds_at_ = sizeof(Head) + plan.workers * (sizeof(Control) + elements_ * sizeof(float));
+        plan.arena.plan("individuals", speeds_at_ + kept_speeds().size_bytes(), &state_);
+        return {};
     }
-    std::span<const std::byte> state() override { return {state_.host, state_.bytes}; }
+    std::span<const std::byte> state() override {
+        const std::span<const std::byte> speeds = std::as_bytes(kept_speeds());
+        std::copy(speeds.begin(), speeds.end(), state_.host + speeds_at_);
+        return {state_.host, state_.bytes};
+    }
     Status restore(std::span<const std::byte> state) override {
-        GC_TRY(Averaging::restore(state.first(std::min(state.size(), sizeof(uint64_t)))));
+        GC_TRY(check_workers(state));
         if (state.size() != state_.bytes) return fail(Code::data, "the state of de has {} bytes instead of {}", state.size(), state_.bytes);
+        GC_TRY(restore_speeds(state.subspan(speeds_at_)));
         std::memcpy(state_.host, state.data(), state.size());
         return {};
     }
@@ -158,7 +166,7 @@ private:
 
     bool adapt_ = true, layers_ = false, best_ = false;
     Control first_{};
-    uint64_t elements_ = 0;
+    uint64_t elements_ = 0, speeds_at_ = 0;
     const std::vector<uint32_t>* own_ = nullptr;   // workers of this rank, in the present view
     std::vector<float> notes_, all_notes_;
     std::vector<Control> drawn_;

@@ -58,7 +58,7 @@ Status Gathering::contribute(Context& context, size_t own, std::span<float> diff
 
 Status Gathering::aggregate(Context& context, double* loss) {
     WorkerSum& all = *context.workers;
-    GC_TRY(all.gather(losses(), std::span(own_).first(all.own().size()), floats(models_), right_, loss));
+    GC_TRY(all.gather(losses(), std::span(own_).first(all.own().size()), floats(models_), right_, loss, own_speeds(), all_speeds()));
     for (uint32_t worker = 0; worker < workers_; ++worker)
         for (uint64_t i = 0; i < elements_; ++i) model(worker)[i] += before()[i];
     return choose(context, context.net.parameters());

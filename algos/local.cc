@@ -78,6 +78,12 @@ std::vector<uint32_t> Local::block_sizes() const {
     std::set<uint32_t> sizes;
     const Sampler any = order(0, 1);
     for (uint32_t block = 0; block < config_.blocks; ++block) sizes.insert(any.block_size(block));
+    for (uint64_t round = 0; round < config_.rounds_of_epoch; ++round)   // its last mini-batch
+        if (const uint64_t left = (begin_of_round(round + 1) - begin_of_round(round)) % config_.batch; left > 0) {
+            const Shape shape = shape_of(left);
+            const Sampler cut(1, 1, shape.samples, shape.blocks);
+            for (uint32_t block = 0; block < shape.blocks; ++block) sizes.insert(cut.block_size(block));
+        }
     if (config_.pass_share > 0)
         for (const uint32_t worker : {0u, config_.workers - 1}) {   // parts differ by one sample, and the last is one of the largest
             const Sampler pass = passes(worker, config_.pass_share);
@@ -98,28 +104,35 @@ void Local::plan(Net& net, uint32_t lanes, Arena& arena) {
     for (Room& room : rooms_) {
         arena.plan("samples", most * data_.sample_bytes(), &room.images);
         arena.plan("samples", most * sizeof(int32_t), &room.labels);
-        room.places.resize(most), room.indices.resize(most);
+        room.places.resize(most), room.indices.resize(most), room.epochs.resize(most);
     }
     arena.plan("gradients of blocks", config_.blocks * elements_ * sizeof(float), &gradients_);
 }
 
 Status Local::block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot,
                     bool whole) {
-    const DataInfo& info = data_.info();
     Room& room = rooms_[lane];
     const uint32_t count = sampler.block_size(id.block);
     const std::span places = std::span(room.places).first(count), indices = std::span(room.indices).first(count);
     sampler.block(id, places);
     if (whole) std::ranges::copy(places, indices.begin());
     for (uint32_t i = 0; !whole && i < count; ++i) whole_.range(first_sample(worker) + places[i], indices.subspan(i, 1));
+    for (uint32_t i = 0; i < count; ++i) room.epochs[i] = sampler.epoch_of(id, i);
+    return gradient_of(context, lane, {id.step, worker * config_.blocks + id.block % config_.blocks}, count, augmented, slot);
+}
+
+/// The gradient of the samples that the lane's room names.
+Status Local::gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t count, bool augmented, uint32_t slot) {
+    const DataInfo& info = data_.info();
+    Room& room = rooms_[lane];
+    const std::span indices = std::span(room.indices).first(count);
     auto* images = room.images.as<uint8_t>();
     auto* labels = room.labels.as<int32_t>();
     GC_TRY(data_.read(indices, images, labels));
     for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
-        augment(config_.augment, info, sampler.epoch_of(id, i), indices[i], images + i * data_.sample_bytes());
+        augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes());
     Sink sink(context, gradients_.as<float>() + slot * elements_, &losses_[slot]);
-    return context.net.block(lane, {id.step, worker * config_.blocks + id.block % config_.blocks},
-                             {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+    return context.net.block(lane, id, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
 }
 
 /// Computes `count` blocks side by side: blocks(lane, number).
@@ -150,16 +163,16 @@ void Local::add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) 
 
 /// `gradient`: of the mini-batch; empty: the mean of the blocks.
 void Local::update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient,
-                   const LocalTerm& term) {
+                   const LocalTerm& term, Shape shape) {
     float d[chunk];
-    const float share = 1.0f / static_cast<float>(config_.batch);
+    const float share = 1.0f / static_cast<float>(shape.samples);
     for (uint64_t begin = 0, count = 0; begin < piece.count; begin += count) {
         count = std::min(chunk, piece.count - begin);
         const uint64_t offset = piece.offset + begin;
         const std::span<float> w = parameters.subspan(offset, count);
         if (gradient.empty()) {
             std::fill(d, d + count, 0.0f);
-            add_up(offset, {d, count}, config_.blocks);
+            add_up(offset, {d, count}, shape.blocks);
             for (uint64_t i = 0; i < count; ++i) d[i] *= share;
         } else {
             std::ranges::copy(gradient.subspan(offset, count), d);
@@ -176,28 +189,95 @@ void Local::update(Context& context, const Piece& piece, std::span<float> parame
     }
 }
 
-Status Local::train(Context& context, uint32_t worker, uint64_t first, uint32_t steps, const LocalTerm& term, double* loss) {
+/// A step of the optimiser with the mean of the blocks' gradients, which are there.  Adds their losses.
+void Local::step(Context& context, Shape shape, const LocalTerm& term, double* loss) {
     struct Work {
         Local& local;
         Context& context;
         const LocalTerm& term;
-    } work{*this, context, term};
+        Shape shape;
+    } work{*this, context, term, shape};
+    for (uint32_t block = 0; block < shape.blocks; ++block) *loss += losses_[block];
+    context.lanes.run(static_cast<uint32_t>(pieces_.size()), [&work](uint32_t, uint32_t i) {
+        work.local.update(work.context, work.local.pieces_[i], work.context.net.parameters(), {}, work.term, work.shape);
+    });
+    context.net.refresh();
+    context.gradients += shape.samples;
+    context.progress.advance();
+}
+
+Status Local::train(Context& context, uint32_t worker, uint64_t first, uint32_t steps, const LocalTerm& term, double* loss) {
     const Sampler sampler = order(worker, term.share);
     double sum = 0;
-    for (uint64_t step = first; step < first + steps; ++step) {
-        context.optimiser.step(step);
-        GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t number) {
-            return block(context, lane, worker, {step, number}, sampler, true, number);
+    for (uint64_t number = first; number < first + steps; ++number) {
+        context.optimiser.step(number);
+        GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t block_number) {
+            return block(context, lane, worker, {number, block_number}, sampler, true, block_number);
         }));
-        for (const double each : losses_) sum += each;
-        context.lanes.run(static_cast<uint32_t>(pieces_.size()), [&work](uint32_t, uint32_t i) {
-            work.local.update(work.context, work.local.pieces_[i], work.context.net.parameters(), {}, work.term);
-        });
-        context.net.refresh();
-        context.gradients += config_.batch;
-        context.progress.advance();
+        step(context, {config_.batch, config_.blocks}, term, &sum);
     }
     *loss = sum / (static_cast<double>(config_.batch) * steps);
+    return {};
+}
+
+/// Of the epochs' permutations, one after the other.
+uint64_t Local::begin_of_round(uint64_t round) const {
+    const uint64_t m = config_.rounds_of_epoch;
+    return round / m * samples_in_all() + round % m * samples_in_all() / m;
+}
+
+Local::Shape Local::shape_of(uint64_t samples) const {
+    const auto count = static_cast<uint32_t>(std::min<uint64_t>(config_.batch, samples));
+    return {count, std::min(config_.blocks, count)};
+}
+
+uint64_t Local::batches_of_round(uint64_t round) const {
+    return (begin_of_round(round + 1) - begin_of_round(round) + config_.batch - 1) / config_.batch;
+}
+
+/// Samples of the data at these positions of the epochs' permutations.
+void Local::samples_at(uint64_t begin, std::span<uint64_t> indices) const {
+    const Sampler epochs(samples_in_all(), worker_seed(config_.seed, ~0u), 1, 1);
+    for (size_t i = 0; i < indices.size(); ++i) {
+        uint64_t place = 0;
+        epochs.range(begin + i, {&place, 1});
+        whole_.range(place, indices.subspan(i, 1));
+    }
+}
+
+std::vector<uint64_t> Local::samples_of_batch(uint64_t round, uint64_t number) const {
+    const uint64_t begin = begin_of_round(round) + number * config_.batch;
+    std::vector<uint64_t> all(shape_of(begin_of_round(round + 1) - begin).samples);
+    samples_at(begin, all);
+    return all;
+}
+
+/// A block of the mini-batch with that number in the job, whose samples begin there.
+Status Local::block_of_share(Context& context, uint32_t lane, uint64_t begin, uint64_t number, Shape shape, uint32_t block) {
+    Room& room = rooms_[lane];
+    const uint32_t count = Sampler(samples_in_all(), config_.seed, shape.samples, shape.blocks).block_size(block);
+    begin += uint64_t{block} * shape.samples / shape.blocks;
+    samples_at(begin, std::span(room.indices).first(count));
+    for (uint32_t i = 0; i < count; ++i) room.epochs[i] = (begin + i) / samples_in_all();
+    return gradient_of(context, lane, {number, block}, count, true, block);
+}
+
+Status Local::train_share(Context& context, uint64_t round, uint64_t first, uint32_t count, const LocalTerm& term, double* loss,
+                          uint64_t* samples) {
+    const uint64_t begin = begin_of_round(round), end = begin_of_round(round + 1);
+    double sum = 0;
+    *samples = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t at = begin + (first + i) * config_.batch;
+        const Shape shape = shape_of(end - at);
+        context.optimiser.step(round * config_.steps + i * config_.steps / count);   // the schedule goes with rounds
+        GC_TRY(run(context, shape.blocks, [&](uint32_t lane, uint32_t number) {
+            return block_of_share(context, lane, at, at / config_.batch + round, shape, number);
+        }));
+        step(context, shape, term, &sum);
+        *samples += shape.samples;
+    }
+    *loss = sum / static_cast<double>(*samples);
     return {};
 }
 
@@ -274,7 +354,7 @@ Status Local::batch(Context& context, uint32_t worker, uint64_t step, std::span<
 }
 
 void Local::apply(Context& context, std::span<float> w, std::span<const float> gradient) {
-    for (const Piece& piece : pieces_) update(context, piece, w, gradient, {});
+    for (const Piece& piece : pieces_) update(context, piece, w, gradient, {}, {config_.batch, config_.blocks});
 }
 
 }   // namespace gradcast

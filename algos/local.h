@@ -30,6 +30,7 @@ struct LocalConfig {
     uint32_t steps = 1;               // of a worker in a round
     double pass_share = 0;            // of gradient(); 0: there is none
     uint32_t validation = 0;          // samples that no worker has: the last ones of the permutation
+    uint32_t rounds_of_epoch = 0;     // train_share(): batches that an epoch is cut in; 0: workers have parts
     bool whole = false;               // batch(): workers have no parts, and share out each mini-batch of the job's (see there)
     Augment augment = {};
 };
@@ -58,6 +59,16 @@ public:
     /// Trains the net's parameters and the optimiser's state by `steps` mini-batches of the worker, of which `first` is the first, counted
     /// over the whole job.  *loss: the mean over these samples.  Errors: diverged, and what ends the job meanwhile.
     Status train(Context& context, uint32_t worker, uint64_t first, uint32_t steps, const LocalTerm& term, double* loss);
+    /// Mini-batches of all workers in a round, with LocalConfig::rounds_of_epoch: floor(N / m) or one sample more of an epoch's
+    /// permutation, the last mini-batch being shorter where they are no multiple.
+    uint64_t batches_of_round(uint64_t round) const;
+    /// train() by mini-batches first .. first + count - 1 of that round's.  *samples: how many they have.
+    Status train_share(Context& context, uint64_t round, uint64_t first, uint32_t count, const LocalTerm& term, double* loss,
+                       uint64_t* samples);
+    /// The samples of one of them, by their numbers in the data.
+    std::vector<uint64_t> samples_of_batch(uint64_t round, uint64_t number) const;
+    /// N: those that workers learn from.
+    uint64_t samples_in_all() const { return data_.info().count - config_.validation; }
     /// The mean gradient of `share` of the worker's part at the net's parameters, without augmentation: all of it, or samples that are
     /// drawn anew each round.  *loss: their mean.
     Status gradient(Context& context, uint32_t worker, double share, std::span<float> mean, double* loss);
@@ -83,7 +94,10 @@ private:
     };
     struct Room {
         Buffer images, labels;
-        std::vector<uint64_t> places, indices;
+        std::vector<uint64_t> places, indices, epochs;
+    };
+    struct Shape {   // of a mini-batch
+        uint32_t samples, blocks;
     };
     uint64_t first_sample(uint32_t worker) const { return uint64_t{worker} * (data_.info().count - config_.validation) / config_.workers; }
     Sampler order(uint32_t worker, double share) const;
@@ -91,11 +105,18 @@ private:
     Sampler stream() const;
     Status block(Context& context, uint32_t lane, uint32_t worker, BlockId id, const Sampler& sampler, bool augmented, uint32_t slot,
                  bool whole = false);
+    Status block_of_share(Context& context, uint32_t lane, uint64_t begin, uint64_t number, Shape shape, uint32_t block);
+    Status gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t count, bool augmented, uint32_t slot);
+    void step(Context& context, Shape shape, const LocalTerm& term, double* loss);
+    void samples_at(uint64_t begin, std::span<uint64_t> indices) const;
+    uint64_t begin_of_round(uint64_t round) const;
+    Shape shape_of(uint64_t samples) const;
     template <typename Blocks>
     Status run(Context& context, uint32_t count, Blocks blocks);
     Status validate_batch(Context& context, uint32_t lane, uint32_t batch, std::span<float> outputs, std::span<int32_t> all_labels);
     void add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) const;
-    void update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient, const LocalTerm& term);
+    void update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient, const LocalTerm& term,
+                Shape shape);
 
     const LocalConfig config_;
     const DataSet& data_;

@@ -25,6 +25,8 @@ struct AlgorithmSettings {
     std::string replay;                      // path of the order of pushes to repeat; empty: as they come
     uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
     double shrink = 1e-3;                    // rg: pull of the models' weights towards equal ones
+    std::string allocation = "parts";        // ma, de, soup, rg: what a worker trains on: "eda", "bsda" (algos/allocation.h)
+    uint32_t allocation_batches = 10;        // that an epoch is cut in, a round each
     bool adapt = true;                       // de: control parameters adapt themselves
     double f = 0.5, cr = 0.9;                // de: those of the first round, or of all
     std::string crossover = "parameter";     // de: what a gene is, or "layer"

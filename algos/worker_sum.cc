@@ -185,16 +185,18 @@ Status WorkerSum::add_up(const Told& told, double factor, std::span<float> mean,
     return {};
 }
 
-Status WorkerSum::sum(std::span<const double> losses, std::span<float> mean, double* loss) {
-    return add_up({.losses = losses}, 1, mean, {}, loss);
+Status WorkerSum::sum(std::span<const double> losses, std::span<float> mean, double* loss, std::span<const float> notes,
+                      std::span<float> all_notes) {
+    return add_up({.losses = losses, .notes = notes}, 1, mean, all_notes, loss);
 }
 
 Status WorkerSum::gather(std::span<const double> losses, std::span<const float> notes, std::span<float> all, std::span<float> all_notes,
-                         double* loss) {
+                         double* loss, std::span<const float> more, std::span<float> all_more) {
     GC_ASSERT(all.size() == context_.blocks * elements_ && all_notes.size() == context_.blocks);
     for (uint32_t worker = 0; worker < context_.blocks; ++worker) {
         const std::span<float> to = all.subspan(worker * elements_, elements_);
         if (worker == 0) GC_TRY(add_up({losses, notes, worker}, context_.blocks, to, all_notes, loss));
+        else if (worker == 1) GC_TRY(add_up({.notes = more, .only = worker}, context_.blocks, to, all_more, nullptr));
         else GC_TRY(add_up({.only = worker}, context_.blocks, to, {}, nullptr));
     }
     return {};

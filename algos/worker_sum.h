@@ -34,11 +34,13 @@ public:
     std::span<float> vector(size_t i) { return {config_.vectors.as<float>() + i * elements_, elements_}; }
     /// The workers' mean of their vectors and of `losses` [own().size()], the same at every rank.  Blocks until all ranks have come here.
     /// Errors: as Port::wait; diverged: a vector or loss has NaN or Inf; conflict: other ranks begin from another state.
-    Status sum(std::span<const double> losses, std::span<float> mean, double* loss);
+    /// notes [own().size()]: numbers of at least 0, which come to all_notes [workers] unrounded; empty: none.
+    Status sum(std::span<const double> losses, std::span<float> mean, double* loss, std::span<const float> notes = {},
+               std::span<float> all_notes = {});
     /// Every worker's vector, [workers, elements], the same at every rank: rounded to 2^-29 of its largest element times the workers.  A
-    /// sum for each worker.  notes [own().size()]: numbers of at least 0, which come to all_notes [workers] unrounded.
+    /// sum for each worker.  notes: as of sum(); `more` are others, told by the sum of the second worker.
     Status gather(std::span<const double> losses, std::span<const float> notes, std::span<float> all, std::span<float> all_notes,
-                  double* loss);
+                  double* loss, std::span<const float> more = {}, std::span<float> all_more = {});
     /// The workers' mean of vectors of doubles: two sums, the second of what the words of the first leave over.  values(i): of own()[i].
     Status sum_exactly(std::span<const double> losses, const std::function<std::span<const double>(size_t)>& values, std::span<double> mean,
                        double* loss);

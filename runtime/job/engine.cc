@@ -56,7 +56,7 @@ public:
                                  .own_workers = static_cast<uint32_t>(session_->own_blocks().size()),
                                  .state_size = parts_.optimiser_values(job_.optimiser),
                                  .scales = parts_.compute.codec->exponents().size(),
-                                 .optimiser = parts_.optimiser,
+                                 .optimiser = parts_.schedule,
                                  .local = parts_.local.get(),
                                  .updates = parts_.updates,
                                  .rounds = parts_.steps,

@@ -77,6 +77,7 @@ std::vector<std::string> genes() { return {"parameter", "layer"}; }
 std::vector<std::string> distributions() { return {"population", "best"}; }
 std::vector<std::string> solvers() { return {"sgd", "exact"}; }
 std::vector<std::string> scalings() { return {"none", "inverse", "exp"}; }
+std::vector<std::string> allocations() { return {"parts", "eda", "bsda"}; }
 std::vector<std::string> streams() { return {"parts", "whole"}; }
 std::vector<std::string> pulls() { return {"wait", "now"}; }
 std::vector<std::string> protect_names() { return {"auth", "encrypt", "none"}; }
@@ -239,6 +240,8 @@ constexpr Option options[] = {
     {"algorithm", "rho", Kind::number, "1", 0, 1e30, true, nullptr, "admm: weight of the consensus", set<&AlgorithmSettings::rho>, show<&AlgorithmSettings::rho>},
     {"algorithm", "validation", Kind::integer, "5000", 1, 1 << 24, false, nullptr, "de, soup, rg: training samples that no worker learns from, to choose models by", set<&AlgorithmSettings::validation>, show<&AlgorithmSettings::validation>},
     {"algorithm", "shrink", Kind::number, "0.001", 0, 1e30, true, nullptr, "rg: pull of the weights of models towards equal ones", set<&AlgorithmSettings::shrink>, show<&AlgorithmSettings::shrink>},
+    {"algorithm", "allocation", Kind::name, "\"parts\"", 0, 0, false, allocations, "ma, de, soup, rg: workers train on parts of their own, or share out a batch of all data in each round: eda equally, bsda by speed", set<&AlgorithmSettings::allocation>, show<&AlgorithmSettings::allocation>},
+    {"algorithm", "allocation_batches", Kind::integer, "10", 1, 1 << 20, false, nullptr, "eda, bsda: batches that an epoch is cut in, a round each", set<&AlgorithmSettings::allocation_batches>, show<&AlgorithmSettings::allocation_batches>},
     {"algorithm", "adapt", Kind::flag, "true", 0, 0, false, nullptr, "de: f and cr of each worker adapt themselves, as in jDE", set<&AlgorithmSettings::adapt>, show<&AlgorithmSettings::adapt>},
     {"algorithm", "f", Kind::number, "0.5", 0, 2, false, nullptr, "de: factor of the difference of two models", set<&AlgorithmSettings::f>, show<&AlgorithmSettings::f>},
     {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr, "de: share of genes that come from the mutant", set<&AlgorithmSettings::cr>, show<&AlgorithmSettings::cr>},
@@ -250,7 +253,7 @@ constexpr Option options[] = {
     {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings, "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", set<&AlgorithmSettings::lambda>, show<&AlgorithmSettings::lambda>},
     {"algorithm", "beta", Kind::number, "0.9", 0, 1, true, nullptr, "asgd, softsync: of lambda = exp", set<&AlgorithmSettings::beta>, show<&AlgorithmSettings::beta>},
     {"algorithm", "max_staleness", Kind::integer, "0", 0, 1 << 20, false, nullptr, "asgd, softsync: gradients that a worker may be ahead of the slowest; 0: any number", set<&AlgorithmSettings::max_staleness>, show<&AlgorithmSettings::max_staleness>},
-    {"algorithm", "replay", Kind::text, "\"\"", 0, 0, false, nullptr, "asgd, softsync: a replay.log of this job, whose order of gradients is repeated; empty: as they come", set<&AlgorithmSettings::replay>, show<&AlgorithmSettings::replay>},
+    {"algorithm", "replay", Kind::text, "\"\"", 0, 0, false, nullptr, "asgd, softsync, bsda: a replay.log of this job, whose order of gradients or shares are repeated; empty: as they come", set<&AlgorithmSettings::replay>, show<&AlgorithmSettings::replay>},
     {"algorithm", "collect", Kind::integer, "0", 0, blocks_max, false, nullptr, "softsync: gradients in an update; 0: as many as workers", set<&AlgorithmSettings::collect>, show<&AlgorithmSettings::collect>},
     {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls, "softsync: a worker goes on with the parameters after the update of its gradient, or with the present ones", set<&AlgorithmSettings::pull>, show<&AlgorithmSettings::pull>},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names, "how gradients become integers",
@@ -506,6 +509,17 @@ private:
         }
         if (has("algorithm.local_steps") && job_.settings.local_steps > 0 && has("algorithm.local_epochs"))
             mistake(line("algorithm.local_steps"), "algorithm.local_steps", "either local_steps or local_epochs, not both");
+        const bool parts = job_.settings.allocation == "parts";
+        for (const char* key : {"algorithm.local_steps", "algorithm.local_epochs"})
+            if (has(key) && !parts)
+                mistake(line(key), key,
+                        fmt::format("goes with allocation = \"parts\": a round of {} is an allocation_batches-th of the data",
+                                    job_.settings.allocation));
+        if (has("algorithm.allocation_batches") && parts)
+            mistake(line("algorithm.allocation_batches"), "algorithm.allocation_batches", "goes with allocation = \"eda\" or \"bsda\"");
+        if (!job_.settings.replay.empty() && !algorithm->server && job_.settings.allocation != "bsda")
+            mistake(line("algorithm.replay"), "algorithm.replay",
+                    fmt::format("repeats the shares of allocation = \"bsda\", not \"{}\"", job_.settings.allocation));
         if (job_.settings.anchor == "batch" && job_.settings.anchor_fraction != 1)
             mistake(line("algorithm.anchor_fraction"), "algorithm.anchor_fraction", "goes with anchor = \"full\", not \"batch\"");
         if (job_.settings.solver == "exact" && (job_.survive || job_.exchange == "auto" || job_.quantiser != Quantiser::auto32))

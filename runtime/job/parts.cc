@@ -110,9 +110,15 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     const uint64_t steps_of_push = std::max(settings.local_steps, 1u), in_push = steps_of_push * job.batch;
     const uint64_t pushes = (samples + in_push - 1) / in_push;
     if (algorithm->server) updates = settings.updates > 0 ? settings.updates : (pushes + collect - 1) / collect * collect;
-    optimiser.steps = (updates + collect - 1) / collect;   // of a server in a round
-    const double steps_of_round = updates > 0                ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
-                                  : once                     ? in_job
+    schedule.steps = (updates + collect - 1) / collect;   // of a server in a round
+    const uint64_t m = settings.allocation == "parts" ? 0 : settings.allocation_batches;
+    const auto of_batch = [&](uint64_t count) { return (count + job.batch - 1) / job.batch; };   // mini-batches
+    if (m > 0 && (samples < m || of_batch(samples / m) < workers))
+        return fail(Code::invalid, "algorithm.allocation_batches: {} of {} samples have {} mini-batches each, fewer than the {} workers", m,
+                    samples, of_batch(samples / m), workers);
+    const double steps_of_round = m > 0         ? static_cast<double>((of_batch((samples + m - 1) / m) + workers - 1) / workers)
+                                  : updates > 0 ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
+                                  : once        ? in_job
                                   : settings.local_steps > 0 ? settings.local_steps
                                                              : std::max(in_epochs, 1.0);
     if (std::max(steps_of_round, 1.0) * static_cast<double>(workers * job.batch) > UINT32_MAX)
@@ -127,10 +133,14 @@ Status JobParts::plan_workers(const EngineConfig& config) {
                                                 .steps = static_cast<uint32_t>(std::ceil(steps_of_round)),
                                                 .pass_share = pass_share,
                                                 .validation = validation,
+                                                .rounds_of_epoch = static_cast<uint32_t>(m),
                                                 .whole = settings.stream == "whole",
                                                 .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
                                     *train);
-    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples : updates > 0 ? updates * in_push : local->samples_of_round());
+    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples
+                                  : updates > 0         ? updates * in_push
+                                  : m > 0               ? (samples + m - 1) / m
+                                                        : local->samples_of_round());
     block_sizes.assign(workers, 1);
     return {};
 }
@@ -169,7 +179,11 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     if (algorithm->workers) GC_TRY(plan_workers(config));
     sampler = std::make_unique<Sampler>(info.count - (local ? local->config().validation : 0), job.seed, batch, job.blocks);
     report.samples(batch);
-    steps = job.algorithm == "oneshot" ? 1 : job.steps ? job.steps : sampler->steps(job.epochs);
+    const uint64_t rounds_of_epoch = local ? local->config().rounds_of_epoch : 0;
+    steps = job.algorithm == "oneshot" ? 1
+            : job.steps                ? job.steps
+            : rounds_of_epoch > 0      ? rounds_of_epoch * job.epochs
+                                       : sampler->steps(job.epochs);
     if (job.optimiser.warm_up > steps)
         report.warn(
             fmt::format("optimiser.warm_up = {} is more than the {} steps of the job: lr is never reached", job.optimiser.warm_up, steps));
@@ -205,10 +219,10 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
-    const uint64_t of_round = updates > 0 ? optimiser.steps : local ? local->config().steps : 1;
-    optimiser = job.optimiser;
-    optimiser.steps = steps * of_round;
-    GC_TRY(compute.plan(spec, net, optimiser, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
+    const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
+    schedule = job.optimiser;
+    schedule.steps = steps * of_round;
+    GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
     if (local) {

@@ -67,7 +67,7 @@ struct JobParts {
     uint64_t updates = 0;                // of a server in a round; 0: there is none
     uint32_t batch = 0;                  // samples of a step or round
     std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
-    OptimiserConfig optimiser;           // the job's, with its steps
+    OptimiserConfig schedule;            // of the optimiser: the job's, with its steps
     uint64_t deadline_us = 0;            // the job's, or what ready() raised it to; then as agreed
     std::string kernel_set;              // digest of the probe block's gradient
     std::string data_digest;

@@ -107,7 +107,7 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
         EXPECT_EQ(job.train, base / "fashion-mnist/train.h5");
         job.train = folder_ + "/train28.h5", job.test = folder_ + "/test28.h5";
         job.epochs = 0, job.steps = 1, job.settings.local_steps = kind.keys == std::string_view("workers ") ? 0 : 1;
-        job.settings.validation = 100;
+        job.settings.validation = 100, job.settings.allocation_batches = 2;
         EngineConfig c = config(job_text());
         c.job = job, c.lanes = 1;
         std::unique_ptr<Engine> engine;

@@ -32,7 +32,9 @@ TEST_F(SerialTest, GoesOnFromACheckpointAndWithoutANode) {
             const Run run = this->run(survives, {.ranks = 4, .lost_after_us = 2'000'000}, false,
                                       [&](Simulator& sim) { sim.kill(dead, static_cast<uint64_t>(share * us)); });
             for (const Rank rank : {0u, 1u, 2u, 3u})
-                if (rank != dead) EXPECT_EQ(run.ranks[rank].digest, whole.digest()) << dead << " " << share << " " << run.status.what;
+                if (rank != dead) {
+                    EXPECT_EQ(run.ranks[rank].digest, whole.digest()) << dead << " " << share << " " << run.status.what;
+                }
         }
 }
 
