@@ -63,7 +63,13 @@ WorkerSum::WorkerSum(Context& context, Dispatch& dispatch, Exchange& exchange, c
       elements_(context.net.layout().elements),
       maxima_bucket_(static_cast<uint32_t>(context.net.layout().buckets.size())),
       maxima_(config.own.size() * context.net.layout().groups.size()),
-      sums_(maxima_bucket_) {}
+      sums_(maxima_bucket_),
+      scales_before_(context.codec.exponents().size()) {}
+
+void WorkerSum::take_back() {
+    if (scales_of_ == context_.step) std::ranges::copy(scales_before_, context_.codec.exponents().begin());
+    scales_of_ = ~StepId{0};
+}
 
 Status WorkerSum::diverged(size_t group, uint32_t worker) const {
     return fail(Code::diverged, "round {}: the loss or layer {} of worker {} is NaN or Inf: {}", context_.step + 1,
@@ -148,6 +154,8 @@ Status WorkerSum::tell_vectors(const Told& told) {
 Status WorkerSum::add_up(const Told& told, double factor, std::span<float> mean, std::span<float> all_notes, double* loss) {
     const Layout& layout = context_.net.layout();
     const bool expelling = dispatch_.expelling();
+    if (scales_of_ != context_.step) std::ranges::copy(context_.codec.exponents(), scales_before_.begin());
+    scales_of_ = context_.step;
     GC_TRY(port_.begin());
     GC_TRY(tell_maxima(told));
     const Sum* maxima = nullptr;

@@ -46,6 +46,8 @@ public:
                        double* loss);
     /// The notes alone; costs a sum.
     Status tell(std::span<const float> notes, std::span<float> all_notes);
+    /// After a round that failed: the codec's scales are those from before its sums.
+    void take_back();
     /// Between parts of a long computation.  Error: what has ended the job, or the view.
     Status poll() { return port_.poll(); }
 
@@ -73,6 +75,8 @@ private:
     const uint32_t maxima_bucket_;
     std::vector<float> maxima_;   // [own, groups]
     std::vector<const Sum*> sums_;
+    std::vector<int32_t> scales_before_;   // the round `scales_of_`
+    StepId scales_of_ = ~StepId{0};
 };
 
 }   // namespace gradcast

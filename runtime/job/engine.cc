@@ -312,7 +312,10 @@ private:
         const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
         while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
             GC_TRY(between(context));
-            GC_TRY(algorithm_->round(context));
+            if (Status round = algorithm_->round(context); !round.ok()) {
+                if (context.workers) context.workers->take_back();
+                return round;
+            }
             choice_.record(context.record);
             record(context);
             trained_ = context.step == parts_.steps;

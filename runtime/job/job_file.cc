@@ -515,7 +515,7 @@ private:
                 mistake(line(key), key,
                         fmt::format("goes with allocation = \"parts\": a round of {} is an allocation_batches-th of the data",
                                     job_.settings.allocation));
-        if (has("algorithm.allocation_batches") && parts)
+        if (job_.settings.allocation_batches != AlgorithmSettings().allocation_batches && parts)
             mistake(line("algorithm.allocation_batches"), "algorithm.allocation_batches", "goes with allocation = \"eda\" or \"bsda\"");
         if (!job_.settings.replay.empty() && !algorithm->server && job_.settings.allocation != "bsda")
             mistake(line("algorithm.replay"), "algorithm.replay",
