@@ -301,7 +301,7 @@ void JobRun::work() {
     driver.reset();   // before its protocols
     engine.reset();
     if (!ran_ && ran_before_) {   // its files stay, and job.json where there is one
-        if (!before_) record();
+        if (!before_ && ::access((detail_.folder + "/job.json").c_str(), F_OK) != 0) record();
     } else if (!ran_) {   // of one that was submitted here the reason stays
         std::error_code ignored;
         for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
@@ -321,7 +321,14 @@ Status job_record_read(const std::string& folder, JobDetail* detail) {
     GC_TRY(file_read(path, &text));
     try {
         JobDetail read;
-        Json::parse(text).get_to(read);
+        const Json json = Json::parse(text);
+        if (!json.is_object()) return fail(Code::data, "{}: it is no JSON object", path);
+        const Json status = json.value("status", Json());
+        const Json state = status.is_object() ? status.value("state", Json()) : Json();
+        if (!state.is_string()) return fail(Code::data, "{}: it has no status.state", path);
+        json.get_to(read);
+        if (state != job_state_name(read.summary.status.state))
+            return fail(Code::data, "{}: unknown status.state {} (of a newer gradcastd?)", path, json_text(state));
         read.folder = folder;
         *detail = std::move(read);
     } catch (const std::exception& error) {
@@ -351,7 +358,7 @@ std::vector<JobDetail> job_records_read(const std::string& folder, const Log& lo
         }
         JobDetail detail;
         if (Status status = job_record_read(path, &detail); !status.ok()) {
-            log.warn("job {} is not listed: {}", name, status.what);
+            log.warn("job {} is not listed, and its folder stays as it is: {}", name, status.what);
             continue;
         }
         detail.summary.id = name;

@@ -84,11 +84,12 @@ private:
 
 /// What is kept of a job when it is over, in its folder's job.json.
 Status job_record_write(const JobDetail& detail);
+/// Error: names the file, and what in it is not of a record that this version writes.
 Status job_record_read(const std::string& folder, JobDetail* detail);
 /// A job that was to go on does not: it stands as before, and says why.
 void not_resumed(const Status& why, JobDetail* before);
 /// All that are kept below `folder`, oldest first.  A job that was running when the daemon died has failed: "daemon restarted".  Folders of
-/// jobs that never started are removed.
+/// jobs that never started are removed.  A record that cannot be read is named in the log, and nothing in its folder changes.
 std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log);
 /// Of jobs that are over, oldest first: beyond `count`, or `bytes` in their folders (0: any), some go with their folders, those that never
 /// ran a step first, then the oldest.  The last one stays.

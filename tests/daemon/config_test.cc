@@ -253,6 +253,40 @@ TEST(DaemonRecords, KeepsWhatEndedAndClearsWhatNeverStarted) {
     std::filesystem::remove_all(jobs);
 }
 
+TEST(DaemonRecords, LeavesAloneWhatItCannotRead) {
+    const std::string jobs = folder("unread");
+    Log log;
+    ASSERT_TRUE(make_directories(jobs).ok());
+    ASSERT_TRUE(log.open(jobs + "/log", "").ok());
+    struct {
+        const char *text, *why;
+    } const records[] = {
+        {R"({"status": {"state": "frozen", "step": 3}})", "unknown status.state \"frozen\""},
+        {"[]", "it is no JSON object"},
+        {R"([{"status": {"state": "done"}}])", "it is no JSON object"},
+        {"7", "it is no JSON object"},
+        {"{}", "it has no status.state"},
+        {R"({"status": []})", "it has no status.state"},
+        {R"({"status": {"state": 1}})", "it has no status.state"},
+        {R"({"status": {"state": "done", "step": "many"}})", "type must be number"},
+        {"", "parse error"},
+    };
+    uint32_t number = 0;
+    for (const auto& [text, why] : records) {
+        const std::string path = jobs + fmt::format("/{:032x}", number++);
+        ASSERT_TRUE(make_directories(path).ok());
+        ASSERT_TRUE(file_write(path + "/job.json", text).ok());
+        EXPECT_TRUE(job_records_read(jobs, log).empty()) << text;
+        std::string now, said;
+        ASSERT_TRUE(file_read(path + "/job.json", &now).ok() && file_read(jobs + "/log", &said).ok());
+        EXPECT_EQ(now, text);
+        const size_t at = said.find(path + "/job.json: ");
+        ASSERT_NE(at, std::string::npos) << said;
+        EXPECT_NE(said.substr(at, said.find('\n', at) - at).find(why), std::string::npos) << said;
+    }
+    std::filesystem::remove_all(jobs);
+}
+
 TEST(DaemonRecords, WhatNeverRanPushesNoModelOut) {
     const std::string jobs = folder("pushed");
     Log log;
