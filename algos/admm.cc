@@ -5,8 +5,9 @@
 //     z   <- z + mean of (w_k + u_k - z), weighted by samples
 //     u_k <- u_k + w_k - z
 //
-// Messages: one sum of P values a round.  Keeps a copy of z, and w_k and u_k of each own worker, which no other node has.  May go wrong:
-// where local steps are few for the rho, u_k grows before w_k follows, and z swings.
+// Messages: one sum of P values a round, and where there is a checkpoint w_k and u_k of the own workers to all others.  Keeps a copy of z,
+// and w_k and u_k of each own worker (with checkpoints of each worker).  May go wrong: where local steps are few for the rho, u_k grows
+// before w_k follows, and z swings.
 #include "algos/averaging.h"
 
 namespace gradcast {
@@ -16,20 +17,19 @@ class Admm final : public Averaging {
 public:
     Status plan(const AlgorithmPlan& plan) override {
         rho_ = static_cast<float>(plan.settings.rho);
-        bytes_ = plan.net.layout().elements * sizeof(float);
-        own_ = plan.own_workers;
-        plan.arena.plan("workers' parameters", own_ * bytes_, &local_);
-        plan.arena.plan("workers' multipliers", own_ * bytes_, &multipliers_);
-        plan.arena.plan("centre of a worker", bytes_, &centre_);
+        elements_ = plan.net.layout().elements;
+        own_ = plan.own_workers.size();
+        states().plan("workers' parameters and multipliers", plan, 2 * elements_ * sizeof(float));
+        plan.arena.plan("centre of a worker", elements_ * sizeof(float), &centre_);
         return Averaging::plan(plan);
     }
 
 private:
-    std::span<float> w(size_t own) { return floats(local_.part(own * bytes_, bytes_)); }
-    std::span<float> u(size_t own) { return floats(multipliers_.part(own * bytes_, bytes_)); }
+    std::span<float> w(size_t own) { return states().of<float>(own).first(elements_); }
+    std::span<float> u(size_t own) { return states().of<float>(own).last(elements_); }
 
     Status begin(Context&) override {
-        for (size_t i = 0; i < own_ && !begun_; ++i) std::ranges::copy(before(), w(i).begin());
+        for (size_t i = 0; i < own_ && !begun_ && !restored(); ++i) std::ranges::copy(before(), w(i).begin());
         begun_ = true;
         return {};
     }
@@ -58,9 +58,9 @@ private:
     double weight(const Local& local, uint32_t worker) override { return local.weight(worker); }
 
     float rho_ = 1;
-    uint64_t bytes_ = 0, own_ = 0;
+    uint64_t elements_ = 0, own_ = 0;
     bool begun_ = false;
-    Buffer local_, multipliers_, centre_;
+    Buffer centre_;
 };
 
 }   // namespace

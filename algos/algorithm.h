@@ -11,9 +11,11 @@ namespace gradcast {
 struct AlgorithmPlan {
     const AlgorithmSettings& settings;
     const Net& net;
-    uint32_t workers, own_workers;   // of the job, and of this node in its first view
-    uint64_t state_size;             // of the optimiser
-    uint64_t scales;                 // of the codec
+    uint32_t workers;                        // of the job
+    std::span<const uint32_t> own_workers;   // of this node in its first view
+    bool checkpoints;                        // the job writes some
+    uint64_t state_size;                     // of the optimiser
+    uint64_t scales;                         // of the codec
     OptimiserConfig optimiser;
     const Local* local;         // null without workers
     uint64_t updates, rounds;   // of a server in a round; of the job
@@ -30,6 +32,8 @@ struct Algorithm {
     virtual Status round(Context& context) = 0;
     /// Between rounds: what the next round needs besides parameters, optimiser state and scales, for checkpoints.  Input of restore().
     virtual std::span<const std::byte> state() { return {}; }
+    /// At all ranks, between the same rounds: state() is whole at this rank, that of other ranks' workers included.  Errors: as round().
+    virtual Status gather(Context& context) { return (void)context, Status{}; }
     /// Before the first round.  Error: the state is not one of this algorithm.
     virtual Status restore(std::span<const std::byte> state) {
         return state.empty() ? Status{} : fail(Code::data, "the state of the algorithm has {} bytes instead of none", state.size());
@@ -44,7 +48,7 @@ struct AlgorithmKind {
     uint32_t sums = 1;            // steps of the exchange in a round; where it gathers, beside one for each worker
     bool gathers = false;         // all workers' vectors come to all ranks, and validation samples are kept apart
     bool passes = false;          // workers also compute the gradient of their whole part
-    bool private_state = false;   // workers have state that no other node has: no checkpoints, and no other view
+    bool private_state = false;   // workers have state of their own, which is lost with a node: no other view
     bool server = false;          // rank 0 has the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it

@@ -25,10 +25,22 @@ Status Averaging::plan(const AlgorithmPlan& plan) {
     return {};
 }
 
+void Averaging::keep(const char* what, const AlgorithmPlan& plan, uint64_t bytes, Buffer* vector) {
+    plan.arena.plan(what, bytes, vector);
+    kept_.push_back(vector);
+}
+
+std::vector<std::span<std::byte>> Averaging::parts() {
+    std::vector<std::span<std::byte>> parts = {std::as_writable_bytes(kept_speeds())};
+    for (const Buffer* each : kept_) parts.emplace_back(each->host, each->bytes);
+    parts.push_back(states_.all());
+    return parts;
+}
+
 std::span<const std::byte> Averaging::state() {
-    const std::span<const std::byte> number = std::as_bytes(std::span(&workers_, 1)), speeds = std::as_bytes(kept_speeds());
+    const std::span<const std::byte> number = std::as_bytes(std::span(&workers_, 1));
     state_.assign(number.begin(), number.end());
-    state_.insert(state_.end(), speeds.begin(), speeds.end());
+    for (const std::span<std::byte> part : parts()) state_.insert(state_.end(), part.begin(), part.end());
     return state_;
 }
 
@@ -53,9 +65,18 @@ Status Averaging::check_workers(std::span<const std::byte> state) const {
 
 Status Averaging::restore(std::span<const std::byte> state) {
     GC_TRY(check_workers(state));
-    const uint64_t wanted = sizeof workers_ + kept_speeds().size_bytes();
+    uint64_t wanted = sizeof workers_;
+    for (const std::span<std::byte> part : parts()) wanted += part.size();
     if (state.size() != wanted) return fail(Code::data, "the state of the algorithm has {} bytes instead of {}", state.size(), wanted);
-    return restore_speeds(state.subspan(sizeof workers_));
+    const uint64_t speeds = kept_speeds().size_bytes();
+    GC_TRY(restore_speeds(state.subspan(sizeof workers_, speeds)));
+    uint64_t at = sizeof workers_;
+    for (const std::span<std::byte> part : parts()) {
+        std::ranges::copy(state.subspan(at, part.size()), part.begin());
+        at += part.size();
+    }
+    restored_ = true;
+    return {};
 }
 
 void Averaging::combine(std::span<const float> before, std::span<const float> mean, std::span<float> parameters) {

@@ -6,6 +6,7 @@
 #include "algos/algorithm.h"
 #include "algos/allocation.h"
 #include "algos/local.h"
+#include "algos/worker_states.h"
 
 namespace gradcast {
 
@@ -17,9 +18,14 @@ public:
     Status plan(const AlgorithmPlan& plan) override;
     Status round(Context& context) final;
     std::span<const std::byte> state() override;
+    Status gather(Context& context) override { return states_.gather(context); }
     Status restore(std::span<const std::byte> state) override;
 
 protected:
+    /// Parts of state() beside the speeds, by subclasses in plan(): vectors that all ranks have alike, and workers' own.
+    void keep(const char* what, const AlgorithmPlan& plan, uint64_t bytes, Buffer* vector);
+    WorkerStates& states() { return states_; }
+    bool restored() const { return restored_; }
     /// Before workers learn.  The net has w.
     virtual Status begin(Context& context) { return (void)context, Status{}; }
     /// What the worker with this place in WorkerSum::own() begins from.
@@ -54,6 +60,7 @@ protected:
     static std::span<float> floats(const Buffer& buffer) { return {buffer.as<float>(), buffer.bytes / sizeof(float)}; }
 
 private:
+    std::vector<std::span<std::byte>> parts();   // of state(), behind the number of workers
     Status learn(Context& context);
     Status train(Context& context, size_t own);
     Status train_share(Context& context, size_t own);
@@ -63,6 +70,9 @@ private:
     Allocation allocation_;
     std::vector<float> own_speeds_, all_speeds_;   // samples a second
     std::vector<std::byte> state_;
+    std::vector<const Buffer*> kept_;   // of all ranks alike
+    WorkerStates states_;
+    bool restored_ = false;
     Buffer before_, mean_;
     std::vector<double> losses_;
     std::vector<Group> statistics_;   // of the net

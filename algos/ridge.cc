@@ -14,6 +14,7 @@
 
 #include "algos/algorithm.h"
 #include "algos/cholesky.h"
+#include "algos/worker_states.h"
 #include "algos/worker_sum.h"
 
 namespace gradcast {
@@ -33,20 +34,29 @@ public:
             return fail(Code::invalid, "algorithm.solver: exact is for regression with the net ridge: take sgd");
         scale_ = static_cast<double>(spec.target_scale), zero_ = spec.classes / 2.0;
         mu_ = plan.settings.mu, eta_ = plan.settings.eta, rho_ = plan.settings.rho, l_ = plan.optimiser.weight_decay;
-        own_ = plan.own_workers;
+        own_ = plan.own_workers.size();
         constants_.assign(own_, 0), losses_.resize(own_);
         const uint64_t vector = d_ * sizeof(double);
         plan.arena.plan("iterate", vector, &state_);
         plan.arena.plan("mean of workers", vector, &mean_);
-        plan.arena.plan("workers' problems", own_ * (2 * d_ + 4) * vector, &problems_);
+        plan.arena.plan("workers' problems", own_ * (2 * d_ + vectors_of_worker) * vector, &problems_);
+        if (admm_) multipliers_.plan("workers' multipliers", plan, vector);
         return {};
     }
 
-    std::span<const std::byte> state() override { return {state_.host, state_.bytes}; }
+    std::span<const std::byte> state() override {
+        const std::span<const std::byte> multipliers = multipliers_.all();
+        whole_.assign(state_.host, state_.host + state_.bytes);
+        whole_.insert(whole_.end(), multipliers.begin(), multipliers.end());
+        return whole_;
+    }
+    Status gather(Context& context) override { return multipliers_.gather(context); }
     Status restore(std::span<const std::byte> state) override {
-        if (state.size() != state_.bytes)
-            return fail(Code::data, "the state of ridge has {} bytes instead of {}", state.size(), state_.bytes);
-        std::memcpy(state_.host, state.data(), state.size());
+        const std::span<std::byte> multipliers = multipliers_.all();
+        const uint64_t wanted = state_.bytes + multipliers.size();
+        if (state.size() != wanted) return fail(Code::data, "the state of ridge has {} bytes instead of {}", state.size(), wanted);
+        std::memcpy(state_.host, state.data(), state_.bytes);
+        std::ranges::copy(state.subspan(state_.bytes), multipliers.begin());
         return {};
     }
 
@@ -69,7 +79,7 @@ public:
     }
 
 private:
-    enum Which : uint64_t { right_side, multiplier, value, scratch, vectors_of_worker };
+    enum Which : uint64_t { right_side, value, scratch, vectors_of_worker };
     Row w() { return {state_.as<double>(), d_}; }
     Row mean() { return {mean_.as<double>(), d_}; }
     Row of(size_t own, uint64_t vector, uint64_t count) {
@@ -154,7 +164,7 @@ private:
     Status admm_round(Context& context, double* loss) {
         for (size_t i = 0; i < own_; ++i) {
             gradient(context, i);
-            const Row x = vector(i, scratch), u = vector(i, multiplier), sum = vector(i, value);
+            const Row x = vector(i, scratch), u = multipliers_.of<double>(i), sum = vector(i, value);
             for (size_t j = 0; j < d_; ++j) x[j] = vector(i, right_side)[j] + rho_ * (w()[j] - u[j]);
             cholesky_solve(factors(i), x);
             for (size_t j = 0; j < d_; ++j) sum[j] = x[j] + u[j];
@@ -162,7 +172,7 @@ private:
         GC_TRY(mean_of(context, value, loss));
         std::ranges::copy(mean(), w().begin());
         for (size_t i = 0; i < own_; ++i)
-            for (size_t j = 0; j < d_; ++j) vector(i, multiplier)[j] += vector(i, scratch)[j] - w()[j];
+            for (size_t j = 0; j < d_; ++j) multipliers_.of<double>(i)[j] += vector(i, scratch)[j] - w()[j];
         return {};
     }
 
@@ -173,6 +183,8 @@ private:
     std::vector<double> constants_, losses_;   // of own workers
     bool built_ = false;
     Buffer state_, mean_, problems_;
+    WorkerStates multipliers_;   // double [d]
+    std::vector<std::byte> whole_;
 };
 
 }   // namespace

@@ -19,7 +19,8 @@ namespace gradcast {
 Layout layout_with_maxima(const Layout& net, uint32_t workers);
 
 struct WorkerSumConfig {
-    std::vector<uint32_t> own;   // workers of this rank; where the exchange codes, others compute some of them too
+    Placement placement;         // of workers; where the exchange codes, several ranks have one
+    std::vector<uint32_t> own;   // those of this rank
     StepId first_step = 0;       // that the exchange sums
     Buffer vectors;              // float [own.size(), elements of the net]
     uint64_t patience = 1;       // deadlines that other ranks may take to compute their vectors
@@ -30,6 +31,7 @@ public:
     WorkerSum(Context& context, Dispatch& dispatch, Exchange& exchange, const WorkerSumConfig& config);
 
     const std::vector<uint32_t>& own() const { return config_.own; }
+    std::vector<uint32_t> workers_of(Rank rank) const { return config_.placement.blocks_of(rank); }
     /// Of own()[i], to be filled in before sum().
     std::span<float> vector(size_t i) { return {config_.vectors.as<float>() + i * elements_, elements_}; }
     /// The workers' mean of their vectors and of `losses` [own().size()], the same at every rank.  Blocks until all ranks have come here.

@@ -22,7 +22,7 @@ namespace {
 
 class JobEngine final : public Engine {
 public:
-    JobEngine(const EngineConfig& config, const Log& log) : config_(without_checkpoints(config)), job_(config_.job), report_(log) {}
+    JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
     ~JobEngine() override {
         if (reserved_) ::unlink((model_path() + ".part").c_str());   // run() was never called
     }
@@ -39,8 +39,6 @@ public:
             at = end + 1;
         }
         GC_TRY(parts_.plan(config_, report_));
-        if (parts_.algorithm->private_state && job_.text.find("checkpoint_") != job_.text.npos)
-            report_.warn(fmt::format("no checkpoints are written: workers of {} have state of their own", job_.algorithm));
         GC_TRY(choice_.open(config_, parts_, report_));
         algorithm_ = parts_.exact(job_) ? parts_.algorithm->exact() : parts_.algorithm->create();
         SessionConfig first;
@@ -53,7 +51,8 @@ public:
         GC_TRY(algorithm_->plan({.settings = job_.settings,
                                  .net = *parts_.compute.net,
                                  .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
-                                 .own_workers = static_cast<uint32_t>(session_->own_blocks().size()),
+                                 .own_workers = session_->own_blocks(),
+                                 .checkpoints = job_.checkpoint_keep > 0,
                                  .state_size = parts_.optimiser_values(job_.optimiser),
                                  .scales = parts_.compute.codec->exponents().size(),
                                  .optimiser = parts_.schedule,
@@ -184,14 +183,6 @@ public:
     JobStatus status() const override { return report_.status(); }
 
 private:
-    /// Of workers with state that no checkpoint has.
-    static EngineConfig without_checkpoints(const EngineConfig& config) {
-        EngineConfig other = config;
-        const AlgorithmKind* kind;
-        if (algorithm_find(config.job.algorithm, &kind).ok() && kind->private_state) other.job.checkpoint_keep = 0;
-        return other;
-    }
-
     /// The session that is ready becomes the present one.
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
@@ -324,8 +315,10 @@ private:
             if (evaluation_due(context.step)) status = evaluate(context.step);
             report_.step_end();
             GC_TRY(status);
-            if (const uint64_t number = checkpoints_.number(context.step); number > 0 && session_->turn(number))
-                checkpoints_.snapshot(model(context), algorithm_->state());
+            if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
+                GC_TRY(gather(context));
+                if (session_->turn(number)) checkpoints_.snapshot(model(context), algorithm_->state());
+            }
         }
         return finish(context);
     }
@@ -347,9 +340,21 @@ private:
         return boundary || steps == parts_.steps;
     }
 
+    /// The algorithm's state is whole at this node.
+    Status gather(Context& context) {
+        if (job_.checkpoint_keep == 0) return {};
+        GC_TRY(algorithm_->gather(context));
+        gathered_ = context.step;
+        return {};
+    }
+    bool whole(const Context& context) const {
+        return !parts_.algorithm->private_state || session_->view().n() == 1 || gathered_ == context.step;
+    }
+
     /// What the job has trained gets its file when all ranks have the same bits.
     Status finish(Context& context) {
         trained_ = true;
+        GC_TRY(gather(context));
         digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
         const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
         if (lowest) GC_TRY(write_model(context, true));
@@ -417,6 +422,8 @@ private:
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
         if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
+        if (!whole(context))
+            return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.
         if (context.digest(context.step, parts_.model_digest()) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
@@ -512,6 +519,7 @@ private:
     bool reserved_ = false;                    // there is room for final.h5, and run() is still to come
     Standing standing_;                        // of it the last evaluation is kept
     bool has_state_ = false;                   // what the next step begins from
+    uint64_t gathered_ = ~uint64_t{0};         // steps after which the algorithm's state was whole here
     bool trained_ = false, written_ = false;   // all steps are done; the model is written
     bool ended_ = false;                       // all ranks have agreed that the job is done
 

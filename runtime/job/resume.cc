@@ -86,9 +86,6 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     ModelVectors state;
     const std::string& path = config.resume.path;
     GC_TRY(checkpoint_read(path, &model, &state));
-    if (parts.algorithm->private_state)
-        return fail(Code::unsupported, "{}: has not the state of the workers of {}: begin anew, with net.start for these parameters", path,
-                    config.job.algorithm);
     GC_TRY(check(path, model, state, config, parts, algorithm));
     if (model.step != config.resume.steps || model.state != config.resume.state)
         return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,

@@ -32,7 +32,8 @@ Status Session::plan() {
     config.self = self_;
     config.first_step = config_.first_step * parts_.sums();
     exchange_ = config_.exchange.kind->create(config);
-    own_blocks_ = exchange_->place(view, parts_.block_sizes).blocks_of(self_);
+    placement_ = exchange_->place(view, parts_.block_sizes);
+    own_blocks_ = placement_.blocks_of(self_);
     others_ = ranks_but(self_, view.n());
     GC_TRY(exchange_->install(view, arena_));
     if (config_.exchange.datagrams)
@@ -86,7 +87,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us);
     if (parts_.local)
         workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
-                                               WorkerSumConfig{.own = own_blocks_,
+                                               WorkerSumConfig{.placement = placement_,
+                                                               .own = own_blocks_,
                                                                .first_step = config_.first_step * parts_.sums(),
                                                                .vectors = vectors_,
                                                                .patience = parts_.deadlines_of_round()});

@@ -102,6 +102,7 @@ private:
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Protocol> bulk_;   // around the exchange, where that goes by datagrams
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
+    Placement placement_;
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
     DistributedEvaluation evaluation_;

@@ -6,10 +6,6 @@ namespace gradcast {
 namespace {
 
 struct AveragingTest : AlgosTest {};
-struct Read : RunsTest {
-    void TestBody() override {}
-    using RunsTest::from;
-};
 const std::string eight = "workers = 8\nlocal_steps = 4\n";
 
 TEST_F(AveragingTest, MaHasOneDigest) { one_digest("ma", eight, true); }
@@ -88,19 +84,61 @@ TEST_F(AveragingTest, MaGoesOnFromACheckpoint) {
     for (const std::string& folder : whole.folders)
         for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
     ASSERT_EQ(all.size(), 2u);
-    for (const auto& [steps, path] : all) EXPECT_EQ(run(six, {.ranks = 2}, false, {}, Read::from(path)).digest(), whole.digest()) << steps;
+    for (const auto& [steps, path] : all) EXPECT_EQ(run(six, {.ranks = 2}, false, {}, from(path)).digest(), whole.digest()) << steps;
     // Without a number in the job file the nodes are the workers.
     const std::string four = replaced(six, "workers = 8", "workers = 4");
-    EXPECT_EQ(run(four, {.ranks = 2}, false, {}, Read::from(all[2])).digest(),
+    EXPECT_EQ(run(four, {.ranks = 2}, false, {}, from(all[2])).digest(),
               all[2] + ": of another training: algorithm.workers was 8 and is 4 now");
     const std::string nodes = replaced(six, "workers = 8\n", "");
     const Run three = run(nodes, 3);
     all.clear();
     for (const std::string& folder : three.folders)
         for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
-    EXPECT_EQ(run(nodes, {.ranks = 3}, false, {}, Read::from(all[2])).digest(), three.digest());
-    EXPECT_EQ(run(nodes, {.ranks = 2}, false, {}, Read::from(all[2])).digest(),
+    EXPECT_EQ(run(nodes, {.ranks = 3}, false, {}, from(all[2])).digest(), three.digest());
+    EXPECT_EQ(run(nodes, {.ranks = 2}, false, {}, from(all[2])).digest(),
               all[2] + ": trained by 3 workers, and 2 are to go on: set algorithm.workers = 3");
+}
+
+// Their workers' states come to the node that writes, and from it to the nodes that go on.
+TEST_F(AveragingTest, WorkersWithStatesGoOnFromACheckpoint) {
+    for (const auto& [kind, more] : {std::pair{"diloco", ""}, {"admm", "rho = 0.3\n"}}) {
+        const std::string six =
+            replaced(with_job(text(kind, eight + more), "checkpoint_every = 2\ncheckpoint_keep = 9\n"), "steps = 2\n", "steps = 6\n");
+        const std::string alone = run(replaced(six, "checkpoint_keep = 9", "checkpoint_keep = 0"), 1).digest();
+        ASSERT_EQ(alone.size(), 64u) << alone;
+        const std::string coded = replaced(six, "exchange = \"ring\"", "exchange = \"coded-rs\"\nm = 2\ns = 1");
+        for (const std::string& job : {six, coded}) {
+            const Run whole = run(job, 4);
+            EXPECT_EQ(whole.digest(), alone);
+            std::map<uint64_t, std::string> all;
+            for (const std::string& folder : whole.folders)
+                for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+            ASSERT_EQ(all.size(), 2u) << kind;
+            for (const auto& [steps, path] : all)
+                for (const uint32_t n : {1u, 3u}) EXPECT_EQ(run(six, {.ranks = n}, false, {}, from(path)).digest(), alone) << kind << steps;
+        }
+        // From its end a longer job goes on.
+        const std::string model = run(six, 2).ranks[0].model, longer = replaced(six, "steps = 6\n", "steps = 8\n");
+        EXPECT_EQ(run(longer, {.ranks = 3}, false, {}, from(model)).digest(), run(longer, 1).digest()) << kind;
+    }
+}
+
+// The state of a worker on the lost node is on another where s covers it.
+TEST_F(AveragingTest, WorkersWithStatesLoseANode) {
+    const std::string job =
+        replaced(with_job(text("admm", eight + "m = 1\ns = 1\n", "coded-rs"), "checkpoint_every = 1\ncheckpoint_keep = 9\n"), "steps = 2\n",
+                 "steps = 8\n");
+    const Run quiet = run(job, 2);
+    ASSERT_EQ(quiet.digest().size(), 64u) << quiet.digest();
+    const double us = run(job, 4).ranks[0].seconds * 1e6;
+    const Run lossy =
+        run(job, {.ranks = 4, .lost_after_us = 2'000'000}, false, [&](Simulator& sim) { sim.kill(2, static_cast<uint64_t>(0.5 * us)); });
+    for (const Rank rank : {0u, 1u, 3u}) EXPECT_EQ(lossy.ranks[rank].digest, quiet.digest()) << lossy.ranks[rank].error;
+    std::map<uint64_t, std::string> all;
+    for (const Rank rank : {0u, 1u, 3u})
+        for (const uint64_t steps : checkpoints_in(lossy.folders[rank])) all[steps] = checkpoint_path(lossy.folders[rank], steps);
+    ASSERT_TRUE(all.contains(7) || all.contains(6));
+    EXPECT_EQ(run(job, {.ranks = 2}, false, {}, from(all.rbegin()->second)).digest(), quiet.digest());
 }
 
 TEST_F(AveragingTest, MaGoesOnWithoutANode) {
@@ -162,14 +200,6 @@ TEST_F(AveragingTest, WhatLivesWithWorkersIsNotPromised) {
         EXPECT_EQ(
             mistakes[0].text.substr(mistakes[0].text.find("job.survive")),
             fmt::format("job.survive: workers of {} have state that is lost with their node, so it does not go on without one", kind));
-        const Run run = this->run(with_job(text(kind, eight), "checkpoint_every = 1\n"), 2);
-        ASSERT_TRUE(run.status.ok()) << run.status.what;
-        EXPECT_EQ(run.ranks[0].warnings,
-                  std::vector{fmt::format("no checkpoints are written: workers of {} have state of their own", kind)});
-        EXPECT_TRUE(checkpoints_in(run.folders[0]).empty() && checkpoints_in(run.folders[1]).empty());
-        const std::string model = run.ranks[0].model;
-        EXPECT_EQ(this->run(replaced(text(kind, eight), "steps = 2\n", "steps = 4\n"), {.ranks = 2}, false, {}, Read::from(model)).digest(),
-                  fmt::format("{}: has not the state of the workers of {}: begin anew, with net.start for these parameters", model, kind));
     }
 }
 
