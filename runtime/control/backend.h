@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/control/keys.h"
 #include "runtime/core/log.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
@@ -84,12 +85,18 @@ struct ControlConfig {
     std::string socket;   // path of the Unix socket
     unsigned mode = 0660;
     uint32_t watchers_max = 256;
-    std::string tcp = {};   // "host:port" that answers what reads alone: page, metrics, jobs, nodes; "": none
+    std::string tcp = {};                // "host:port" that answers what reads alone: page, metrics, jobs, nodes; "": none
+    std::string remote = {};             // "host:port" of TLS for all that the role of the client's key allows; "": none
+    std::vector<ControlKey> keys = {};   // of `remote`
 };
 /// HTTP/JSON under /v1 on a Unix socket, in threads of its own.
 class ControlServer {
 public:
-    virtual ~ControlServer() = default;   // closes the socket, ends watchers
+    virtual ~ControlServer() = default;   // closes the sockets, ends watchers
+    /// Where `remote` listens, with the port that was picked.
+    virtual std::string address() const = 0;
+    /// In place of those of `remote`: whoever is connected with another key is cut off.
+    virtual void keys(std::vector<ControlKey> keys) = 0;
 };
 Status control_open(const ControlConfig& config, Backend& backend, const Log& log, std::unique_ptr<ControlServer>* server);
 

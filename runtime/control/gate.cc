@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <strings.h>
 #include <sys/eventfd.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +20,9 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/control/channel.h"
 #include "runtime/core/clock.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
@@ -34,7 +35,8 @@ constexpr uint64_t crowded_us = 100'000;   // no new connections for so long whe
 enum class State : uint8_t { reading, serving, writing, watching, draining };
 
 struct Connection {
-    Fd fd;
+    Channel channel;
+    std::string address;   // of a client of TLS
     State state = State::reading;
     std::string in, out;
     Fd file;   // its next bytes follow `out`
@@ -48,7 +50,7 @@ struct Connection {
     std::string watch, last;       // last: the event that was sent last
     uint64_t event_us = 0;         // when
     std::shared_ptr<void> seat;
-    bool unsent() const { return !out.empty() || file_bytes > 0; }
+    bool unsent() const { return !out.empty() || file_bytes > 0 || channel.unsent(); }
     bool waits() const { return state != State::serving && (state != State::watching || unsent()); }
 };
 
@@ -72,7 +74,11 @@ uint64_t content_length(const std::string& head) {
 class PollGate final : public Gate {
 public:
     PollGate(const GateConfig& config, Fd listener, GateHandler handler)
-        : config_(config), listener_(std::move(listener)), handler_(std::move(handler)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        : config_(config),
+          listener_(std::move(listener)),
+          handler_(std::move(handler)),
+          keys_(config.keys),
+          wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
         GC_ASSERT(wake_);
         for (uint32_t i = 0; i < config_.workers; ++i) workers_.emplace_back([this] { work(); });
         thread_ = std::thread([this] { run(); });
@@ -87,6 +93,13 @@ public:
         wake();
         thread_.join();
         for (std::thread& worker : workers_) worker.join();
+    }
+
+    void keys(std::shared_ptr<const TlsKeys> keys) override {
+        GC_ASSERT(config_.keys && keys);
+        std::lock_guard lock(mutex_);
+        new_keys_ = std::move(keys);
+        wake();
     }
 
 private:
@@ -129,7 +142,7 @@ private:
                 watched |= each.state == State::watching;
                 if (each.state == State::serving) continue;   // a client that goes away would be reported again and again
                 const bool write = each.unsent(), read = each.state != State::writing;
-                polls.push_back({each.fd.get(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
+                polls.push_back({each.channel.fd(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
                 ids.push_back(id);
             }
             const uint64_t wait_us = watched ? config_.watch_us : now_us_ < crowded_until_us_ ? crowded_us : round_us;
@@ -141,8 +154,10 @@ private:
                 if (polls[i + 2].revents && at != connections_.end() && !advance(at->first, at->second)) connections_.erase(at);
             }
             if (polls[1].revents) accept();
-            for (auto at = connections_.begin(); at != connections_.end();)
-                at = at->second.waits() && now_us_ - at->second.waits_us > config_.client_us ? connections_.erase(at) : std::next(at);
+            std::erase_if(connections_, [&](const auto& each) {
+                const Connection& one = each.second;
+                return one.waits() && now_us_ - one.waits_us > (one.channel.stranger() ? config_.stranger_us : config_.client_us);
+            });
             bound_buffers();
             if (!looking_ && now_us_ >= look_us_) look();
         }
@@ -150,24 +165,32 @@ private:
 
     void accept() {
         for (uint32_t i = 0; i < config_.connections_max; ++i) {
-            Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+            SocketAddress from;
+            from.bytes = sizeof from.storage;
+            Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
             if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
                 if (drop_longest()) continue;
                 crowded_until_us_ = now_us_ + crowded_us;
             }
             if (!fd) return;
             if (connections_.size() >= config_.connections_max && !drop_longest()) return;   // all are being served: this one is closed
+            if (keys_ && strangers() >= config_.strangers_max) drop_longest();
             Connection& made = connections_[++last_id_];
-            made.fd = std::move(fd);
+            made.channel = Channel(std::move(fd), keys_);
+            if (keys_) made.address = address_text(from);
             made.waits_us = now_us_;
         }
     }
 
-    /// Closes the one that has waited longest for its client.  False: none waits.
+    /// Closes the one that has waited longest for its client, a stranger where there is one.  False: none waits.
     bool drop_longest() {
         auto longest = connections_.end();
+        auto before = [](const Connection& a, const Connection& b) {
+            if (a.channel.stranger() != b.channel.stranger()) return a.channel.stranger();
+            return a.waits_us < b.waits_us;
+        };
         for (auto at = connections_.begin(); at != connections_.end(); ++at)
-            if (at->second.waits() && (longest == connections_.end() || at->second.waits_us < longest->second.waits_us)) longest = at;
+            if (at->second.waits() && (longest == connections_.end() || before(at->second, longest->second))) longest = at;
         if (longest == connections_.end()) return false;
         connections_.erase(longest);
         return true;
@@ -179,8 +202,13 @@ private:
     }
     uint64_t buffered() const {
         uint64_t bytes = 0;
-        for (const auto& [id, each] : connections_) bytes += each.in.capacity() + each.out.capacity() + each.serving_bytes;
+        for (const auto& [id, each] : connections_)
+            bytes += each.in.capacity() + each.out.capacity() + each.serving_bytes + each.channel.bytes();
         return bytes;
+    }
+    size_t strangers() const {
+        return static_cast<size_t>(
+            std::count_if(connections_.begin(), connections_.end(), [](const auto& each) { return each.second.channel.stranger(); }));
     }
     uint64_t serving() const {
         uint64_t bytes = 0;
@@ -191,9 +219,9 @@ private:
     /// Whatever the socket is ready for.  False: the connection is over.
     bool advance(uint64_t id, Connection& each) {
         switch (each.state) {
-            case State::reading: return read(id, each);
+            case State::reading: return each.channel.flush() && read(id, each);
             case State::writing: return write(each);
-            case State::watching: return listen(each) && (each.out.empty() || write(each));
+            case State::watching: return listen(each) && (!each.unsent() || write(each));
             case State::draining: return drain(each);
             case State::serving: return true;
         }
@@ -202,9 +230,13 @@ private:
 
     bool read(uint64_t id, Connection& each) {
         for (char piece[16 << 10];;) {
-            const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+            const ssize_t got = each.channel.receive(piece);
             if (got < 0) return errno == EAGAIN || errno == EINTR;
-            if (got == 0) return false;
+            if (got == 0) {
+                const std::string why = each.in.empty() ? each.channel.why() : "";
+                if (!why.empty() && each.channel.stranger() && handler_.refused) handler_.refused(each.address, why);
+                return false;
+            }
             each.in.append(piece, static_cast<size_t>(got));
             if (each.head == 0) {
                 const size_t end = each.in.find("\r\n\r\n");
@@ -220,8 +252,10 @@ private:
             if (serving() + each.in.size() > config_.buffers_bytes_max) return false;
             each.state = State::serving;
             each.serving_bytes = each.in.size();
-            give([this, id, request = std::move(each.in)] {
-                Answer answer = handler_.serve(request);
+            Caller caller{config_.role, {}, each.address};
+            if (const ControlKey* key = each.channel.key()) caller.role = key->role, caller.name = key->name;
+            give([this, id, request = std::move(each.in), caller = std::move(caller)] {
+                Answer answer = handler_.serve(request, caller);
                 std::lock_guard lock(mutex_);
                 answers_.emplace_back(id, std::move(answer));
                 wake();
@@ -241,22 +275,23 @@ private:
 
     bool write(Connection& each) {
         while (!each.out.empty()) {
-            const ssize_t put = ::send(each.fd.get(), each.out.data(), std::min(each.out.size(), piece_bytes), MSG_NOSIGNAL);
+            const ssize_t put = each.channel.send(std::span(each.out).first(std::min(each.out.size(), piece_bytes)));
             if (put < 0) return errno == EAGAIN || errno == EINTR;
             each.out.erase(0, static_cast<size_t>(put));
             each.waits_us = now_us_;
         }
         each.out = {};
         while (each.file_bytes > 0) {
-            const ssize_t put = ::sendfile(each.fd.get(), each.file.get(), &each.file_offset, std::min(each.file_bytes, piece_bytes));
+            const ssize_t put = each.channel.send_file(each.file.get(), &each.file_offset, std::min(each.file_bytes, piece_bytes));
             if (put < 0) return errno == EAGAIN || errno == EINTR;
             if (put == 0) return false;   // the file has become shorter
             each.file_bytes -= static_cast<uint64_t>(put);
             each.waits_us = now_us_;
         }
-        if (each.state == State::watching) return true;
+        if (!each.channel.flush()) return false;
+        if (each.channel.unsent() || each.state == State::watching) return true;
         if (!each.drain) return false;
-        ::shutdown(each.fd.get(), SHUT_WR);
+        each.channel.shut();
         each.state = State::draining;
         return true;
     }
@@ -264,13 +299,13 @@ private:
     /// What a watcher sends is dropped; its end is the end.
     bool listen(Connection& each) {
         char piece[4096];
-        const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+        const ssize_t got = each.channel.receive(piece);
         return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
     }
 
     bool drain(Connection& each) {
         char piece[64 << 10];
-        const ssize_t got = ::recv(each.fd.get(), piece, sizeof piece, 0);
+        const ssize_t got = each.channel.receive(piece);
         if (got < 0) return errno == EAGAIN || errno == EINTR;
         each.dropped += static_cast<uint64_t>(got);
         return got > 0 && each.dropped < drain_bytes_max;
@@ -282,12 +317,16 @@ private:
         (void)!::eventfd_read(wake_.get(), &count);
         std::vector<std::pair<uint64_t, Answer>> answers;
         std::optional<Events> events;
+        bool changed = false;
         {
             std::lock_guard lock(mutex_);
             if (stop_) return false;
             answers.swap(answers_);
             events.swap(events_);
+            if (new_keys_) keys_ = std::move(new_keys_), changed = true;
         }
+        if (changed)
+            std::erase_if(connections_, [&](const auto& each) { return each.second.state != State::serving && !stays(each.second); });
         there_is_work_.notify_all();
         for (auto& [id, answer] : answers) {
             Connection& each = connections_.at(id);   // nothing closes one that is being served
@@ -298,7 +337,7 @@ private:
             each.file_offset = static_cast<off_t>(answer.file_offset);
             each.file_bytes = answer.file_bytes;
             if (!each.watch.empty()) look_us_ = 0;
-            if (!begin_answer(each, std::move(answer.bytes))) connections_.erase(id);
+            if (!stays(each) || !begin_answer(each, std::move(answer.bytes))) connections_.erase(id);
             bound_buffers();
         }
         if (events) {
@@ -307,6 +346,15 @@ private:
                 at = at->second.state == State::watching && !tell(at->second, *events) ? connections_.erase(at) : std::next(at);
         }
         return true;
+    }
+
+    /// Whether its client's key still is one.
+    bool stays(const Connection& each) const {
+        const ControlKey* key = each.channel.key();
+        if (!key) return true;
+        return std::any_of(keys_->keys.begin(), keys_->keys.end(), [&](const ControlKey& now) {
+            return now.identity == key->identity && now.role == key->role && now.secret == key->secret;
+        });
     }
 
     bool tell(Connection& each, const Events& events) {
@@ -348,8 +396,8 @@ private:
     const GateConfig config_;
     const Fd listener_;
     const GateHandler handler_;
+    std::shared_ptr<const TlsKeys> keys_;   // the gate's thread alone, as what follows
     const Fd wake_;
-    // The gate's thread alone:
     std::map<uint64_t, Connection> connections_;
     uint64_t last_id_ = 0, now_us_ = 0, look_us_ = 0, crowded_until_us_ = 0;
     bool looking_ = false;
@@ -360,6 +408,7 @@ private:
     uint32_t busy_ = 0;   // workers
     std::vector<std::pair<uint64_t, Answer>> answers_;
     std::optional<Events> events_;
+    std::shared_ptr<const TlsKeys> new_keys_;
     bool stop_ = false;
     std::vector<std::thread> workers_;
     std::thread thread_;

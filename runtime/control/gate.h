@@ -8,12 +8,14 @@
 // Bounds: a request must be here within client_us, and a reader must read something in every client_us.  At connections_max, or when all
 // buffers together exceed buffers_bytes_max, the connection that has waited longest for its client is closed; a request that would make
 // those of the workers exceed it is dropped.  No more answers are made at a time, or wait for the gate to take them, than there are
-// workers.
+// workers.  In TLS a client is a stranger until it has shown a key: of at most strangers_max, one more closes the oldest, and where room
+// is needed a stranger goes before any client.
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "runtime/control/tls.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -26,10 +28,17 @@ struct Answer {
     std::shared_ptr<void> seat = {};   // of a watcher; dropped with the connection
 };
 
-/// Both are called by workers, several at one time, and throw nothing.
+/// Who asks.
+struct Caller {
+    Role role = Role::none;
+    std::string name = {}, address = {};   // of the key and of the client; "" where there is no TLS
+};
+
+/// All throw nothing.  The first two are called by workers, several at one time.
 struct GateHandler {
-    std::function<Answer(const std::string& request)> serve;
+    std::function<Answer(const std::string& request, const Caller& caller)> serve;
     std::function<std::string(const std::string& watch, bool* last)> look;   // the newest event; *last: nothing comes after it
+    std::function<void(const std::string& address, const std::string& why)> refused = {};   // by TLS; the gate's thread
 };
 
 struct GateConfig {
@@ -38,14 +47,20 @@ struct GateConfig {
     uint64_t head_bytes_max = 16 << 10, body_bytes_max = 0;
     uint64_t buffers_bytes_max = 64 << 20;
     uint64_t client_us = 5'000'000;
-    uint64_t watch_us = 100'000;       // between two looks at a watched job
-    uint64_t idle_us = 1'000'000;      // an event without content after so long without a change
-    std::string head_too_large = {};   // the answer to it
+    uint64_t watch_us = 100'000;                // between two looks at a watched job
+    uint64_t idle_us = 1'000'000;               // an event without content after so long without a change
+    std::string head_too_large = {};            // the answer to it
+    Role role = Role::none;                     // of all callers, where there is no TLS
+    std::shared_ptr<const TlsKeys> keys = {};   // of those who may call, each with its role; null: no TLS
+    uint32_t strangers_max = 64;
+    uint64_t stranger_us = 2'000'000;   // how long one may be a stranger
 };
 
 class Gate {
 public:
     virtual ~Gate() = default;   // closes all connections; waits for the workers' current requests
+    /// Other keys of a gate with TLS.  A connection stays where its key is among them with the same secret and role.  Any thread.
+    virtual void keys(std::shared_ptr<const TlsKeys> keys) = 0;
 };
 /// `listener` listens and does not block.
 std::unique_ptr<Gate> gate_open(const GateConfig& config, Fd listener, GateHandler handler);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -87,34 +88,60 @@ bool Aead::open(uint64_t sequence, std::span<const std::byte> head, std::span<st
     return EVP_DecryptFinal_ex(context, none, &done) == 1;
 }
 
-Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys) {
+namespace {
+
+bool word_good(std::string_view word) {
+    return !word.empty() && word.size() <= 32 && std::all_of(word.begin(), word.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+bool secret_parse(std::string_view digits, std::array<uint8_t, 32>* secret) {
+    constexpr std::string_view all = "0123456789abcdef";
+    if (digits.size() != 64 || digits.find_first_not_of(all) != digits.npos) return false;
+    for (size_t i = 0; i < 32; ++i) (*secret)[i] = static_cast<uint8_t>(all.find(digits[2 * i]) << 4 | all.find(digits[2 * i + 1]));
+    return true;
+}
+
+}   // namespace
+
+Status key_lines_read(const std::string& path, const char* what, const char* form, size_t words_min, size_t words_max,
+                      std::vector<KeyLine>* lines) {
     struct stat info;
-    if (::stat(path.c_str(), &info) != 0) return fail_sys(errno, "cannot read the cluster key {}", path);
+    if (::stat(path.c_str(), &info) != 0) return fail_sys(errno, "cannot read the {} {}", what, path);
     if (S_ISREG(info.st_mode) && info.st_mode & 077)
-        return fail(Code::invalid, "the cluster key {} can be read by others: chmod 600 {}", path, path);
+        return fail(Code::invalid, "the {} {} can be read by others: chmod 600 {}", what, path, path);
     std::string text;
     GC_TRY(file_read(path, &text));
-    std::vector<ClusterKey> result;
-    for (size_t at = 0, line = 1; at < text.size(); ++line) {
-        size_t end = std::min(text.find('\n', at), text.size());
+    std::vector<KeyLine> result;
+    for (size_t at = 0, number = 1; at < text.size(); ++number) {
+        const size_t end = std::min(text.find('\n', at), text.size());
         std::string_view row(text.data() + at, end - at);
         at = end + 1;
         if (row.empty()) continue;
-        size_t space = row.find(' ');
-        ClusterKey key{std::string(row.substr(0, space)), {}};
-        std::string_view digits = space == row.npos ? std::string_view() : row.substr(space + 1);
-        bool good = !key.id.empty() && key.id.size() <= 32 && digits.size() == 64;
-        for (size_t i = 0; good && i < 64; ++i) {
-            const char* hex_digits = "0123456789abcdef";
-            const char* digit = std::strchr(hex_digits, digits[i]);
-            good = digits[i] != 0 && digit;
-            if (good) key.secret[i / 2] = static_cast<uint8_t>(key.secret[i / 2] << 4 | (digit - hex_digits));
-        }
-        if (!good) return fail(Code::invalid, "{}:{}: a key is '<id> <64 hex digits>'", path, line);
-        result.push_back(key);
+        KeyLine line{{}, {}, number};
+        for (size_t space; (space = row.find(' ')) != row.npos && line.words.size() <= words_max; row.remove_prefix(space + 1))
+            line.words.emplace_back(row.substr(0, space));
+        if (line.words.size() < words_min || line.words.size() > words_max || !secret_parse(row, &line.secret) ||
+            !std::all_of(line.words.begin(), line.words.end(), word_good))
+            return fail(Code::invalid, "{}:{}: a key is '{}'", path, number, form);
+        result.push_back(std::move(line));
     }
-    if (result.empty()) return fail(Code::invalid, "the cluster key {} is empty: write '<id> <64 hex digits>' into it", path);
-    *keys = std::move(result);
+    if (result.empty()) return fail(Code::invalid, "the {} {} is empty: write '{}' into it", what, path, form);
+    *lines = std::move(result);
+    return {};
+}
+
+std::array<uint8_t, 32> key_derive(const std::array<uint8_t, 32>& secret, std::string_view purpose) {
+    std::array<uint8_t, 32> derived;
+    GC_ASSERT(::HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const uint8_t*>(purpose.data()),
+                     purpose.size(), derived.data(), nullptr) != nullptr);
+    return derived;
+}
+
+Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys) {
+    std::vector<KeyLine> lines;
+    GC_TRY(key_lines_read(path, "cluster key", "<id> <64 hex digits>", 1, 1, &lines));
+    keys->clear();
+    for (KeyLine& line : lines) keys->push_back({std::move(line.words[0]), line.secret});
     return {};
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/status.h"
@@ -43,6 +44,19 @@ private:
     std::unique_ptr<Contexts> contexts_;
     Protect protect_ = Protect::auth;
 };
+
+/// A line of a file of keys: words, each of at most 32 printable characters, then 64 hex digits.
+struct KeyLine {
+    std::vector<std::string> words;
+    std::array<uint8_t, 32> secret;
+    size_t number;   // from 1
+};
+/// Reads "<word>… <64 hex digits>" a line, at least one; empty lines are left out.  what: of messages, "cluster key"; form: of a line.
+/// Error: also where others may read the file.
+Status key_lines_read(const std::string& path, const char* what, const char* form, size_t words_min, size_t words_max,
+                      std::vector<KeyLine>* lines);
+/// HMAC-SHA-256: a key of its own for each purpose of a secret.
+std::array<uint8_t, 32> key_derive(const std::array<uint8_t, 32>& secret, std::string_view purpose);
 
 /// A key of the cluster's key ring.  File: one line "<id> <64 hex digits>" a key, newest first, mode 0600.  The first key is offered, any
 /// key is accepted.

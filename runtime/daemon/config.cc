@@ -55,7 +55,7 @@ const char* address_wrong(std::string_view address, bool port_zero) {
         return "the port must be a number up to 65535";
     long number = std::strtol(std::string(port).c_str(), nullptr, 10);
     if (number > 65535) return "the port must be a number up to 65535";
-    if (number == 0 && !port_zero) return "other nodes cannot connect to port 0";
+    if (number == 0 && !port_zero) return "nobody can connect to port 0";
     return nullptr;
 }
 
@@ -158,6 +158,13 @@ void read_metrics(const toml::node& node, Parser& parser) {
         parser.wrong(node, fmt::format("metrics: \"{}\": {}", parser.config.metrics, why));
 }
 
+void read_control(const toml::node& node, Parser& parser) {
+    if (!parser.text(node, "control", &parser.config.control)) return;
+    if (const char* why = address_wrong(parser.config.control, false))
+        parser.wrong(node, fmt::format("control: \"{}\": {}", parser.config.control, why));
+}
+void read_clients(const toml::node& node, Parser& parser) { parser.file(node, "clients", &parser.config.clients); }
+
 void read_cpus(const toml::node& node, Parser& parser) {
     const toml::array* list = node.as_array();
     if (!list || list->empty()) return parser.wrong(node, "cpus: must be a list of CPU numbers: [0, 1]");
@@ -250,6 +257,11 @@ constexpr Option options[] = {
     {"metrics", "none",
      "\"host:port\" that serves the status page and /v1/metrics over TCP, read only and to everybody who reaches it: \"127.0.0.1:9470\"",
      read_metrics},
+    {"control", "none",
+     "\"host:port\" at which gradcastctl --host does what the role of its key allows, over TLS; the cluster key is of an admin",
+     read_control},
+    {"clients", "none", "file of client keys for `control`, mode 0600, a line \"<name> <view|submit|admin> <64 hex digits>\" each",
+     read_clients},
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
@@ -316,6 +328,8 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
                      fmt::format("name: \"{}\"{} is not among the members ({}): add it there, or set `name` to the one that this node is",
                                  result.name, name ? "" : ", the host's name,", fmt::join(names, ", ")));
     }
+    if (const toml::node* clients = table.get("clients"); clients && result.control.empty() && !table.contains("control"))
+        parser.wrong(*clients, "clients: nobody can use these keys: add control = \"host:port\"");
     if (!mistakes->empty()) {
         // toml++ sorts keys by name; mistakes are listed by line.
         auto line = [&](const std::string& each) { return std::atoi(each.c_str() + path.size() + 1); };

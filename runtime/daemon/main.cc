@@ -6,6 +6,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "nn/net.h"
@@ -23,6 +24,17 @@ namespace {
 constexpr uint64_t leave_us = 20'000'000;   // how long running jobs may take to end after SIGTERM; systemd would kill after 90 s
 constexpr uint64_t round_us = 500'000;      // of the main thread, which reports to systemd
 
+/// Of `control`: the cluster's and the clients'.
+Status control_keys_read(const DaemonConfig& config, std::vector<ControlKey>* keys) {
+    std::vector<ClusterKey> ring;
+    std::vector<ControlKey> result;
+    GC_TRY(daemon_keys_read(config, &ring));
+    if (!config.clients.empty()) GC_TRY(client_keys_read(config.clients, &result));
+    for (const ClusterKey& each : ring) result.push_back(control_key(each));
+    *keys = std::move(result);
+    return {};
+}
+
 /// Runs until a signal ends it, or until a file that SIGHUP has found to be valid can take effect: *next has a name.  listen_fd: stays
 /// open.
 Status serve(const DaemonConfig& config, const std::string& path, const sigset_t& signals, const Fd& listen_fd, const Log& log,
@@ -31,9 +43,16 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     std::unique_ptr<Daemon> daemon;
     GC_TRY(Daemon::open(config, listen_fd ? ::fcntl(listen_fd.get(), F_DUPFD_CLOEXEC, 3) : -1, log, &daemon));
     std::unique_ptr<ControlServer> control;
-    GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics}, *daemon, log, &control));
+    std::vector<ControlKey> keys;
+    GC_TRY(control_keys_read(config, &keys));
+    const auto clients =
+        std::count_if(keys.begin(), keys.end(), [](const ControlKey& each) { return each.identity.starts_with("client:"); });
+    GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics, .remote = config.control, .keys = std::move(keys)}, *daemon, log,
+                        &control));
     log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
              config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa));
+    if (!config.control.empty())
+        log.info("control over TLS on {}, for the cluster key and {} client key{}", control->address(), clients, clients == 1 ? "" : "s");
     ::sd_notify(0, "READY=1");
 
     uint64_t watchdog_us = 0;
@@ -158,8 +177,8 @@ int main_(int argc, char** argv) {
     }
     DaemonConfig config;
     Status status = config_read(path, &config);
-    std::vector<ClusterKey> keys;
-    if (status.ok() && check) status = daemon_keys_read(config, &keys);
+    std::vector<ControlKey> keys;
+    if (status.ok() && check) status = control_keys_read(config, &keys);
     if (status.ok() && check) status = state_check(config.state);
     if (status.ok() && check) {
         fmt::print("{}: valid, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),

@@ -58,7 +58,7 @@ struct GateTest : testing::Test {
 TEST_F(GateTest, AnswersThatNobodyReadsAreBounded) {
     constexpr uint64_t answer_bytes = 4 << 20, buffers_bytes = 16 << 20;
     open({.buffers_bytes_max = buffers_bytes},
-         {.serve = [](const std::string&) { return Answer{.bytes = std::string(answer_bytes, 'x')}; }, .look = {}});
+         {.serve = [](const std::string&, const Caller&) { return Answer{.bytes = std::string(answer_bytes, 'x')}; }, .look = {}});
     ::mallopt(M_MMAP_THRESHOLD, 256 << 10);   // as gradcastd: what is large is returned when it is freed
     if (!resident_peak_reset()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written";
     const uint64_t before = resident_bytes();
@@ -73,7 +73,7 @@ TEST_F(GateTest, AnswersThatNobodyReadsAreBounded) {
 }
 
 TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
-    auto serve = [](const std::string&) { return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n", .watch = "job"}; };
+    auto serve = [](const std::string&, const Caller&) { return Answer{.bytes = "HTTP/1.1 200 OK\r\n\r\n", .watch = "job"}; };
     auto look = [&](const std::string&, bool* last) {
         std::lock_guard lock(mutex);
         clients.clear();
@@ -96,7 +96,7 @@ TEST_F(GateTest, WatchersMayCloseWhileAnEventIsOnItsWay) {
 }
 
 TEST_F(GateTest, RequestsThatWaitForAWorkerAreBounded) {
-    auto serve = [&](const std::string&) {
+    auto serve = [&](const std::string&, const Caller&) {
         std::unique_lock lock(mutex);
         changed.wait(lock, [&] { return go_on; });
         ++served;
