@@ -78,6 +78,12 @@ uint32_t ViewChange::suspected_count() const {
         std::count_if(view_.members.begin(), view_.members.end(), [this](const ViewMember& each) { return suspected(each); }));
 }
 
+std::vector<bool> ViewChange::unsuspected() const {
+    std::vector<bool> ranks;
+    for (const ViewMember& each : view_.members) ranks.push_back(each.node == config_.self || !suspected(each));
+    return ranks;
+}
+
 void ViewChange::heard(NodeId which, uint64_t incarnation, uint64_t now_us) {
     if (index_of(which) >= config_.nodes || which == config_.self) return;
     ViewNode& its = node(which);
@@ -344,8 +350,6 @@ void ViewChange::tick(uint64_t now_us) {
 /// Who is silent or stuck while a change is under way, and whether this node can still find a quorum.
 void ViewChange::watch(uint64_t now_us) {
     uint64_t heard_us = 0;
-    std::vector<bool> living(view_.n());
-    uint32_t count = 0;
     for (uint32_t rank = 0; rank < view_.n(); ++rank) {
         const ViewMember& member = view_.members[rank];
         ViewNode& its = node(member.node);
@@ -357,8 +361,13 @@ void ViewChange::watch(uint64_t now_us) {
             else if (late) its.suspicion = Suspicion::stuck;
         }
         if (rank != *rank_) heard_us = std::max(heard_us, its.heard_us);
-        living[rank] = rank == *rank_ || !suspected(member);
-        count += living[rank];
+    }
+    std::vector<bool> living = unsuspected();
+    uint32_t count = view_.n() - suspected_count();
+    if (changing() && !(view_quorum(living) && count >= config_.members_min)) {   // all wait for those that are only slow
+        for (const ViewMember& member : view_.members)
+            if (node(member.node).suspicion == Suspicion::stuck) node(member.node).suspicion = Suspicion::none;
+        living = unsuspected(), count = view_.n() - suspected_count();
     }
     if (!has_state_ && now_us - std::max(heard_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
     if (view_quorum(living) && count >= config_.members_min) lonely_us_ = 0;

@@ -13,9 +13,9 @@
 //   * calls tick() at next_us(), and after each call sends sends() and does notices();
 //   * keeps one for every job that its node is asked about, member or not: nodes outside answer too (see ViewProposal).
 //
-// During a change a member is suspected that is silent for D/4, whose trainer has not returned D/4 after a VIEW, or that has not caught up
-// D/2 after the step was known.  Without a quorum in reach for D, or without a view 4 D after a promise, or a first step 4 D after a view,
-// the node ends as a minority.
+// During a change a member is suspected that is silent for D/4, and where enough others remain one whose trainer has not returned D/4 after
+// a VIEW, or that has not caught up D/2 after the step was known.  Without a quorum in reach for D, or without a view 4 D after a promise,
+// or a first step 4 D after a view, the node ends as a minority.
 #pragma once
 #include <optional>
 
@@ -111,6 +111,7 @@ private:
     bool changing() const { return rank_ && stage_ != ViewStage::going; }
     bool suspected(const ViewMember& member) const;
     uint32_t suspected_count() const;
+    std::vector<bool> unsuspected() const;   // by rank, with this one
     std::optional<uint32_t> rank_of(NodeId node) const;
 
     // view_change.cc: the acceptor, and what it knows

@@ -88,13 +88,14 @@ bool ViewSwitch::repeats(const Status& status) const {
 }
 
 Status ViewSwitch::take(const Completion&) {
-    read_news();
+    (void)read_news();
     return pending();
 }
 
-void ViewSwitch::read_news() {
+bool ViewSwitch::read_news() {
     using Kind = ViewNotice::Kind;
-    for (ViewNews& news : protocol_->take()) switch (news.notice.kind) {
+    std::vector<ViewNews> all = protocol_->take();
+    for (ViewNews& news : all) switch (news.notice.kind) {
             case Kind::freeze:
                 frozen_ = true, go_ = false;
                 view_.reset(), step_.reset();
@@ -117,6 +118,7 @@ void ViewSwitch::read_news() {
                            news.view.action.node == config_.self;
                 break;
         }
+    return !all.empty();
 }
 
 Status ViewSwitch::ended() const {
@@ -145,11 +147,13 @@ Status ViewSwitch::ended() const {
 }
 
 Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
+    // What it was told with may have been dropped with the session, or behind an error of another consumer.
+    if (read_news()) return {};
     if (!session.is_open()) {
         std::vector<Completion> completions;
         const Status status = host.wait(&completions, until_us);
         if (!status.ok() && status.code != Code::deadline) return status;
-        read_news();
+        (void)read_news();
         return {};
     }
     const Status status = session.dispatch().collect(until_us);

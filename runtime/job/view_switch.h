@@ -73,7 +73,7 @@ private:
     };
     void keep(const Context& context, const Standing& standing);
     Status restore(Context& context, Standing* standing);
-    void read_news();
+    bool read_news();   // there was some
     Status ended() const;
     /// Until something has come, which read_news() has seen.
     Status wait(Host& host, Session& session, uint64_t until_us);

@@ -57,6 +57,8 @@ struct Lossy {
     bool survive = true, datagrams = false;
     uint32_t change_every = 0;
     uint32_t steps = steps_few;
+    uint64_t spend_us = 100;                        // of a block's bucket
+    std::string more_layers;                        // after the first
     std::vector<std::pair<Rank, uint64_t>> kills;   // when
     struct Stall {
         Rank rank;
@@ -85,11 +87,11 @@ struct Lossy {
             "[job]\nseed = 7\nsteps = {}\nevaluate = 2\ncheckpoint_every = 2\nbatch = 24\nblocks = 6\ndeadline = \"4s\"\nsurvive = "
             "{}\n[data]\n"
             "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n[[net.layers]]\nkind = \"inner_product\"\noutputs = "
-            "16\n[[net.layers]]\n"
+            "{}\n{}[[net.layers]]\n"
             "kind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = "
             "\"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n"
             "exchange = \"{}\"\n{}",
-            steps, survive, folder(), folder(), exchange, options);
+            steps, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers, exchange, options);
         ASSERT_TRUE(job_parse(text, "job.toml", "/", &job, &mistakes)) << mistakes.front().text;
         sim = Simulator::create(sim_config);
         std::vector<Member> roster(sim_config.ranks);
@@ -98,7 +100,7 @@ struct Lossy {
             EngineConfig config;
             config.job = job, config.roster = roster, config.self = NodeId{r}, config.folder = own_folder(r), config.resume = resume;
             if (!resume.on) std::filesystem::remove_all(config.folder);
-            config.lanes = 0, config.loader_threaded = false, config.spend_us = 100, config.change_every = change_every;
+            config.lanes = 0, config.loader_threaded = false, config.spend_us = spend_us, config.change_every = change_every;
             config.datagram_bytes = datagrams ? 1432 : 0;
             config.first_nodes = sim_config.ranks - static_cast<uint32_t>(joins.size());
             config.join = r >= config.first_nodes;
@@ -203,6 +205,33 @@ TEST(JobViews, TheOthersGoOnWithoutALostNode) {
     ASSERT_EQ(status.losses.size(), 1u);
     EXPECT_NE(status.losses[0].find("without node1"), std::string::npos) << status.losses[0];
     EXPECT_LT(status.change_us, D);
+}
+
+/// The nodes have agreed before the trainers look up from their step, of which a bucket has failed by then.
+TEST(JobViews, TheOthersComputeWhileTheyAgree) {
+    constexpr uint64_t spend_us = D / 100;
+    const auto prepare = [](Lossy& job) {
+        job.spend_us = spend_us, job.sim_config.lost_after_us = 5'000;
+        job.more_layers = "[[net.layers]]\nkind = \"inner_product\"\noutputs = 128\n";   // a bucket of its own
+    };
+    Lossy whole(3);
+    prepare(whole);
+    whole.run();
+    const std::string digest = whole.engines[0]->status().digest;
+    whole.expect(digest);
+    for (Rank rank = 0; rank < 3; ++rank)
+        for (uint64_t at = 4; at < 20; ++at) {
+            SCOPED_TRACE(fmt::format("rank {} at {} of 20", rank, at));
+            Lossy job(3, at);
+            prepare(job);
+            job.kills = {{rank, whole.sim->now_us() * at / 20}};
+            job.run();
+            job.expect(digest);
+            for (Rank each = 0; each < 3; ++each)
+                if (!job.killed(each)) {
+                    EXPECT_LT(job.engines[each]->status().change_us, D / 4);
+                }
+        }
 }
 
 TEST(JobViews, WithoutTheKeyALossEndsTheJob) {

@@ -42,6 +42,29 @@ TEST(View, OneOfThreeDies) {
     }
 }
 
+/// Three or more of which 0 has died in a step that takes node 2 longer than D/4.
+void lose_one_in_a_long_step(World& world) {
+    world.run(D / 2);
+    world.slow(2, 30);
+    world.run(world.now_us() + D / 20);
+    world.slow(2, 1);
+    world.crash(0), world.suspect(1, 0), world.suspect(2, 0);
+}
+
+TEST(View, AllWaitForASlowNodeThatTheyNeed) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        World world({.seed = seed, .members = 3, .members_min = 2});
+        lose_one_in_a_long_step(world);
+        EXPECT_TRUE(go_on(world, {1, 2}));
+    }
+}
+
+TEST(View, ASlowNodeThatNobodyNeedsIsLeftOut) {
+    World world({.members = 4, .members_min = 2});
+    lose_one_in_a_long_step(world);
+    EXPECT_TRUE(go_on(world, {1, 3}, D));
+}
+
 TEST(View, TwoProposersAgree) {
     World world({.members = 5});
     world.run(D / 2);
