@@ -189,13 +189,14 @@ Status Loop::run() {
     }
     for (Link* link : links_) link->close();
     auto busy = [this] { return std::any_of(links_.begin(), links_.end(), [](const Link* link) { return link->busy(); }); };
-    for (uint64_t until = now + close_us; status.ok() && now < until && busy(); now = clock_us()) {
+    Status waited;   // a proactor may work although it has failed once
+    for (uint64_t until = now + close_us; waited.ok() && now < until && busy(); now = clock_us()) {
         done_.clear();
-        status = proactor_->wait(until - now, &done_);
+        waited = proactor_->wait(until - now, &done_);
         for (Op* op : done_) op->link->complete(*op, now);
     }
     trainer_.end();
-    return status;
+    return status.ok() ? waited : status;
 }
 
 // The time until the next own event.

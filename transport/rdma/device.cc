@@ -81,6 +81,35 @@ void each_port(std::string_view only, const std::array<uint8_t, 16>* gid, std::v
     }
 }
 
+void unblock(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+// Drivers that cannot take a device from its users, like soft-RoCE, tell librdmacm's users alone that it is to go.
+void watch_place(Port& port) {
+    sockaddr_storage address{};
+    const auto& gid = port.about.gid;
+    if (v4_mapped(gid.data())) {
+        auto& v4 = reinterpret_cast<sockaddr_in&>(address);
+        v4.sin_family = AF_INET;
+        std::memcpy(&v4.sin_addr, gid.data() + 12, 4);
+    } else {
+        auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
+        v6.sin6_family = AF_INET6;
+        std::memcpy(&v6.sin6_addr, gid.data(), 16);
+        v6.sin6_scope_id = gid[0] == 0xfe ? ::if_nametoindex(port.about.interface.c_str()) : 0;
+    }
+    rdma_cm_id* id = nullptr;
+    port.places.reset(rdma_create_event_channel());
+    if (port.places && rdma_create_id(port.places.get(), &id, nullptr, RDMA_PS_TCP) == 0) {
+        port.place.reset(id);
+        unblock(port.places->fd);
+        if (rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&address)) == 0 && id->verbs &&
+            ibv_get_device_name(id->verbs->device) == port.about.name)
+            return;
+    }
+    port.place = nullptr;
+    port.places = nullptr;
+}
+
 std::string label(const RdmaDevice& device) {
     return device.interface.empty() ? fmt::format("{}:{}", device.name, device.port)
                                     : fmt::format("{}:{} ({})", device.name, device.port, device.interface);
@@ -150,9 +179,33 @@ Status port_open(const std::string& wanted, Port* port) {
     port->domain.reset(ibv_alloc_pd(context));
     port->channel.reset(ibv_create_comp_channel(context));
     if (!port->domain || !port->channel) return fail_sys(errno, "RDMA device {} has no room for another program", port->about.name);
-    const int fd = port->channel->fd;
-    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+    unblock(port->channel->fd);
+    unblock(context->async_fd);
+    watch_place(*port);
     return {};
+}
+
+const char* Port::removed() {
+    ibv_async_event event;
+    while (ibv_get_async_event(context.get(), &event) == 0) {
+        gone |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+        ibv_ack_async_event(&event);
+    }
+    for (rdma_cm_event* told; places && rdma_get_cm_event(places.get(), &told) == 0;) {
+        gone |= told->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+        rdma_ack_cm_event(told);
+    }
+    return gone ? "the device is removed" : nullptr;
+}
+
+Port::~Port() {
+    place = nullptr;
+    places = nullptr;
+    channel = nullptr;
+    domain = nullptr;
+    context = nullptr;
+    // librdmacm has the device open, too, and closes those that are no more when it is asked for all.
+    if (gone) rdma_free_devices(rdma_get_devices(nullptr));
 }
 
 Status Slots::open(const Port& port, uint32_t count, uint32_t bytes) {

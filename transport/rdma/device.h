@@ -1,6 +1,7 @@
 // RDMA devices: finding one, opening it, memory that it may read and write.
 #pragma once
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #include <memory>
 #include <vector>
@@ -23,16 +24,25 @@ using QueueHandle = std::unique_ptr<ibv_cq, Closer<ibv_destroy_cq>>;
 using PairHandle = std::unique_ptr<ibv_qp, Closer<ibv_destroy_qp>>;
 using MemoryHandle = std::unique_ptr<ibv_mr, Closer<ibv_dereg_mr>>;
 using AddressHandle = std::unique_ptr<ibv_ah, Closer<ibv_destroy_ah>>;
+using EventsHandle = std::unique_ptr<rdma_event_channel, Closer<rdma_destroy_event_channel>>;
+using PlaceHandle = std::unique_ptr<rdma_cm_id, Closer<rdma_destroy_id>>;
 
-/// An open port.  Destroyed last: queue pairs and memory belong to it.
+/// An open port.  Destroyed last: queue pairs and memory belong to it.  A device that is removed waits until its ports are closed.
 struct Port {
+    ~Port();
+    const char* removed();   // why the device is to be closed; null: it is not.  Call it if one of the descriptors is readable
+    int event_fd() const { return context->async_fd; }
+    int place_fd() const { return places ? places->fd : -1; }
     RdmaDevice about;
     ibv_mtu mtu{};
     uint16_t lid = 0;
     ibv_device_attr limits{};
     ContextHandle context;
     DomainHandle domain;
-    ChannelHandle channel;   // of all completion queues; does not block
+    ChannelHandle channel;   // of all completion queues; does not block, like the descriptors below
+    EventsHandle places;     // librdmacm's notices about `place`; null: it knows no address of the port
+    PlaceHandle place;
+    bool gone = false;
 };
 
 /// `count` slots of `bytes` each, registered.

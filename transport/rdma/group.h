@@ -3,8 +3,6 @@
 // A datagram longer than the port's MTU vanishes without an error, and so does one that finds no receive waiting: the caller keeps to
 // rdma_segment(), and many receives wait.
 #pragma once
-#include <rdma/rdma_cma.h>
-
 #include "transport/link/datagram_socket.h"
 #include "transport/rdma/device.h"
 
@@ -23,6 +21,7 @@ public:
     size_t taken() const { return taken_.size(); }
     void give_back();   // the receives of the last turn's Heard
 
+    void stop(const char* why) { broken_ = broken_ ? broken_ : why; }
     const char* broken() const { return broken_; }   // why it does not work any more; null: it does
 
     static constexpr uint32_t sends = 512;
@@ -48,8 +47,8 @@ private:
     const Port& port_;
     Slots in_, out_;
     PairHandle pair_;
-    std::unique_ptr<rdma_event_channel, Closer<rdma_destroy_event_channel>> events_;
-    std::unique_ptr<rdma_cm_id, Closer<rdma_destroy_id>> membership_;
+    EventsHandle events_;
+    PlaceHandle membership_;
     AddressHandle group_handle_;
     ibv_ah_attr group_path_{};
     uint32_t group_pair_ = 0, key_ = 0;   // key_: the Q_Key of all

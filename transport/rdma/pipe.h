@@ -27,6 +27,7 @@ public:
     void start(Op& op);
     void cancel(Op& op);
     void complete(const ibv_wc& done);
+    void stop(const char* why) { broken_ = broken_ ? broken_ : why; }
     void settle();   // after a turn's completions: moves bytes, returns credits
 
     bool sent() const override { return posted_ == sent_; }
