@@ -103,7 +103,7 @@ help:
 	@echo 'make test       install what is missing, build, run all tests that need neither root nor a device'
 	@echo 'make fault-test a job on daemons on loopback through 30 random faults in 10 minutes; FAULTS="--faults 10 --seconds 60 --seed 1"'
 	@echo 'make lab-test   as root: hosts in network namespaces on shaped links, LAB_TESTS="loss slow" for some of them'
-	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks'
+	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks, all for all'
 	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
 	@echo 'make systemd-test as root: the installed unit under a systemd of its own: start, stop, crash, watchdog, reload'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; asan; tsan; an hour of each fuzz target'
