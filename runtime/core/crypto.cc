@@ -145,14 +145,16 @@ Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys)
     return {};
 }
 
-Status cluster_key_create(const std::string& path) {
+Status key_create(const std::string& path, const std::string& words) {
     Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd) return fail_sys(errno, "cannot create the cluster key {}", path);
+    if (!fd) return fail_sys(errno, "cannot create the key file {}", path);
     std::array<uint8_t, 32> secret;
     random_bytes(secret);
-    std::string line = "k1 " + hex(secret) + "\n";
+    const std::string line = words + " " + hex(secret) + "\n";
     if (::write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) return fail_sys(errno, "cannot write {}", path);
     return {};
 }
+
+Status cluster_key_create(const std::string& path) { return key_create(path, "k1"); }
 
 }   // namespace gradcast

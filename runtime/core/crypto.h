@@ -65,7 +65,8 @@ struct ClusterKey {
     std::array<uint8_t, 32> secret;
 };
 Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys);
-/// Writes a new key file with a random key, mode 0600; fails if the file exists.
+/// Writes a new key file, mode 0600, of one line: `words` and a random key.  Fails if the file exists.
+Status key_create(const std::string& path, const std::string& words);
 Status cluster_key_create(const std::string& path);
 
 }   // namespace gradcast

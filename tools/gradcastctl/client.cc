@@ -8,24 +8,33 @@
 #include <cstdlib>
 #include <thread>
 
+#include "runtime/control/tls_http.h"
+
 namespace gradcast {
 namespace {
 
 constexpr time_t connect_seconds = 5;
 
-httplib::Client client_open(const std::string& socket, time_t read_seconds) {
-    httplib::Client client(socket, 1);
-    client.set_address_family(AF_UNIX);
-    client.set_default_headers({{"Host", "localhost"}});
-    client.set_url_encode(false);   // job_route() did
-    client.set_connection_timeout(connect_seconds);
-    client.set_read_timeout(read_seconds);
-    client.set_write_timeout(connect_seconds);
+/// Over the socket httplib's, over TCP ours with TLS: one interface.
+std::unique_ptr<httplib::ClientImpl> client_open(const Target& target, time_t read_seconds) {
+    std::unique_ptr<httplib::ClientImpl> client;
+    if (target.remote()) client = std::make_unique<TlsHttp>(target.host, target.port, target.key);
+    else client = std::make_unique<httplib::ClientImpl>(target.socket, 1);
+    if (!target.remote()) client->set_address_family(AF_UNIX);
+    if (!target.remote()) client->set_default_headers({{"Host", "localhost"}});
+    client->set_url_encode(false);   // job_route() did
+    client->set_connection_timeout(connect_seconds);
+    client->set_read_timeout(read_seconds);
+    client->set_write_timeout(connect_seconds);
     return client;
 }
 
 /// httplib's texts are the names of its enumerators.
-std::string words(httplib::Error error) {
+std::string words(const Target& target, const httplib::ClientImpl& client, httplib::Error error) {
+    if (target.remote()) {
+        const std::string& why = static_cast<const TlsHttp&>(client).why();   // client_open() made it
+        if (!why.empty()) return why;
+    }
     switch (error) {
         case httplib::Error::Connection: return "nothing listens";
         case httplib::Error::ConnectionTimeout: return "it does not accept the connection";
@@ -58,13 +67,6 @@ Reply refused(int http, const std::string& body) {
 
 }   // namespace
 
-std::string socket_default() {
-    std::string system = "/run/gradcast/control.sock";
-    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-    std::string own = runtime && *runtime ? std::string(runtime) + "/gradcast/control.sock" : "";
-    return !own.empty() && ::access(system.c_str(), F_OK) != 0 && ::access(own.c_str(), F_OK) == 0 ? own : system;
-}
-
 namespace {
 std::string route_of(std::string route, const std::string& which, const std::string& rest) {
     for (unsigned char c : which)
@@ -79,11 +81,13 @@ std::string node_route(const std::string& name, const std::string& rest) { retur
 bool job_ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
 
 Reply Client::unreachable(const std::string& why) const {
-    const bool there = ::access(socket_.c_str(), F_OK) == 0;
-    if (there && ::access(socket_.c_str(), W_OK) != 0)
-        return failed(exit_unreachable, fmt::format("no permission to use {}: be root or in its group (ls -l {})", socket_, socket_));
+    if (target_.remote()) return failed(exit_unreachable, why);
+    const std::string& socket = target_.socket;
+    const bool there = ::access(socket.c_str(), F_OK) == 0;
+    if (there && ::access(socket.c_str(), W_OK) != 0)
+        return failed(exit_unreachable, fmt::format("no permission to use {}: be root or in its group (ls -l {})", socket, socket));
     return failed(exit_unreachable,
-                  fmt::format("no gradcastd answers at {} ({}): is it running? systemctl status gradcastd, or use run --local", socket_,
+                  fmt::format("no gradcastd answers at {} ({}): is it running? systemctl status gradcastd, or use run --local", socket,
                               there ? why : "no such file"));
 }
 
@@ -101,9 +105,10 @@ Reply Client::submit(const Submission& submission, JobDetail* job, const std::fu
 }
 
 Reply Client::request(const std::string& route, const std::string* body) const {
-    httplib::Client client = client_open(socket_, answer_seconds_);
-    auto result = body ? client.Post(route, *body, "application/json") : client.Get(route);
-    if (!result) return unreachable(words(result.error()));
+    if (!target_.wrong.empty()) return failed(exit_usage, target_.wrong);
+    const auto client = client_open(target_, answer_seconds_);
+    auto result = body ? client->Post(route, *body, "application/json") : client->Get(route);
+    if (!result) return unreachable(words(target_, *client, result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);
     Reply reply;
     if (result->get_header_value("Content-Type") == "application/json") {
@@ -145,8 +150,8 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
     int http = 0;
     bool wanted = true;
     std::string text, wrong;
-    httplib::Client client = client_open(socket_, answer_seconds_);
-    auto result = client.Get(
+    const auto client = client_open(target_, answer_seconds_);
+    auto result = client->Get(
         job_route(id, "/watch"), [&](const httplib::Response& response) { return (http = response.status) != 0; },
         [&](const char* data, size_t bytes) {
             text.append(data, bytes);
@@ -177,7 +182,7 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
     if (!wrong.empty()) return failed(exit_failed, wrong);
     if (result && http != 200) return refused(http, text);
     if (!job_ended(detail->summary.status.state))
-        return unreachable(result ? "it ended while the job ran" : words(result.error()) + " while the job ran");
+        return unreachable(result ? "it ended while the job ran" : words(target_, *client, result.error()) + " while the job ran");
     return {};
 }
 

@@ -1,9 +1,10 @@
-// Requests to one daemon over its control socket.  Every call has a deadline; none throws.
+// Requests to one daemon, over its control socket or TCP.  Every call has a deadline; none throws.
 #pragma once
 #include <functional>
 
 #include "runtime/control/json.h"
 #include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/target.h"
 
 namespace gradcast {
 
@@ -19,7 +20,7 @@ struct Reply {
 class Client {
 public:
     /// answer_seconds: how long a daemon may take for an answer, or between two lines of a watched job.
-    explicit Client(std::string socket, uint32_t answer_seconds = 60) : socket_(std::move(socket)), answer_seconds_(answer_seconds) {}
+    explicit Client(Target target, uint32_t answer_seconds = 60) : target_(std::move(target)), answer_seconds_(answer_seconds) {}
     Reply get(const std::string& route) const { return request(route, nullptr); }
     Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
     /// Submits and waits until the job has started or has failed, which is the error; the daemons allow 10 deadlines.  `wait` is called at
@@ -36,12 +37,10 @@ public:
 private:
     Reply request(const std::string& route, const std::string* body) const;
     Reply unreachable(const std::string& why) const;
-    std::string socket_;
+    Target target_;
     uint32_t answer_seconds_;
 };
 
-/// /run/gradcast/control.sock, or under XDG_RUNTIME_DIR where only that one exists.
-std::string socket_default();
 /// "/v1/jobs/<which><rest>" with all but plain letters escaped.
 std::string job_route(const std::string& which, const std::string& rest = {});
 /// The same of /v1/nodes.

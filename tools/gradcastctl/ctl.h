@@ -1,6 +1,7 @@
 // What the files of gradcastctl share: the flags that all commands take, exit codes, and one function a command.
 //
 // main.cc     flags, and which function they call
+// target.*    which daemon is asked: its socket, or its host and a key; contexts
 // client.*    requests to a daemon, watching a job
 // print.*     numbers with units, tables, the progress line, the result of a job
 // top.cc      top: jobs and nodes in a terminal
@@ -14,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/gradcastctl/target.h"
+
 namespace gradcast {
 
 struct ImportConfig;
@@ -21,10 +24,10 @@ struct ImportConfig;
 enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachable = 3 };
 
 struct Options {
-    std::string socket;
-    std::vector<std::string> others;   // sockets of other daemons, where a job that is followed may go on
-    std::vector<std::string> sets;     // --set, of job files
-    bool json = false;                 // -o json: the same content as the text, on stdout
+    Target target;                   // the daemon that is asked
+    std::vector<Target> others;      // other daemons, where a job that is followed may go on
+    std::vector<std::string> sets;   // --set, of job files
+    bool json = false;               // -o json: the same content as the text, on stdout
 };
 
 /// -o json, once the command line is read; for complain() alone.
@@ -59,6 +62,9 @@ int command_force_view(const Options& options, const std::string& job, const std
 /// Until q or Ctrl-C; once where stdout is no terminal.
 int command_top(const Options& options, const std::string& state);
 int command_doctor(const Options& options);
+/// A new key in a new file: a client's, of this name and role, or, without a name, the cluster's.
+int command_key_new(const Options& options, const std::string& path, const std::string& client, const std::string& role);
+int command_contexts(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,

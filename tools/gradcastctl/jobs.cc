@@ -61,23 +61,23 @@ int went_away(const Options& options, const JobDetail& job) {
     std::vector<std::string> others = job.summary.nodes;
     if (const auto self = static_cast<size_t>(job.self); self < others.size()) others.erase(others.begin() + static_cast<ptrdiff_t>(self));
     const std::string digits = job.summary.id.substr(0, 8),
-                      what = fmt::format("the gradcastd at {} went away while job {} ran", options.socket, digits);
+                      what = fmt::format("the gradcastd at {} went away while job {} ran", options.target.text(), digits);
     if (others.empty()) return complain(exit_unreachable, "{}, which had no other node: it has ended", what);
     return complain(exit_unreachable, "{}; the job goes on at {} where it can do without a node: gradcastctl watch {} there follows it",
                     what, fmt::join(others, ", "), digits);
 }
 
-/// Another daemon of `sockets` at which the job goes on, or has ended since; empty: none.
-std::string elsewhere(const std::vector<std::string>& sockets, const std::string& id) {
-    for (const std::string& socket : sockets) {
+/// The daemon of `others` at which the job goes on, or has ended since; others.end(): none.
+std::vector<Target>::iterator elsewhere(std::vector<Target>& others, const std::string& id) {
+    for (auto at = others.begin(); at != others.end(); ++at) {
         JobDetail job;
-        if (Client(socket).job(id, &job).exit != exit_done || !job.started || job.summary.status.goes_on) continue;
+        if (Client(*at).job(id, &job).exit != exit_done || !job.started || job.summary.status.goes_on) continue;
         const size_t self = static_cast<size_t>(job.self);
         fmt::print(stderr, "job {} is now followed at {}\n", id.substr(0, 8),
-                   self < job.summary.nodes.size() ? job.summary.nodes[self] : socket);
-        return socket;
+                   self < job.summary.nodes.size() ? job.summary.nodes[self] : at->text());
+        return at;
     }
-    return {};
+    return others.end();
 }
 
 /// Follows the job to its end, at other daemons where one goes away, and prints its result.
@@ -85,17 +85,19 @@ int finish(const Options& options, const std::string& which) {
     ProgressBar bar;
     JobDetail job;
     Reply reply;
-    std::vector<std::string> others = options.others;
-    for (std::string socket = options.socket; !socket.empty();) {
-        reply = Client(socket).follow(job.summary.id.empty() ? which : job.summary.id, &job, [&](const JobDetail& now) {
+    std::vector<Target> others = options.others;
+    for (Target target = options.target;;) {
+        reply = Client(target).follow(job.summary.id.empty() ? which : job.summary.id, &job, [&](const JobDetail& now) {
             bar.show(now);
             return interrupts() == 0;
         });
         bar.end();
         const bool goes_on = (reply.exit == exit_unreachable && job.started) || (reply.exit == exit_done && job.summary.status.goes_on);
         if (interrupts() || !goes_on) break;
-        std::erase(others, socket);
-        socket = elsewhere(others, job.summary.id);
+        const auto next = elsewhere(others, job.summary.id);
+        if (next == others.end()) break;
+        target = std::move(*next);
+        others.erase(next);
     }
     if (interrupts()) return job_goes_on(job.summary.id.empty() ? which : job.summary.id);
     if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
@@ -112,7 +114,7 @@ int finish(const Options& options, const std::string& which) {
 
 namespace {
 int send_job(const Options& options, const Submission& submission, bool wait, const std::string& resumes) {
-    Client client(options.socket);
+    Client client(options.target);
     JobDetail job;
     (void)interrupts();   // caught from here on
     std::string submitted;
@@ -159,7 +161,7 @@ int command_resume(const Options& options, const std::string& job, const std::st
 }
 
 int command_list(const Options& options, const std::vector<std::string>& states) {
-    Reply reply = Client(options.socket).get("/v1/jobs");
+    Reply reply = Client(options.target).get("/v1/jobs");
     if (reply.exit != exit_done) return complain_of(reply);
     auto wanted = [&](const std::string& state) {
         return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
@@ -189,7 +191,7 @@ int command_wait(const Options& options, const std::vector<std::string>& which) 
     (void)interrupts();   // caught from here on
     for (const std::string& each : which) {
         JobDetail job;
-        const Reply reply = Client(options.socket).follow(each, &job, [](const JobDetail&) { return interrupts() == 0; });
+        const Reply reply = Client(options.target).follow(each, &job, [](const JobDetail&) { return interrupts() == 0; });
         if (interrupts()) return complain(exit_failed, "interrupted; the jobs go on");
         if (reply.exit != exit_done) return complain_of(reply);
         const JobStatus& status = job.summary.status;
@@ -206,7 +208,7 @@ int command_wait(const Options& options, const std::vector<std::string>& which) 
 
 int command_describe(const Options& options, const std::string& which) {
     JobDetail job;
-    Reply reply = Client(options.socket).job(which, &job);
+    Reply reply = Client(options.target).job(which, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     if (options.json) {
         fmt::print("{}\n", json_text(reply.json, 2));
@@ -272,7 +274,7 @@ int command_watch(const Options& options, const std::string& which) {
 }
 
 int command_logs(const Options& options, const std::string& which, bool follow) {
-    Client client(options.socket);
+    Client client(options.target);
     JobDetail job;
     Reply reply = client.job(which, &job);
     if (reply.exit != exit_done) return complain_of(reply);
@@ -312,7 +314,7 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
 int command_delete(const Options& options, const std::vector<std::string>& which) {
     Json all = Json::array();
     for (const std::string& each : which) {
-        const Reply reply = Client(options.socket).post(job_route(each, "/delete"), "");
+        const Reply reply = Client(options.target).post(job_route(each, "/delete"), "");
         if (reply.exit != exit_done) return complain_of(reply);
         if (options.json) all.push_back(reply.json);
         else fmt::print("job {} is deleted at this node\n", reply.json.value("id", each));
@@ -322,7 +324,7 @@ int command_delete(const Options& options, const std::vector<std::string>& which
 }
 
 int command_cancel(const Options& options, const std::string& which) {
-    Reply reply = Client(options.socket).post(job_route(which, "/cancel"), "");
+    Reply reply = Client(options.target).post(job_route(which, "/cancel"), "");
     if (reply.exit != exit_done) return complain_of(reply);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
     else fmt::print("job {} is being cancelled\n", reply.json.value("id", which));
@@ -335,7 +337,7 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     if (arguments.empty()) return complain(exit_usage, "bench: name a command of gradcast-bench: allreduce, ps, multicast or p2p");
     if (options.json) arguments.push_back("--json");
     submission.text = fmt::format("{}", fmt::join(arguments, "\n"));
-    Client client(options.socket);
+    Client client(options.target);
     JobDetail job;
     (void)interrupts();   // caught from here on
     std::string id;
@@ -345,7 +347,7 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     });
     if (interrupts() && !id.empty()) return job_goes_on(id);
     if (reply.exit != exit_done) return complain_of(reply);
-    if (int exit = command_logs({.socket = options.socket, .others = {}, .sets = {}, .json = false}, id, true); exit != exit_done)
+    if (int exit = command_logs({.target = options.target, .others = {}, .sets = {}, .json = false}, id, true); exit != exit_done)
         return exit;
     reply = client.job(id, &job);
     if (reply.exit != exit_done) return complain_of(reply);
@@ -354,7 +356,7 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
 }
 
 int command_doctor(const Options& options) {
-    Reply reply = Client(options.socket).get("/v1/doctor");
+    Reply reply = Client(options.target).get("/v1/doctor");
     if (reply.exit != exit_done) return complain_of(reply);
     const auto checks = reply.json.value("checks", std::vector<Finding>{});
     const bool wrong =

@@ -33,7 +33,7 @@ public:
     void halt();
     /// The same; then removes all files, or leaves them.
     void stop(bool leave = false);
-    Client client(uint32_t node) const { return Client(nodes_[node].socket, answer_seconds); }
+    Client client(uint32_t node) const { return Client({.socket = nodes_[node].socket}, answer_seconds); }
     const std::string& name(uint32_t node) const { return nodes_[node].name; }
     bool alive(uint32_t node) const { return nodes_[node].pid > 0; }   // at the last check()
     bool stopped(uint32_t node) const;                                 // by a signal: it answers nothing

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -61,12 +62,25 @@ int run(int argc, char** argv) {
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
-    std::vector<std::string> sockets = {socket_default()};
-    app.add_option(
-           "--socket", sockets,
-           "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a daemon goes away")
-        ->allow_extra_args(false)
-        ->capture_default_str();
+    TargetFlags flags;
+    auto* on_socket =
+        app.add_option("--socket", flags.sockets,
+                       "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a "
+                       "daemon goes away")
+            ->allow_extra_args(false)
+            ->default_str(socket_default());
+    auto* on_host =
+        app.add_option("--host", flags.hosts,
+                       fmt::format("HOST[:PORT] of the daemon to ask, as `control` in its gradcastd.toml says (port {}); more than "
+                                   "once as --socket",
+                                   control_port))
+            ->allow_extra_args(false)
+            ->excludes(on_socket);
+    app.add_option("--key", flags.key, "key file for --host: a client key, or the cluster key");
+    app.add_option("--context", flags.context,
+                   "the daemon that has this name in contexts.toml (default: $GRADCAST_CONTEXT, if that is set)")
+        ->excludes(on_socket)
+        ->excludes(on_host);
     app.footer(
         "exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or job file, 3 no daemon answers\nthe job file: gradcastctl "
         "help job");
@@ -234,6 +248,23 @@ int run(int argc, char** argv) {
     command->add_option("OUT", out, "the manifest, a name that ends in .toml")->required();
     command->add_option("SHARDS", shards, "paths or patterns, in the order that the samples shall have")->required();
 
+    std::string key_path, client, role;
+    CLI::App* on_key = app.add_subcommand("key", "make keys");
+    on_key->require_subcommand(1);
+    command = on_key->add_subcommand("new", "write a new key into a new file, mode 0600: a client's, or the cluster's");
+    commands.emplace_back(command, [&] { return command_key_new(options, key_path, client, role); });
+    command->add_option("FILE", key_path, "the file, which must not exist")->required();
+    command->add_option("--client", client, "name of the client; without it: a cluster key");
+    command->add_option("--role", role, "what it may do: view looks, submit also begins, resumes and cancels jobs, admin does everything")
+        ->check(CLI::IsMember({"view", "submit", "admin"}));
+    command = add("contexts", "the daemons that have names for --context", [&] { return command_contexts(options); });
+    command->footer(
+        "the file: ~/.config/gradcast/contexts.toml, or below $XDG_CONFIG_HOME\n"
+        "    [lab]                gradcastctl --context lab nodes\n"
+        "    host = \"node1.lab\"   HOST[:PORT], or a list of such\n"
+        "    key = \"lab.key\"      relative to the file\n"
+        "or, in place of host and key, socket = \"PATH\"");
+
     command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
     command->add_option("TOPIC", topic, "a command, or job");
 
@@ -253,8 +284,10 @@ int run(int argc, char** argv) {
         return exit;
     }
     options.json = errors_as_json = output == "json";
-    options.socket = sockets.front();
-    options.others.assign(sockets.begin() + 1, sockets.end());
+    std::vector<Target> targets;
+    if (const Status found = targets_find(flags, &targets); !found.ok()) targets = {{.wrong = found.what}};   // told when it is asked
+    options.target = std::move(targets.front());
+    options.others.assign(std::make_move_iterator(targets.begin() + 1), std::make_move_iterator(targets.end()));
     interrupts_end();
     for (const auto& [each, action] : commands)
         if (each->parsed()) return action();

@@ -20,7 +20,7 @@ int find_model(const Options& options, const std::string& which, std::string* pa
     *path = which;
     if (which.find('/') != std::string::npos || which.ends_with(".h5") || ::access(which.c_str(), F_OK) == 0) return exit_done;
     JobDetail job;
-    Reply reply = Client(options.socket).job(which, &job);
+    Reply reply = Client(options.target).job(which, &job);
     if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no file, and as a job: {}", which, reply.error);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     *path = job.folder + "/final.h5";

@@ -31,7 +31,7 @@ Reply look(const Client& client, const std::string& name, NodeInfo* node) {
 
 int command_nodes(const Options& options) {
     std::vector<NodeInfo> nodes;
-    Reply reply = Client(options.socket).nodes(&nodes);
+    Reply reply = Client(options.target).nodes(&nodes);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) {
         fmt::print("{}\n", json_text(reply.json, 2));
@@ -46,7 +46,7 @@ int command_nodes(const Options& options) {
 }
 
 int command_drain(const Options& options, const std::string& name, bool cancel) {
-    const Client client(options.socket);
+    const Client client(options.target);
     Reply reply = client.post(node_route(name, "/drain"), json_text(Json{{"cancel", cancel}}));
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     (void)interrupts();   // caught from here on
@@ -74,7 +74,7 @@ int command_drain(const Options& options, const std::string& name, bool cancel) 
 }
 
 int command_undrain(const Options& options, const std::string& name) {
-    const Client client(options.socket);
+    const Client client(options.target);
     Reply reply = client.post(node_route(name, "/undrain"), "");
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     NodeInfo node;
@@ -90,7 +90,7 @@ int command_undrain(const Options& options, const std::string& name) {
 }
 
 int command_add_node(const Options& options, const std::string& which, const std::string& node) {
-    const Client client(options.socket);
+    const Client client(options.target);
     JobDetail job;
     Reply reply = client.job(which, &job);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
@@ -121,7 +121,7 @@ int command_add_node(const Options& options, const std::string& which, const std
 }
 
 int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
-    const Reply reply = Client(options.socket).post(job_route(job, "/force-view"), json_text(Json{{"dead", dead}}));
+    const Reply reply = Client(options.target).post(job_route(job, "/force-view"), json_text(Json{{"dead", dead}}));
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
     else fmt::print("job {} is told that {} is dead\n", reply.json.value("id", job), dead);

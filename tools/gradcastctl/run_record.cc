@@ -163,7 +163,7 @@ int run_read(const Options& options, const std::string& which, bool evaluate, co
             curves.add({piece.data(), static_cast<size_t>(file.gcount())});
     } else {
         if (which.find('/') != std::string::npos) return complain(exit_usage, "{}: there is no such folder", which);
-        const Client client(options.socket);
+        const Client client(options.target);
         JobDetail job;
         Reply reply = client.job(which, &job);
         if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);

@@ -182,7 +182,7 @@ private:
 }   // namespace
 
 int command_top(const Options& options, const std::string& state) {
-    const Client client(options.socket, 5);
+    const Client client(options.target, 5);
     uint64_t page = 0;
     auto ask = [&] { return client.get(fmt::format("/v1/overview?page={}&state={}", page, state)); };
     Reply reply = ask();

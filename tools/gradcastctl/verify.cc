@@ -51,7 +51,7 @@ int find_folder(const Options& options, const std::string& which, std::string* f
     }
     if (which.find('/') != std::string::npos) return complain(exit_usage, "{}: there is no such folder", which);
     JobDetail job;
-    Reply reply = Client(options.socket).job(which, &job);
+    Reply reply = Client(options.target).job(which, &job);
     if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no folder, and as a job: {}", which, reply.error);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     *folder = job.folder;
