@@ -13,8 +13,8 @@ std::unique_ptr<Algorithm> oneshot_create();
 std::unique_ptr<Algorithm> dane_create();
 std::unique_ptr<Algorithm> fedprox_create();
 std::unique_ptr<Algorithm> admm_create();
-std::unique_ptr<Algorithm> ridge_dane_create();   // ridge.cc
-std::unique_ptr<Algorithm> ridge_admm_create();
+std::unique_ptr<Algorithm> exact_dane_create();   // ridge.cc
+std::unique_ptr<Algorithm> exact_admm_create();
 std::unique_ptr<Algorithm> asgd_create();
 std::unique_ptr<Algorithm> softsync_create();   // asgd.cc
 std::unique_ptr<Algorithm> de_create();
@@ -53,7 +53,7 @@ constexpr AlgorithmKind kinds[] = {
      .workers = true,
      .sums = 2,
      .passes = true,
-     .exact = ridge_dane_create,
+     .exact = exact_dane_create,
      .keys = "workers local_steps local_epochs mu eta anchor anchor_fraction solver "},
     {.name = "fedprox",
      .summary = "model averaging with a pull of mu towards the parameters that all began from",
@@ -65,7 +65,7 @@ constexpr AlgorithmKind kinds[] = {
      .create = admm_create,
      .workers = true,
      .private_state = true,
-     .exact = ridge_admm_create,
+     .exact = exact_admm_create,
      .keys = "workers local_steps local_epochs rho solver "},
     {.name = "de",
      .summary = "differential evolution of the workers' models, chosen on validation samples",

@@ -14,7 +14,7 @@ struct AlgorithmSettings {
     double mu = 0.1, eta = 1, rho = 1;
     std::string anchor = "full";             // dane: the gradient over a worker's part, or "batch": over as many samples as a mini-batch
     double anchor_fraction = 1;              // of its part
-    std::string solver = "sgd";              // dane, admm: of local problems, or "exact" for ridge regression
+    std::string solver = "sgd";              // dane, admm: of local problems, or "exact" for the nets ridge and logistic
     std::string stream = "parts";            // asgd, softsync: where mini-batches are from: workers' parts, or "whole": those of ssgd
     uint32_t updates = 0;                    // asgd, softsync: pushes in a round; 0: those of one pass over the data
     std::string lambda = "none";             // how staleness scales a gradient: "inverse", "exp"

@@ -123,13 +123,20 @@ Status ridge(NetSpec& spec) {
     return {};
 }
 
+// Multinomial logistic regression.
+Status logistic(NetSpec& spec) {
+    spec.layers = {fc(spec.classes), loss()};
+    return {};
+}
+
 struct Row {
     const char* name;
     Status (*make)(NetSpec& spec);
 };
 constexpr std::array rows = {
     Row{"lenet5", lenet5},           Row{"cnn", cnn},           Row{"mlp", mlp}, Row{"lenet3", lenet3},   Row{"lenet3-wide", lenet3_wide},
-    Row{"lenet5-wide", lenet5_wide}, Row{"cnn-norm", cnn_norm}, Row{"nin", nin}, Row{"resnet9", resnet9}, Row{"ridge", ridge}};
+    Row{"lenet5-wide", lenet5_wide}, Row{"cnn-norm", cnn_norm}, Row{"nin", nin}, Row{"resnet9", resnet9}, Row{"ridge", ridge},
+    Row{"logistic", logistic}};
 constexpr auto names = [] {
     std::array<const char*, rows.size()> result{};
     std::transform(rows.begin(), rows.end(), result.begin(), [](const Row& row) { return row.name; });

@@ -247,7 +247,7 @@ constexpr Option options[] = {
     {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr, "de: share of genes that come from the mutant", set<&AlgorithmSettings::cr>, show<&AlgorithmSettings::cr>},
     {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes, "de: what is exchanged as one gene", set<&AlgorithmSettings::crossover>, show<&AlgorithmSettings::crossover>},
     {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions, "de: each worker goes on from its individual, or all from the best", set<&AlgorithmSettings::distribute>, show<&AlgorithmSettings::distribute>},
-    {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers, "dane, admm: of local problems; exact: of the net ridge, in double", set<&AlgorithmSettings::solver>, show<&AlgorithmSettings::solver>},
+    {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers, "dane, admm: of local problems; exact: of the nets ridge and logistic, in double", set<&AlgorithmSettings::solver>, show<&AlgorithmSettings::solver>},
     {"algorithm", "updates", Kind::integer, "0", 0, 1 << 24, false, nullptr, "asgd, softsync: gradients in a round; 0: those of one pass over the data", set<&AlgorithmSettings::updates>, show<&AlgorithmSettings::updates>},
     {"algorithm", "stream", Kind::name, "\"parts\"", 0, 0, false, streams, "asgd, softsync: a worker's mini-batches come from its part of the data, or are its blocks of those of ssgd", set<&AlgorithmSettings::stream>, show<&AlgorithmSettings::stream>},
     {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings, "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", set<&AlgorithmSettings::lambda>, show<&AlgorithmSettings::lambda>},

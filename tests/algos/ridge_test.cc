@@ -133,9 +133,9 @@ TEST_F(RidgeTest, DaneWithoutAPullDivergesByName) {
     EXPECT_NE(std::string(run.status.what).find("raise algorithm.mu"), std::string::npos) << run.status.what;
 }
 
-TEST_F(RidgeTest, ItIsForRidgeAlone) {
+TEST_F(RidgeTest, ItIsForConvexNetsAlone) {
     EXPECT_EQ(run(text("dane", "solver = \"exact\"\n"), 1).digest(),
-              "algorithm.solver: exact is for regression with the net ridge: take sgd");
+              "algorithm.solver: exact is for the nets ridge and logistic: take sgd");
 }
 
 }   // namespace

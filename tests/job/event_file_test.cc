@@ -69,7 +69,9 @@ TEST_F(EventFileTest, HasEveryStepAndWhatAResumedRunAdds) {
             EXPECT_EQ(all["network/bytes_sent"].at(step), static_cast<double>(static_cast<float>(sent)));
             EXPECT_GT(all["speed/samples_per_second"].at(step), 0);
             EXPECT_EQ(all["test/accuracy"].contains(step), line.contains("accuracy"));
-            if (line.contains("accuracy")) EXPECT_NEAR(all["test/accuracy"].at(step), line["accuracy"].get<double>(), 1e-6);
+            if (line.contains("accuracy")) {
+                EXPECT_NEAR(all["test/accuracy"].at(step), line["accuracy"].get<double>(), 1e-6);
+            }
         }
         EXPECT_FALSE(all["test/loss"].empty());
         EXPECT_FALSE(all.contains("start"));
