@@ -28,7 +28,7 @@ struct Sink : DatagramSink {
     }
 };
 
-DatagramShape shape_of(Rank self, Protect protect) {
+DatagramShape shape_of(Rank self, Protect protect, uint64_t packets_per_key = packets_per_key_default) {
     DatagramShape shape;
     shape.route = route;
     shape.view = 3;
@@ -36,11 +36,15 @@ DatagramShape shape_of(Rank self, Protect protect) {
     shape.segment_bytes = segment;
     shape.self = self;
     shape.protect = protect;
+    shape.packets_per_key = packets_per_key;
     return shape;
 }
 
 struct Pair {
-    explicit Pair(Protect protect) : sealer(shape_of(1, protect)), receiver(shape_of(0, protect)) { receiver.attach(5); }
+    explicit Pair(Protect protect, uint64_t packets_per_key = packets_per_key_default)
+        : sealer(shape_of(1, protect, packets_per_key)), receiver(shape_of(0, protect, packets_per_key)) {
+        receiver.attach(5);
+    }
     std::vector<std::byte> sealed(uint64_t sequence, uint32_t bytes, uint16_t channel = 5, PacketType type = PacketType::parity) {
         std::vector<std::byte> payload(bytes), out(bytes + datagram_overhead_bytes);
         fill(payload, 1, 1, sequence);
@@ -100,6 +104,45 @@ TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
             EXPECT_EQ(pair.sink.last.view, 3u);
         }
         EXPECT_EQ(pair.sink.packets, 4u);
+    }
+}
+
+// Each epoch of packets has a key of its own; they come in any order, with losses, and forged ones of any epoch between them.
+TEST(DatagramReceiver, KeysAreReplacedAsPacketsPass) {
+    for (Protect protect : {Protect::auth, Protect::encrypt}) {
+        Pair pair(protect, 10);
+        pair.receiver.attach(6);
+        pair.receiver.key(1, pair.sealer.key());
+        DatagramReceiver stays(shape_of(0, protect));
+        stays.attach(5);
+        stays.key(1, pair.sealer.key());
+        uint64_t random = 3, taken = 0, others = 0;
+        for (uint64_t first = 1; first < 300; first += 15) {
+            std::vector<std::pair<uint64_t, std::vector<std::byte>>> some;
+            for (uint64_t i = first; i < first + 15; ++i) some.emplace_back(i, pair.sealed(i, 100));
+            some.emplace_back(0, pair.sealed(first / 15 + 1, 50, 6));   // another channel is in another epoch
+            for (size_t i = some.size(); i > 1; --i) std::swap(some[i - 1], some[splitmix64(++random) % i]);
+            for (const auto& [sequence, bytes] : some) {
+                std::vector<std::byte> forged = bytes;
+                DatagramHeader header;
+                std::memcpy(&header, forged.data(), sizeof header);
+                header.sequence.set(splitmix64(++random) >> 16);
+                std::memcpy(forged.data(), &header, sizeof header);
+                if (pair.take(forged) != DatagramFault::replayed) EXPECT_EQ(pair.take(forged), DatagramFault::tag);
+                if (splitmix64(++random) % 8 == 0) continue;   // lost
+                EXPECT_EQ(pair.take(bytes), DatagramFault::none) << sequence;
+                EXPECT_EQ(pair.take(bytes), DatagramFault::replayed);
+                ++taken;
+                if (sequence == 0) continue;
+                std::vector<std::byte> again = bytes;
+                Sink sink;
+                const DatagramFault fault = stays.take(again, sink);
+                EXPECT_EQ(fault, sequence < 10 ? DatagramFault::none : DatagramFault::tag) << sequence;
+                ++others;
+            }
+        }
+        EXPECT_EQ(pair.sink.packets, taken);
+        EXPECT_GT(others, 200u);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
+#include "transport/link/handshake.h"
 #include "transport/link/link.h"
 #include "transport/wire/packet.h"
 
@@ -39,11 +40,12 @@ struct Node {
     std::thread thread;
     Log log;   // of the driver
 
-    void listen(Rank rank, std::vector<ClusterKey> keys = test_keys()) {
+    void listen(Rank rank, std::vector<ClusterKey> keys = test_keys(), std::shared_ptr<KeyRing> ring = {}) {
         ListenerConfig config;
         config.address = "127.0.0.1:0";
         config.self = test_identity(rank);
         config.keys = std::move(keys);
+        config.ring = std::move(ring);
         ASSERT_TRUE(listener_open(config, Log(), &listener).ok());
         ASSERT_TRUE(
             listener->start([this](const JobId& id, std::unique_ptr<AcceptedStream> stream) { return take(id, std::move(stream)); }).ok());
@@ -86,6 +88,7 @@ inline LinkConfig test_config(LinkKind kind, Protect protect, Rank rank, const s
     config.job.fill(0xab);
     config.self = test_identity(rank);
     config.keys = test_keys();
+    config.packets_per_key = 64;   // so that every test has new keys
     for (Rank peer = 0; peer < addresses.size(); ++peer) config.peers.push_back({test_identity(peer), addresses[peer]});
     return config;
 }

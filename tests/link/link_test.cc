@@ -28,6 +28,7 @@ public:
         std::function<void(LinkConfig&)> change = {};
         std::function<Harm(uint64_t)> harm = {};   // by a proxy before each listener
         bool broken = false;                       // streams are expected to break
+        std::shared_ptr<KeyRing> ring = {};        // of all
         uint64_t reconnects = 0, refused = 0;      // results
     };
     /// n nodes that all send to each other; returns when every trainer has its completion.
@@ -38,7 +39,7 @@ public:
         std::vector<std::string> addresses(n);
         std::vector<std::unique_ptr<Proxy>> proxies;
         for (Rank rank = 0; rank < n; ++rank) {
-            nodes[rank].listen(rank);
+            nodes[rank].listen(rank, test_keys(), options.ring);
             addresses[rank] = nodes[rank].listener->address();
             if (!options.harm) continue;
             proxies.push_back(std::make_unique<Proxy>(addresses[rank], options.harm));
@@ -46,6 +47,7 @@ public:
         }
         for (Rank rank = 0; rank < n; ++rank) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
+            config.ring = options.ring;
             if (options.change) options.change(config);
             ASSERT_TRUE(nodes[rank].open(config).ok());
             EXPECT_STREQ(nodes[rank].driver->name(), link_name(kind()));
@@ -127,6 +129,24 @@ TEST_P(Link, CutStreamsAreMended) {
                     .harm = [&](uint64_t i) { return i < 12 ? Harm{.cut_after = splitmix64(random + i) % 400'000} : Harm{}; },
                     .broken = true};
     talk(3, mixed_sizes(60), options);
+    EXPECT_GT(options.reconnects, 3u);
+}
+
+/// A stream that is open stays under the keys that it began with, the next one has those of its time.
+TEST_P(Link, KeysAreReplacedMeanwhile) {
+    auto both = [](uint8_t first, uint8_t second) {
+        std::vector<ClusterKey> keys = test_keys(first, fmt::format("k{}", first));
+        keys.push_back(test_keys(second, fmt::format("k{}", second))[0]);
+        return keys;
+    };
+    Options options{.landing = Landing::place, .broken = true, .ring = std::make_shared<KeyRing>(both(1, 2))};
+    options.harm = [&](uint64_t i) {
+        if (i < 8)
+            options.ring->replace(i % 2 ? both(static_cast<uint8_t>(i + 1), static_cast<uint8_t>(i))
+                                        : test_keys(static_cast<uint8_t>(i + 1), fmt::format("k{}", i + 1)));
+        return i < 8 ? Harm{.cut_after = 50'000} : Harm{};
+    };
+    talk(2, mixed_sizes(60), options);
     EXPECT_GT(options.reconnects, 3u);
 }
 

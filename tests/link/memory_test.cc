@@ -73,6 +73,7 @@ void steady_state(bool datagrams) {
         PingPong players[2] = {PingPong(0, datagrams), PingPong(1, datagrams)};
         for (Rank rank : {0u, 1u}) {
             LinkConfig config = test_config(kind, Protect::encrypt, rank, addresses);
+            config.packets_per_key = packets_per_key_default;   // a new one allocates
             config.datagrams.interface = "lo", config.datagrams.group = "239.193.77.77:27777",
             config.datagrams.segment_bytes = datagrams ? 1432 : 0;
             ASSERT_TRUE(nodes[rank].open(config).ok());

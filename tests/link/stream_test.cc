@@ -49,7 +49,7 @@ struct Sink : ReceiverSink {
     }
 };
 
-StreamConfig config_of(Protect protect, Rank self) {
+StreamConfig config_of(Protect protect, Rank self, uint64_t packets_per_key) {
     StreamConfig config;
     config.job = 5;
     config.view = 2;
@@ -58,6 +58,7 @@ StreamConfig config_of(Protect protect, Rank self) {
     config.ranks = 2;
     config.segment_bytes = segment;
     config.protect = protect;
+    config.packets_per_key = packets_per_key;
     return config;
 }
 
@@ -69,7 +70,8 @@ struct End {
     Sink sink;
     std::vector<std::vector<std::byte>> payloads;
     size_t queued = 0;
-    explicit End(Protect protect, Rank self) : sender(config_of(protect, self), pool), receiver(config_of(protect, self)) {
+    End(Protect protect, Rank self, uint64_t packets_per_key = packets_per_key_default)
+        : sender(config_of(protect, self, packets_per_key), pool), receiver(config_of(protect, self, packets_per_key)) {
         sink.sender = &sender;
     }
     void queue(size_t count) {
@@ -120,7 +122,9 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
     int cuts_all = 0;
     for (uint64_t run = 0; run < 30; ++run) {
         Protect protect = static_cast<Protect>(run % 3);
-        End a(protect, 0), b(protect, 1);
+        // Every other run has a new key each 7 packets.
+        const uint64_t packets_per_key = run % 2 ? 7 : packets_per_key_default;
+        End a(protect, 0, packets_per_key), b(protect, 1, packets_per_key);
         uint64_t random = run * 1000;
         for (End* end : {&a, &b}) {
             for (uint64_t i = 0; i < 200; ++i) {
@@ -158,6 +162,42 @@ TEST(Stream, ExactlyOnceThroughEveryCut) {
         cuts_all += cuts;
     }
     EXPECT_GT(cuts_all, 100);
+}
+
+// No key seals more packets than it may: the other side's next key opens what comes then, and only it does.
+TEST(Stream, KeysAreReplacedAsPacketsPass) {
+    End a(Protect::encrypt, 0, 4), b(Protect::encrypt, 1, 4), stays(Protect::encrypt, 1);
+    for (uint64_t i = 0; i < 9; ++i) {
+        a.payloads.emplace_back(100);
+        fill(a.payloads.back(), 1, 0, i);
+        b.sink.sizes.push_back(100), stays.sink.sizes.push_back(100);
+    }
+    b.sink.only_place = stays.sink.only_place = true;
+    a.sender.restart(Key{1}, 0), b.receiver.restart(Key{1}, {}), stays.receiver.restart(Key{1}, {});
+    for (uint64_t i = 0; i < 9; ++i) {
+        a.queue(1);
+        std::vector<std::byte> bytes;
+        for (const iovec& each : a.sender.batch(0))
+            bytes.insert(bytes.end(), static_cast<std::byte*>(each.iov_base), static_cast<std::byte*>(each.iov_base) + each.iov_len);
+        a.sender.wrote(bytes.size());
+        EXPECT_EQ(a.sender.key_epoch(), i / 4);
+        for (End* end : {&b, &stays}) {
+            iovec place[2];
+            const char* why = nullptr;
+            for (std::span<std::byte> rest(bytes); !rest.empty() && !why;) {
+                end->receiver.space(place);
+                const size_t take = std::min(place[0].iov_len, rest.size());
+                std::memcpy(place[0].iov_base, rest.data(), take);
+                rest = rest.subspan(take);
+                end->receiver.received(take);
+                why = end->receiver.parse(end->sink);
+            }
+            if (end == &b) EXPECT_EQ(why, nullptr) << i;
+            if (end == &stays && i == 4) EXPECT_STREQ(why, "a packet with a wrong tag");
+        }
+        EXPECT_EQ(b.sink.packets, i + 1);
+    }
+    EXPECT_EQ(stays.sink.packets, 4u);
 }
 
 // A tagged packet with any single bit flipped is refused.

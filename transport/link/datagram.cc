@@ -28,7 +28,7 @@ uint64_t nonce_of(uint16_t channel, uint64_t sequence) { return uint64_t{channel
 
 DatagramSealer::DatagramSealer(const DatagramShape& shape) : shape_(shape) {
     random_bytes(key_);
-    aead_.key(key_, shape.protect);
+    keys_.key(key_, shape.protect, shape.packets_per_key);
 }
 
 void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out) {
@@ -41,8 +41,8 @@ void DatagramSealer::seal(const Send& send, std::byte* header_at, std::byte* out
     header.sequence.set(send.sequence);
     header.body = send.body;
     std::memcpy(header_at, &header, sizeof header);
-    aead_.seal(nonce_of(send.channel, send.sequence), {header_at, sizeof header}, {send.payload.host, send.payload.bytes}, out,
-               {header_at + sizeof header, datagram_tag_bytes});
+    keys_.seal(send.sequence, nonce_of(send.channel, send.sequence), {header_at, sizeof header}, {send.payload.host, send.payload.bytes},
+               out, {header_at + sizeof header, datagram_tag_bytes});
 }
 
 DatagramReceiver::DatagramReceiver(const DatagramShape& shape) : shape_(shape), senders_(shape.ranks) {}
@@ -56,7 +56,7 @@ bool DatagramReceiver::key(Rank rank, const Key& key) {
     if (sender && sender->key == key) return false;
     if (!sender) sender = std::make_unique<Sender>();
     sender->key = key;
-    sender->aead.key(key, shape_.protect);
+    sender->keys.key(key, shape_.protect, shape_.packets_per_key);
     sender->windows.resize(channels_.size());
     for (ReplayWindow& window : sender->windows) window.clear();
     return true;
@@ -83,7 +83,7 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
     ReplayWindow& window = sender->windows[static_cast<size_t>(channel - channels_.begin())];
     if (!window.fresh(packet.sequence)) return DatagramFault::replayed;
     const std::span payload = bytes.subspan(datagram_overhead_bytes);
-    if (!sender->aead.open(nonce_of(packet.channel, packet.sequence), bytes.first(sizeof header), payload,
+    if (!sender->keys.open(packet.sequence, nonce_of(packet.channel, packet.sequence), bytes.first(sizeof header), payload,
                            bytes.subspan(sizeof header, datagram_tag_bytes)))
         return DatagramFault::tag;
     window.mark(packet.sequence);

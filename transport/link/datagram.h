@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/core/crypto.h"
+#include "transport/link/packet_keys.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -30,19 +30,20 @@ struct DatagramShape {
     uint32_t view = 0, ranks = 0, segment_bytes = 0;
     Rank self = 0;
     Protect protect = Protect::auth;
+    uint64_t packets_per_key = packets_per_key_default;   // of one channel
 };
 
 class DatagramSealer {
 public:
     explicit DatagramSealer(const DatagramShape& shape);
-    const Key& key() const { return key_; }   // random, one a sealer
+    const Key& key() const { return key_; }   // random, one a sealer; those of later epochs follow from it
     /// Writes header and tag, datagram_overhead_bytes; with `encrypt` also the payload's ciphertext to `out`.
     void seal(const Send& send, std::byte* header, std::byte* out);
 
 private:
     const DatagramShape shape_;
     Key key_;
-    Aead aead_;
+    PacketKeys keys_;
 };
 
 /// The callbacks of DatagramReceiver, like ReceiverSink's.
@@ -67,7 +68,7 @@ public:
 private:
     struct Sender {
         Key key;
-        Aead aead;
+        PacketKeys keys;
         std::vector<ReplayWindow> windows;   // by index in channels_
     };
     const DatagramShape shape_;

@@ -31,6 +31,7 @@ DatagramShape shape_of(const LinkConfig& config, uint32_t view) {
     shape.segment_bytes = config.datagrams.segment_bytes;
     shape.self = config.rank;
     shape.protect = config.protect;
+    shape.packets_per_key = config.packets_per_key;
     return shape;
 }
 bool same_host(const sockaddr_storage& a, const sockaddr_storage& b) {

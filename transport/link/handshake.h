@@ -9,6 +9,7 @@
 //     Hello (verdict accept)   ->               done; packets both ways
 #pragma once
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,26 @@ public:
     TlsContext& operator=(const TlsContext&) = delete;
     const std::vector<ClusterKey> keys;
     ssl_ctx_st* ssl = nullptr;
+};
+
+/// The keys of a cluster, which may be replaced while links and listeners use them: handshakes that begin then have the new ones, streams
+/// that are open stay.  Any thread.
+class KeyRing {
+public:
+    explicit KeyRing(const std::vector<ClusterKey>& keys) : now_(std::make_shared<const TlsContext>(keys)) {}
+    std::shared_ptr<const TlsContext> now() const {
+        std::lock_guard lock(mutex_);
+        return now_;
+    }
+    void replace(const std::vector<ClusterKey>& keys) {
+        auto next = std::make_shared<const TlsContext>(keys);
+        std::lock_guard lock(mutex_);
+        now_ = std::move(next);
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::shared_ptr<const TlsContext> now_;
 };
 
 class Handshake {

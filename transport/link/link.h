@@ -16,6 +16,7 @@
 #include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
 #include "transport/link/datagrams_found.h"
+#include "transport/link/packet_keys.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -59,6 +60,8 @@ struct RdmaConfig {
     std::string device;   // as RdmaModule::find takes it
 };
 
+class KeyRing;
+
 struct LinkConfig {
     LinkKind kind = LinkKind::uring_tcp;
     JobId job{};
@@ -67,9 +70,11 @@ struct LinkConfig {
     Rank rank = 0;
     std::vector<PeerAddress> peers;   // by rank, with an entry for self; the lower rank connects
     std::vector<ClusterKey> keys;
+    std::shared_ptr<KeyRing> ring;   // in place of keys, where they may be replaced meanwhile (handshake.h)
     Protect protect = Protect::auth;
-    uint64_t deadline_us = 30'000'000;   // a stream that is down this long makes peer_lost
-    bool peers_return = false;           // a peer that is lost may come again, as the same or a later incarnation: peer_up
+    uint64_t packets_per_key = packets_per_key_default;   // the same at every rank
+    uint64_t deadline_us = 30'000'000;                    // a stream that is down this long makes peer_lost
+    bool peers_return = false;                            // a peer that is lost may come again, as the same or a later incarnation: peer_up
     uint32_t segment_bytes = segment_bytes_stream;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
     DatagramConfig datagrams;
@@ -124,6 +129,7 @@ struct ListenerConfig {
     int socket_fd = -1;    // or a listening socket, which it takes over
     Identity self;
     std::vector<ClusterKey> keys;
+    std::shared_ptr<KeyRing> ring;       // as LinkConfig's
     uint64_t handshake_us = 5'000'000;   // deadline of a handshake
 };
 class Listener {

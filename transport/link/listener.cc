@@ -21,7 +21,7 @@ constexpr uint64_t accept_pause_us = 1'000'000;
 class ListenerThread final : public Listener {
 public:
     ListenerThread(const ListenerConfig& config, const Log& log)
-        : config_(config), log_(log), tls_(std::make_shared<TlsContext>(config.keys)) {}
+        : config_(config), log_(log), ring_(config.ring ? config.ring : std::make_shared<KeyRing>(config.keys)) {}
     ~ListenerThread() override {
         if (!thread_.joinable()) return;
         uint64_t one = 1;
@@ -108,7 +108,7 @@ private:
             auto stream = std::make_unique<Accepted>();
             stream->fd = std::move(fd);
             stream->address = address_text(address);
-            stream->handshake = std::make_unique<Handshake>(tls_, Handshake::Side::acceptor, own());
+            stream->handshake = std::make_unique<Handshake>(ring_->now(), Handshake::Side::acceptor, own());
             guests_.push_back({std::move(stream), clock_us() + config_.handshake_us});
         }
     }
@@ -179,7 +179,7 @@ private:
 
     const ListenerConfig config_;
     const Log log_;
-    const std::shared_ptr<const TlsContext> tls_;
+    const std::shared_ptr<const KeyRing> ring_;
     Fd socket_, stop_;
     std::string address_;
     std::function<bool(const JobId&, std::unique_ptr<AcceptedStream>)> take_;
@@ -192,7 +192,7 @@ private:
 }   // namespace
 
 Status listener_open(const ListenerConfig& config, const Log& log, std::unique_ptr<Listener>* listener) {
-    if (config.keys.empty()) return fail(Code::invalid, "a listener needs a cluster key");
+    if (config.keys.empty() && !config.ring) return fail(Code::invalid, "a listener needs a cluster key");
     auto made = std::make_unique<ListenerThread>(config, log);
     GC_TRY(made->open());
     *listener = std::move(made);

@@ -91,7 +91,7 @@ Status Loop::open() {
     const LinkConfig& c = config_;
     if (c.peers.empty() || c.peers.size() > ranks_max || c.rank >= c.peers.size())
         return fail(Code::invalid, "a link of {} ranks cannot have rank {}", c.peers.size(), c.rank);
-    if (c.keys.empty()) return fail(Code::invalid, "a link needs a cluster key");
+    if (c.keys.empty() && !c.ring) return fail(Code::invalid, "a link needs a cluster key");
     if (c.segment_bytes == 0 || c.segment_bytes > segment_bytes_stream)
         return fail(Code::invalid, "segments of {} bytes: 1 to {} are possible", c.segment_bytes, segment_bytes_stream);
     if (c.kind == LinkKind::uring_tcp)

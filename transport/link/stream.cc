@@ -59,7 +59,7 @@ bool Sender::borrows(uint32_t view) const {
 }
 
 void Sender::restart(const Key& key, uint64_t told) {
-    aead_.key(key, config_.protect);
+    keys_.key(key, config_.protect, config_.packets_per_key);
     sequence_ = 0;
     told_ = told;
     pending_ = {};
@@ -99,7 +99,7 @@ void Sender::seal(const Queued& packet) {
         payload = cipher_.get() + cipher_used_;
         cipher_used_ += packet.bytes;
     }
-    aead_.seal(sequence_, {head, packet_head_bytes}, {packet.payload, packet.bytes}, payload, {tag, tag_bytes});
+    keys_.seal(sequence_, sequence_, {head, packet_head_bytes}, {packet.payload, packet.bytes}, payload, {tag, tag_bytes});
     append(head, packet_head_bytes);
     append(payload, packet.bytes);
     append(tag, tag_bytes);
@@ -153,7 +153,7 @@ Receiver::Receiver(const StreamConfig& config)
 
 void Receiver::restart(const Key& key, std::span<const std::byte> rest) {
     GC_ASSERT(rest.size() <= rest_max);
-    aead_.key(key, config_.protect);
+    keys_.key(key, config_.protect, config_.packets_per_key);
     if (!staging_) grow(room_first);
     std::copy(rest.begin(), rest.end(), staging_.get());
     begin_ = 0;
@@ -257,7 +257,8 @@ const char* Receiver::parse(ReceiverSink& sink) {
         std::byte* head = placed ? head_ : staging_.get() + begin_;
         std::byte* payload = placed ? packet_.payload.host : head + packet_head_bytes;
         std::byte* tag = placed ? staging_.get() + begin_ : payload + length_;
-        if (!aead_.open(sequence_, {head, packet_head_bytes}, {payload, length_}, {tag, tag_bytes})) return "a packet with a wrong tag";
+        if (!keys_.open(sequence_, sequence_, {head, packet_head_bytes}, {payload, length_}, {tag, tag_bytes}))
+            return "a packet with a wrong tag";
         begin_ = static_cast<size_t>(tag + tag_bytes - staging_.get());
         at_ = At::head;
         ++sequence_;

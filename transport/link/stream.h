@@ -1,6 +1,6 @@
 // One stream of packets without I/O: Sender turns queued packets into bytes, Receiver turns bytes into packets.  Exactly once and in order
 // across reconnects: both sides count packets, the receiver sends its count (in the Hello and in ack packets), and the sender seals and
-// sends the missing packets again under the next connection's keys.
+// sends the missing packets again under the next connection's keys.  A connection's keys are replaced as packets pass (packet_keys.h).
 #pragma once
 #include <sys/uio.h>
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/core/crypto.h"
+#include "transport/link/packet_keys.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -18,6 +18,7 @@ struct StreamConfig {
     Rank self = 0, peer = 0;
     uint32_t ranks = 0, segment_bytes = 0;
     Protect protect = Protect::auth;
+    uint64_t packets_per_key = packets_per_key_default;
 };
 
 /// Slots for copies of small payloads.  Slots do not move; memory grows to the largest number in use.
@@ -72,6 +73,7 @@ public:
     bool acknowledged() const { return base_ == end_; }
     uint64_t told() const { return told_; }         // the count last sent to the peer
     uint64_t packets() const { return packets_; }   // sealed packets, with repeats and acks
+    uint64_t key_epoch() const { return keys_.epoch(); }
 
     static constexpr uint64_t queue_max = 65536;
 
@@ -104,7 +106,7 @@ private:
     static constexpr uint64_t batch_bytes = 512 * 1024;   // sealed at a time; the socket's buffer covers the time of sealing
     const StreamConfig config_;
     InlinePool& pool_;
-    Aead aead_;
+    PacketKeys keys_;
     uint64_t sequence_ = 0, packets_ = 0, told_ = 0;
     uint64_t base_ = 0, next_ = 0, end_ = 0;   // first packet: not acknowledged | not yet in a batch | not queued
     std::vector<Queued> ring_;
@@ -153,7 +155,7 @@ private:
 
     const StreamConfig config_;
     const size_t capacity_;   // the largest size of staging_
-    Aead aead_;
+    PacketKeys keys_;
     uint64_t sequence_ = 0, delivered_ = 0, packets_ = 0;
     std::unique_ptr<std::byte[]> staging_;   // room_ bytes; grows with use
     size_t room_ = 0;

@@ -24,7 +24,7 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
     proactor_ = &proactor;
     rdma_ = rdma;
     const LinkConfig& c = config_;
-    tls_ = std::make_shared<TlsContext>(c.keys);
+    ring_ = c.ring ? c.ring : std::make_shared<KeyRing>(c.keys);
     StreamConfig stream;
     std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
     stream.view = c.view;
@@ -32,6 +32,7 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
     stream.ranks = static_cast<uint32_t>(c.peers.size());
     stream.segment_bytes = c.segment_bytes;
     stream.protect = c.protect;
+    stream.packets_per_key = c.packets_per_key;
     for (Rank rank = 0; rank < c.peers.size(); ++rank) {
         peers_.emplace_back();
         if (rank == c.rank) continue;
@@ -132,7 +133,7 @@ void Streams::complete(Op& op, uint64_t now) {
             peer.state = Peer::State::greeting;
             peer.greet_us = now + greet_limit_us;
             open_pipe(peer);
-            peer.handshake = std::make_unique<Handshake>(tls_, Handshake::Side::connector, own_hello(peer), peer.key);
+            offer(peer);
             break;
         case Op::Kind::receive:
             if (bytes == 0) return fall(peer, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
@@ -234,14 +235,23 @@ bool Streams::view_drained() {
 
 // ---- from open to down ---------------------------------------------------------------------------------------------------------
 
+/// Where the ring was replaced its newest key comes first again.
+void Streams::offer(Peer& peer) {
+    auto tls = ring_->now();
+    if (peer.tls.lock() != tls) peer.key = 0;
+    peer.tls = tls;
+    peer.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(peer), peer.key);
+}
+
 void Streams::turned_away(Peer& peer) {
     const Handshake& handshake = *peer.handshake;
     Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
     Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
     if (handshake.keys_differ()) {
         // An unauthenticated refusal: a peer that was up keeps its deadline.
-        peer.key = (peer.key + 1) % static_cast<uint32_t>(tls_->keys.size());
-        if (peer.active && !peer.peer_stream && ++peer.strikes == strikes_max * tls_->keys.size()) peer.losing = true;
+        const auto keys = static_cast<uint32_t>(ring_->now()->keys.size());
+        peer.key = (peer.key + 1) % keys;
+        if (peer.active && !peer.peer_stream && ++peer.strikes >= strikes_max * keys) peer.losing = true;
     } else if (peer.active && handshake.verdict() == Verdict::refuse) {
         peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
     }

@@ -39,7 +39,8 @@ struct Peer {
     uint64_t stream = 0, peer_stream = 0;   // Hello::stream: own, the peer's (0: not known)
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
-    uint32_t key = 0;       // number of the key to offer next
+    uint32_t key = 0;   // number of the key to offer next, in `tls`
+    std::weak_ptr<const TlsContext> tls;
     uint32_t strikes = 0;   // refusals since the last open stream
     bool up = false;        // peer_up has been sent
     bool lost = false;      // peer_lost has been sent
@@ -112,6 +113,7 @@ private:
     bool connect_pipe(Peer& peer, const RdmaEnd& end);
     void drop_pipe(Peer& peer);
     void opened(Peer& peer, std::span<const std::byte> rest, uint64_t now);
+    void offer(Peer& peer);
     void turned_away(Peer& peer);
     void fall(Peer& peer, Status why);   // breaks the stream; the next one follows after the back-off
     void begin_anew(Peer& peer);
@@ -129,7 +131,7 @@ private:
     uint64_t* const heard_us_;
     Proactor* proactor_ = nullptr;
     Rdma* rdma_ = nullptr;   // the same one, or null: no pipes
-    std::shared_ptr<const TlsContext> tls_;
+    std::shared_ptr<const KeyRing> ring_;
     std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for self
     Peer* receiving_ = nullptr;
     std::string stranger_;   // the last log line about a stranger
