@@ -35,8 +35,7 @@ std::string drained_path(const DaemonConfig& config) { return config.state + "/d
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys) {
     Status status = cluster_keys_read(config.key, keys);
     if (status.sys != ENOENT) return status;
-    return fail(Code::invalid, "{}: make it once, (umask 077; echo \"k1 $(openssl rand -hex 32)\" > {}), and copy it to all nodes",
-                status.what, config.key);
+    return fail(Code::invalid, "{}: make it once, gradcastctl key new {}, and copy it to all nodes", status.what, config.key);
 }
 
 Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, std::unique_ptr<Daemon>* daemon) {
@@ -47,15 +46,17 @@ Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, s
 }
 
 Status Daemon::open(int listen_fd) {
-    GC_TRY(daemon_keys_read(config_, &keys_));
+    std::vector<ClusterKey> keys;
+    GC_TRY(daemon_keys_read(config_, &keys));
+    ring_ = std::make_shared<KeyRing>(keys);
     GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_));
-    if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys_));
+    if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
     over_ = job_records_read(folder, log_);
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 
-    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .keys = keys_}, log_, &listener_);
+    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .ring = ring_}, log_, &listener_);
     if (status.sys == EADDRINUSE)
         return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another `listen`", config_.listen);
     if (status.sys == EADDRNOTAVAIL)
@@ -69,12 +70,12 @@ Status Daemon::open(int listen_fd) {
     link.self = identity_;
     link.rank = config_.self();
     for (const NodeAddress& member : config_.members) link.peers.push_back({{member.name, {}, 0}, member.address});
-    link.keys = keys_;
+    link.ring = ring_;
     link.deadline_us = mesh_deadline_us;
     if (NetworkInterface found; config_.members.size() > 1 && interface_find(config_.interface, &found).ok()) {
         // Only its probe is used, by doctor.  The group is the cluster's.
         uint32_t cluster;
-        std::memcpy(&cluster, keys_[0].secret.data(), sizeof cluster);
+        std::memcpy(&cluster, keys[0].secret.data(), sizeof cluster);
         link.datagrams = {.interface = config_.interface,
                           .group = multicast_group(link.job, static_cast<uint32_t>(splitmix64(cluster)), found.ipv6(), multicast_port),
                           .segment_bytes = datagram_segment(1280, found.ipv6()),
@@ -94,7 +95,7 @@ Status Daemon::open(int listen_fd) {
     draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
     if (draining_) log_.info("this node is drained: `gradcastctl undrain {}` lets it take jobs again", config_.name);
-    job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, keys_, *membership_, log_, folder});
+    job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, ring_, *membership_, log_, folder});
     mesh_->attach(mesh_channel, membership_.get());
     membership_->start(mesh_->host(), mesh_channel);
     network_ = std::thread([this] {

@@ -13,6 +13,7 @@
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/search.h"
 #include "runtime/job/membership.h"
+#include "transport/link/handshake.h"
 
 namespace gradcast {
 
@@ -38,6 +39,8 @@ public:
     Status force_view(const std::string& which, const std::string& dead, std::string* id) override;
     std::vector<Finding> doctor() override;
 
+    /// For all that is said from now on; streams that are open stay.  Any thread.
+    void keys(const std::vector<ClusterKey>& keys) { ring_->replace(keys); }
     /// No new jobs; leaves those that are here to the others, or cancels them.
     void leave(const std::string& why, bool cancels = false);
     bool last_ended(JobDetail* detail) const;   // the job that has ended last since open(); false: none has
@@ -76,7 +79,7 @@ private:
     const Log log_;
     Fd lock_;
     Identity identity_;
-    std::vector<ClusterKey> keys_;
+    std::shared_ptr<KeyRing> ring_;
     std::string address_;
     std::unique_ptr<Listener> listener_;
     std::unique_ptr<Membership> membership_;

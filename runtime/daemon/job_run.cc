@@ -193,7 +193,8 @@ Status JobRun::prepare() {
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.confidential = true;
-    if (!host_.keys.empty()) config.key = &host_.keys.front();
+    key_ = host_.ring->now()->keys.front();
+    config.key = &key_;
     config.stop = &stop_;
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(config, host_.log, &engine));
@@ -209,7 +210,7 @@ Status JobRun::prepare() {
         GC_ASSERT(node != host_.config.members.end());   // membership has looked
         link.peers.push_back({{member.name, member.uuid, member.incarnation}, node->address});
     }
-    link.keys = host_.keys;
+    link.ring = host_.ring;
     link.protect = config.job.protect;
     link.profile = engine->profile();
     if (engine->views()) link.view = 0, link.peers_return = true;   // packets for a view may come before it is open

@@ -24,7 +24,7 @@ namespace gradcast {
 struct JobHost {
     const DaemonConfig& config;
     const Identity& identity;
-    const std::vector<ClusterKey>& keys;
+    std::shared_ptr<KeyRing> ring;
     Membership& membership;
     const Log& log;
     std::string folder;   // holds a folder a job
@@ -76,6 +76,7 @@ private:
     std::atomic<bool> stop_{false};   // cancelled or aborted: read by the worker while it prepares
     JobDetail detail_;
     std::vector<std::string> told_;
+    ClusterKey key_;   // the newest at PREPARE, of the transcript
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here
     std::unique_ptr<Driver> driver_;

@@ -1,12 +1,12 @@
 // gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
 // SIGHUP reads the file again; without jobs, or when they have ended, a Daemon made of it takes the place of the old one.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "nn/net.h"
@@ -24,15 +24,47 @@ namespace {
 constexpr uint64_t leave_us = 20'000'000;   // how long running jobs may take to end after SIGTERM; systemd would kill after 90 s
 constexpr uint64_t round_us = 500'000;      // of the main thread, which reports to systemd
 
-/// Of `control`: the cluster's and the clients'.
-Status control_keys_read(const DaemonConfig& config, std::vector<ControlKey>* keys) {
-    std::vector<ClusterKey> ring;
-    std::vector<ControlKey> result;
-    GC_TRY(daemon_keys_read(config, &ring));
-    if (!config.clients.empty()) GC_TRY(client_keys_read(config.clients, &result));
-    for (const ClusterKey& each : ring) result.push_back(control_key(each));
+struct Keys {
+    std::vector<ClusterKey> cluster;
+    std::vector<ControlKey> control;   // the cluster's and the clients'
+    std::string text() const {
+        std::vector<std::string> names;
+        for (const ClusterKey& each : cluster) names.push_back(each.id);
+        const size_t clients = control.size() - cluster.size();
+        return fmt::format("cluster key{} {}, {} client key{}", names.size() == 1 ? "" : "s", fmt::join(names, ", "), clients,
+                           clients == 1 ? "" : "s");
+    }
+};
+Status keys_read(const DaemonConfig& config, Keys* keys) {
+    Keys result;
+    GC_TRY(daemon_keys_read(config, &result.cluster));
+    if (!config.clients.empty()) GC_TRY(client_keys_read(config.clients, &result.control));
+    for (const ClusterKey& each : result.cluster) result.control.push_back(control_key(each));
     *keys = std::move(result);
     return {};
+}
+
+/// SIGHUP: keys at once, and the file for when no job runs.  *next has a name where it can take effect then.
+void reload(const DaemonConfig& config, const std::string& path, const Log& log, Daemon& daemon, ControlServer& control,
+            DaemonConfig* next) {
+    Keys keys;
+    *next = {};
+    Status read = keys_read(config, &keys);
+    if (read.ok()) {
+        daemon.keys(keys.cluster);
+        control.keys(keys.control);
+        log.info("keys are read again: {}", keys.text());
+    } else {
+        log.error("the keys stay as they were: {}", read.what);
+    }
+    read = config_read(path, next);
+    if (read.ok()) read = keys_read(*next, &keys);
+    if (!read.ok()) {
+        log.error("{} stays as it was: {}", path, read.what);
+        *next = {};
+    } else if (const size_t jobs = daemon.running(); jobs > 0) {
+        log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
+    }
 }
 
 /// Runs until a signal ends it, or until a file that SIGHUP has found to be valid can take effect: *next has a name.  listen_fd: stays
@@ -43,16 +75,13 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     std::unique_ptr<Daemon> daemon;
     GC_TRY(Daemon::open(config, listen_fd ? ::fcntl(listen_fd.get(), F_DUPFD_CLOEXEC, 3) : -1, log, &daemon));
     std::unique_ptr<ControlServer> control;
-    std::vector<ControlKey> keys;
-    GC_TRY(control_keys_read(config, &keys));
-    const auto clients =
-        std::count_if(keys.begin(), keys.end(), [](const ControlKey& each) { return each.identity.starts_with("client:"); });
-    GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics, .remote = config.control, .keys = std::move(keys)}, *daemon, log,
+    Keys keys;
+    GC_TRY(keys_read(config, &keys));
+    GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics, .remote = config.control, .keys = keys.control}, *daemon, log,
                         &control));
     log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
              config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa));
-    if (!config.control.empty())
-        log.info("control over TLS on {}, for the cluster key and {} client key{}", control->address(), clients, clients == 1 ? "" : "s");
+    if (!config.control.empty()) log.info("control over TLS on {}: {}", control->address(), keys.text());
     ::sd_notify(0, "READY=1");
 
     uint64_t watchdog_us = 0;
@@ -66,10 +95,7 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
         uint64_t now = clock_us();
         if (signal == SIGHUP) {
             signal = -1;
-            *next = {};
-            if (const Status read = config_read(path, next); !read.ok()) log.error("{} stays as it was: {}", path, read.what);
-            else if (const size_t jobs = daemon->running(); jobs > 0)
-                log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
+            reload(config, path, log, *daemon, *control, next);
         }
         if (!next->name.empty() && daemon->running() == 0) {
             log.info("{} is read again", path);
@@ -177,8 +203,8 @@ int main_(int argc, char** argv) {
     }
     DaemonConfig config;
     Status status = config_read(path, &config);
-    std::vector<ControlKey> keys;
-    if (status.ok() && check) status = control_keys_read(config, &keys);
+    Keys keys;
+    if (status.ok() && check) status = keys_read(config, &keys);
     if (status.ok() && check) status = state_check(config.state);
     if (status.ok() && check) {
         fmt::print("{}: valid, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),

@@ -1,5 +1,5 @@
 // SIGHUP: gradcastd reads its file again, keeps the old one where it is wrong, and waits for jobs that run.
-#include "tests/daemon/processes.h"
+#include "tests/daemon/jobs.h"
 
 namespace gradcast {
 namespace {
@@ -58,6 +58,45 @@ TEST(SystemReload, TakesNewMembersAndKeys) {
         each->process->kill(SIGTERM);
         EXPECT_EQ(each->process->wait(), 0) << each->process->output();
     }
+}
+
+// A rotation: both keys, then the new one alone.  The job goes on, and streams that begin now have the new key.
+TEST(SystemReload, KeysChangeWhileAJobRuns) {
+    Cluster cluster(2);
+    cluster.up();
+    Node &a = cluster[0], &b = cluster[1];
+    const std::string key = cluster.folder + "/key", data = make_data(cluster.folder + "/data.h5");
+    std::string old;
+    ASSERT_TRUE(file_read(key, &old).ok());
+    const std::string id = a.submit(job_text(data, 1'000'000, "long")).value("id", "");
+    ASSERT_TRUE(eventually([&] { return a.step(id) > 2; })) << logs(cluster);
+    const std::string next = "k2 " + std::string(64, '7') + "\n";
+    auto reload = [&](const std::string& keys, const std::string& told) {
+        ASSERT_TRUE(file_write(key, keys, 0600).ok());
+        for (Node* each : {&a, &b}) {
+            each->process->kill(SIGHUP);
+            ASSERT_TRUE(eventually([&] { return has(each->process->output(), told); })) << each->process->output();
+        }
+    };
+    reload(next + old, "keys are read again: cluster keys k2, k1, 0 client keys");
+    reload(next, "keys are read again: cluster key k2, 0 client keys");
+    EXPECT_TRUE(has(a.process->output(), "takes effect when 1 job has ended"));
+    const std::string second = a.submit(job_text(data, 5, "second")).value("id", "");
+    EXPECT_EQ(b.ended(second).state, JobState::done) << logs(cluster);
+    reload("k3 short\n", "the keys stay as they were: " + key + ":1: a key is '<id> <64 hex digits>'");
+    const uint64_t step = a.step(id);
+    EXPECT_TRUE(eventually([&] { return a.step(id) > step + 2; })) << logs(cluster);
+    EXPECT_EQ(a.sees() + " " + b.sees(), "a b a b");
+
+    // Whoever has the old key alone is refused.
+    ASSERT_TRUE(file_write(cluster.folder + "/old", old, 0600).ok());
+    b.process->kill(SIGKILL);
+    b.process->wait();
+    cluster.configure(b, "key = \"" + cluster.folder + "/old\"\n");
+    cluster.start(b);
+    ASSERT_TRUE(b.process->ready()) << b.process->output();
+    ASSERT_TRUE(eventually([&] { return has(a.process->output() + b.process->output(), "the cluster keys differ"); })) << logs(cluster);
+    EXPECT_EQ(b.sees(), "b");
 }
 
 }   // namespace
