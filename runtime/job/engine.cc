@@ -219,7 +219,7 @@ private:
     }
 
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
-    Status change(Context& context, const Alternative& exchange) {
+    Status change(Context& context, const Alternative& exchange, const std::string& why) {
         const uint64_t begin_us = context.host.now_us();
         SessionConfig config = session_->config();
         ++config.view;
@@ -242,10 +242,7 @@ private:
         if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
         report_.update([&](JobStatus& status) { status.memory.back() = session_->arena().use("view"); });
-        report_.view({.first_step = context.step + 1,
-                      .members = names(session_->config().nodes),
-                      .why = fmt::format("exchange {}", session_->config().exchange.kind->name),
-                      .stood_us = change_us});
+        report_.view({.first_step = context.step + 1, .members = names(session_->config().nodes), .why = why, .stood_us = change_us});
         return {};
     }
 
@@ -446,7 +443,12 @@ private:
             GC_TRY(choice_.choose(context, *session_, std::max(config_.lanes, 1u), report_, &best));
             if (best != &choice_.first()) next = best;
         }
-        return next ? change(context, *next) : Status{};
+        if (choice_.balances(context.step)) {
+            const Alternative* other = nullptr;
+            GC_TRY(choice_.balance(context, *session_, report_, &other));
+            if (other) return change(context, *other, "blocks by speed");
+        }
+        return next ? change(context, *next, fmt::format("exchange {}", next->kind->name)) : Status{};
     }
 
     void record(const Context& context) {

@@ -6,7 +6,8 @@ namespace gradcast {
 
 Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, Report& report) {
     const JobConfig& job = config.job;
-    first_step_ = config.resume.steps;
+    first_step_ = window_ = config.resume.steps;
+    balance_ = job.balance;
     Codec& codec = *parts.compute.codec;
     const uint32_t n = config.first_nodes > 0 ? config.first_nodes : static_cast<uint32_t>(config.roster.size());
     name_ = job.exchange, datagram_bytes_ = config.datagram_bytes;
@@ -36,7 +37,8 @@ Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId ste
     const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
     alternatives_.clear();
     GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &alternatives_));
-    first_step_ = step, agreements_ = 0;   // as at a node that comes
+    first_step_ = window_ = step, agreements_ = 0;   // as at a node that comes
+    block_us_.clear();
     *alternative = first();
     return {};
 }
@@ -54,18 +56,60 @@ bool ExchangeChoice::datagrams(StepId steps) const {
 }
 
 void ExchangeChoice::record(const StepRecord& step) {
-    const StepId at = step.step - first_step_;
+    const StepId at = step.step - window_;
     if (at < measured_first || at >= measured_end) return;
     computes_us_[at - measured_first] = step.compute_us;
     waits_us_[at - measured_first] = step.wait_us;
 }
 
-Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best) {
-    auto median = [](auto& values) {
-        std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-        return values[values.size() / 2];
+namespace {
+
+uint64_t median(auto& values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
+}
+
+}   // namespace
+
+uint64_t ExchangeChoice::compute_us() { return median(computes_us_); }
+
+Status ExchangeChoice::balance(Context& context, const Session& session, Report& report, const Alternative** next) {
+    const uint32_t n = session.view().n(), blocks = context.blocks;
+    const size_t own = session.own_blocks().size();
+    Measured measured{.wave_us = own > 0 ? std::max<uint64_t>(compute_us() / own, 1) : 0};
+    GC_TRY(agree(context, session, &measured));
+    block_us_.resize(n);
+    for (Rank rank = 0; rank < n; ++rank)
+        if (told_[rank].wave_us > 0) block_us_[rank] = static_cast<double>(told_[rank].wave_us);
+
+    std::vector<double> speeds(n, 1);
+    for (Rank rank = 0; rank < n; ++rank)
+        if (block_us_[rank] > 0) speeds[rank] = 1 / block_us_[rank];
+    const auto slowest_us = [&](const std::vector<uint32_t>& bounds) {
+        double most = 0;
+        for (Rank rank = 0; rank < n; ++rank) most = std::max(most, (bounds[rank + 1] - bounds[rank]) * block_us_[rank]);
+        return most;
     };
-    const uint64_t compute_us = median(computes_us_), waves = (session.own_blocks().size() + lanes - 1) / lanes;
+    Alternative& present = alternatives_.front();
+    const bool known = std::ranges::all_of(block_us_, [](double us) { return us > 0; });
+    const std::vector<uint32_t> now = block_bounds(blocks, n, present.config.weights), then = block_bounds(blocks, n, speeds);
+    const double now_us = slowest_us(now), then_us = slowest_us(then);
+    *next = nullptr;
+    window_ = context.step + balance_every - measured_end;
+    if (!known || now_us < balance_gain * then_us) return {};
+    window_ = context.step;
+    present.config.weights = speeds;
+    *next = &present;
+    if (session.self() != 0) return {};
+    std::string shares;
+    for (Rank rank = 0; rank < n; ++rank) shares += fmt::format("{}{}", rank > 0 ? ", " : "", then[rank + 1] - then[rank]);
+    report.log().info("balance: the nodes compute {} of {} blocks, so that the slowest takes {:.1f} ms instead of {:.1f} ms", shares,
+                      blocks, then_us / 1e3, now_us / 1e3);
+    return {};
+}
+
+Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best) {
+    const uint64_t compute_us = this->compute_us(), waves = (session.own_blocks().size() + lanes - 1) / lanes;
     Measured measured{
         .wave_us = waves > 0 ? compute_us / waves : 0, .lanes = lanes, .wait_us = median(waits_us_), .copies = report.copies()};
     GC_TRY(agree(context, session, &measured));

@@ -1,5 +1,6 @@
 // The exchange that a job starts with, and with `auto` the one that it goes on with: its first steps are measured, all ranks agree on the
-// figures, and each predicts the same from them.
+// figures, and each predicts the same from them.  With `balance` the ranks' shares of the blocks follow what they take for a block:
+// measured over a few steps in a hundred.
 #pragma once
 #include <array>
 #include <string>
@@ -25,13 +26,19 @@ public:
     bool datagrams(StepId steps) const;   // of this run
     /// Between two steps: the same one at all ranks.  `lanes` of this rank compute.
     Status choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best);
+    /// Before this step: balance().  Never, where the job does not ask for it.
+    bool balances(StepId step) const { return balance_ && step == window_ + measured_end; }
+    /// Between two steps: the present exchange with other shares, at all ranks alike; null: the present shares are as good.
+    Status balance(Context& context, const Session& session, Report& report, const Alternative** next);
     /// That of a view of n nodes which goes on from that step; `auto` measures and chooses anew.
     Status over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative);
 
 private:
-    // The first step warms caches and streams up, those after it are measured.
-    static constexpr StepId measured_first = 1, measured_end = 6;
+    // Of a window the first step warms caches and streams up, those after it are measured.
+    static constexpr StepId measured_first = 1, measured_end = 6, balance_every = 100;
+    static constexpr double balance_gain = 1.1;   // of the slowest rank's time, for which the session changes
 
+    uint64_t compute_us();   // median of the window
     Status agree(Context& context, const Session& session, Measured* measured);
 
     StepId first_step_ = 0;   // of this run of the job, or of its present view
@@ -42,6 +49,9 @@ private:
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {};
     std::vector<Measured> told_;   // by rank
     uint64_t agreements_ = 0;
+    bool balance_ = false;
+    StepId window_ = 0;              // its first step
+    std::vector<double> block_us_;   // by rank: what a block takes; 0: not known yet
 };
 
 }   // namespace gradcast

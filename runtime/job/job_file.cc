@@ -219,8 +219,10 @@ constexpr Option options[] = {
     {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr, "cssgd: number of nodes that compute the same block",
      set<&JobConfig::r>},
     {"algorithm", "weights", Kind::numbers, "[]", 0, 1e30, true, nullptr,
-     "cssgd: share of the blocks that each node computes, in the order of the nodes, as [1, 2, 1]; none: equal shares",
+     "share of the blocks that each node computes, in the order of the nodes, as [1, 2, 1]; none: equal shares; not where the exchange codes",
      set<&JobConfig::weights>},
+    {"algorithm", "balance", Kind::flag, "false", 0, 1, false, nullptr,
+     "shares follow the measured speed of the nodes; ring, unicast, multicast and ps, with several blocks a node", set<&JobConfig::balance>},
     {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "ps: number of nodes that are servers",
      set<&JobConfig::servers>},
     {"algorithm", "workers", Kind::integer, "0", 0, blocks_max, false, nullptr, "that learn alone, wherever they are; 0: one a node",
@@ -551,6 +553,18 @@ private:
         if (algorithm->private_state && job_.exchange == "auto")
             mistake(line("algorithm.exchange"), "algorithm.exchange",
                     fmt::format("workers of {} have state and keep their nodes: name an exchange", job_.algorithm));
+
+        const bool whole = job_.exchange == "ring" || job_.exchange == "unicast" || job_.exchange == "multicast" || job_.exchange == "ps";
+        if (!job_.weights.empty() && !whole && job_.exchange != "cssgd")
+            mistake(
+                line("algorithm.weights"), "algorithm.weights",
+                fmt::format("nodes have equal shares with {}: leave it out, or take ring, unicast, multicast, ps or cssgd", job_.exchange));
+        if (job_.balance &&
+            (!whole || !job_.weights.empty() || algorithm->private_state || algorithm->server || job_.settings.solver == "exact"))
+            mistake(
+                line("algorithm.balance"), "algorithm.balance",
+                "goes with the exchanges ring, unicast, multicast and ps, without weights, and with algorithms whose nodes compute blocks "
+                "or workers without a state");
 
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())

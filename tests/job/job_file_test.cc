@@ -179,7 +179,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"[net]", "[net]\ndeterministic = false", "job.toml:13: net.deterministic: false is for GPUs"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",
-              "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, logistic, or "
+              "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, "
+              "logistic, or "
               "[[net.layers]]"},
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
              {"exchange = \"ring\"", "exchange = \"coded-x\"", "job.toml:20: algorithm.exchange: \"coded-x\" is not one of "},
@@ -190,6 +191,11 @@ TEST(JobFile, EveryMistakeHasItsLine) {
               "job.toml:21: algorithm.weights: is a whole number, not a list of numbers, as [1, 2, 1]"},
              {"exchange = \"ring\"", "weights = [1, \"2\"]", "job.toml:20: algorithm.weights: holds text, not numbers alone"},
              {"exchange = \"ring\"", "weights = [1, 0.0]", "job.toml:20: algorithm.weights: 0 is not above 0"},
+             {"exchange = \"ring\"", "exchange = \"coded-rs\"\nweights = [1, 2]",
+              "job.toml:21: algorithm.weights: nodes have equal shares with coded-rs: leave it out, or take ring, unicast, multicast, ps "
+              "or cssgd"},
+             {"exchange = \"ring\"", "exchange = \"coded-rs\"\nbalance = true",
+              "job.toml:21: algorithm.balance: goes with the exchanges ring, unicast, multicast and ps"},
              {"kind = \"ssgd\"", "kind = \"async\"", "job.toml:19: algorithm.kind: \"async\" is not one of ssgd"},
              {"kind = \"auto\"", "kind = \"udp\"", "job.toml:25: transport.kind: \"udp\" is not one of auto, rdma, ip, tcp"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},

@@ -60,9 +60,9 @@ TEST(Presets, HaveTheirParameterCounts) {
 
 TEST(Presets, SayWhatThereIs) {
     NetSpec spec;
-    EXPECT_STREQ(
-        preset_find("lenet", 1, 28, 28, 10, &spec).what,
-        "no net \"lenet\": did you mean lenet5? one of lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, logistic");
+    EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what,
+                 "no net \"lenet\": did you mean lenet5? one of lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, "
+                 "resnet9, ridge, logistic");
     EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
     EXPECT_STREQ(preset_find("cnn", 3, 32, 31, 10, &spec).what, "net cnn takes samples of 28x28 or 32x32, not 32x31");
     EXPECT_TRUE(spec.layers.empty());

@@ -2,20 +2,16 @@
 
 namespace gradcast {
 
-Placement ExchangeBase::place(const View& view, std::span<const uint32_t> samples_of_block) const {
-    const uint64_t blocks = samples_of_block.size(), ranks = view.n();
-    Placement placement;
-    placement.bounds.push_back(0);
-    for (Rank k = 0; k < ranks; ++k) {
-        placement.bounds.push_back(static_cast<uint32_t>((k + 1) * blocks / ranks));
-        placement.holders.push_back({k});
-    }
-    return placement;
+std::vector<uint32_t> ExchangeBase::shares(uint32_t blocks, uint32_t ranks) const {
+    const bool weighted = weighs() && config_.weights.size() == ranks;   // else install() reports the error
+    return block_bounds(blocks, ranks, weighted ? std::span<const double>(config_.weights) : std::span<const double>{});
 }
 
-uint32_t ExchangeBase::blocks_of(Rank rank) const {
-    const uint64_t blocks = config_.blocks;
-    return static_cast<uint32_t>((rank + 1) * blocks / n() - rank * blocks / n());
+Placement ExchangeBase::place(const View& view, std::span<const uint32_t> samples_of_block) const {
+    Placement placement;
+    placement.bounds = shares(static_cast<uint32_t>(samples_of_block.size()), view.n());
+    for (Rank k = 0; k < view.n(); ++k) placement.holders.push_back({k});
+    return placement;
 }
 
 Status ExchangeBase::install(const View& view, Arena& arena) {
@@ -25,7 +21,9 @@ Status ExchangeBase::install(const View& view, Arena& arena) {
                     UINT16_MAX);
     if (config_.quantiser == Quantiser::auto16 && config_.blocks > 64)
         return fail(Code::invalid, "auto16 adds at most 64 blocks, and there are {}: use auto32, or fewer blocks", config_.blocks);
+    GC_TRY(weights_check(config_, view.n()));
     view_ = view;
+    shares_ = shares(config_.blocks, view.n());
     lost_ = {};
     GC_TRY(plan_memory(arena));
     for (uint32_t s = 0; s < step_slots; ++s) {

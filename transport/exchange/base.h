@@ -67,12 +67,14 @@ protected:
     virtual void computed(uint32_t slot, uint32_t id, Actions& actions) = 0;
     virtual void total(uint32_t slot, uint32_t bucket, Sum* sum) const = 0;       // step and bucket are filled in
     virtual std::string missing_text(uint32_t slot, uint32_t bucket) const = 0;   // "3 of 4 segments are missing"
+    /// ExchangeConfig::weights are those of ranks, which compute super-blocks alone.
+    virtual bool weighs() const { return true; }
     /// True: the exchange goes on without that rank.
     virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
     virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
 
     uint32_t n() const { return view_.n(); }
-    uint32_t blocks_of(Rank rank) const;   // of super-block `rank`
+    uint32_t blocks_of(Rank rank) const { return shares_[rank + 1] - shares_[rank]; }   // of super-block `rank`
     BucketState& state(uint32_t slot, uint32_t bucket) { return slots_[slot].buckets[bucket]; }
     const BucketState& state(uint32_t slot, uint32_t bucket) const { return slots_[slot].buckets[bucket]; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, view_.members[rank].name); }
@@ -97,6 +99,7 @@ protected:
     std::array<Slot, step_slots> slots_;
 
 private:
+    std::vector<uint32_t> shares(uint32_t blocks, uint32_t ranks) const;
     Landing find(const Packet& packet, uint64_t bytes, Arrival* arrival) const;
     void lose(const Event& event, Actions& actions);
     void close(const Event& event, bool ready, Actions& actions);
@@ -107,6 +110,7 @@ private:
     void tell_lost(Actions& actions);
     std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
+    std::vector<uint32_t> shares_;                           // of the ranks: where their blocks end
     std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
     std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: 1 + the step whose buckets are all complete
     std::atomic<uint64_t> arrivals_{0};                      // a statistic

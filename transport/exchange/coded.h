@@ -41,6 +41,7 @@ public:
 
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
     uint32_t targets() const override { return codes_ ? config_.m + config_.s : 1; }
+    bool weighs() const override { return !codes_; }
     uint32_t target_of(uint32_t block) const override;
     uint32_t losses_tolerated() const override { return tolerated(); }
 

@@ -21,6 +21,8 @@ struct Counting {
     const ExchangeConfig& config;
     const uint32_t n;
     const CostWire& wire;
+    const std::vector<uint32_t> bounds =   // of ranks that compute super-blocks alone
+        block_bounds(config.blocks, n, config.weights.size() == n ? std::span<const double>(config.weights) : std::span<const double>{});
     Cost cost{};
 
     enum What : uint8_t { words, record };
@@ -42,10 +44,7 @@ struct Counting {
         if (what == words) cost.words_received += bytes * needed;
     }
 
-    uint32_t blocks_of(Rank rank) const {
-        const uint64_t blocks = config.blocks;
-        return static_cast<uint32_t>((rank + 1) * blocks / n - rank * blocks / n);
-    }
+    uint32_t blocks_of(Rank rank) const { return bounds[rank + 1] - bounds[rank]; }
     // `fixed` words of one block fit int32 and travel so.
     uint32_t width(bool one_block) const {
         return config.quantiser == Quantiser::auto16 ? 2 : config.quantiser == Quantiser::auto32 || one_block ? 4 : 8;

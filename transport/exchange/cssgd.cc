@@ -78,6 +78,7 @@ public:
     }
 
     uint32_t targets() const override { return targets_; }
+    bool weighs() const override { return false; }   // see cssgd_bounds()
     uint32_t target_of(uint32_t block) const override {
         const auto end = std::upper_bound(bounds_.begin(), bounds_.end(), block);
         const uint32_t place = place_of_[static_cast<size_t>(end - bounds_.begin() - 1)];
@@ -119,13 +120,7 @@ private:
         if (binomial(n, r_ + 1) > parts_max)
             return fail(Code::invalid, "cssgd with r = {} on {} nodes makes more parts than a packet can name ({}): take another r", r_, n,
                         parts_max);
-        if (config_.weights.empty()) return {};
-        if (config_.weights.size() != n)
-            return fail(Code::invalid, "cssgd: {} weights for {} nodes: give one a node, or none", config_.weights.size(), n);
-        for (Rank r = 0; r < n; ++r)
-            if (!(std::isfinite(config_.weights[r]) && config_.weights[r] > 0))
-                return fail(Code::invalid, "cssgd: the weight of rank {} is {}: it must be above 0", r, config_.weights[r]);
-        return {};
+        return weights_check(config_, n);
     }
 
     Status plan_memory(Arena& arena) override {

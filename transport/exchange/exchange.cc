@@ -1,5 +1,7 @@
 #include "transport/exchange/exchange.h"
 
+#include <cmath>
+
 #include "transport/exchange/base.h"
 
 namespace gradcast {
@@ -10,6 +12,30 @@ std::vector<uint32_t> Placement::blocks_of(Rank rank) const {
         for (Rank holder : holders[k])
             for (uint32_t block = bounds[k]; holder == rank && block < bounds[k + 1]; ++block) blocks.push_back(block);
     return blocks;
+}
+
+Status weights_check(const ExchangeConfig& config, uint32_t ranks) {
+    if (config.weights.empty()) return {};
+    if (config.weights.size() != ranks)
+        return fail(Code::invalid, "{} weights for {} nodes: give one a node, or none", config.weights.size(), ranks);
+    for (Rank rank = 0; rank < ranks; ++rank)
+        if (!(std::isfinite(config.weights[rank]) && config.weights[rank] > 0))
+            return fail(Code::invalid, "the weight of rank {} is {}: it must be above 0", rank, config.weights[rank]);
+    return {};
+}
+
+std::vector<uint32_t> block_bounds(uint32_t blocks, uint32_t ranks, std::span<const double> weights) {
+    GC_ASSERT(weights.empty() || weights.size() == ranks);
+    std::vector<uint32_t> bounds = {0};
+    double all = 0, sum = 0;
+    for (const double weight : weights) all += weight;
+    for (Rank k = 0; k < ranks; ++k) {
+        if (!weights.empty()) sum += weights[k];
+        bounds.push_back(weights.empty() ? static_cast<uint32_t>((k + 1) * uint64_t{blocks} / ranks)
+                                         : static_cast<uint32_t>(std::lround(blocks * (sum / all))));
+    }
+    bounds.back() = blocks;
+    return bounds;
 }
 
 namespace {

@@ -33,13 +33,18 @@ struct ExchangeConfig {
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
     uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, spec sections 5 and 6
     uint32_t r = 2;                                  // cssgd: nodes that share a block
-    std::vector<double> weights = {};                // cssgd: of blocks by rank; none: all alike
+    std::vector<double> weights = {};                // of blocks by rank, not where the exchange codes; none: all alike
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
     uint32_t piece_words = 32 * 1024;                // multicast, ps, coded, coded-rs: most words encoded, sent and decoded at a time
     uint64_t deadline_us = 30'000'000;               // of the job; waits of the exchange itself are a small part of it
     StepId first_step = 0;                           // that it will sum
     DeviceWords* device = nullptr;                   // of the codec: coded and coded-rs encode there
 };
+
+/// ExchangeConfig::weights are one a rank and above 0, or none.
+Status weights_check(const ExchangeConfig& config, uint32_t ranks);
+/// Where the ranks' shares of the blocks end, from 0 on: in proportion to the weights, equal without.
+std::vector<uint32_t> block_bounds(uint32_t blocks, uint32_t ranks, std::span<const double> weights);
 
 /// Two ranks that hold the same blocks sent different digests of their words: one of them computes or stores wrong values.
 struct Conflict {
