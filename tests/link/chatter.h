@@ -82,6 +82,7 @@ public:
         return Landing::place;
     }
 
+    Buffer payload(size_t i) { return {payloads_[i].data(), nullptr, sizes_[i], 0}; }
     Rank self_;
     uint32_t ranks_;
     uint64_t sent_ = 0, received_ = 0, ups_ = 0, losses_ = 0;

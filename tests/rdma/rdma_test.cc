@@ -99,6 +99,8 @@ protected:
         for (Rank rank = 0; rank < n; ++rank) {
             chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, landing));
             nodes[rank].driver->attach(channel, chatters[rank].get());
+            for (size_t i = 0; i < sizes.size(); ++i)   // half of the large payloads are sent from where they lie
+                if (i % 2 && sizes[i] >= 4096) nodes[rank].driver->register_memory(chatters[rank]->payload(i));
         }
         go();
         for (Rank rank = 0; rank < n; ++rank) await(rank);

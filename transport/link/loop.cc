@@ -133,6 +133,12 @@ Status Loop::open_rdma() {
     return {};
 }
 
+// With io_uring fixed buffers are not used: see proactor_uring.cc.
+void Loop::register_memory(Buffer whole) {
+    if (!rdma_ || !config_.rdma.streams || !whole.host) return;
+    if (Status status = rdma_->register_memory(whole); !status.ok()) log_.warn("{}: payloads are copied before they are sent", status.what);
+}
+
 Loop::~Loop() = default;
 
 Status driver_open(const LinkConfig& config, const Log& log, std::unique_ptr<Driver>* driver) {

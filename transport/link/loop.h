@@ -37,7 +37,7 @@ public:
 
     void attach(uint16_t channel, Protocol* protocol) override;
     void attach_datagrams(uint16_t channel, Protocol* protocol) override;
-    void register_memory(Buffer) override {}   // see proactor_uring.cc
+    void register_memory(Buffer whole) override;
     Status run() override;
     void stop() override;
     void adopt(std::unique_ptr<AcceptedStream> stream) override;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/core/log.h"
+#include "runtime/core/types.h"
 #include "transport/link/proactor.h"
 
 namespace gradcast {
@@ -30,6 +31,7 @@ struct RdmaEnd {
 struct RdmaPipe {
     virtual ~RdmaPipe() = default;
     virtual bool sent() const = 0;            // the peer's device has all that was sent
+    virtual bool borrows() const = 0;         // the device may still read registered memory of an Op that has been returned
     virtual bool readable() const = 0;        // bytes have come that no Op has taken
     virtual const char* broken() const = 0;   // why it does not work any more; null: it does
 };
@@ -51,6 +53,8 @@ public:
     /// A pipe whose receives wait, and its end.
     virtual Status pipe_open(std::unique_ptr<RdmaPipe>* pipe, RdmaEnd* end) = 0;
     virtual Status pipe_connect(RdmaPipe& pipe, const RdmaEnd& peer) = 0;
+    /// Pipes send what lies in `whole` from there; everything else is copied.  Before the first wait(); until the end.
+    virtual Status register_memory(Buffer whole) = 0;
     /// Joins the group and hears it; then send_datagrams goes by RDMA.  Addresses are IPv6 ones: the GID, the queue pair as flow label, the
     /// LID as scope.
     virtual Status datagrams_open(const DatagramConfig& config, DatagramSockets* sockets) = 0;

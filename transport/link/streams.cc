@@ -224,7 +224,8 @@ bool Streams::view_drained() {
         if (!peer->send.busy) peer->sender.own(closing_view_);
         // Between two streams the receiver reads a handshake, into memory of its own.
         const bool receives = peer->state == Peer::State::open || (peer->state == Peer::State::closing && peer->receive.busy);
-        const bool holds = (peer->send.busy && peer->sender.borrows(closing_view_)) || (receives && peer->receiver.placing(closing_));
+        const bool holds = (peer->pipe && peer->pipe->borrows()) || (peer->send.busy && peer->sender.borrows(closing_view_)) ||
+                           (receives && peer->receiver.placing(closing_));
         drained &= !holds;
         if (holds && clock_us() >= break_us_)
             fall(*peer, fail(Code::peer_lost, "{}: it was in the middle of a packet when the view ended", peer->label));

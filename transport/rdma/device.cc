@@ -199,6 +199,7 @@ const char* Port::removed() {
 }
 
 Port::~Port() {
+    memory.clear();
     place = nullptr;
     places = nullptr;
     channel = nullptr;
@@ -212,10 +213,14 @@ Status Slots::open(const Port& port, uint32_t count, uint32_t bytes) {
     const size_t all = size_t{count} * bytes;
     memory_ = std::make_unique<std::byte[]>(all);   // touched
     bytes_ = bytes;
-    registered_.reset(ibv_reg_mr(port.domain.get(), memory_.get(), all, IBV_ACCESS_LOCAL_WRITE));
-    if (registered_) return {};
+    return memory_register(port, memory_.get(), all, &registered_);
+}
+
+Status memory_register(const Port& port, void* memory, size_t bytes, MemoryHandle* registered) {
+    registered->reset(ibv_reg_mr(port.domain.get(), memory, bytes, IBV_ACCESS_LOCAL_WRITE));
+    if (*registered) return {};
     const int error = errno;
-    return fail_sys(error, "RDMA device {} may not lock {} KiB of memory{}", port.about.name, all / 1024,
+    return fail_sys(error, "RDMA device {} may not lock {} KiB of memory{}", port.about.name, bytes / 1024,
                     error == ENOMEM ? ": raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in the unit, ulimit -l unlimited)" : "");
 }
 

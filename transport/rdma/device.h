@@ -42,7 +42,14 @@ struct Port {
     ChannelHandle channel;   // of all completion queues; does not block, like the descriptors below
     EventsHandle places;     // librdmacm's notices about `place`; null: it knows no address of the port
     PlaceHandle place;
+    std::vector<MemoryHandle> memory;   // of payloads
     bool gone = false;
+    const ibv_mr* memory_of(const std::byte* bytes, size_t count) const {   // null: it is not registered
+        for (const MemoryHandle& each : memory)
+            if (const auto* begin = static_cast<const std::byte*>(each->addr); bytes >= begin && bytes + count <= begin + each->length)
+                return each.get();
+        return nullptr;
+    }
 };
 
 /// `count` slots of `bytes` each, registered.
@@ -51,7 +58,9 @@ public:
     Status open(const Port& port, uint32_t count, uint32_t bytes);
     std::byte* at(uint32_t slot) const { return memory_.get() + size_t{slot} * bytes_; }
     uint32_t bytes() const { return bytes_; }
-    ibv_sge part(uint32_t slot, uint32_t length) const { return {reinterpret_cast<uintptr_t>(at(slot)), length, registered_->lkey}; }
+    ibv_sge part(uint32_t slot, uint32_t length, uint32_t offset = 0) const {
+        return {reinterpret_cast<uintptr_t>(at(slot) + offset), length, registered_->lkey};
+    }
 
 private:
     std::unique_ptr<std::byte[]> memory_;
@@ -62,5 +71,6 @@ private:
 Status devices(std::vector<RdmaDevice>* found);
 Status find(const std::string& wanted, RdmaDevice* found);
 Status port_open(const std::string& wanted, Port* port);
+Status memory_register(const Port& port, void* memory, size_t bytes, MemoryHandle* registered);
 
 }   // namespace gradcast::rdma

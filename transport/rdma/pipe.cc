@@ -16,19 +16,23 @@ namespace {
 // ever with soft-RoCE.
 constexpr uint8_t timeout = 16, retries = 6;
 constexpr uint32_t inline_bytes = 220;
-constexpr uint64_t kind_send = uint64_t{1} << 31, kind_empty = uint64_t{1} << 30;   // of work requests; else: a receive's slot
+constexpr uint32_t parts_most = 4, borrow_least = 4096;
+constexpr uint64_t kind_send = uint64_t{1} << 31;   // a work request with the count of messages; else: a receive's slot
+constexpr uint64_t count_mask = (uint64_t{1} << 30) - 1;
 
 }   // namespace
 
-Status Pipe::open(ibv_cq* queue, uint32_t slots, RdmaEnd* end) {
-    slots_ = slots;
+Status Pipe::open(ibv_cq* sent, ibv_cq* received, uint32_t slot_bytes, RdmaEnd* end) {
+    slot_bytes_ = slot_bytes;
     arrived_.resize(slots + spare);
     GC_TRY(in_.open(port_, slots + spare, slot_bytes));
     GC_TRY(out_.open(port_, slots, slot_bytes));
+    parts_max_ = std::min(static_cast<uint32_t>(port_.limits.max_sge), parts_most);
     ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = queue;
+    wanted.send_cq = sent;
+    wanted.recv_cq = received;
     wanted.qp_type = IBV_QPT_RC;
-    wanted.cap = {slots + spare, slots + spare, 1, 1, inline_bytes};
+    wanted.cap = {slots, slots + spare, parts_max_, 1, inline_bytes};
     pair_.reset(ibv_create_qp(port_.domain.get(), &wanted));
     if (!pair_) return fail_sys(errno, "RDMA device {} has no room for a connection", port_.about.name);
     inline_max_ = std::min(wanted.cap.max_inline_data, inline_bytes);
@@ -43,7 +47,7 @@ Status Pipe::open(ibv_cq* queue, uint32_t slots, RdmaEnd* end) {
     end->queue = pair_->qp_num;
     end->first = first_packet_;
     end->slots = slots;
-    end->slot_bytes = slot_bytes;
+    end->slot_bytes = slot_bytes_;
     end->lid = port_.lid;
     end->mtu = static_cast<uint8_t>(port_.mtu);
     end->gid = port_.about.gid;
@@ -51,9 +55,9 @@ Status Pipe::open(ibv_cq* queue, uint32_t slots, RdmaEnd* end) {
 }
 
 Status Pipe::connect(const RdmaEnd& peer) {
-    if (peer.slots != slots_ || peer.slot_bytes != slot_bytes || peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096)
+    if (peer.slots != slots || peer.slot_bytes != slot_bytes_ || peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096)
         return fail(Code::peer_refused, "it has {} RDMA receives of {} bytes, we have {} of {}: run one version of gradcast", peer.slots,
-                    peer.slot_bytes, slots_, slot_bytes);
+                    peer.slot_bytes, slots, slot_bytes_);
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTR;
     attributes.path_mtu = std::min(port_.mtu, static_cast<ibv_mtu>(peer.mtu));
@@ -79,12 +83,12 @@ Status Pipe::connect(const RdmaEnd& peer) {
     error = ibv_modify_qp(pair_.get(), &attributes,
                           IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
     if (error) return fail_sys(error, "RDMA device {} does not open a connection", port_.about.name);
-    credits_ = slots_;
+    credits_ = slots;
     return {};
 }
 
 bool Pipe::post_receive(uint32_t slot) {
-    ibv_sge part = in_.part(slot, slot_bytes);
+    ibv_sge part = in_.part(slot, slot_bytes_);
     ibv_recv_wr work{}, *bad;
     work.wr_id = uint64_t{number_} << 32 | slot;
     work.sg_list = &part;
@@ -92,21 +96,36 @@ bool Pipe::post_receive(uint32_t slot) {
     return (errno = ibv_post_recv(pair_.get(), &work, &bad)) == 0;
 }
 
-// Sends the next slot of out_, or an empty message, with all credits that are owed.
-bool Pipe::post_send(uint32_t bytes) {
-    const uint32_t slot = static_cast<uint32_t>(used_ % slots_);
-    ibv_sge part = out_.part(slot, bytes);
-    ibv_send_wr work{}, *bad;
-    work.wr_id = uint64_t{number_} << 32 | (bytes ? kind_send : kind_empty);
-    work.sg_list = &part;
-    work.num_sge = bytes ? 1 : 0;
-    work.opcode = IBV_WR_SEND_WITH_IMM;
-    work.send_flags = IBV_SEND_SIGNALED | (bytes <= inline_max_ ? IBV_SEND_INLINE : 0);
-    work.imm_data = htonl(owed_);
-    if (ibv_post_send(pair_.get(), &work, &bad) != 0) return false;
+struct Pipe::Message {
+    ibv_send_wr work;
+    ibv_sge parts[parts_most];
+    uint32_t bytes, copied;   // in all; in the slot
+    bool borrows;
+};
+
+// Posts messages in one go, with all credits that are owed.
+bool Pipe::post(std::span<Message> chain) {
+    for (size_t i = 0; i < chain.size(); ++i) {
+        Message& message = chain[i];
+        const bool last = i + 1 == chain.size();
+        ibv_send_wr& work = message.work;
+        work.wr_id = uint64_t{number_} << 32 | kind_send | ((posted_ + i + 1) & count_mask);
+        work.next = last ? nullptr : &chain[i + 1].work;
+        work.sg_list = message.parts;
+        work.opcode = IBV_WR_SEND_WITH_IMM;
+        work.send_flags = message.bytes <= inline_max_ ? IBV_SEND_INLINE : 0;
+        if (last || i % 4 == 3) work.send_flags |= IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
+        work.imm_data = htonl(i == 0 ? owed_ : 0);
+        if (message.borrows) borrowed_ = posted_ + i + 1;
+        if (message.bytes) --credits_;
+    }
+    ibv_send_wr* bad;
+    if (ibv_post_send(pair_.get(), &chain[0].work, &bad) != 0) {
+        broken_ = "the device takes no message";
+        return false;
+    }
     owed_ = 0;
-    ++posted_;
-    if (bytes) ++used_, --credits_;
+    posted_ += chain.size();
     return true;
 }
 
@@ -134,13 +153,12 @@ void Pipe::complete(const ibv_wc& done) {
         if (!broken_) broken_ = ibv_wc_status_str(done.status);
         return;
     }
-    if (done.wr_id & (kind_send | kind_empty)) {
-        ++sent_;
-        if (done.wr_id & kind_send) ++free_;
+    if (done.wr_id & kind_send) {   // and those before it
+        sent_ += (done.wr_id - sent_) & count_mask;
         return;
     }
     const uint32_t credits = ntohl(done.imm_data), slot = static_cast<uint32_t>(done.wr_id);
-    if (!(done.wc_flags & IBV_WC_WITH_IMM) || credits > slots_ - credits_ || last_ - first_ == arrived_.size()) {
+    if (!(done.wc_flags & IBV_WC_WITH_IMM) || credits > slots - credits_ || last_ - first_ == arrived_.size()) {
         broken_ = "a message that is not ours";
         return;
     }
@@ -149,30 +167,44 @@ void Pipe::complete(const ibv_wc& done) {
     else if (!post_receive(slot)) broken_ = "no receive can be posted";
 }
 
-// Copies the bytes of sending_ into slots.  True: it is done, with at least one byte.
+// Posts bytes of sending_.  True: it is done, with at least one byte.
 bool Pipe::transmit() {
-    const msghdr& message = sending_->message;
+    const msghdr& whole = sending_->message;
+    Message chain[slots];
+    uint32_t count = 0;
     int32_t total = 0;
     size_t vector = 0, at = 0;
-    while (vector < message.msg_iovlen && credits_ && used_ - free_ < slots_) {
-        std::byte* const slot = out_.at(static_cast<uint32_t>(used_ % slots_));
-        uint32_t bytes = 0;
-        while (vector < message.msg_iovlen && bytes < slot_bytes) {
-            const iovec& from = message.msg_iov[vector];
-            const size_t take = std::min<size_t>(from.iov_len - at, slot_bytes - bytes);
-            std::memcpy(slot + bytes, static_cast<std::byte*>(from.iov_base) + at, take);
-            bytes += static_cast<uint32_t>(take);
+    for (; vector < whole.msg_iovlen && count < credits_ && posted_ + count - sent_ < slots; ++count) {
+        const auto slot = static_cast<uint32_t>((posted_ + count) % slots);
+        Message& message = chain[count];
+        message = {};
+        int& parts = message.work.num_sge;
+        bool in_slot = false;   // the last part is
+        while (vector < whole.msg_iovlen && message.bytes < slot_bytes_) {
+            const iovec& from = whole.msg_iov[vector];
+            std::byte* const bytes = static_cast<std::byte*>(from.iov_base) + at;
+            const auto take = static_cast<uint32_t>(std::min<size_t>(from.iov_len - at, slot_bytes_ - message.bytes));
+            const ibv_mr* const memory = take < borrow_least ? nullptr : port_.memory_of(bytes, take);
+            if ((memory || !in_slot) && parts == static_cast<int>(parts_max_)) break;
+            if (memory) {
+                message.parts[parts++] = {reinterpret_cast<uintptr_t>(bytes), take, memory->lkey};
+                message.borrows = true;
+            } else {
+                std::memcpy(out_.at(slot) + message.copied, bytes, take);
+                if (in_slot) message.parts[parts - 1].length += take;
+                else message.parts[parts++] = out_.part(slot, take, message.copied);
+                message.copied += take;
+            }
+            in_slot = !memory;
+            message.bytes += take;
             at += take;
             if (at == from.iov_len) ++vector, at = 0;
         }
-        if (!post_send(bytes)) {
-            broken_ = "the device takes no message";
-            return false;
-        }
-        total += static_cast<int32_t>(bytes);
+        total += static_cast<int32_t>(message.bytes);
     }
-    if (total) owner_.finished(*std::exchange(sending_, nullptr), total);
-    return total != 0;
+    if (count == 0 || !post({chain, count})) return false;
+    owner_.finished(*std::exchange(sending_, nullptr), total);
+    return true;
 }
 
 bool Pipe::take() {
@@ -201,8 +233,10 @@ bool Pipe::take() {
 void Pipe::settle() {
     if (receiving_ && readable()) take();
     if (sending_ && !broken_) transmit();
-    if (owed_ >= std::max(slots_ / 4, 1u) && posted_ - sent_ < slots_ + spare && !broken_ && !post_send(0))
-        broken_ = "the device takes no message";
+    if (owed_ >= slots / 4 && posted_ - sent_ < slots && !broken_) {
+        Message empty{};
+        (void)post({&empty, 1});
+    }
     if (broken_ && !readable()) fail_all(broken_);
 }
 

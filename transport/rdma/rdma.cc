@@ -7,6 +7,7 @@
 // removal waits.  Streams go on over TCP; datagrams have no other way, so wait() fails, once.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <optional>
 #include <unordered_map>
@@ -20,7 +21,8 @@ namespace {
 
 class Verbs final : public Rdma, private PipeOwner {
 public:
-    Verbs(std::unique_ptr<Proactor> beneath, uint32_t ranks, const Log& log) : beneath_(std::move(beneath)), log_(log), ranks_(ranks) {}
+    Verbs(std::unique_ptr<Proactor> beneath, uint32_t ranks, const Log& log)
+        : beneath_(std::move(beneath)), log_(log), ranks_(std::max(ranks, 1u)) {}
     ~Verbs() override {
         group_ = nullptr;
         close_queues();
@@ -28,9 +30,10 @@ public:
     Status open(const std::string& wanted) {
         GC_TRY(port_open(wanted, &port_.emplace()));
         about_ = port_->about;
-        // Registered memory of all pipes: at most 64 MiB for up to 64 ranks.
-        slots_ = std::clamp(1024 / std::max(ranks_, 1u), 8u, 64u);
-        GC_TRY(make_queue(Pipe::depth(slots_) * std::max(ranks_, 1u), &streams_));
+        // What all pipes send or receive at a time: 32 MiB for up to 128 ranks.
+        slot_bytes_ = std::clamp(std::bit_floor((32u << 20) / ranks_ / Pipe::slots), 8u << 10, 64u << 10);
+        GC_TRY(make_queue(Pipe::slots * ranks_, &sent_));
+        GC_TRY(make_queue((Pipe::slots + Pipe::spare) * ranks_, &streams_));
         const int fds[] = {port_->channel->fd, port_->event_fd(), port_->place_fd()};
         for (size_t i = 0; i < watches_.size(); ++i) {
             watches_[i].kind = Op::Kind::poll;
@@ -47,11 +50,17 @@ public:
         PipeOwner& owner = *this;   // a private base
         auto made = std::make_unique<Pipe>(*port_, owner, ++last_pipe_ & 0x7fffffff);
         pipes_[made->number()] = made.get();
-        GC_TRY(made->open(streams_.get(), slots_, end));
+        GC_TRY(made->open(sent_.get(), streams_.get(), slot_bytes_, end));
         *pipe = std::move(made);
         return {};
     }
     Status pipe_connect(RdmaPipe& pipe, const RdmaEnd& peer) override { return static_cast<Pipe&>(pipe).connect(peer); }
+    Status register_memory(Buffer whole) override {
+        MemoryHandle registered;
+        GC_TRY(memory_register(*port_, whole.host, whole.bytes, &registered));
+        port_->memory.push_back(std::move(registered));
+        return {};
+    }
     Status datagrams_open(const DatagramConfig& config, DatagramSockets* sockets) override {
         GC_TRY(make_queue(Group::sends + Group::receives(*port_, config), &datagrams_));
         auto group = std::make_unique<Group>(*port_);
@@ -125,7 +134,7 @@ private:
         return {};
     }
     void close_queues() {
-        for (QueueHandle* queue : {&streams_, &datagrams_}) {
+        for (QueueHandle* queue : {&sent_, &streams_, &datagrams_}) {
             if (*queue) acknowledge(queue->get());
             *queue = nullptr;
         }
@@ -142,8 +151,8 @@ private:
         for (Op& each : watches_)
             if (each.fd >= 0 && !each.busy) beneath_->start(each);
         if (std::exchange(asked_, true)) return;
-        for (QueueHandle* queue : {&streams_, &datagrams_})
-            if (*queue && ibv_req_notify_cq(queue->get(), 0) != 0) lose("it gives no notices");
+        for (QueueHandle* queue : {&sent_, &streams_, &datagrams_})
+            if (*queue && ibv_req_notify_cq(queue->get(), queue == &streams_) != 0) lose("it gives no notices");
     }
     void lose(const char* why) {
         if (!why || gone_) return;
@@ -172,7 +181,7 @@ private:
         ibv_cq* queue;
         void* context;
         while (ibv_get_cq_event(port_->channel.get(), &queue, &context) == 0) ++notices_[queue];
-        for (QueueHandle* each : {&streams_, &datagrams_})
+        for (QueueHandle* each : {&sent_, &streams_, &datagrams_})
             if (*each) acknowledge(each->get());
         asked_ = false;
     }
@@ -182,14 +191,15 @@ private:
     void collect() {
         ibv_wc works[64];
         more_ = false;
-        for (int count, all = 0; streams_ && (count = ibv_poll_cq(streams_.get(), 64, works)) > 0;) {
-            for (int i = 0; i < count; ++i)
-                if (const auto pipe = pipes_.find(static_cast<uint32_t>(works[i].wr_id >> 32)); pipe != pipes_.end())
-                    pipe->second->complete(works[i]);
-            if ((all += count) < 1024) continue;
-            more_ = true;
-            break;
-        }
+        for (QueueHandle* queue : {&sent_, &streams_})
+            for (int count, all = 0; *queue && (count = ibv_poll_cq(queue->get(), 64, works)) > 0;) {
+                for (int i = 0; i < count; ++i)
+                    if (const auto pipe = pipes_.find(static_cast<uint32_t>(works[i].wr_id >> 32)); pipe != pipes_.end())
+                        pipe->second->complete(works[i]);
+                if ((all += count) < 1024) continue;
+                more_ = true;
+                break;
+            }
         for (const auto& [number, pipe] : pipes_) pipe->settle();
         if (!group_) return;
         drained_ = false;
@@ -206,10 +216,10 @@ private:
     const std::unique_ptr<Proactor> beneath_;
     const Log log_;
     const uint32_t ranks_;
-    uint32_t slots_ = 0, last_pipe_ = 0;
+    uint32_t slot_bytes_ = 0, last_pipe_ = 0;
     RdmaDevice about_;
-    std::optional<Port> port_;   // until the device is lost and nothing uses it any more
-    QueueHandle streams_, datagrams_;
+    std::optional<Port> port_;                 // until the device is lost and nothing uses it any more
+    QueueHandle sent_, streams_, datagrams_;   // what streams have sent, what they have received; datagrams both ways
     std::unordered_map<uint32_t, Pipe*> pipes_;
     std::unordered_map<ibv_cq*, unsigned> notices_;   // not acknowledged
     std::unique_ptr<Group> group_;
