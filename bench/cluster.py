@@ -49,6 +49,12 @@ class Cluster:
             self.stop()
             raise
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
     def address(self, host):
         pid = os.getpid()   # loopback addresses that depend on this process
         return f"127.{pid >> 8 & 127}.{pid & 255}.{host + 1}" if self.local else f"10.77.0.{host + 1}"

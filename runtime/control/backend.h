@@ -35,11 +35,11 @@ struct JobDetail {
     uint32_t batch = 0, blocks = 0;
 };
 struct NodeInfo {
-    std::string name, address, uuid, version;
+    std::string name, address = {}, uuid = {}, version = {};
     bool self = false, alive = false;
     uint32_t jobs = 0;          // running
-    std::string why;            // not alive: the last error ("refused: keys differ")
-    std::string isa;            // instruction set that it computes with; "": not known
+    std::string why = {};       // not alive: the last error ("refused: keys differ")
+    std::string isa = {};       // instruction set that it computes with; "": not known
     bool draining = false;      // it takes no new jobs, and leaves those that go on without it
     std::string hinders = "";   // draining: its jobs that cannot, and why
 };

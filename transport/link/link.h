@@ -128,9 +128,9 @@ struct ListenerConfig {
     std::string address;   // "host:port"; port 0 picks one
     int socket_fd = -1;    // or a listening socket, which it takes over
     Identity self;
-    std::vector<ClusterKey> keys;
-    std::shared_ptr<KeyRing> ring;       // as LinkConfig's
-    uint64_t handshake_us = 5'000'000;   // deadline of a handshake
+    std::vector<ClusterKey> keys = {};
+    std::shared_ptr<KeyRing> ring = {};   // as LinkConfig's
+    uint64_t handshake_us = 5'000'000;    // deadline of a handshake
 };
 class Listener {
 public:
