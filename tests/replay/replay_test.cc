@@ -22,6 +22,7 @@ int fuzz_job_file(const uint8_t*, size_t);
 int fuzz_membership(const uint8_t*, size_t);
 int fuzz_packet(const uint8_t*, size_t);
 int fuzz_records(const uint8_t*, size_t);
+int fuzz_remote(const uint8_t*, size_t);
 int fuzz_safetensors(const uint8_t*, size_t);
 int fuzz_shard(const uint8_t*, size_t);
 int fuzz_view_message(const uint8_t*, size_t);
@@ -58,6 +59,7 @@ const Target targets[] = {
     {"membership", fuzz_membership, 0b1111},   // PREPARE, HELLO, FOUND, DRAIN
     {"packet", fuzz_packet, bits_of({PacketType::words, PacketType::record, PacketType::job, PacketType::mail})},
     {"records", fuzz_records, 0b11},   // steps.jsonl, transcript.json
+    {"remote", fuzz_remote, 0b11},     // a ClientHello with a key's name, a file of client keys
     {"safetensors", fuzz_safetensors, 1},
     {"shard", fuzz_shard, 0b111},                          // plain, deflated, a sample read
     {"view_message", fuzz_view_message, 0b11'1111'1110},   // every kind
