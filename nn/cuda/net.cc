@@ -486,6 +486,7 @@ Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, Gradi
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, true, &program));
+    GC_ASSERT(program);
     if (cancelled(id.step)) return step_cancelled;
     Lane& lane = lanes_[number];
     GC_TRY(device_.use(device_.gpu_of(number)));

@@ -48,9 +48,9 @@ protected:
             "[job]\nsteps = {}\ncheckpoint_keep = 0\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = "
             "\"train.h5\"\n[net]\n[[net.layers]]\nkind = "
             "\"inner_product\"\noutputs = {}\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
-            "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n"
+            "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n{}"
             "[transport]\nprotect = \"{}\"\n",
-            steps, hidden_, exchange, protect);
+            steps, hidden_, exchange, algorithm_, protect);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &job, &mistakes)) << mistakes[0].text;
         std::vector<std::string> addresses;
         for (Rank rank = 0; rank < ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
@@ -62,6 +62,7 @@ protected:
             for (Rank each = 0; each < ranks; ++each) config.roster.push_back({test_identity(each).name, {}, 1});
             Status status = Engine::open(config, Log(), &engines[rank]);
             LinkConfig link = test_config(kind, job.protect, rank, addresses);
+            if (meanwhile) link.packets_per_key = packets_per_key_default;   // a new key allocates
             if (datagrams_) link.datagrams = {.interface = "lo", .group = "239.192.77.1:4788", .segment_bytes = config.datagram_bytes};
             if (status.ok()) status = nodes[rank].open(link);
             EXPECT_TRUE(status.ok()) << status.what;
@@ -93,11 +94,39 @@ protected:
         return engines[0]->status().digest;
     }
 
+    /// Counted over all threads of both ranks.  Queues may still double a few times, and a line of the log comes once a second.
+    void allocates_nothing(const char* exchange, LinkKind kind, const char* protect) {
+        constexpr uint32_t windows = 20, window_steps = 20;   // on a busy machine queues grow in the first ten yet
+        std::vector<uint64_t> at;
+        // More steps than are watched: the end of a job allocates.
+        train(exchange, protect, kind, (windows + 25) * window_steps, nullptr, [&](const Engine& engine) {
+            allocations_ignored = true;   // of this thread
+            at.reserve(windows + 1);
+            for (uint32_t window = 2; window < windows + 3; ++window) {
+                for (JobStatus status = engine.status(); status.step < window * window_steps; status = engine.status()) {
+                    if (status.state != JobState::preparing && status.state != JobState::running) return;
+                    std::this_thread::yield();
+                }
+                if (at.empty()) allocations_watch();
+                at.push_back(allocations);
+            }
+            allocations_watched = allocations_ignored = false;
+        });
+        allocations_watched = allocations_ignored = false;
+        ASSERT_EQ(at.size(), windows + 1);
+        uint32_t quiet = 0;
+        for (uint32_t i = 0; i < windows; ++i) quiet += at[i] == at[i + 1];
+        EXPECT_GE(quiet, windows / 2) << exchange << " " << protect << " " << algorithm_;
+        EXPECT_LT(at.back(), windows * window_steps / 4) << exchange << " " << protect << " " << algorithm_;
+        if (HasFailure()) backtrace_symbols_fd(allocation_first.data(), static_cast<int>(allocation_first.size()), 2);
+    }
+
     std::string folder_;
     uint32_t change_every_ = 0;
     bool datagrams_ = false;
-    uint32_t hidden_ = 16;   // units of the first layer
-    JobStatus last_;         // of rank 0, after train()
+    uint32_t hidden_ = 16;    // units of the first layer
+    std::string algorithm_;   // more lines of its section
+    JobStatus last_;          // of rank 0, after train()
 };
 
 TEST_F(NetworkJob, TheExchangeThatAutoChoosesChangesNoBit) {
@@ -148,40 +177,25 @@ TEST_F(NetworkJob, OneFlippedBitChangesTheDigest) {
     }
 }
 
-// Counted over all threads of both ranks.  Queues may still double a few times, and a line of the log comes once a second.
 TEST_F(NetworkJob, AStepAllocatesNothing) {
     if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
-    constexpr uint32_t windows = 20, window_steps = 20;   // on a busy machine queues grow in the first ten yet
     for (const char* exchange : {"ring", "unicast"})
         for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp})
-            for (const char* protect : {"auth", "encrypt"}) {
-                std::vector<uint64_t> at;
-                // More steps than are watched: the end of a job allocates.
-                train(exchange, protect, kind, (windows + 25) * window_steps, nullptr, [&](const Engine& engine) {
-                    allocations_ignored = true;   // of this thread
-                    at.reserve(windows + 1);
-                    for (uint32_t window = 2; window < windows + 3; ++window) {
-                        for (JobStatus status = engine.status(); status.step < window * window_steps; status = engine.status()) {
-                            if (status.state != JobState::preparing && status.state != JobState::running) return;
-                            std::this_thread::yield();
-                        }
-                        if (at.empty()) allocations_watch();
-                        at.push_back(allocations);
-                    }
-                    allocations_watched = allocations_ignored = false;
-                });
-                allocations_watched = allocations_ignored = false;
-                ASSERT_EQ(at.size(), windows + 1);
-                uint32_t quiet = 0;
-                for (uint32_t i = 0; i < windows; ++i) quiet += at[i] == at[i + 1];
-                EXPECT_GE(quiet, windows / 2) << exchange << " " << protect;
-                EXPECT_LT(at.back(), windows * window_steps / 4) << exchange << " " << protect;
-                if (HasFailure()) backtrace_symbols_fd(allocation_first.data(), static_cast<int>(allocation_first.size()), 2);
-            }
+            for (const char* protect : {"auth", "encrypt"}) allocates_nothing(exchange, kind, protect);
     allocations_watch();
     std::vector<int> proof(1000);   // the test can fail
     allocations_watched = false;
     EXPECT_EQ(allocations, 1u) << proof.size();
+}
+
+TEST_F(NetworkJob, ARoundOfWorkersAllocatesNothing) {
+    if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
+    for (const char* kind : {"ma", "dane", "admm", "de", "rg"}) {
+        const std::string_view name = kind;
+        algorithm_ = fmt::format("kind = \"{}\"\nworkers = 2\n{}{}", kind, "local_steps = 1\n",
+                                 name == "de" || name == "rg" ? "validation = 40\n" : "");
+        allocates_nothing("ring", LinkKind::uring_tcp, "auth");
+    }
 }
 
 }   // namespace
