@@ -23,7 +23,7 @@ TEST(SystemMetrics, AStragglerIsNamedAndMetricsAreServedOverTcp) {
     EXPECT_TRUE(has(text->body, "gradcast_job_phase_time_seconds_bucket")) << text->body;
     const auto refused = http.Post("/v1/jobs/" + id + "/cancel");   // it reads alone
     ASSERT_TRUE(refused);
-    EXPECT_EQ(refused->status, 404);
+    EXPECT_EQ(refused->status, 403);
     EXPECT_EQ(cluster[0].job(id)["status"]["state"], "running");
 
     // c runs for a small part of the time.

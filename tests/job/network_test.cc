@@ -192,8 +192,8 @@ TEST_F(NetworkJob, ARoundOfWorkersAllocatesNothing) {
     if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
     for (const char* kind : {"ma", "dane", "admm", "de", "rg"}) {
         const std::string_view name = kind;
-        algorithm_ = fmt::format("kind = \"{}\"\nworkers = 2\n{}{}", kind, "local_steps = 1\n",
-                                 name == "de" || name == "rg" ? "validation = 40\n" : "");
+        algorithm_ =
+            fmt::format("kind = \"{}\"\nworkers = 2\nlocal_steps = 1\n{}", kind, name == "de" || name == "rg" ? "validation = 40\n" : "");
         allocates_nothing("ring", LinkKind::uring_tcp, "auth");
     }
 }
