@@ -39,7 +39,7 @@ TEST(SystemBench, MicroRuns) {
     Result result = run("bench/micro/micro --benchmark_min_time=0.001 --benchmark_format=json 2>/dev/null");
     ASSERT_EQ(result.code, 0);
     nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
-    ASSERT_FALSE(report.is_discarded());
+    ASSERT_FALSE(report.is_discarded()) << result.out;
     std::string names;
     for (const auto& row : report["benchmarks"]) {
         EXPECT_FALSE(row.value("error_occurred", false)) << row.dump();
