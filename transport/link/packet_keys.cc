@@ -15,8 +15,9 @@ void PacketKeys::key(const Key& key, Protect protect, uint64_t packets_per_key) 
 }
 
 size_t PacketKeys::find(uint64_t number) {
+    if (number - slots_[0].epoch * packets_per_key_ < packets_per_key_) return 0;   // without a division
     const uint64_t epoch = number / packets_per_key_;
-    for (size_t i = 0; i < slots_.size(); ++i)
+    for (size_t i = 1; i < slots_.size(); ++i)
         if (slots_[i].epoch == epoch) return i;
     Slot& last = slots_.back();
     last.epoch = epoch;
