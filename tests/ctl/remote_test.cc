@@ -84,7 +84,9 @@ TEST_F(CtlRemote, SaysWhatIsWrong) {
         const Outcome outcome = run(arguments);
         EXPECT_EQ(outcome.exit, exit) << arguments << "\n" << outcome.err;
         EXPECT_TRUE(outcome.says(why)) << arguments << "\n" << outcome.err;
-        if (exit == 1 || exit == 3) EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+        if (exit == 1 || exit == 3) {
+            EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+        }
     }
     ASSERT_EQ(::chmod((folder + "/ana.key").c_str(), 0644), 0);
     EXPECT_TRUE(run("--host " + host + " --key ana.key list").says("can be read by others: chmod 600 ana.key"));

@@ -128,7 +128,9 @@ TEST(DatagramReceiver, KeysAreReplacedAsPacketsPass) {
                 std::memcpy(&header, forged.data(), sizeof header);
                 header.sequence.set(splitmix64(++random) >> 16);
                 std::memcpy(forged.data(), &header, sizeof header);
-                if (pair.take(forged) != DatagramFault::replayed) EXPECT_EQ(pair.take(forged), DatagramFault::tag);
+                if (const DatagramFault fault = pair.take(forged); fault != DatagramFault::replayed) {
+                    EXPECT_EQ(fault, DatagramFault::tag);
+                }
                 if (splitmix64(++random) % 8 == 0) continue;   // lost
                 EXPECT_EQ(pair.take(bytes), DatagramFault::none) << sequence;
                 EXPECT_EQ(pair.take(bytes), DatagramFault::replayed);

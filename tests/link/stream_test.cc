@@ -192,8 +192,11 @@ TEST(Stream, KeysAreReplacedAsPacketsPass) {
                 end->receiver.received(take);
                 why = end->receiver.parse(end->sink);
             }
-            if (end == &b) EXPECT_EQ(why, nullptr) << i;
-            if (end == &stays && i == 4) EXPECT_STREQ(why, "a packet with a wrong tag");
+            if (end == &b) {
+                EXPECT_EQ(why, nullptr) << i;
+            } else if (i == 4) {
+                EXPECT_STREQ(why, "a packet with a wrong tag");
+            }
         }
         EXPECT_EQ(b.sink.packets, i + 1);
     }
