@@ -116,9 +116,10 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     if (m > 0 && (samples < m || of_batch(samples / m) < workers))
         return fail(Code::invalid, "algorithm.allocation_batches: {} of {} samples have {} mini-batches each, fewer than the {} workers", m,
                     samples, of_batch(samples / m), workers);
-    const double steps_of_round = m > 0         ? static_cast<double>((of_batch((samples + m - 1) / m) + workers - 1) / workers)
-                                  : updates > 0 ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
-                                  : once        ? in_job
+    const uint64_t of_share = m > 0 ? (of_batch((samples + m - 1) / m) + workers - 1) / workers : 0;   // mini-batches, at most
+    const double steps_of_round = m > 0                      ? static_cast<double>(of_share)
+                                  : updates > 0              ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
+                                  : once                     ? in_job
                                   : settings.local_steps > 0 ? settings.local_steps
                                                              : std::max(in_epochs, 1.0);
     if (std::max(steps_of_round, 1.0) * static_cast<double>(workers * job.batch) > UINT32_MAX)

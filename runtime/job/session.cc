@@ -174,6 +174,7 @@ bool Session::turn(uint64_t number) const {
         before += rank < self_ ? 1 : 0;
         ++living;
     }
+    GC_ASSERT(living > 0);   // this one
     return number % living == before;
 }
 
