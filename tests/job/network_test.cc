@@ -1,4 +1,5 @@
 // Whole jobs over real streams, several ranks in this process, each with its threads as in the daemon: trainer, lanes, loader, network.
+#include <algorithm>
 #include <filesystem>
 
 #include "algos/synchronous.h"
@@ -157,9 +158,14 @@ TEST_F(NetworkJob, AChangeOfViewTakesNoMoreThanTwoSteps) {
     for (bool datagrams : {false, true}) {
         datagrams_ = datagrams;
         uint64_t change_us = UINT64_MAX, step_us = 0;
-        for (int i = 0; i < 5 && change_us > 2 * step_us; ++i) {   // other programs run beside this one
+        for (int i = 0; i < 5 && change_us > 2 * step_us; ++i) {   // other programs run beside this one: of six changes the median
             train("coded-rs", "auth", LinkKind::uring_tcp, 20);
-            change_us = last_.change_us, step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
+            std::vector<uint64_t> changes;
+            for (const ViewRecord& view : last_.views)
+                if (!view.why.empty()) changes.push_back(view.stood_us);
+            ASSERT_EQ(changes.size(), 6u);
+            std::sort(changes.begin(), changes.end());
+            change_us = changes[changes.size() / 2], step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
         }
         EXPECT_LE(change_us, 2 * step_us) << (datagrams ? "datagrams" : "streams");
     }
