@@ -15,6 +15,7 @@
 #include "runtime/job/resume.h"
 #include "runtime/job/session.h"
 #include "runtime/job/transcript.h"
+#include "runtime/job/view_records.h"
 #include "runtime/job/view_switch.h"
 
 namespace gradcast {
@@ -126,6 +127,11 @@ public:
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,
                         .step = config_.resume.steps};
+        {
+            std::lock_guard lock(host_mutex_);
+            run_host_ = &host;
+            for (const NodeId node : std::exchange(forced_, {})) ViewProtocol::force_dead(host, node);
+        }
         if (!config_.join) open(context, {});
         Status status = train(context);
         if (views_ && views_->drained()) {
@@ -134,6 +140,10 @@ public:
         }
         if (views_ && views_->excluded()) report_.update([](JobStatus& now) { now.goes_on = true; });
         if (views_) views_->stop(host);
+        {
+            std::lock_guard lock(host_mutex_);
+            run_host_ = nullptr;
+        }
         if (const Profile* profile = parts_.profile.get(); profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
@@ -174,9 +184,10 @@ public:
         if (at == config_.roster.end()) return fail(Code::invalid, "{} is no node of the job", node);
         if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);
         report_.warn(fmt::format("an operator says that {} is dead", node));
+        const NodeId dead{static_cast<uint32_t>(at - config_.roster.begin())};
         std::lock_guard lock(host_mutex_);
-        if (host_) ViewProtocol::force_dead(*host_, NodeId{static_cast<uint32_t>(at - config_.roster.begin())});
-        else forced_.push_back(NodeId{static_cast<uint32_t>(at - config_.roster.begin())});
+        if (run_host_) ViewProtocol::force_dead(*run_host_, dead);   // also between two sessions
+        else forced_.push_back(dead);
         return {};
     }
 
@@ -193,16 +204,15 @@ private:
         if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
         else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok())
             cancel_ = fail(Code::cancelled, "{}", leaves_), cancel_command_ = JobCommand::abort;
-        for (const NodeId node : std::exchange(forced_, {})) ViewProtocol::force_dead(*host_, node);
         if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
     }
     /// Whether the others can go on without this node.
     Status may_leave() const {
         if (!views_) return fail(Code::conflict, "survive is not set in its job file");
-        const std::vector<ViewRecord> views = report_.status().views;
-        if (views.empty()) return fail(Code::conflict, "it has not begun yet");
+        const JobStatus status = report_.status();
+        if (status.state != JobState::running) return fail(Code::conflict, "it has not begun yet");
         const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
-        if (views.back().members.size() > least) return {};
+        if (status.views.back().members.size() > least) return {};
         return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
     }
     void end(JobCommand command, const std::string& why) {
@@ -242,8 +252,8 @@ private:
         if (views_) GC_TRY(views_->pending());
         const uint64_t change_us = context.host.now_us() - begin_us;
         report_.update([&](JobStatus& status) { status.memory.back() = session_->arena().use("view"); });
-        report_.view({.first_step = context.step + 1, .members = names(session_->config().nodes), .why = why, .stood_us = change_us});
-        return {};
+        ViewRecord view{.first_step = context.step + 1, .members = names(session_->config().nodes), .why = why, .stood_us = change_us};
+        return view_records_spread(context, *session_, view_records_with(report_.views(), std::move(view)), report_);
     }
 
     Status train(Context& context) {
@@ -272,12 +282,19 @@ private:
         if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
         if (!config_.resume.on) has_state();
+        // The first view, also where another one follows before it has begun here.
+        report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
+        const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
         GC_TRY(session_->begin());
-        if (!config_.resume.on) return {};
+        if (!config_.resume.on) {
+            first_step(context);
+            return spread_views();
+        }
         GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
         GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
         has_state();
         first_step(context);
+        GC_TRY(spread_views());
         return resumed(context);
     }
     void has_state() {
@@ -290,7 +307,6 @@ private:
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (views_) views_->watch(context.host);
         report_.begin(context.host.now_us(), context.step);
-        report_.view({.first_step = context.step + 1, .members = names(session_->config().nodes)});
     }
 
     /// From the present step to the end.
@@ -410,7 +426,7 @@ private:
         transcript.job = job_.text;
         transcript.data_digest = parts_.data_digest;
         transcript.kernel_set = parts_.kernel_set;
-        for (const ViewRecord& view : report_.status().views) transcript.views.push_back({view.number, view.first_step, view.members});
+        for (const ViewRecord& view : report_.views()) transcript.views.push_back({view.number, view.first_step, view.members});
         transcript.steps = context.step;
         transcript.digest = digest_;
         if (Status status = transcript_write(config_.folder, transcript, config_.key); !status.ok())
@@ -525,12 +541,13 @@ private:
     bool trained_ = false, written_ = false;   // all steps are done; the model is written
     bool ended_ = false;                       // all ranks have agreed that the job is done
 
-    std::mutex host_mutex_;   // of what follows, but the last: cancel() comes from any thread
-    Host* host_ = nullptr;    // while a session is open
+    std::mutex host_mutex_;      // of what follows, but the last: cancel() comes from any thread
+    Host* host_ = nullptr;       // while a session is open
+    Host* run_host_ = nullptr;   // while run() trains
     Status cancel_;
     JobCommand cancel_command_ = JobCommand::abort;
     std::string leaves_;           // why this node is to leave; empty: it is not
-    std::vector<NodeId> forced_;   // said to be dead while no session was open
+    std::vector<NodeId> forced_;   // said to be dead before run()
     std::atomic<bool> must_leave_{false};
 };
 

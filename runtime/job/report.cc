@@ -155,15 +155,16 @@ void Report::point(const CurvePoint& point) {
     curve.push_back(point);
 }
 
-void Report::view(ViewRecord view) {
-    constexpr size_t views_max = 256;
-    view.began_unix = static_cast<uint64_t>(std::time(nullptr));
+void Report::views(std::vector<ViewRecord> views) {
     std::lock_guard lock(mutex_);
-    view.number = status_.views.empty() ? 1 : status_.views.back().number + 1;
-    status_.view = view.number;
-    status_.change_us = std::max(status_.change_us, view.stood_us);
-    if (status_.views.size() == views_max) status_.views.erase(status_.views.begin());
-    status_.views.push_back(std::move(view));
+    for (const ViewRecord& view : views) status_.change_us = std::max(status_.change_us, view.stood_us);
+    if (!views.empty()) status_.view = views.back().number;
+    status_.views = std::move(views);
+}
+
+std::vector<ViewRecord> Report::views() const {
+    std::lock_guard lock(mutex_);
+    return status_.views;
 }
 
 void Report::begin(uint64_t now_us, uint64_t steps) {

@@ -36,8 +36,9 @@ public:
     }
 
     // Trainer thread.
-    /// The job goes on in another view, or begins in its first one.  Number and time are filled in.
-    void view(ViewRecord view);
+    /// All views so far (view_records.h).
+    void views(std::vector<ViewRecord> views);
+    std::vector<ViewRecord> views() const;   // any thread
     /// The first step of this run begins, after `steps` of an earlier one.
     void begin(uint64_t now_us, uint64_t steps);
     struct Step {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/job/view_records.h"
+
 namespace gradcast {
 namespace {
 
@@ -171,14 +173,13 @@ Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
 }
 
 Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
-    const uint64_t begin_us = context.host.now_us();
-    const std::vector<NodeId> before = place.session->config().nodes;
+    stands_us_ = context.host.now_us();
     const bool joins = !has_state_;
     if (joins) ViewProtocol::join(context.host);
     for (;;) {
         const Status status = install(context, why, place, standing);
         if (status.ok()) {
-            if (!joins) report(context, place.session->config(), before, context.host.now_us() - begin_us);
+            if (!joins) report(context);
             return {};
         }
         GC_TRY(restore(context, standing));
@@ -198,15 +199,27 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     Host& host = context.host;
     Waiting waiting(parts_.progress);
     const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
+    uint64_t frozen_us = 0;   // since when
     while (!view_) {
         GC_TRY(ended());
+        if (!frozen_) frozen_us = 0;
+        else if (frozen_us == 0) frozen_us = host.now_us();
+        // What others have sent for a step, or after a change of exchange, that never begins here holds back what they say about the next
+        // view.
+        if (frozen_us > 0 && host.now_us() - frozen_us >= patience_us / 32) {
+            if (place.session->is_open()) {
+                place.closes();
+                GC_TRY(place.session->leave());
+            }
+            GC_TRY(pass(host, *place.session, place.session->config().view + 1));
+        }
         if (!has_state_ && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
         if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
             gave_up_ = true;
             if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");
             return why;   // nobody but this node misses anybody
         }
-        GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 40));
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 64));
     }
     const AgreedView view = *std::exchange(view_, {});
     taken_ = view.number;
@@ -251,6 +264,10 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     GC_TRY(pending());
     kept_.on = false;
     parts_.compute.net->cancel(Net::no_step);
+    std::vector<ViewRecord> views = report_.views();
+    if (place.session->self() == 0) views = view_records_with(std::move(views), record(context, place.session->config()));
+    GC_TRY(view_records_spread(context, *place.session, std::move(views), report_));
+    left_.clear();
     if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
     return {};
 }
@@ -275,31 +292,36 @@ Status ViewSwitch::catch_up(Context& context, const Session& session, const View
     return {};
 }
 
-void ViewSwitch::report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us) {
-    const auto name = [this](NodeId node) { return config_.roster[index_of(node)].name; };
-    const auto in = [](const std::vector<NodeId>& nodes, NodeId node) {
-        return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+/// Of the view that has begun, after the last one that is recorded.
+ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) const {
+    const auto in = [](const std::vector<std::string>& names, const std::string& name) {
+        return std::find(names.begin(), names.end(), name) != names.end();
     };
-    ViewRecord record{.first_step = context.step + 1, .stood_us = stood_us};
-    for (const NodeId node : now.nodes) {
-        record.members.push_back(name(node));
-        if (!in(before, node)) record.came.push_back(name(node));
-    }
-    std::vector<std::string> why;
-    for (const NodeId node : before) {
-        if (in(now.nodes, node)) continue;
-        record.left.push_back(name(node));
-        why.push_back(fmt::format("{} {}", name(node), left_[node]));
-    }
+    ViewRecord record{.first_step = context.step + 1, .stood_us = context.host.now_us() - stands_us_};
+    for (const NodeId node : now.nodes) record.members.push_back(config_.roster[index_of(node)].name);
+    std::vector<std::string> before, why;
+    if (std::vector<ViewRecord> views = report_.views(); !views.empty()) before = std::move(views.back().members);
+    for (const std::string& name : before)
+        if (!in(record.members, name)) record.left.push_back(name);
+    for (const std::string& name : record.members)
+        if (!in(before, name)) record.came.push_back(name);
+    for (uint32_t node = 0; node < config_.roster.size(); ++node)
+        if (const std::string& name = config_.roster[node].name; in(record.left, name)) {
+            const auto known = left_.find(NodeId{node});
+            why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : "not heard by others"));
+        }
     for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
-    left_.clear();
     record.why = why.empty() ? "a loss that was none" : fmt::format("{}", fmt::join(why, ", "));
+    return record;
+}
+
+void ViewSwitch::report(Context& context) {
+    const ViewRecord view = report_.views().back();
     const std::string text =
-        fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", now.nodes.size(), context.step,
-                    record.left.empty() ? "" : " without ", fmt::join(record.left, ", "), static_cast<double>(stood_us) / 1e6);
-    report_.log().warn("view of {}: {} ({})", fmt::join(record.members, ", "), text, record.why);
+        fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", view.members.size(), context.step,
+                    view.left.empty() ? "" : " without ", fmt::join(view.left, ", "), static_cast<double>(view.stood_us) / 1e6);
+    report_.log().warn("view of {}: {} ({})", fmt::join(view.members, ", "), text, view.why);
     report_.update([&](JobStatus& status) { status.step = context.step; });
-    report_.view(std::move(record));
     context.why_lost.push_back(text);
 }
 

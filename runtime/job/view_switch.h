@@ -80,7 +80,8 @@ private:
     Status pass(Host& host, const Session& session, uint32_t number);
     Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
     Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing);
-    void report(Context& context, const SessionConfig& now, const std::vector<NodeId>& before, uint64_t stood_us);
+    ViewRecord record(const Context& context, const SessionConfig& now) const;
+    void report(Context& context);
 
     const EngineConfig& config_;
     JobParts& parts_;
@@ -95,6 +96,7 @@ private:
     std::optional<AgreedView> view_;         // to be installed
     std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
     bool go_ = false;
+    uint64_t stands_us_ = 0;               // since when the job stands
     uint32_t taken_ = 0, passed_ = 0;      // numbers of views: the last one to be installed; that the link has passed over
     std::vector<uint64_t> behind_;         // bits of ranks
     std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why

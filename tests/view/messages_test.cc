@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/job/view_messages.h"
+#include "runtime/job/view_records.h"
 
 namespace gradcast {
 namespace {
@@ -111,6 +112,36 @@ TEST(ViewMessages, OfTheLargestJobFit) {
     EXPECT_LE(bytes.size(), view_message_bytes_max);
     ViewMessage heard;
     EXPECT_TRUE(view_message_parse(bytes, &heard));
+}
+
+TEST(ViewRecords, GoAsTheyCame) {
+    std::vector<ViewRecord> views = view_records_with({}, {.first_step = 1, .members = {"a", "b"}});
+    views =
+        view_records_with(views, {.first_step = 9, .members = {"a", "c"}, .came = {"c"}, .left = {"b"}, .why = "b silent", .stood_us = 7});
+    EXPECT_EQ(views[1].number, 2u);
+    EXPECT_GT(views[1].began_unix, 0u);
+    const std::vector<std::byte> bytes = view_records_write(views);
+    std::vector<ViewRecord> come;
+    ASSERT_TRUE(view_records_parse(bytes, &come));
+    ASSERT_EQ(come.size(), 2u);
+    EXPECT_EQ(come[1].left, std::vector<std::string>{"b"});
+    EXPECT_EQ(view_records_write(come), bytes);
+    size_t whole = 0;   // records
+    for (size_t size = 0; size < bytes.size(); ++size) whole += view_records_parse(std::span(bytes).first(size), &come);
+    EXPECT_EQ(whole, 2u) << "none and the first alone";
+}
+
+TEST(ViewRecords, ThoseOfALongJobFit) {
+    std::vector<ViewRecord> views;
+    const ViewRecord large{.members = std::vector<std::string>(100, std::string(60, 'n')), .why = "x"};
+    for (int i = 0; i < 300; ++i) views = view_records_with(std::move(views), large);
+    EXPECT_EQ(views.back().number, 300u);
+    const std::vector<std::byte> bytes = view_records_write(views);
+    EXPECT_LE(bytes.size(), view_records_bytes_max);
+    std::vector<ViewRecord> come;
+    ASSERT_TRUE(view_records_parse(bytes, &come));
+    ASSERT_FALSE(come.empty());
+    EXPECT_EQ(come.back().number, 300u);
 }
 
 }   // namespace

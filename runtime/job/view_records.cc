@@ -1,0 +1,100 @@
+#include "runtime/job/view_records.h"
+
+#include <ctime>
+
+#include "runtime/core/le.h"
+#include "runtime/job/membership_messages.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t views_max = 256;
+constexpr uint64_t tag_size = uint64_t{1} << 62 | 8, tag_views = uint64_t{1} << 62 | 9;   // of mail
+constexpr size_t name_max = 64;
+
+void names_write(const std::vector<std::string>& names, MessageWriter& writer) {
+    writer.number(names.size());
+    for (const std::string& name : names) writer.text(std::string_view(name).substr(0, name_max));
+}
+std::vector<std::string> names_read(MessageReader& reader) {
+    std::vector<std::string> names;
+    for (uint64_t left = reader.number(); left > 0 && reader.good; --left) names.push_back(reader.text(name_max));
+    return names;
+}
+
+Buffer buffer_of(std::span<std::byte> bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+
+}   // namespace
+
+std::vector<std::byte> view_records_write(std::vector<ViewRecord> views) {
+    for (;;) {
+        MessageWriter writer;
+        for (const ViewRecord& view : views) {
+            for (const uint64_t number : {uint64_t{view.number}, view.first_step, view.began_unix, view.stood_us}) writer.number(number);
+            for (const std::vector<std::string>* names : {&view.members, &view.came, &view.left}) names_write(*names, writer);
+            writer.text(std::string_view(view.why).substr(0, reason_max));
+        }
+        if (writer.bytes.size() <= view_records_bytes_max || views.empty()) return std::move(writer.bytes);
+        views.erase(views.begin(), views.begin() + static_cast<ptrdiff_t>((views.size() + 1) / 2));
+    }
+}
+
+bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord>* views) {
+    views->clear();
+    for (MessageReader reader{bytes}; !reader.bytes.empty();) {
+        ViewRecord& view = views->emplace_back();
+        view.number = static_cast<uint32_t>(reader.number());
+        view.first_step = reader.number(), view.began_unix = reader.number(), view.stood_us = reader.number();
+        view.members = names_read(reader), view.came = names_read(reader), view.left = names_read(reader);
+        view.why = reader.text(reason_max);
+        if (!reader.good || views->size() > views_max) return false;
+    }
+    return true;
+}
+
+std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRecord next) {
+    next.began_unix = static_cast<uint64_t>(std::time(nullptr));
+    next.number = views.empty() ? 1 : views.back().number + 1;
+    if (views.size() == views_max) views.erase(views.begin());
+    views.push_back(std::move(next));
+    return views;
+}
+
+Status view_records_spread(Context& context, const Session& session, std::vector<ViewRecord> views, Report& report) {
+    if (session.view().n() > 1) {
+        Mailbox& mail = *context.mail;
+        const auto wait = [&](uint64_t ticket) { return mail.wait(ticket, ticket, session.first_step_us(), "record of the views"); };
+        const bool sends = session.self() == 0;
+        std::vector<std::byte> bytes;
+        if (sends) bytes = view_records_write(views);
+        Le64 size;
+        size.set(bytes.size());
+        const Buffer size_buffer{reinterpret_cast<std::byte*>(&size), nullptr, sizeof size, 0};
+        mail.begin(2);
+        if (sends) {
+            mail.send(session.others(), tag_size, size_buffer, 1);
+            if (!bytes.empty()) mail.send(session.others(), tag_views, buffer_of(bytes), 2);
+            GC_TRY(wait(1));
+            GC_TRY(wait(2));
+        } else {
+            mail.receive(0, tag_size, size_buffer, 1);
+            GC_TRY(wait(1));
+            if (!mail.lost(1)) {
+                if (size.get() > view_records_bytes_max)
+                    return fail(Code::conflict, "a record of views has {} bytes: too many", size.get());
+                bytes.resize(size.get());
+                if (!bytes.empty()) mail.receive(0, tag_views, buffer_of(bytes), 2);
+                GC_TRY(wait(2));
+            }
+            std::vector<ViewRecord> come;
+            if (!mail.lost(1) && !mail.lost(2)) {
+                if (!view_records_parse(bytes, &come)) return fail(Code::conflict, "what should be a record of views is none");
+                views = std::move(come);
+            }
+        }
+    }
+    report.views(std::move(views));
+    return {};
+}
+
+}   // namespace gradcast

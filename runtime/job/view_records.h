@@ -1,0 +1,23 @@
+// What people see of a job's views (ViewRecord).  All members have the same: rank 0 sends what it has to the others when a view begins.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "runtime/job/session.h"
+
+namespace gradcast {
+
+constexpr size_t view_records_bytes_max = 256 * 1024;   // of the message; of more the oldest are left out
+
+std::vector<std::byte> view_records_write(std::vector<ViewRecord> views);
+/// False where bytes are not some; *views is then anything.
+bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord>* views);
+
+/// With `next` after `views`: its number and time are filled in.
+std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRecord next);
+/// At all ranks of a session that has begun: blocks until this one has, in `report`, what are `views` at rank 0; where rank 0 is lost, its
+/// own `views`.  Errors as those of a wait for mail.
+Status view_records_spread(Context& context, const Session& session, std::vector<ViewRecord> views, Report& report);
+
+}   // namespace gradcast
