@@ -46,7 +46,14 @@ public:
         first.exchange = choice_.first();
         first.first_step = config_.resume.steps;
         for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
-        if (config_.join) first.view = 0, first.nodes = {config_.self};   // never opened
+        uint32_t targets_least = 1;
+        if (config_.join) {   // never opened: of this node alone
+            first.view = 0, first.nodes = {config_.self};
+            targets_least = first.exchange.config.m + first.exchange.config.s;
+            ExchangeChoice alone = choice_;
+            GC_TRY(alone.over({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
+            first.exchange.datagrams = false;
+        }
         session_ = std::make_unique<Session>(first, config_, parts_, report_);
         GC_TRY(session_->plan());
         GC_TRY(algorithm_->plan({.settings = job_.settings,
@@ -63,7 +70,8 @@ public:
                                  .folder = config_.folder,
                                  .arena = parts_.arena}));
         report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });
-        if (DeviceWords* device = parts_.compute.codec->device()) device->expect(choice_.targets_most(session_->targets()));
+        if (DeviceWords* device = parts_.compute.codec->device())
+            device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
         std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
         memory.push_back(session_->arena().use("view"));
         report_.update([&](JobStatus& status) { status.memory = memory; });

@@ -503,10 +503,10 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
     Session& session = at->second;
     const JobPlan& plan = *session.plan;
     const auto differs = [&](const char* what, const std::string& here, const std::string& there) {
-        give_up(
-            at,
-            fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes", job_id_text(plan.id), what, here, there),
-            actions);
+        give_up(at,
+                fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes", job_id_text(plan.id), what,
+                     here.empty() ? "none" : here, there.empty() ? "none" : there),
+                actions);
     };
     if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest);
     if (command.start_digest != plan.start_digest) return differs("the digest of net.start", command.start_digest, plan.start_digest);

@@ -34,6 +34,7 @@ struct Seen {   // of one job at one daemon
     Rank self = 99;
     uint64_t deadline_us = 0;   // D, of start
     uint64_t submitted_us = 0, closed_us = 0;
+    std::string told;
 };
 
 /// One daemon: does what notices ask, after the times below, on the simulator's trainer.
@@ -97,8 +98,8 @@ struct Node {
                 ++job.close;
                 job.closed_us = now;
                 break;
+            case Kind::told: job.told += notice.status.what; break;
             case Kind::drain:
-            case Kind::told:
             case Kind::find:
             case Kind::found: break;
             case Kind::submitted:
@@ -304,6 +305,66 @@ TEST(Membership, UnlikeBitsAreRefusedByName) {
     EXPECT_EQ(std::string(cluster[0].seen[{3}].submitted_status.what).find("node b starts from another file than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{1}].submitted_status.what).find("node c computes other bits than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
+}
+
+/// a and b run a job that c may join by itself; c changes before.
+void join_later(const std::function<void(Node& c)>& change, const std::function<void(Cluster&, const JobId&)>& expect) {
+    Cluster cluster(3);
+    const JobId id{1};
+    change(cluster[2]);
+    for (uint32_t i : {0, 1}) cluster[i].run_us = 20 * second;
+    cluster[2].run_us = 5 * second;
+    cluster[0].agenda.emplace(2 * second, [&] {
+        auto plan = std::make_shared<JobPlan>();
+        plan->id = id, plan->name = "job", plan->text = "x", plan->deadline_us = 4 * second;
+        for (uint32_t i = 0; i < 3; ++i) {
+            const Identity identity = identity_of(i);
+            plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
+        }
+        plan->first = 2, plan->returns = plan->elastic = true;
+        Seen& job = cluster[0].seen[id];
+        job.submitted_status = cluster[0].membership.submit(plan);
+        EXPECT_TRUE(job.submitted_status.ok()) << job.submitted_status.what;
+    });
+    cluster.run();
+    for (uint32_t i : {0, 1}) {   // whatever becomes of c
+        EXPECT_EQ(cluster[i].seen[id].start, 1u);
+        EXPECT_EQ(cluster[i].seen[id].abort, 0u);
+        EXPECT_GE(cluster[i].seen[id].closed_us, 20 * second);
+    }
+    expect(cluster, id);
+}
+
+TEST(Membership, AJoinerIsToldWithWhatItMustCompute) {
+    join_later([](Node&) {},
+               [](Cluster& cluster, const JobId& id) {
+                   EXPECT_EQ(cluster[2].seen[id].start, 1u);
+                   EXPECT_EQ(cluster[2].seen[id].deadline_us, 4 * second);
+                   EXPECT_EQ(cluster[0].seen[id].told, "");
+               });
+}
+
+// Nobody stops for it: the members' engines never hear of it.
+TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
+    const auto refused = [](const char* why) {
+        return [why](Cluster& cluster, const JobId& id) {
+            EXPECT_EQ(cluster[2].seen[id].open, 1u) << "once";
+            EXPECT_EQ(cluster[2].seen[id].start, 0u);
+            EXPECT_NE(std::string(cluster[2].seen[id].abort_status.what).find(why), std::string::npos)
+                << cluster[2].seen[id].abort_status.what;
+            EXPECT_EQ(cluster[0].seen[id].told.find("node c does not join: it cannot join job "), 0u) << cluster[0].seen[id].told;
+            EXPECT_NE(cluster[0].seen[id].told.find(why), std::string::npos) << cluster[0].seen[id].told;
+        };
+    };
+    join_later([](Node& c) { c.kernel_set = "avx"; }, refused("the kernel set is avx here, k at the other nodes"));
+    join_later([](Node& c) { c.data_digest = "e"; }, refused("the digest of the data is e here, d at the other nodes"));
+    join_later([](Node& c) { c.start_digest = "s"; }, refused("the digest of net.start is s here, none at the other nodes"));
+    join_later([](Node& c) { c.open_status = fail(Code::data, "no such file"); },
+               [](Cluster& cluster, const JobId& id) {
+                   EXPECT_EQ(cluster[2].seen[id].start, 0u);
+                   EXPECT_NE(cluster[0].seen[id].told.find("node c does not join: no such file"), std::string::npos)
+                       << cluster[0].seen[id].told;
+               });
 }
 
 TEST(Membership, AMemberThatDiesWhileItPreparesIsNamed) {

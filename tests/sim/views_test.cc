@@ -441,6 +441,28 @@ TEST(JobViews, NodesJoinWhileItRuns) {
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);   // others come when the job is done
 }
 
+/// Of jobs whose gradients are multicast: datagrams of the view before, and some of the next, are lost on a node that comes.
+TEST(JobViews, NodesJoinOverDatagrams) {
+    uint32_t joined = 0;
+    for_seeds(20, [&](uint64_t seed) {
+        Lossy job(3 + seed % 3, seed);
+        job.steps = 14, job.datagrams = true;
+        job.exchange = seed % 2 == 0 ? "multicast" : "coded-rs";
+        job.options = seed % 2 == 0 ? "" : seed % 4 == 1 ? "m = 2\ns = 0\n" : "m = 1\ns = 1\n";
+        job.sim_config.jitter_us = 100, job.sim_config.loss = seed % 3 == 0 ? 0.02 : 0;
+        const uint64_t span_us = quiet(job.steps).us;
+        job.joins = {splitmix64(seed) % span_us};
+        SCOPED_TRACE(fmt::format("{} over {} ranks, joins at {} us", job.exchange, job.sim_config.ranks, job.joins[0]));
+        job.run();
+        if (!job.began()) return;
+        expect_one_line(job);
+        for (Rank r = 0; r + 1 < job.sim_config.ranks; ++r)
+            EXPECT_TRUE(job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+        joined += job.sim->result(job.sim_config.ranks - 1).ok();
+    });
+    EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);
+}
+
 /// A member that was behind gets the state of another: its steps.jsonl has a gap, which an audit passes over.
 TEST(JobViews, AGapInTheRecordsIsNoFault) {
     uint32_t found = 0;

@@ -242,6 +242,22 @@ TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
     for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
 }
 
+// Of the nodes of its first view nobody is left.
+TEST_F(SystemSurvive, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
+    text.insert(text.find("seed"), "elastic = true\nmin_nodes = 1\n");
+    const std::string id = begun(cluster[0], {"a", "b"});
+    ASSERT_TRUE(eventually([&] { return cluster[2].step(id) > 0; })) << cluster[2].job(id).dump(2) << logs(cluster);
+    kill(cluster[0]), kill(cluster[1]);
+    ASSERT_TRUE(eventually([&] { return cluster[2].sees() == "c"; }));
+    for (const char* dead : {"a", "b"}) ask(cluster[2], {"force-view", id, "--dead", dead});
+    expect_quiet_end(cluster[2], id);
+    const JobStatus status = cluster[2].job(id)["status"].get<JobStatus>();
+    ASSERT_EQ(status.views.size(), 3u);
+    EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"c"});
+    EXPECT_EQ(status.views[2].members, std::vector<std::string>{"c"});
+}
+
 TEST_F(SystemSurvive, AnOperatorProvesADeathThatTheOthersCannotKnow) {
     const std::string id = begun(cluster[0], {"a", "b"});
     EXPECT_TRUE(has(ask(cluster[1], {"force-view", id, "--dead", "a"}, 1), "node a answers, so it is not dead"));
