@@ -81,7 +81,9 @@ TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
         Outcome outcome = run(std::string("completion ") + shell);
         ASSERT_EQ(outcome.exit, 0);
         write(shell, outcome.out);
-        if (have(shell)) EXPECT_EQ(std::system(fmt::format("{0} -n {1}/{0}", shell, folder).c_str()), 0) << shell;
+        if (have(shell)) {
+            EXPECT_EQ(std::system(fmt::format("{0} -n {1}/{0}", shell, folder).c_str()), 0) << shell;
+        }
     }
     EXPECT_EQ(run("completion tcsh").exit, 2);
     if (!have("bash")) return;

@@ -137,7 +137,10 @@ TEST_F(SystemPage, ShowsARunningJobALostNodeAndAFailedJob) {
         "wait=document.querySelectorAll('tr.job').length === 2", "wait=document.querySelectorAll('.nodes .alive').length === 3",
         "print=document.querySelector('.why').textContent", "wait=document.getElementById('link').textContent === 'live'"};
     shoot(&steps, "list");
-    for (const std::string& each : {"go=#/job/" + id, "wait=" + points + " > 5", "wait=(window.before ??= " + points + ") < " + points,
+    for (const std::string& each : {"go=#/job/" + id, "wait=" + points + " > 5",
+                                    "wait=(window.before ?"
+                                    "?= " +
+                                        points + ") < " + points,
                                     std::string("wait=document.querySelectorAll('svg.bar').length > 2")})
         steps.push_back(each);
     shoot(&steps, "job");
