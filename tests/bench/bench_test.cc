@@ -423,9 +423,9 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
         EXPECT_EQ(line.rfind(kind, 0), 0u) << line;
     }
     EXPECT_TRUE(fs::exists(results / "algorithms-loopback-bytes.svg") && fs::exists(results / "curves-loopback.csv"));
-    const Result surveyed = shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() +
-                                  " timeout 100 bench/paper/survey --epochs 1 --seeds 1 --data " + (folder / "data").string() +
-                                  " --results " + results.string() + " 2>&1");
+    const Result surveyed =
+        shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/survey --epochs 1 --seeds 1 --data " +
+              (folder / "data").string() + " --results " + results.string() + " 2>&1");
     EXPECT_EQ(surveyed.code, 0) << surveyed.out;
     EXPECT_NE(surveyed.out.find("Survey: asynchronous SGD waits for nobody"), std::string::npos) << surveyed.out;
     EXPECT_TRUE(fs::exists(results / "survey.csv") && fs::exists(results / "survey.svg"));
