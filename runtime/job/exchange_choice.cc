@@ -81,22 +81,21 @@ Status ExchangeChoice::balance(Context& context, const Session& session, Report&
     block_us_.resize(n);
     for (Rank rank = 0; rank < n; ++rank)
         if (told_[rank].wave_us > 0) block_us_[rank] = static_cast<double>(told_[rank].wave_us);
+    *next = nullptr;
+    window_ = context.step + balance_every - measured_end;
+    if (std::ranges::any_of(block_us_, [](double us) { return us == 0; })) return {};
 
-    std::vector<double> speeds(n, 1);
-    for (Rank rank = 0; rank < n; ++rank)
-        if (block_us_[rank] > 0) speeds[rank] = 1 / block_us_[rank];
+    std::vector<double> speeds;
+    for (const double us : block_us_) speeds.push_back(1 / us);
     const auto slowest_us = [&](const std::vector<uint32_t>& bounds) {
         double most = 0;
         for (Rank rank = 0; rank < n; ++rank) most = std::max(most, (bounds[rank + 1] - bounds[rank]) * block_us_[rank]);
         return most;
     };
     Alternative& present = alternatives_.front();
-    const bool known = std::ranges::all_of(block_us_, [](double us) { return us > 0; });
     const std::vector<uint32_t> now = block_bounds(blocks, n, present.config.weights), then = block_bounds(blocks, n, speeds);
     const double now_us = slowest_us(now), then_us = slowest_us(then);
-    *next = nullptr;
-    window_ = context.step + balance_every - measured_end;
-    if (!known || now_us < balance_gain * then_us) return {};
+    if (now_us < balance_gain * then_us) return {};
     window_ = context.step;
     present.config.weights = speeds;
     *next = &present;

@@ -35,12 +35,7 @@ protected:
     }
     /// What a run has trained, in double.
     static Vector iterate(const Run& run) {
-        Model model;
-        ModelVectors all;
-        std::string path;
-        for (const JobStatus& each : run.ranks)
-            if (!each.model.empty()) path = each.model;
-        EXPECT_TRUE(checkpoint_read(path, &model, &all).ok()) << run.status.what;
+        const ModelVectors all = trained_state(run);
         if (all.parameters.empty()) return Vector(features * classes);
         Vector w(all.parameters.size());
         if (all.algorithm.size() >= w.size() * sizeof(double)) std::memcpy(w.data(), all.algorithm.data(), w.size() * sizeof(double));

@@ -29,12 +29,7 @@ protected:
     }
     /// ||w - w*|| / ||w*|| of what a run has trained, in double.
     double error(const Run& run) const {
-        Model model;
-        ModelVectors all;
-        std::string path;
-        for (const JobStatus& each : run.ranks)
-            if (!each.model.empty()) path = each.model;
-        EXPECT_TRUE(checkpoint_read(path, &model, &all).ok()) << run.status.what;
+        const ModelVectors all = trained_state(run);
         std::vector<double> w(best_.size());
         EXPECT_EQ(all.algorithm.size() % (w.size() * sizeof(double)), 0u);   // admm: multipliers behind it
         if (all.algorithm.size() >= w.size() * sizeof(double)) std::memcpy(w.data(), all.algorithm.data(), w.size() * sizeof(double));

@@ -34,6 +34,16 @@ protected:
             EXPECT_EQ(run(text(kind, more, "multicast"), lossy, true).digest(), wanted) << seed;
         }
     }
+    /// What a run has left in its model file.
+    static ModelVectors trained_state(const Run& run) {
+        Model model;
+        ModelVectors all;
+        std::string path;
+        for (const JobStatus& each : run.ranks)
+            if (!each.model.empty()) path = each.model;
+        EXPECT_TRUE(checkpoint_read(path, &model, &all).ok()) << run.status.what;
+        return all;
+    }
     double loss(const Run& run) const { return run.ranks[0].test_loss; }
 };
 
