@@ -26,6 +26,8 @@ PACKAGES_VM     := $(PACKAGES_RDMA) ibverbs-providers perftest qemu-system-x86 b
 PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 # What tests/systemd boots.
 PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
+# What tools/deb and tests/deb work with.
+PACKAGES_DEB := dpkg-dev lintian debootstrap
 # What tests/control and tests/daemon check metrics with.
 PACKAGES_MONITORING := prometheus python3-prometheus-client
 # What tests/page opens the status page in.
@@ -91,7 +93,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd demo nightly test lab-test fault-test rdma-test slurm-test systemd-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb demo nightly test lab-test fault-test rdma-test slurm-test systemd-test deb-test rivals lint tidy format asan tsan fuzz bench install deb clean features
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -106,6 +108,7 @@ help:
 	@echo 'make rdma-test  as root: RDMA on soft-RoCE devices in a VM, RDMA_TESTS="suite loss" for some of the checks, all for all'
 	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
 	@echo 'make systemd-test as root: the installed unit under a systemd of its own: start, stop, crash, watchdog, reload'
+	@echo 'make deb-test   as root: the package installed, upgraded, removed and purged in a fresh Debian'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; asan; tsan; an hour of each fuzz target'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
@@ -138,6 +141,8 @@ deps-slurm: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SLURM))
 deps-systemd: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SYSTEMD))
+deps-deb: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_DEB))
 deps-page: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_PAGE))
 deps-monitoring: | $(BUILD)/.dir
@@ -302,6 +307,10 @@ slurm-test: deps deps-slurm
 systemd-test: deps deps-systemd
 	@$(MAKE) --no-print-directory all
 	@MAKE='$(MAKE)' tests/systemd/run $(BUILD)
+
+deb-test: deps deps-deb
+	@$(MAKE) --no-print-directory deb
+	@tests/deb/run $(BUILD)
 
 # In a make of its own: what is built depends on the headers that deps-rdma installs.
 rdma-test: deps deps-rdma
