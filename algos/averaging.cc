@@ -113,6 +113,7 @@ Status Averaging::learn(Context& context) {
         worker_begins(i, context.optimiser.state());
         GC_TRY(allocation_.on() ? train_share(context, i) : train(context, i));
         worker_ends(i, context.optimiser.state());
+        if (context.try_worker) GC_TRY((*context.try_worker)(workers.own()[i]));
         GC_TRY(contribute(context, i, workers.vector(i)));
         scale(workers.vector(i), weight(*context.local, workers.own()[i]));
     }

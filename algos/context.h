@@ -1,6 +1,8 @@
 // What an algorithm may use on the trainer's thread: the job's services, which are the same in every view, its current step, and the
 // present view's connections to other ranks.  No sockets, no threads but lanes.
 #pragma once
+#include <functional>
+
 #include "algos/local.h"
 #include "algos/mailbox.h"
 #include "algos/progress.h"
@@ -48,6 +50,9 @@ struct Context {
     uint64_t gradients = 0;   // samples whose gradient this rank has computed, so far
     uint64_t forwards = 0;    // samples of training data that it has only evaluated
     StepRecord record = {};   // of the last applied step
+
+    /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
+    const std::function<Status(uint32_t worker)>* try_worker = nullptr;
 
     const char* advice = "lower the learning rate, or look at the data";   // where a worker diverges
 

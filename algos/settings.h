@@ -25,6 +25,7 @@ struct AlgorithmSettings {
     std::string replay;                      // path of the order of pushes to repeat; empty: as they come
     uint32_t validation = 5000;              // samples to choose by, apart from those that are trained on
     double shrink = 1e-3;                    // rg: pull of the models' weights towards equal ones
+    bool evaluate_workers = false;           // what each has learnt is tried on the test data (Context::try_worker)
     std::string allocation = "parts";        // ma, de, soup, rg: what a worker trains on: "eda", "bsda" (algos/allocation.h)
     uint32_t allocation_batches = 10;        // that an epoch is cut in, a round each
     bool adapt = true;                       // de: control parameters adapt themselves

@@ -324,6 +324,8 @@ private:
         const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
         while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
             GC_TRY(between(context));
+            tried_.clear();
+            context.try_worker = job_.settings.evaluate_workers && evaluation_due(context.step + 1) ? &try_worker_ : nullptr;
             if (Status round = algorithm_->round(context); !round.ok()) {
                 if (context.workers) context.workers->take_back();
                 return round;
@@ -334,6 +336,7 @@ private:
             checkpoints_.applied(context.step);
             Status status;
             if (evaluation_due(context.step)) status = evaluate(context.step);
+            report_.workers(tried_);
             report_.step_end();
             GC_TRY(status);
             if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
@@ -520,6 +523,16 @@ private:
         return {};
     }
 
+    /// Of the net's parameters, at this node alone.
+    Status try_worker(uint32_t worker) {
+        std::vector<BatchResult> results(parts_.evaluator->batches());
+        GC_TRY(parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress));
+        double right = 0;
+        for (const BatchResult& each : results) right += static_cast<double>(each.right);
+        tried_.emplace_back(worker, right / static_cast<double>(parts_.test->info().count));
+        return {};
+    }
+
     std::vector<std::string> names(const std::vector<NodeId>& nodes) const {
         std::vector<std::string> result;
         for (const NodeId node : nodes) result.push_back(config_.roster[index_of(node)].name);
@@ -541,13 +554,15 @@ private:
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_told_ = false;
     std::string digest_;
-    Model model_;                              // see model()
-    bool reserved_ = false;                    // there is room for final.h5, and run() is still to come
-    Standing standing_;                        // of it the last evaluation is kept
-    bool has_state_ = false;                   // what the next step begins from
-    uint64_t gathered_ = ~uint64_t{0};         // steps after which the algorithm's state was whole here
-    bool trained_ = false, written_ = false;   // all steps are done; the model is written
-    bool ended_ = false;                       // all ranks have agreed that the job is done
+    Model model_;             // see model()
+    bool reserved_ = false;   // there is room for final.h5, and run() is still to come
+    Standing standing_;       // of it the last evaluation is kept
+    const std::function<Status(uint32_t)> try_worker_ = [this](uint32_t worker) { return try_worker(worker); };
+    std::vector<std::pair<uint32_t, double>> tried_;   // own workers in this round, and their accuracies
+    bool has_state_ = false;                           // what the next step begins from
+    uint64_t gathered_ = ~uint64_t{0};                 // steps after which the algorithm's state was whole here
+    bool trained_ = false, written_ = false;           // all steps are done; the model is written
+    bool ended_ = false;                               // all ranks have agreed that the job is done
 
     std::mutex host_mutex_;      // of what follows, but the last: cancel() comes from any thread
     Host* host_ = nullptr;       // while a session is open

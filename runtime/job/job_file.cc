@@ -244,6 +244,7 @@ constexpr Option options[] = {
     {"algorithm", "shrink", Kind::number, "0.001", 0, 1e30, true, nullptr, "rg: pull of the weights of models towards equal ones", set<&AlgorithmSettings::shrink>, show<&AlgorithmSettings::shrink>},
     {"algorithm", "allocation", Kind::name, "\"parts\"", 0, 0, false, allocations, "ma, de, soup, rg: workers train on parts of their own, or share out a batch of all data in each round: eda equally, bsda by speed", set<&AlgorithmSettings::allocation>, show<&AlgorithmSettings::allocation>},
     {"algorithm", "allocation_batches", Kind::integer, "10", 1, 1 << 20, false, nullptr, "eda, bsda: batches that an epoch is cut in, a round each", set<&AlgorithmSettings::allocation_batches>, show<&AlgorithmSettings::allocation_batches>},
+    {"algorithm", "evaluate_workers", Kind::flag, "false", 0, 0, false, nullptr, "before an evaluation each node also tries on the test data what its workers have learnt alone: `workers` in its steps.jsonl", set<&AlgorithmSettings::evaluate_workers>, show<&AlgorithmSettings::evaluate_workers>},
     {"algorithm", "adapt", Kind::flag, "true", 0, 0, false, nullptr, "de: f and cr of each worker adapt themselves, as in jDE", set<&AlgorithmSettings::adapt>, show<&AlgorithmSettings::adapt>},
     {"algorithm", "f", Kind::number, "0.5", 0, 2, false, nullptr, "de: factor of the difference of two models", set<&AlgorithmSettings::f>, show<&AlgorithmSettings::f>},
     {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr, "de: share of genes that come from the mutant", set<&AlgorithmSettings::cr>, show<&AlgorithmSettings::cr>},
@@ -522,6 +523,9 @@ private:
         if (!job_.settings.replay.empty() && !algorithm->server && job_.settings.allocation != "bsda")
             mistake(line("algorithm.replay"), "algorithm.replay",
                     fmt::format("repeats the shares of allocation = \"bsda\", not \"{}\"", job_.settings.allocation));
+        if (job_.settings.evaluate_workers && job_.test.empty())
+            mistake(line("algorithm.evaluate_workers"), "algorithm.evaluate_workers",
+                    "there is nothing to evaluate on: data.test is missing");
         if (job_.settings.anchor == "batch" && job_.settings.anchor_fraction != 1)
             mistake(line("algorithm.anchor_fraction"), "algorithm.anchor_fraction", "goes with anchor = \"full\", not \"batch\"");
         if (job_.settings.solver == "exact" && (job_.survive || job_.exchange == "auto" || job_.quantiser != Quantiser::auto32))

@@ -19,6 +19,8 @@
 namespace gradcast {
 namespace {
 
+constexpr uint64_t workers_of_line_max = 1000;
+
 Status stopped(const EngineConfig& config) {
     const bool stop = config.stop && config.stop->load(std::memory_order_relaxed);
     return stop ? fail(Code::cancelled, "stopped while the job is prepared") : Status{};
@@ -62,6 +64,8 @@ Status JobParts::open_data(const EngineConfig& config) {
     GC_TRY(data_open(job.train, &train, options));
     if (job.stop_at > 0 && train->info().target_scale > 0)
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
+    if (job.settings.evaluate_workers && train->info().target_scale > 0)
+        return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, but {} is a regression: leave it out", job.train);
     GC_TRY(data_verify(*train, config.stop));
     data_digest = train->digest();
     if (job.test.empty()) return {};
@@ -95,6 +99,9 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     if (validation > 0 && train->info().target_scale > 0)
         return fail(Code::invalid, "algorithm.kind: {} chooses by accuracy, but {} is a regression", job.algorithm, job.train);
     const uint64_t samples = train->info().count - validation;
+    if (settings.evaluate_workers && workers > workers_of_line_max)
+        return fail(Code::invalid, "algorithm.evaluate_workers: {} workers are too many for a line of steps.jsonl, at most {}", workers,
+                    workers_of_line_max);
     if (workers > most || workers > samples)
         return fail(Code::invalid, "algorithm.workers: {} workers are more than the {} {}", workers, std::min(most, samples),
                     samples < most ? "samples of " + job.train : "that the quantiser takes");

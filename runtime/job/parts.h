@@ -26,9 +26,9 @@ struct JobParts {
     void agree(uint64_t agreed_us, Report& report);
     /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
     Status ready(const EngineConfig& config, Report& report);
-    /// Of the state before the first step (Context::digest()).
     /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
+    /// Of the state before the first step (Context::digest()).
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
     /// What the next step begins from, with this of the algorithm; valid until it changes.
     ModelState state(std::span<const std::byte> of_algorithm) const;

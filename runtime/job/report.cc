@@ -253,6 +253,15 @@ void Report::evaluated(uint64_t epoch, double accuracy, double loss) {
     log_.info("epoch {} step {} loss {:.4f} test loss {:.4f}{}", epoch, record_.step + 1, record_.loss, loss, shown);
 }
 
+void Report::workers(std::span<const std::pair<uint32_t, double>> accuracies) {
+    const char* before = ",\"workers\":{";
+    for (const auto& [worker, accuracy] : accuracies) {
+        fmt::format_to(std::back_inserter(line_), "{}\"{}\":{:.6f}", before, worker, accuracy);
+        before = ",";
+    }
+    if (!accuracies.empty()) line_.push_back('}');
+}
+
 void Report::resumed(double accuracy, double loss) {
     std::lock_guard lock(mutex_);
     status_.accuracy = accuracy;

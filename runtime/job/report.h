@@ -59,6 +59,8 @@ public:
     void step(const Step& step, const std::vector<std::string>& why_lost);
     /// After that step; accuracy below 0: a regression, of which nothing is right or wrong.
     void evaluated(uint64_t epoch, double accuracy, double loss);
+    /// What own workers have learnt in that step, before they were averaged: their accuracies on the test data.
+    void workers(std::span<const std::pair<uint32_t, double>> accuracies);
     void step_end();
     /// After the last step: steps.jsonl is complete.
     void steps_end() { steps_log_.close(), events_.close(); }

@@ -185,6 +185,48 @@ TEST_F(AveragingTest, AllLearn) {
     EXPECT_EQ(gd.ranks[0].gradients + gd.ranks[1].gradients, 30u * 600u);
 }
 
+// Each node tells of its own workers, in the rounds that are evaluated; what is trained is the same.
+TEST_F(AveragingTest, WhatWorkersHaveLearntIsEvaluated) {
+    const auto told = [](const std::string& folder) {   // by step, the text behind "workers":
+        std::map<uint64_t, std::string> all;
+        std::ifstream file(folder + "/steps.jsonl");
+        for (std::string line; std::getline(file, line);)
+            if (const size_t at = line.find(",\"workers\":"); at != line.npos) all[std::stoull(line.substr(8))] = line.substr(at + 11);
+        return all;
+    };
+    const std::string job =
+        with_job(replaced(text("ma", "workers = 3\nlocal_steps = 4\n"), "steps = 2\n", "steps = 5\n"), "evaluate = 2\n");
+    const std::string asks = replaced(job, "local_steps", "evaluate_workers = true\nlocal_steps");
+    const Run one = run(asks, 1), two = run(asks, 2);
+    EXPECT_EQ(one.digest(), run(job, 1).digest());
+    EXPECT_EQ(two.digest(), one.digest());
+    const auto all = told(one.folders[0]), first = told(two.folders[0]), second = told(two.folders[1]);
+    for (const uint64_t step : {2, 4, 5}) {
+        double accuracies[3];
+        ASSERT_EQ(std::sscanf(all.at(step).c_str(), "{\"0\":%lf,\"1\":%lf,\"2\":%lf}}", &accuracies[0], &accuracies[1], &accuracies[2]), 3);
+        const auto part = [&](uint32_t worker) { return fmt::format("\"{}\":{:.6f}", worker, accuracies[worker]); };
+        std::string both = first.at(step) + second.at(step);
+        for (const uint32_t worker : {0, 1, 2}) EXPECT_NE(both.find(part(worker)), both.npos) << both;
+        EXPECT_EQ(std::count(both.begin(), both.end(), ':'), 3);
+    }
+    EXPECT_EQ(all.size(), 3u);
+    EXPECT_TRUE(told(run(job, 1).folders[0]).empty());
+    // The mean of one worker is the worker.
+    const Run alone = run(replaced(asks, "workers = 3\n", "workers = 1\n"), 1);
+    EXPECT_EQ(told(alone.folders[0]).at(5), fmt::format("{{\"0\":{:.6f}}}}}", alone.ranks[0].accuracy));
+    const Run many = run(replaced(asks, "workers = 3\n", "workers = 1001\n"), 1);
+    EXPECT_NE(many.digest().find("1001 workers are too many"), std::string::npos) << many.digest();
+    for (const auto& [text, what] : {std::pair{replaced(asks, "test = \"test.h5\"\n", ""), "data.test is missing"},
+                                     {replaced(asks, "\"ma\"", "\"gd\""), "goes with ma, diloco, fedprox, de, soup, rg, not gd"}}) {
+        std::vector<JobMistake> mistakes;
+        JobConfig refused;
+        EXPECT_FALSE(job_parse(text, "job.toml", folder_, &refused, &mistakes));
+        std::string said;
+        for (const JobMistake& each : mistakes) said += each.text + "\n";
+        EXPECT_NE(said.find(what), said.npos) << said;
+    }
+}
+
 TEST_F(AveragingTest, DaneSaysToRaiseMu) {
     const Run run = this->run(replaced(text("dane", eight + "mu = 0\n"), "lr = 0.05", "lr = 1e25"), 2);
     EXPECT_EQ(run.status.code, Code::diverged);
