@@ -68,8 +68,9 @@ private:
     int fail_with(int exit, const Status& status);
     int follow();
     Status begin(std::optional<JobDetail>* done);
-    int ended(const JobDetail& job);
-    void progress(const JobDetail& job);
+    int ended(const JobDetail& job, const std::vector<NodeInfo>& nodes);
+    void progress(const JobStatus& status);
+    bool speaks(const std::vector<NodeInfo>& nodes) const;
     template <typename... Args>
     void say(fmt::format_string<Args...> format, Args&&... args) const {
         const std::string line = fmt::format(format, std::forward<Args>(args)...) + "\n";
@@ -89,6 +90,7 @@ private:
     std::string id_;   // of the job; rank 0
     int signal_ = 0;
     uint64_t told_us_ = 0, told_step_ = 0;
+    uint32_t told_view_ = 1;
 };
 
 Launch::~Launch() {
@@ -238,8 +240,20 @@ Status Launch::begin(std::optional<JobDetail>* done) {
     return file_write(job_path(), id_ + "\n");
 }
 
-void Launch::progress(const JobDetail& job) {
-    const JobStatus& status = job.summary.status;
+/// Rank 0 speaks for the job; without it the lowest rank that lives.
+bool Launch::speaks(const std::vector<NodeInfo>& nodes) const {
+    return std::none_of(placement_.nodes.begin(), placement_.nodes.begin() + placement_.rank, [&](const NodeAddress& lower) {
+        return std::any_of(nodes.begin(), nodes.end(), [&](const NodeInfo& each) { return each.name == lower.name && each.alive; });
+    });
+}
+
+void Launch::progress(const JobStatus& status) {
+    for (const ViewRecord& view : status.views) {
+        if (view.number <= told_view_) continue;
+        told_view_ = view.number;
+        say("view {}: {} node{} from step {}, {}", view.number, view.members.size(), view.members.size() == 1 ? "" : "s", view.first_step,
+            view.why);
+    }
     const uint64_t now = clock_us();
     if (status.step == told_step_ || now - told_us_ < progress_us) return;
     told_us_ = now;
@@ -251,30 +265,35 @@ void Launch::progress(const JobDetail& job) {
         status.loss, score, status.seconds, status.samples_per_second);
 }
 
-int Launch::ended(const JobDetail& job) {
+int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
     const JobStatus& status = job.summary.status;
-    const bool done = status.state == JobState::done;
-    if (first()) {
+    if (status.state == JobState::done) {
+        // Whoever has the model.  Rank 0 may have ended before this is asked, so who lives does not tell.
+        if (!first() && status.model.empty()) return launch_done;
         for (const std::string& warning : status.warnings) say("warning: {}", warning);
-        if (done) {
-            fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
-                       status.samples_per_second);
-            if (!status.model.empty()) fmt::print("model {}\n", status.model);
-            if (status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
-            else if (status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
-            fmt::print("digest {}\n", status.digest);
-            std::fflush(stdout);
-        } else if (signal_) {
+        fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
+                   status.samples_per_second);
+        if (!status.model.empty()) fmt::print("model {}\n", status.model);
+        if (status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
+        else if (status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
+        fmt::print("digest {}\n", status.digest);
+        std::fflush(stdout);
+        return launch_done;
+    }
+    const bool speaker = speaks(nodes);
+    if (signal_) {
+        if (speaker)
             say("gradcastd: interrupted by SIG{} after step {} of {}: started again with this work folder the job goes on",
                 ::sigabbrev_np(signal_), status.step, status.steps);
-        }
+        return launch_again;
     }
-    if (done) return launch_done;
-    if (signal_) return launch_again;
-    if (first())
-        return fail_with(status.code == Code::invalid ? launch_usage : launch_failed,
-                         fail(status.code, "job {} {}: {}", job.summary.id.substr(0, 8), job_state_name(status.state), status.error));
-    return launch_failed;   // rank 0 says why
+    if (!speaker) return launch_failed;   // another rank says why
+    fail_with(launch_failed, fail(status.code, "job {} {}: {}", job.summary.id.substr(0, 8), job_state_name(status.state), status.error));
+    if (status.code == Code::invalid) return launch_usage;
+    if (status.checkpoint > 0)
+        say("a checkpoint has {} of {} steps: started again with this work folder, on these nodes or others, the job goes on",
+            status.checkpoint, status.steps);
+    return launch_failed;
 }
 
 int Launch::follow() {
@@ -297,7 +316,7 @@ int Launch::follow() {
         const bool over = daemon_->last_ended(&job);
         if (over && (id_.empty() || job.summary.id == id_) && daemon_->running() == 0) {
             // A run that has ended before its first checkpoint begins anew.
-            if (!first() || signal_ || job.summary.status.error.find("not resumed: no checkpoint") != 0) return ended(job);
+            if (!first() || signal_ || job.summary.status.error.find("not resumed: no checkpoint") != 0) return ended(job, nodes);
             say("the run before has left no checkpoint: the job begins anew");
             if (Status status = begin(&done); !status.ok()) return fail_with(launch_failed, status);
             continue;
@@ -311,9 +330,11 @@ int Launch::follow() {
             ::_exit(launch_failed);   // its threads cannot be joined
         }
         if (first() && all) {
-            if (daemon_->job(id_, &job).ok()) progress(job);
+            if (daemon_->job(id_, &job).ok()) progress(job.summary.status);
             continue;
         }
+        if (met && daemon_->running() > 0 && speaks(nodes))
+            for (const JobSummary& each : daemon_->jobs()) progress(each.status);
         std::vector<std::string> missing;
         for (const NodeInfo& each : nodes) {
             if (each.alive || each.self) continue;
@@ -328,7 +349,7 @@ int Launch::follow() {
             all = true;
             if (Status status = begin(&done); !status.ok())
                 return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
-            if (done) return say("the job of this work folder is done already: another --work begins anew"), ended(*done);
+            if (done) return say("the job of this work folder is done already: another --work begins anew"), ended(*done, nodes);
         } else if (!missing.empty() && met && daemon_->running() == 0) {
             say("gradcastd: rank {}: rank 0 ({}) has ended before a job began", placement_.rank, leader);
             return launch_done;   // its exit code tells why

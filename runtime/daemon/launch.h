@@ -31,8 +31,9 @@ enum LaunchExit {
     launch_again = 75
 };   // 75: interrupted by a signal; started again it goes on
 
-/// Runs to the end of the job.  Progress and errors go to stderr, accuracy and digest to stdout, both of rank 0; every process's errors
-/// begin with its rank.  SIGTERM, SIGINT and SIGUSR1 end the job with a checkpoint.  Returns the exit code of the process.
+/// Runs to the end of the job.  Progress and errors go to stderr, accuracy and digest to stdout, both of rank 0, or of the lowest rank that
+/// lives where the job goes on without rank 0; every process's errors begin with its rank.  SIGTERM, SIGINT and SIGUSR1 end the job with a
+/// checkpoint.  Returns the exit code of the process.
 int launch(const LaunchOptions& options);
 
 }   // namespace gradcast

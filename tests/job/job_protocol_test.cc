@@ -208,7 +208,7 @@ TEST(JobProtocol, ALossSaysWhatToDo) {
     EXPECT_TRUE(line.starts_with("rank 2 (node-c) lost in step 20: ")) << line;
     EXPECT_TRUE(
         line.ends_with("; look at the log of gradcastd, the load and the network of node-c "
-                       "(coded-rs with s = 1 goes on without a node)"))
+                       "(survive = true in [job], or coded-rs with s = 1, goes on without a node)"))
         << line;
 }
 
@@ -358,7 +358,7 @@ TEST(JobProtocol, AStuckTrainerIsLostAndAWaitingOneIsNot) {
     EXPECT_TRUE(line.starts_with("rank 1 (node-b) without progress for")) << line;
     EXPECT_TRUE(
         line.ends_with(" s in step 1; look at the log of gradcastd, the load and the network of node-b "
-                       "(coded-rs with s = 1 goes on without a node)"))
+                       "(survive = true in [job], or coded-rs with s = 1, goes on without a node)"))
         << line;
 
     slow.ranks[0].steps = slow.ranks[2].steps = 4;   // rank 1 goes on for 2.5 D, while the others only wait for it

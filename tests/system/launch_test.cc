@@ -99,6 +99,24 @@ TEST_F(SystemLaunch, InterruptedItGoesOnBitForBit) {
     EXPECT_EQ(digest(output(0)), alone);
 }
 
+TEST_F(SystemLaunch, WithoutRank0TheNextOneSpeaks) {
+    std::vector<Process> all(3);
+    for (uint32_t rank = 0; rank < 3; ++rank) start(all[rank], rank, 3, job("job.toml", 1000, "survive = true\n"));
+    ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
+    all[0].kill(SIGKILL);
+    for (uint32_t rank = 1; rank < 3; ++rank) EXPECT_EQ(all[rank].wait(), 0) << output(rank);
+    EXPECT_NE(output(1).find("view 2: 2 nodes from step "), std::string::npos) << output(1);
+    EXPECT_EQ(digest(output(1)).size(), 64u) << output(1);
+    EXPECT_EQ(output(2), "");
+    // Without survive the job ends, and the error says how it goes on.
+    for (uint32_t rank = 0; rank < 3; ++rank) start(all[rank], rank, 3, job("job.toml", 100000), {"--work", "ends"});
+    ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
+    all[2].kill(SIGKILL);
+    EXPECT_EQ(all[0].wait(), 1);
+    EXPECT_NE(output(0).find("started again with this work folder, on these nodes or others, the job goes on"), std::string::npos)
+        << output(0);
+}
+
 TEST_F(SystemLaunch, KeysOrJobFilesThatDiffer) {
     const std::string file = job("job.toml", 6);
     const std::string keys[] = {"k1 " + std::string(64, 'a'), "k1 " + std::string(64, 'b')};
