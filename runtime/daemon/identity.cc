@@ -17,6 +17,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t name_check_us = 1'000'000;
+constexpr uint32_t state_format = 1;   // of the folders and files below `state`; a state folder without the file has 1
 
 Status lock_take(const std::string& path, const std::string& state, Fd* lock) {
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -43,6 +44,23 @@ Status line_read(const std::string& path, std::string* line) {
     if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return {};
     GC_TRY(file_read(path, line));
     while (!line->empty() && line->back() == '\n') line->pop_back();
+    return {};
+}
+
+/// Refuses a state folder that a newer gradcastd has changed.
+Status format_check(const std::string& state) {
+    const std::string path = state + "/format";
+    std::string line;
+    GC_TRY(line_read(path, &line));
+    if (line.empty()) return file_write(path, fmt::format("{}\n", state_format));
+    uint32_t format = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), format);
+    if (error != std::errc() || end != line.data() + line.size())
+        return fail(Code::data, "{} is not a number: write {} into it", path, state_format);
+    if (format > state_format)
+        return fail(Code::data,
+                    "{} was last used by a newer gradcast: format {}, this one reads {}: install the newer one, or choose another `state`",
+                    state, format, state_format);
     return {};
 }
 
@@ -131,6 +149,7 @@ Status identity_open(const std::string& state, const std::string& name, Identity
     if (Status status = make_directories(state); !status.ok())
         return fail(status.code, "{}: create it for this user, or choose another `state`", status.what);
     GC_TRY(lock_take(state + "/lock", state, lock));
+    GC_TRY(format_check(state));
     Identity result{name, {}, 0};
     std::string path = state + "/identity", line;
     GC_TRY(line_read(path, &line));

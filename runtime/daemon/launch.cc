@@ -339,9 +339,7 @@ int Launch::follow() {
         for (const NodeInfo& each : nodes) {
             if (each.alive || each.self) continue;
             if (each.why.find("keys differ") != std::string::npos)
-                return fail_with(
-                    launch_failed,
-                    fail(Code::peer_refused, "node {}: {}: give all nodes one key (--key FILE, or GRADCAST_KEY)", each.name, each.why));
+                return fail_with(launch_failed, fail(Code::peer_refused, "node {}: {} (--key FILE, or GRADCAST_KEY)", each.name, each.why));
             if (first() || each.name == leader) missing.push_back(fmt::format("{} ({})", each.name, each.why));
         }
         if (missing.empty()) met = true;

@@ -202,6 +202,18 @@ TEST(DaemonIdentity, RefusesFilesThatAreNotOurs) {
         Fd lock;
         EXPECT_EQ(identity_open(state, "a", &identity, &lock).code, Code::data);
     }
+    for (const char* text : {"2", "x"}) {
+        ASSERT_TRUE(file_write(state + "/format", text).ok());
+        Fd lock;
+        const Status status = identity_open(state, "a", &identity, &lock);
+        EXPECT_EQ(status.code, Code::data);
+        EXPECT_NE(std::string(status.what)
+                      .find(*text == '2' ? state + " was last used by a newer gradcast: format 2, this one reads 1"
+                                         : state + "/format is not a number"),
+                  std::string::npos)
+            << status.what;
+    }
+    ASSERT_TRUE(file_write(state + "/format", "1\n").ok());
     for (const char* text : {"x", "00000000-0000-0000-0000-00000000000g", "00000000+0000-0000-0000-000000000000"}) {
         ASSERT_TRUE(file_write(state + "/identity", text).ok());
         Fd lock;

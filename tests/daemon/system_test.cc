@@ -2,6 +2,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -102,6 +103,41 @@ TEST(SystemDaemon, WithoutPermission) {
     EXPECT_TRUE(has(cluster.refusal(a), "state/lock: let this user write to the state folder")) << a.process->output();
 }
 
+TEST(SystemDaemon, AFullOrReadOnlyStateFolder) {
+    if (::getuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
+    Cluster cluster(1);
+    Node& a = cluster[0];
+    const std::string state = a.folder + "/state";
+    std::filesystem::create_directories(state);
+    // In a mount namespace of its own.
+    auto start = [&](unsigned long flags, const char* size) {
+        a.process = std::make_unique<Process>();
+        a.process->start({.arguments = {"--config", a.folder + "/gradcastd.toml"},
+                          .log = a.folder + "/stderr",
+                          .notify = a.folder + "/n",
+                          .directory = a.folder,
+                          .before = [=] {
+                              return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                                     ::mount("none", state.c_str(), "tmpfs", flags, size) == 0;
+                          }});
+    };
+    start(MS_RDONLY, "size=64k");
+    const int code = a.process->wait();
+    if (code == 125) GTEST_SKIP() << "cannot mount a file system here";
+    EXPECT_EQ(code, 1);
+    EXPECT_TRUE(has(a.process->output(), "state/lock: let this user write to the state folder, or choose another `state`: Read-only"))
+        << a.process->output();
+    start(0, "size=4k");
+    EXPECT_EQ(a.process->wait(), 1);
+    EXPECT_TRUE(has(a.process->output(), "No space left on device")) << a.process->output();
+    // Room to start, and none for a model: the job is refused and the daemon stays.
+    start(0, "size=100k");
+    ASSERT_TRUE(a.process->ready()) << a.process->output();
+    const std::string error = a.submit(job_text(make_data(cluster.folder + "/data.h5"), 5)).value("error", "");
+    EXPECT_TRUE(has(error, "for the model in " + state) && has(error, "No space left on device")) << error;
+    EXPECT_EQ(a.sees(), "a");
+}
+
 TEST(SystemDaemon, OneDaemonAStateFolder) {
     Cluster cluster(2);
     cluster.start(cluster[0]);
@@ -167,7 +203,10 @@ TEST(SystemDaemon, KeysThatDiffer) {
     cluster.configure(cluster[1], "key = \"" + cluster.folder + "/other\"\n");
     for (Node& node : cluster.nodes) cluster.start(node);
     for (Node& node : cluster.nodes) ASSERT_TRUE(node.process->ready()) << node.process->output();
-    EXPECT_TRUE(eventually([&] { return has(cluster[0].why("b"), "key"); })) << cluster[0].why("b");
+    EXPECT_TRUE(eventually([&] {
+        return has(cluster[0].why("b"), "the cluster keys differ: it does not take our key 'k1': give all nodes one key file");
+    })) << cluster[0].why("b");
+    EXPECT_TRUE(has(cluster[0].why("b"), "peer 'b'")) << cluster[0].why("b");
     EXPECT_EQ(cluster[0].sees(), "a");
     EXPECT_TRUE(has(cluster[0].submit("x = 1", {"a", "b"}).value("error", ""), "x")) << "the file is looked at first";
 }

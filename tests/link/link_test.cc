@@ -191,7 +191,8 @@ TEST_P(Link, PeerThatNeverComesIsLost) {
         EXPECT_FALSE(status.ok());
         EXPECT_GE(clock_us() - start, 300'000u);
         EXPECT_TRUE(holds(status.what, self == 0 ? "peer 'node1' (rank 1, 127.0.0.1:"
-                                                 : "peer 'node0' (rank 0, 127.0.0.1:1): it did not come within 0.3 s"))
+                                                 : "peer 'node0' (rank 0, 127.0.0.1:1): it did not come within 0.3 s: is gradcastd running "
+                                                   "there? Its log says why it cannot come"))
             << status.what;
         EXPECT_EQ(holds(status.what, "'node1' refuses us: it has not opened job abababab"), self == 0) << status.what;
     }

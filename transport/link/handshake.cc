@@ -291,11 +291,13 @@ void Handshake::fail_tls() {
     const std::string& first = tls_->keys[key_].id;
     keys_differ_ = true;
     if (connector_ && reason >= SSL_AD_REASON_OFFSET)
-        return fail_with(fail(Code::peer_refused, "the cluster keys differ: it does not take our key '{}'", first));
+        return fail_with(
+            fail(Code::peer_refused, "the cluster keys differ: it does not take our key '{}': give all nodes one key file", first));
     if (!connector_ && reason == SSL_R_BINDER_DOES_NOT_VERIFY)
-        return fail_with(fail(Code::peer_refused, "the cluster keys differ: its key '{}' is not ours", offered_));
+        return fail_with(
+            fail(Code::peer_refused, "the cluster keys differ: its key '{}' is not ours: give all nodes one key file", offered_));
     if (!connector_ && !offered_.empty() && !known_)
-        return fail_with(fail(Code::peer_refused, "the cluster keys differ: we have no key '{}'", offered_));
+        return fail_with(fail(Code::peer_refused, "the cluster keys differ: we have no key '{}': give all nodes one key file", offered_));
     keys_differ_ = false;
     const char* text = ERR_reason_error_string(error);
     fail_with(fail(Code::peer_refused, "it does not speak TLS 1.3 with a cluster key ({})", text ? text : "no reason given"));

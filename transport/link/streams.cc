@@ -286,7 +286,8 @@ void Streams::begin_anew(Peer& peer) {
 void Streams::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
     if (peer.last.ok())
-        peer.last = fail(Code::peer_lost, "{}: it did not come within {} s", peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
+        peer.last = fail(Code::peer_lost, "{}: it did not come within {} s: is gradcastd running there? Its log says why it cannot come",
+                         peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
     const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
     peer.losing = peer.up = false;
     peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
