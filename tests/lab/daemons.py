@@ -183,6 +183,35 @@ class Ways:
         with self.lab.slow("20%"):
             return self.lab.train(dict(job, s=1))
 
+    def straggler(self, job):
+        """The host that is slowed from a step on is named within 20 steps; nobody is before that, and never another.  Steps of much computing: a
+        host whose share suffices for its work is not slow."""
+        named = []
+
+        def slow():
+            status = self.lab.status(0, self.job_id())
+            begin = status["step"]
+            if status["stragglers"]:
+                raise Failure("named before a host is slowed: %s, %s" % (status["stragglers"], status["times"]))
+            self.lab.lab("slow", str(self.lab.victim), "10%")
+            while not named:
+                status = self.lab.status(0, self.job_id())
+                if status["stragglers"]:
+                    named.extend(each["node"] for each in status["stragglers"])
+                    print("  named after %d steps: %s" % (status["step"] - begin, status["stragglers"][0]["advice"]), flush=True)
+                elif status["step"] > begin + 20:
+                    raise Failure("nobody is named %d steps after a host is slowed: %s" % (status["step"] - begin, status["times"]))
+                time.sleep(0.02)
+            if named != ["host-%02d" % self.lab.victim]:
+                raise Failure("named: %s, not host-%02d: %s" % (named, self.lab.victim, status["times"]))
+        try:
+            return self.lab.train(dict(job, batch=2048, steps=44, evaluate=44), slow)
+        finally:
+            self.lab.lab("slow", str(self.lab.victim), "off")
+
+    def job_id(self):
+        return self.lab.ctl(0, "list")["jobs"][-1]["id"]
+
     def cut(self, job):
         try:
             return self.lab.train(dict(job, s=1), lambda: self.lab.lab("cut", str(self.lab.victim)))
