@@ -314,7 +314,7 @@ TEST(SystemBench, RecoveryTimesCheckpointsAndDeaths) {
     ASSERT_FALSE(report.is_discarded());
     std::map<std::string, int> kinds;
     for (const auto& row : report["rows"]) ++kinds[row["kind"].get<std::string>()];
-    EXPECT_EQ(kinds, (std::map<std::string, int>{{"checkpoint", 4}, {"kill", 3}, {"seeds", 1}})) << result.out;
+    EXPECT_EQ(kinds, (std::map<std::string, int>{{"checkpoint", 4}, {"survive", 2}, {"kill", 3}, {"join", 1}, {"seeds", 1}})) << result.out;
     fs::remove_all(folder);
 }
 
@@ -432,7 +432,6 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     fs::remove_all(folder);
 }
 
-/// A run of accuracy/ on a few samples, and the curve of an interrupted run.
 /// The DANE and DE-DNN papers' experiments on a few samples; a second run takes the rows of the first.
 TEST(SystemBench, PaperRunsLogicalWorkers) {
     namespace fs = std::filesystem;
