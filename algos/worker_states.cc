@@ -20,7 +20,7 @@ Status WorkerStates::gather(Context& context) {
     Mailbox& mail = *context.mail;
     const uint64_t tags = uint64_t{3} << 60 | context.step << 28, ready = tags | (uint64_t{1} << 27);
     const auto message = [&](uint32_t worker) { return buffer_.part(worker * bytes_, bytes_); };
-    const std::vector<uint64_t> others = ranks_but(context.self, context.ranks);
+    others_ = ranks_but(context.self, context.ranks);
 
     struct Part {
         uint32_t worker;
@@ -29,12 +29,12 @@ Status WorkerStates::gather(Context& context) {
     };
     std::vector<Part> parts;   // several ranks may hold a worker, and all have the same bits
     std::vector<bool> here(context.blocks);
-    std::vector<std::vector<uint64_t>> lacking(context.blocks, others);   // by worker: bits of the ranks that do not hold it
+    lacking_.assign(context.blocks, others_);
     for (const uint32_t worker : own_) here[worker] = true;
     uint64_t tickets = context.ranks;
     for (Rank rank = 0; rank < context.ranks; ++rank)
         for (const uint32_t worker : workers.workers_of(rank)) {
-            lacking[worker][rank / 64] &= ~(uint64_t{1} << rank % 64);
+            lacking_[worker][rank / 64] &= ~(uint64_t{1} << rank % 64);
             if (!here[worker]) parts.push_back({worker, rank, ++tickets});
         }
     mail.begin(tickets + 1 + own_.size());
@@ -43,12 +43,12 @@ Status WorkerStates::gather(Context& context) {
     for (const Part& part : parts) mail.receive(part.from, tags | part.worker, message(part.worker), part.ticket);
     for (Rank rank = 0; rank < context.ranks; ++rank)
         if (rank != context.self) mail.receive(rank, ready, {}, 1 + rank);
-    mail.send({0, others.data()}, ready, {}, ++tickets);
+    mail.send({0, others_.data()}, ready, {}, ++tickets);
     GC_TRY(mail.wait(1, context.ranks, context.deadline_us, "states of workers"));
 
     for (const uint32_t worker : own_)
-        if (std::ranges::any_of(lacking[worker], [](uint64_t bits) { return bits != 0; }))
-            mail.send({0, lacking[worker].data()}, tags | worker, message(worker), ++tickets);
+        if (std::ranges::any_of(lacking_[worker], [](uint64_t bits) { return bits != 0; }))
+            mail.send({0, lacking_[worker].data()}, tags | worker, message(worker), ++tickets);
     GC_TRY(mail.wait(1, tickets, context.deadline_us, "states of workers"));
     for (const Part& part : parts) here[part.worker] = here[part.worker] || !mail.lost(part.ticket);
     const auto missing = std::ranges::find(here, false);

@@ -30,6 +30,9 @@ private:
     bool by_worker_ = false;
     uint64_t bytes_ = 0;
     Buffer buffer_;
+    // Bits of ranks, which mail reads: all others, and by worker those that do not hold it.
+    std::vector<uint64_t> others_;
+    std::vector<std::vector<uint64_t>> lacking_;
 };
 
 }   // namespace gradcast

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "runtime/core/fd.h"
@@ -55,7 +56,7 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     return {};
 }
 
-Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes(), 0}; }
+Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes()}; }
 
 }   // namespace
 
@@ -98,7 +99,7 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
 namespace {
 
 /// One message after the other, each with a tag and a ticket of its own.
-Status move_state(Context& context, const Session& session, bool holds, const RankSet& to, Rank from, JobParts& parts, Algorithm& algorithm,
+Status move_state(Context& context, Session& session, bool holds, const RankSet& to, Rank from, JobParts& parts, Algorithm& algorithm,
                   Standing* standing) {
     Mailbox& mail = *context.mail;
     const uint64_t tags = uint64_t{1} << 62;
@@ -112,31 +113,37 @@ Status move_state(Context& context, const Session& session, bool holds, const Ra
             return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[from].name);
         return {};
     };
-    GC_TRY(move(0, bytes_of(std::span(standing, 1))));
+    const std::span<std::byte> head = session.keep(sizeof *standing);
+    if (holds) std::memcpy(head.data(), standing, sizeof *standing);
+    GC_TRY(move(0, bytes_of(head)));
+    if (!holds) std::memcpy(standing, head.data(), sizeof *standing);
     if (standing->algorithm_bytes > algorithm_bytes_max)
         return fail(Code::conflict, "the state of the algorithm has {} bytes: too many", standing->algorithm_bytes);
     GC_TRY(move(1, bytes_of(parts.compute.net->parameters())));
     GC_TRY(move(2, bytes_of(parts.compute.optimiser->state())));
     GC_TRY(move(3, bytes_of(parts.compute.codec->exponents())));
-    std::vector<std::byte> state(standing->algorithm_bytes);
+    const std::span<std::byte> state = session.keep(standing->algorithm_bytes);
     if (holds) std::ranges::copy(algorithm.state(), state.begin());
-    GC_TRY(move(4, bytes_of(std::span(state))));
-    if (holds) return {};
-    parts.refresh();
-    return algorithm.restore(state);
+    GC_TRY(move(4, bytes_of(state)));
+    if (!holds) {
+        parts.refresh();
+        GC_TRY(algorithm.restore(state));
+    }
+    session.keep_none();
+    return {};
 }
 
 }   // namespace
 
-Status state_send(Context& context, const Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing) {
     return move_state(context, session, true, to, 0, parts, algorithm, standing);
 }
 
-Status state_receive(Context& context, const Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing) {
     return move_state(context, session, false, {}, from, parts, algorithm, standing);
 }
 
-Status resume_spread(const EngineConfig& config, Context& context, const Session& session, JobParts& parts, Algorithm& algorithm,
+Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,
                      Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
     const auto holder = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), config.resume.holder) - nodes.begin());

@@ -23,10 +23,10 @@ Status resume_find(const std::string& folder, Model* model, std::string* path, s
 Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Standing* standing);
 /// In a session that is open: what training goes on from, from the rank that has it to the ranks `to` (none of them itself), which all
 /// receive it in place of what they have.  `standing` is of it; where receiving fails, what came is torn.
-Status state_send(Context& context, const Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);
-Status state_receive(Context& context, const Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing);
+Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);
+Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing);
 /// At all ranks, in a session that has begun: the others receive what the holder has, and check its digest.
-Status resume_spread(const EngineConfig& config, Context& context, const Session& session, JobParts& parts, Algorithm& algorithm,
+Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,
                      Standing* standing);
 
 }   // namespace gradcast

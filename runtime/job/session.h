@@ -5,8 +5,10 @@
 //
 // A session that was not ended is destroyed after the driver, which has its memory until then.
 #pragma once
+#include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,6 +76,11 @@ public:
     /// A member to which multicast from here has stopped to come; null: none.
     const Member* deaf() const;
     const Arena& arena() const { return arena_; }
+    /// Memory for a message between steps.  It lives until keep_none(), or as long as the session: after a wait that has failed the link
+    /// may still use it.
+    std::span<std::byte> keep(size_t bytes) { return kept_messages_.emplace_back(bytes); }
+    /// The waits for all of those messages have succeeded.
+    void keep_none() { kept_messages_.clear(); }
 
     bool is_open() const { return open_; }
     /// What all ranks have agreed that the job ends with; ok while it goes on, and where the session was never open.
@@ -109,6 +116,7 @@ private:
     Buffer kept_parameters_, kept_exponents_;   // where ranks can be missed (Arbiter)
     Buffer vectors_;                            // of own workers
     Buffer shared_;                             // with the device
+    std::deque<std::vector<std::byte>> kept_messages_;
 
     Context* context_ = nullptr;
     std::unique_ptr<ViewHost> host_;

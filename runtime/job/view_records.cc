@@ -1,6 +1,8 @@
 #include "runtime/job/view_records.h"
 
+#include <algorithm>
 #include <ctime>
+#include <span>
 
 #include "runtime/core/le.h"
 #include "runtime/job/membership_messages.h"
@@ -22,7 +24,30 @@ std::vector<std::string> names_read(MessageReader& reader) {
     return names;
 }
 
-Buffer buffer_of(std::span<std::byte> bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+Buffer buffer_of(std::span<std::byte> bytes) { return {bytes.data(), nullptr, bytes.size()}; }
+
+/// Rank 0's bytes, at every rank; at another rank empty where rank 0 is lost.
+Status spread(Context& context, Session& session, std::span<const std::byte> own, std::span<const std::byte>* bytes) {
+    Mailbox& mail = *context.mail;
+    const bool sends = session.self() == 0;
+    const std::span<std::byte> size_bytes = session.keep(sizeof(Le64));
+    Le64& size = *reinterpret_cast<Le64*>(size_bytes.data());
+    mail.begin(2);
+    const auto move = [&](uint64_t ticket, uint64_t tag, std::span<std::byte> message) {
+        if (sends) mail.send(session.others(), tag, buffer_of(message), ticket);
+        else mail.receive(0, tag, buffer_of(message), ticket);
+        return mail.wait(ticket, ticket, session.first_step_us(), "record of the views");
+    };
+    if (sends) size.set(own.size());
+    GC_TRY(move(1, tag_size, size_bytes));
+    if (mail.lost(1) || size.get() == 0) return {};
+    if (size.get() > view_records_bytes_max) return fail(Code::conflict, "a record of views has {} bytes: too many", size.get());
+    const std::span<std::byte> message = session.keep(size.get());
+    if (sends) std::ranges::copy(own, message.begin());
+    GC_TRY(move(2, tag_views, message));
+    if (!mail.lost(2)) *bytes = message;
+    return {};
+}
 
 }   // namespace
 
@@ -60,38 +85,15 @@ std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRec
     return views;
 }
 
-Status view_records_spread(Context& context, const Session& session, std::vector<ViewRecord> views, Report& report) {
+Status view_records_spread(Context& context, Session& session, std::vector<ViewRecord> views, Report& report) {
     if (session.view().n() > 1) {
-        Mailbox& mail = *context.mail;
-        const auto wait = [&](uint64_t ticket) { return mail.wait(ticket, ticket, session.first_step_us(), "record of the views"); };
-        const bool sends = session.self() == 0;
-        std::vector<std::byte> bytes;
-        if (sends) bytes = view_records_write(views);
-        Le64 size;
-        size.set(bytes.size());
-        const Buffer size_buffer{reinterpret_cast<std::byte*>(&size), nullptr, sizeof size, 0};
-        mail.begin(2);
-        if (sends) {
-            mail.send(session.others(), tag_size, size_buffer, 1);
-            if (!bytes.empty()) mail.send(session.others(), tag_views, buffer_of(bytes), 2);
-            GC_TRY(wait(1));
-            GC_TRY(wait(2));
-        } else {
-            mail.receive(0, tag_size, size_buffer, 1);
-            GC_TRY(wait(1));
-            if (!mail.lost(1)) {
-                if (size.get() > view_records_bytes_max)
-                    return fail(Code::conflict, "a record of views has {} bytes: too many", size.get());
-                bytes.resize(size.get());
-                if (!bytes.empty()) mail.receive(0, tag_views, buffer_of(bytes), 2);
-                GC_TRY(wait(2));
-            }
-            std::vector<ViewRecord> come;
-            if (!mail.lost(1) && !mail.lost(2)) {
-                if (!view_records_parse(bytes, &come)) return fail(Code::conflict, "what should be a record of views is none");
-                views = std::move(come);
-            }
-        }
+        std::vector<std::byte> own;
+        if (session.self() == 0) own = view_records_write(views);
+        std::span<const std::byte> come;
+        GC_TRY(spread(context, session, own, &come));
+        if (session.self() != 0 && !come.empty() && !view_records_parse(come, &views))
+            return fail(Code::conflict, "what should be a record of views is none");
+        session.keep_none();
     }
     report.views(std::move(views));
     return {};

@@ -18,6 +18,6 @@ bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord
 std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRecord next);
 /// At all ranks of a session that has begun: blocks until this one has, in `report`, what are `views` at rank 0; where rank 0 is lost, its
 /// own `views`.  Errors as those of a wait for mail.
-Status view_records_spread(Context& context, const Session& session, std::vector<ViewRecord> views, Report& report);
+Status view_records_spread(Context& context, Session& session, std::vector<ViewRecord> views, Report& report);
 
 }   // namespace gradcast

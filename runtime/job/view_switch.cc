@@ -273,7 +273,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
 }
 
 /// Who has the agreed state sends it to those who have not.
-Status ViewSwitch::catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing) {
+Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
     const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
     if (step.kind == ViewNotice::Kind::met) {

@@ -79,7 +79,7 @@ private:
     Status wait(Host& host, Session& session, uint64_t until_us);
     Status pass(Host& host, const Session& session, uint32_t number);
     Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
-    Status catch_up(Context& context, const Session& session, const ViewNotice& step, Standing* standing);
+    Status catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing);
     ViewRecord record(const Context& context, const SessionConfig& now) const;
     void report(Context& context);
 
