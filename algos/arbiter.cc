@@ -62,7 +62,7 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
     std::vector<std::byte> words(like.words.bytes);
     std::vector<float> maxima(context_.net.layout().buckets[conflict.bucket].group_count);
     record->maxima = maxima;
-    const Plan plan{like.word, {words.data(), nullptr, words.size(), 0}, record, true};
+    const Plan plan{like.word, {words.data(), nullptr, words.size()}, record, true};
     struct Sink final : GradientSink {
         Sink(Codec& c, const Plan& p, uint32_t b) : codec(c), plan(p), wanted(b) {}
         Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {

@@ -394,7 +394,7 @@ private:
             GC_TRY(replay_keep(log_path_, title_, context.step * updates_, log_));
         }
         if (context.ranks > 1) {
-            Buffer message = final_, number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_, 0};
+            Buffer message = final_, number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
             context.mail->begin(2);
             others_ = ranks_but(0, context.ranks);
             for (const auto& [what, ticket] : {std::pair{message, uint64_t{1}}, {number, uint64_t{2}}})

@@ -45,7 +45,7 @@ public:
 
 private:
     static std::span<float> floats(const Buffer& buffer) { return {buffer.as<float>(), buffer.bytes / sizeof(float)}; }
-    static Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes(), 0}; }
+    static Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes()}; }
 
     Status learn(Context& context, StepRecord* record) {
         const uint32_t steps = context.local->config().steps;

@@ -119,7 +119,7 @@ Status WorkerSum::tell_bucket(const Told& told, uint32_t lane, uint32_t bucket) 
     const Bucket& range = context_.net.layout().buckets[bucket];
     for (size_t i = 0; i < config_.own.size(); ++i) {
         if (!counts(told, i)) continue;
-        const Buffer from{reinterpret_cast<std::byte*>(vector(i).data() + range.offset), nullptr, range.count * sizeof(float), 0};
+        const Buffer from{reinterpret_cast<std::byte*>(vector(i).data() + range.offset), nullptr, range.count * sizeof(float)};
         const Plan plan = exchange_.plan(port_.step(), bucket, exchange_.target_of(config_.own[i]));
         GC_TRY(context_.codec.add(lane, {port_.step(), config_.own[i]}, bucket, from, plan));
     }

@@ -35,7 +35,7 @@ public:
         } else {
             std::vector<std::byte>& unwanted = peers_[packet.sender].unwanted;   // read to check its tag; take() reports the conflict
             unwanted.resize(segment_bytes_);
-            *place = {unwanted.data(), nullptr, bytes, 0};
+            *place = {unwanted.data(), nullptr, bytes};
         }
         return Landing::place;
     }

@@ -21,7 +21,7 @@ struct Rows {
     Rows(uint32_t rows, uint64_t bytes) : memory(bytes / 4) {
         for (uint64_t i = 0; i < memory.size(); ++i) memory[i] = random4(Purpose::test, 1, i, 0)[0] & 0x1FFF1FFF;
         for (uint32_t r = 0; r < rows; ++r)
-            buffers.push_back({reinterpret_cast<std::byte*>(memory.data()) + r * (bytes / rows), nullptr, bytes / rows, 0});
+            buffers.push_back({reinterpret_cast<std::byte*>(memory.data()) + r * (bytes / rows), nullptr, bytes / rows});
     }
 };
 

@@ -70,12 +70,12 @@ public:
             send.type = PacketType::words;
             send.sequence = ++sequence_;
             send.ticket = sequence_;
-            send.payload = {memory_.data() + sequence_ % window * payload_bytes, nullptr, payload_bytes, 0};
+            send.payload = {memory_.data() + sequence_ % window * payload_bytes, nullptr, payload_bytes};
             actions.sends.push_back(send);
         }
     }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
-        *place = {memory_.data() + packet.sequence % window * payload_bytes, nullptr, bytes, 0};
+        *place = {memory_.data() + packet.sequence % window * payload_bytes, nullptr, bytes};
         return Landing::place;
     }
     std::atomic<uint64_t> received{0};

@@ -99,7 +99,7 @@ Sum NetRig::sum(uint32_t bucket) {
     Sum sum;
     sum.bucket = bucket;
     sum.maxima = records_[bucket].maxima;
-    sum.words = Buffer{words_.host, device_words_, words_.bytes, 0}.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
+    sum.words = Buffer{words_.host, device_words_, words_.bytes}.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t));
     return sum;
 }
 

@@ -50,7 +50,7 @@ Status Arena::seal() {
         ::munmap(std::exchange(base_, nullptr), bytes_);
         return status;
     }
-    for (Item& item : items_) *item.buffer = {base_ + item.offset, nullptr, item.bytes, 0};
+    for (Item& item : items_) *item.buffer = {base_ + item.offset, nullptr, item.bytes};
     return {};
 }
 

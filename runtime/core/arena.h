@@ -35,7 +35,7 @@ public:
     MemoryUse use(const std::string& place) const;
     /// "parameters 0.2 MiB, gradients 0.5 MiB, …, 3.1 MiB in all"
     std::string budget() const { return memory_text({use({})}); }
-    Buffer whole() const { return {base_, nullptr, bytes_, 0}; }   // for registration; before seal() only its size
+    Buffer whole() const { return {base_, nullptr, bytes_}; }   // for registration; before seal() only its size
 
 private:
     struct Item {

@@ -74,7 +74,7 @@ public:
     /// Takes both, uninitialised.  Error: Code::node_memory with the budget and the device's free memory.
     Status seal();
     uint64_t device_bytes() const { return device_bytes_; }
-    Buffer whole() const { return {nullptr, device_, device_bytes_, 0}; }
+    Buffer whole() const { return {nullptr, device_, device_bytes_}; }
     /// Of the device's memory and, where there is any, of the host's.
     std::vector<MemoryUse> memory(const std::string& place) const;
 

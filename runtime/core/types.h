@@ -27,10 +27,9 @@ struct Buffer {
     std::byte* host = nullptr;
     void* device = nullptr;
     uint64_t bytes = 0;
-    uint32_t region = 0;   // index of its registration (io_uring, verbs, CUDA); 0: not registered
 
     Buffer part(uint64_t offset, uint64_t size) const {
-        return {host ? host + offset : nullptr, device ? static_cast<char*>(device) + offset : nullptr, size, region};
+        return {host ? host + offset : nullptr, device ? static_cast<char*>(device) + offset : nullptr, size};
     }
     template <typename T>
     T* as() const {

@@ -132,7 +132,7 @@ Status ExchangeChoice::agree(Context& context, const Session& session, Measured*
     const uint32_t n = session.view().n();
     const Rank self = session.self();
     told_.resize(n);
-    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured), 0}; };
+    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured)}; };
     for (uint32_t round = 0; round <= session.losses_tolerated(); ++round) {
         const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
         context.mail->begin(last);

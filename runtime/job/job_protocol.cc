@@ -461,7 +461,7 @@ private:
         send.to = to;
         send.type = PacketType::job;
         send.body = body_bytes(body);
-        send.payload = {payload.data(), nullptr, sizeof news + text.size(), 0};   // short enough to be copied at once
+        send.payload = {payload.data(), nullptr, sizeof news + text.size()};   // short enough to be copied at once
         actions.sends.push_back(send);
     }
 

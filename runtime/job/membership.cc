@@ -646,7 +646,7 @@ uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Ac
         body.kind.set(static_cast<uint32_t>(kind)), body.value.set(offset << 32 | shared->size());
         // The link only reads what it sends.
         Buffer payload{const_cast<std::byte*>(shared->data()) + offset, nullptr,
-                       std::min<uint64_t>(fragment_bytes, shared->size() - offset), 0};
+                       std::min<uint64_t>(fragment_bytes, shared->size() - offset)};
         flights_[++ticket_] = shared;
         actions.sends.push_back({.to = {peer}, .type = PacketType::job, .body = body_bytes(body), .payload = payload, .ticket = ticket_});
     }

@@ -134,7 +134,7 @@ Status Session::leave() {
 }
 
 Status Session::finish(std::string& digest) {
-    return barrier(JobCommand::end, 0, {reinterpret_cast<std::byte*>(digest.data()), nullptr, digest.size(), 0});
+    return barrier(JobCommand::end, 0, {reinterpret_cast<std::byte*>(digest.data()), nullptr, digest.size()});
 }
 
 Status Session::abort(Status found) {

@@ -96,7 +96,7 @@ void ViewProtocol::carry_out(Actions& actions) {
             body.kind.set(kind_view), body.value.set(ticket_);
             Send send;
             send.to.rank = index_of(node), send.type = PacketType::job, send.body = body_bytes(body), send.ticket = ticket_;
-            send.payload = {payload.data(), nullptr, payload.size(), 0};
+            send.payload = {payload.data(), nullptr, payload.size()};
             actions.sends.push_back(send);
         }
     }

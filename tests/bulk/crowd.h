@@ -81,7 +81,7 @@ struct Crowd {
             if (box.got[index] || box.unwanted) return Landing::drop;
             if (manner() == Manner::waits && crowd->sim->now_us() < crowd->wait_until_us) return Landing::later;
             if (manner() == Manner::leases && t.bytes <= 3000) return Landing::lease;
-            *place = {box.bytes.data() + at, nullptr, bytes, 0};
+            *place = {box.bytes.data() + at, nullptr, bytes};
             return Landing::place;
         }
         void on(std::span<const Event> events, Actions& actions) override {
@@ -120,7 +120,7 @@ struct Crowd {
                 out[next].resize(t.bytes);
                 if (crowd->contents)
                     for (uint64_t i = 0; i < t.bytes; ++i) out[next][i] = crowd->content(next, i);
-                send.payload = {out[next].data(), nullptr, t.bytes, 0};
+                send.payload = {out[next].data(), nullptr, t.bytes};
                 actions.sends.push_back(send);
             }
         }

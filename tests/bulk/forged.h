@@ -98,7 +98,7 @@ private:
                 if (size) std::memcpy(place.host, lease->data(), size);
                 packet->payload = place;
                 return true;
-            case Landing::lease: packet->payload = {lease->data(), nullptr, size, 0}; return true;
+            case Landing::lease: packet->payload = {lease->data(), nullptr, size}; return true;
             default: return false;
         }
     }
@@ -213,7 +213,7 @@ private:
         if (body.step.get() % 8 == 5) return Landing::lease;
         if (body.step.get() % 8 == 6) return now_us_ / 1000 % 2 ? Landing::later : Landing::drop;
         if (body.step.get() % 8 == 7 || body.index.get() >= segments) return Landing::drop;
-        *place = {places_.data() + ((packet.sender - 1) * segments + body.index.get()) * segment, nullptr, bytes, 0};
+        *place = {places_.data() + ((packet.sender - 1) * segments + body.index.get()) * segment, nullptr, bytes};
         return Landing::place;
     }
     void on(std::span<const Event> events, Actions& actions) override {
@@ -232,7 +232,7 @@ private:
         send.to = {1 + what_ % 2, what_ % 3 ? &both : nullptr};
         send.type = what_ % 5 ? PacketType::words : PacketType::record;
         send.body = body_bytes(body);
-        send.payload = {words_.data(), nullptr, what_ % 4 ? words_.size() : what_, 0};
+        send.payload = {words_.data(), nullptr, what_ % 4 ? words_.size() : what_};
         send.ticket = 1;
         actions.sends.push_back(send);
     }

@@ -34,7 +34,7 @@ struct Accumulator {
         : memory(layout.buckets[bucket].count, -77), maxima(layout.buckets[bucket].group_count, 99.0f) {
         record.maxima = maxima;
         record.clipped = 12345;
-        plan = {word, {reinterpret_cast<std::byte*>(memory.data()), nullptr, memory.size() * word_bytes(word), 0}, &record};
+        plan = {word, {reinterpret_cast<std::byte*>(memory.data()), nullptr, memory.size() * word_bytes(word)}, &record};
     }
     int64_t operator[](uint64_t i) const {
         return plan.word == Word::i16 ? plan.words.as<int16_t>()[i] : plan.word == Word::i32 ? plan.words.as<int32_t>()[i] : memory[i];
@@ -50,7 +50,7 @@ std::vector<float> gradient_of(uint32_t block, uint64_t count, float size) {
 Status add(Codec& codec, BlockId id, uint32_t bucket, const std::vector<float>& all, const Layout& layout, Accumulator& into) {
     const Bucket& range = layout.buckets[bucket];
     std::vector<float> part(all.begin() + static_cast<long>(range.offset), all.begin() + static_cast<long>(range.offset + range.count));
-    Status status = codec.add(0, id, bucket, {reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0}, into.plan);
+    Status status = codec.add(0, id, bucket, {reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4}, into.plan);
     if (status.ok()) {
     }
     return status;

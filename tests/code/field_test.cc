@@ -152,7 +152,7 @@ struct Rows {
     Rows(uint32_t p, uint32_t rows, uint64_t n, uint32_t shift)
         : prime(p), count(n), stride((n + shift + 2) * size()), memory(rows * stride) {
         std::fill(memory.begin(), memory.end(), std::byte{0x5A});
-        for (uint32_t r = 0; r < rows; ++r) buffers.push_back({memory.data() + r * stride + (1 + shift) * size(), nullptr, n * size(), 0});
+        for (uint32_t r = 0; r < rows; ++r) buffers.push_back({memory.data() + r * stride + (1 + shift) * size(), nullptr, n * size()});
     }
     uint64_t size() const { return prime == prime_16 ? 2 : 4; }
     void set(uint32_t row, uint64_t x, int64_t v) {

@@ -316,7 +316,7 @@ TEST(Digest, IsAdditiveAndSeesEveryBit) {
 TEST(Words, ComputeNow) {
     int32_t a[4] = {1, 2, 3, 4}, b[4] = {10, 20, 30, 40};
     int64_t w[4] = {1, 1, 1, 1}, v[2] = {5, 6};
-    auto buffer = [](auto& array) { return Buffer{reinterpret_cast<std::byte*>(array), nullptr, sizeof(array), 0}; };
+    auto buffer = [](auto& array) { return Buffer{reinterpret_cast<std::byte*>(array), nullptr, sizeof(array)}; };
     compute_now({Kernel::add_i32, buffer(a), buffer(b), 4, 1});
     EXPECT_EQ(a[3], 44);
     compute_now({Kernel::add_i32_to_i64, buffer(w), buffer(a), 4, 1});

@@ -171,13 +171,13 @@ void combine_like_the_cpu(uint32_t prime) {
             for (uint32_t i = 0; i < ins; ++i) {
                 words.push_back(words_of<T>(count, 10 + i));
                 on_device.push_back(std::make_unique<DeviceVector<T>>(words.back()));
-                in.push_back({reinterpret_cast<std::byte*>(words.back().data()), nullptr, count * sizeof(T), 0});
+                in.push_back({reinterpret_cast<std::byte*>(words.back().data()), nullptr, count * sizeof(T)});
                 weights.push_back(i == 0 ? prime - 1 : i == 1 ? 0 : bits32(i, 9) % prime);
                 task.in[i] = on_device.back()->get();
                 task.weight[i] = weights.back();
             }
             std::vector<T> want(count);
-            Buffer out{reinterpret_cast<std::byte*>(want.data()), nullptr, count * sizeof(T), 0};
+            Buffer out{reinterpret_cast<std::byte*>(want.data()), nullptr, count * sizeof(T)};
             const Combine combination{prime, 1, ins, weights.data(), in.data(), &out, true, false};
             ASSERT_EQ(word_kernels(isa_best()).combine(combination, count), ins);
             DeviceVector<T> to(count);
@@ -247,7 +247,7 @@ struct Target {
         record.clipped = 12345;
         record.diverged = 6789;
         record.digest = 1;
-        plan = {word, {memory.data(), nullptr, memory.size(), 0}, &record, audit};
+        plan = {word, {memory.data(), nullptr, memory.size()}, &record, audit};
     }
 };
 
@@ -299,11 +299,11 @@ void train(uint32_t gpus, bool diverging) {
                     const Bucket& range = layout.buckets[bucket];
                     std::vector<float> part(x.begin() + static_cast<long>(range.offset),
                                             x.begin() + static_cast<long>(range.offset + range.count));
-                    const Buffer here{reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4, 0};
+                    const Buffer here{reinterpret_cast<std::byte*>(part.data()), nullptr, range.count * 4};
                     EXPECT_TRUE(ok(cpu->add(0, {step, b}, bucket, here, want[bucket * targets + b % 2]->plan)));
                     EXPECT_TRUE(ok(device->use(device->gpu_of(lane))));
                     gradients.push_back(std::make_unique<DeviceVector<float>>(part));
-                    const Buffer there{nullptr, gradients.back()->get(), range.count * 4, 0};
+                    const Buffer there{nullptr, gradients.back()->get(), range.count * 4};
                     EXPECT_TRUE(ok(gpu->add(lane, {step, b}, bucket, there, got[bucket * targets + b % 2]->plan)));
                 }
             }
@@ -339,7 +339,7 @@ TEST_F(DeviceCodec, NamesStepLayerAndBlockOfWhatIsNotFinite) {
         x[layout.groups[1].count] = value;   // the second group of bucket 1
         const DeviceVector<float> there(x);
         Target target(*gpu, layout, 1, Word::i32, false);
-        EXPECT_TRUE(ok(gpu->add(0, {41, 6}, 1, {nullptr, there.get(), x.size() * 4, 0}, target.plan)));
+        EXPECT_TRUE(ok(gpu->add(0, {41, 6}, 1, {nullptr, there.get(), x.size() * 4}, target.plan)));
         const Status status = gpu->finish(41, 1, target.plan);
         EXPECT_EQ(status.code, Code::diverged);
         EXPECT_EQ(
@@ -361,18 +361,18 @@ TEST_F(DeviceCodec, AnAbandonedStepIsForgotten) {
     std::vector<float> x = gradient_of(layout, {0, 0}, 1.0f), huge = gradient_of(layout, {0, 1}, 1e30f);
     const DeviceVector<float> x_there(x), huge_there(huge);
     Target want(*cpu, layout, 2, Word::i32, false), got(*cpu, layout, 2, Word::i32, false);
-    EXPECT_TRUE(ok(gpu->add(0, {0, 0}, 2, {nullptr, huge_there.get(), range.count * 4, 0}, got.plan)));
+    EXPECT_TRUE(ok(gpu->add(0, {0, 0}, 2, {nullptr, huge_there.get(), range.count * 4}, got.plan)));
     got.record.blocks = 0;   // as the exchange does for the next step of the slot
 #ifdef GC_CUDA_HOST
     const CudaHostCounts before = cuda_host_counts();
 #endif
-    EXPECT_TRUE(ok(gpu->add(0, {1, 0}, 2, {nullptr, x_there.get(), range.count * 4, 0}, got.plan)));
+    EXPECT_TRUE(ok(gpu->add(0, {1, 0}, 2, {nullptr, x_there.get(), range.count * 4}, got.plan)));
 #ifdef GC_CUDA_HOST
     EXPECT_EQ(cuda_host_counts().allocations, before.allocations);
     EXPECT_EQ(cuda_host_counts().synchronisations, before.synchronisations);
 #endif
     EXPECT_TRUE(ok(gpu->finish(1, 2, got.plan)));
-    EXPECT_TRUE(ok(cpu->add(0, {1, 0}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, range.count * 4, 0}, want.plan)));
+    EXPECT_TRUE(ok(cpu->add(0, {1, 0}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, range.count * 4}, want.plan)));
     EXPECT_TRUE(ok(cpu->finish(1, 2, want.plan)));
     expect_alike(got, want, "step 1");
 }
@@ -403,20 +403,20 @@ TEST_F(DeviceCodec, EncodesWhereTheWordsAre) {
             got.plan.words.device = there[t];
             want.record.blocks = got.record.blocks = 0;
             EXPECT_TRUE(
-                ok(cpu->add(0, {0, t}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[2].count * 4, 0}, want.plan)));
-            EXPECT_TRUE(ok(gpu->add(0, {0, t}, 2, {nullptr, x_there.get(), layout.buckets[2].count * 4, 0}, got.plan)));
+                ok(cpu->add(0, {0, t}, 2, {reinterpret_cast<std::byte*>(x.data()), nullptr, layout.buckets[2].count * 4}, want.plan)));
+            EXPECT_TRUE(ok(gpu->add(0, {0, t}, 2, {nullptr, x_there.get(), layout.buckets[2].count * 4}, got.plan)));
             EXPECT_TRUE(ok(cpu->finish(0, 2, want.plan)));
             EXPECT_TRUE(ok(gpu->finish(0, 2, got.plan)));
             EXPECT_EQ(got.record.digest, want.record.digest);
             for (uint64_t u = 0; u < 2; ++u) {
-                want_in.push_back({memory[t].data() + u * half * width, nullptr, half * width, 0});
-                got_in.push_back({nullptr, static_cast<char*>(there[t]) + u * half * width, half * width, 0});
+                want_in.push_back({memory[t].data() + u * half * width, nullptr, half * width});
+                got_in.push_back({nullptr, static_cast<char*>(there[t]) + u * half * width, half * width});
             }
         }
         EXPECT_EQ(std::count(got.memory.begin(), got.memory.end(), std::byte{0x77}), static_cast<long>(got.memory.size()));
         const uint32_t weights[] = {prime - 1, 12345, 3, prime / 2};
         std::vector<std::byte> want_out(half * width), got_out(half * width);
-        Buffer out_want{want_out.data(), nullptr, want_out.size(), 0}, out_got{got_out.data(), nullptr, got_out.size(), 0};
+        Buffer out_want{want_out.data(), nullptr, want_out.size()}, out_got{got_out.data(), nullptr, got_out.size()};
         Combine a{prime, 1, 4, weights, want_in.data(), &out_want, true, false},
             b{prime, 1, 4, weights, got_in.data(), &out_got, true, false};
         b.device = gpu->device();

@@ -20,7 +20,7 @@ TEST(CudaDevice, LeavesOtherGpusAlone) {
     std::unique_ptr<CudaRig> rig;
     auto on_a_thread = [](auto body) { std::thread(body).join(); };
     on_a_thread([&] { rig = std::make_unique<CudaRig>(spec, sizes({3}, 2), OptimiserConfig{.momentum = 0.9}, std::vector<uint32_t>{1}); });
-    on_a_thread([&] { rig->device.share({sums.data(), nullptr, sums.size(), 0}); });
+    on_a_thread([&] { rig->device.share({sums.data(), nullptr, sums.size()}); });
     on_a_thread([&] {
         Data data(spec, 3);
         rig->step(0, rig->block(data.samples, 1).gradient, 3);
@@ -38,7 +38,7 @@ TEST(CudaDevice, LeavesOtherGpusAlone) {
         codec->device()->expect(1);
         EXPECT_TRUE(device->seal().ok() && cuda::codec_ready(*codec).ok());
     });
-    on_a_thread([&] { device->share({sums.data(), nullptr, sums.size(), 0}); });
+    on_a_thread([&] { device->share({sums.data(), nullptr, sums.size()}); });
     on_a_thread([&] { codec.reset(); });
     on_a_thread([&] { device.reset(); });
     EXPECT_EQ(cuda_host_calls(0), before);

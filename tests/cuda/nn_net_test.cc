@@ -226,7 +226,7 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
             Rig cpu(spec, sizes({2}), config);
             std::vector<uint64_t> all(3 * cpu.net->layout().elements);   // page-locked: copies of words do not wait
             CudaRig gpu(spec, sizes({2}), config);
-            gpu.device.share({reinterpret_cast<std::byte*>(all.data()), nullptr, all.size() * 8, 0});
+            gpu.device.share({reinterpret_cast<std::byte*>(all.data()), nullptr, all.size() * 8});
             std::span<uint64_t> free = all;
             std::mt19937_64 random(5);
             for (StepId step = 0; step < 3; ++step) {

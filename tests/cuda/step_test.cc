@@ -26,7 +26,7 @@ struct Words {
         const uint64_t buckets = layout.buckets.size(), bytes = codec.words().elements * word_bytes(word);
         memory.resize((targets + 1) * bytes + page);
         auto* at = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + page - 1) / page * page);
-        whole = {at, nullptr, (targets + 1) * bytes, 0};
+        whole = {at, nullptr, (targets + 1) * bytes};
         sums = whole.part(targets * bytes, bytes);
         for (uint32_t t = 0; t < targets; ++t) {
             maxima[t].resize(layout.groups.size());
@@ -256,7 +256,7 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
             ASSERT_TRUE(gradients.net->block(0, {step, block}, samples, gather).ok());
             for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
                 const Bucket& bucket = layout.buckets[b];
-                const Buffer part{reinterpret_cast<std::byte*>(gather.gradient.data() + bucket.offset), nullptr, bucket.count * 4, 0};
+                const Buffer part{reinterpret_cast<std::byte*>(gather.gradient.data() + bucket.offset), nullptr, bucket.count * 4};
                 ASSERT_TRUE(codec->add(0, {step, block}, b, part, target(block, b)).ok());
             }
         }

@@ -593,7 +593,7 @@ TEST(Membership, ForgedMessagesDoNothing) {
         body.value.set((random[1] % 5 ? 0 : uint64_t{more[1] % 300}) << 32 | total);
         for (uint64_t k = 0; k < size; ++k)
             bytes[k] = static_cast<std::byte>(random4(Purpose::test, 3, i, static_cast<uint32_t>(k / 16))[k % 4] >> (k % 16));
-        Send send{.to = {0}, .type = PacketType::job, .body = body_bytes(body), .payload = {bytes.data(), nullptr, size, 0}};
+        Send send{.to = {0}, .type = PacketType::job, .body = body_bytes(body), .payload = {bytes.data(), nullptr, size}};
         Wire::give(a, random[3] % 4, send, second);
     }
     // An answer that nobody has asked for: an id, five numbers, four empty texts.
@@ -602,8 +602,7 @@ TEST(Membership, ForgedMessagesDoNothing) {
     found.value.set(16 + 5 * 8 + 4 * 8);
     std::fill(bytes.begin(), bytes.end(), std::byte{0});
     for (uint32_t i = 0; i < 100; ++i)
-        Wire::give(a, 1, {.to = {0}, .type = PacketType::job, .body = body_bytes(found), .payload = {bytes.data(), nullptr, 88, 0}},
-                   second);
+        Wire::give(a, 1, {.to = {0}, .type = PacketType::job, .body = body_bytes(found), .payload = {bytes.data(), nullptr, 88}}, second);
     // A search is answered whoever asks; there are never many.
     const std::vector<Notice> notices = a.notices();
     EXPECT_LE(notices.size(), 64u);

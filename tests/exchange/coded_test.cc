@@ -616,7 +616,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
             Event event;
             event.kind = Event::Kind::packet;
             event.packet = &packet;
-            packet.payload = {elsewhere.data(), nullptr, bytes, 0};
+            packet.payload = {elsewhere.data(), nullptr, bytes};
             one.on(event);
             EXPECT_TRUE(one.silent()) << "a packet that is not in its place";
             if (landing != Landing::place) {

@@ -50,7 +50,7 @@ struct One {
     void refused(Packet packet, uint64_t bytes, const char* why, Landing as = Landing::drop) {
         EXPECT_EQ(deliver(packet, bytes), as) << why;
         std::vector<std::byte> memory(bytes);
-        packet.payload = {memory.data(), nullptr, bytes, 0};
+        packet.payload = {memory.data(), nullptr, bytes};
         Event event;
         event.kind = Event::Kind::packet;
         event.packet = &packet;

@@ -21,7 +21,7 @@ struct Sink : DatagramSink {
         GC_ASSERT(bytes <= segment && packet.sender < 3 && packet.sender != 0 && packet.sequence >> 48 == 0);
         fuzz_reaches(static_cast<uint32_t>(packet.type));
         const Landing landing = static_cast<Landing>((mood + ++landed) % 4);
-        if (landing == Landing::place) *place = {memory, nullptr, bytes, 0};
+        if (landing == Landing::place) *place = {memory, nullptr, bytes};
         return landing;
     }
     void packet(const Packet& packet) override {

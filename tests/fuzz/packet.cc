@@ -23,7 +23,7 @@ struct Sink : ReceiverSink {
         fuzz_reaches(static_cast<uint32_t>(packet.type));
         ++landed;
         Landing landing = static_cast<Landing>((mood + landed) % 4);
-        if (landing == Landing::place) *place = {memory, nullptr, bytes, 0};
+        if (landing == Landing::place) *place = {memory, nullptr, bytes};
         return landing;
     }
     void packet(const Packet& packet) override {

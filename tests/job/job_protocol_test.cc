@@ -57,7 +57,7 @@ struct World {
     static void command(Host& host, JobCommand command, uint64_t tag = 0, std::string* text = nullptr, Status status = {}) {
         Event event = command_event(command);
         event.tag = tag;
-        if (text) event.buffer = {reinterpret_cast<std::byte*>(text->data()), nullptr, text->size(), 0};
+        if (text) event.buffer = {reinterpret_cast<std::byte*>(text->data()), nullptr, text->size()};
         event.status = status;
         host.post(0, event);
     }
@@ -399,7 +399,7 @@ TEST(JobProtocol, ForgedNewsIsDropped) {
             packet.type = PacketType::job;
             packet.sender = length % 2 ? 1 : 7;
             packet.body[0] = std::byte{1}, packet.body[8] = std::byte{9};
-            packet.payload = {bytes.data(), nullptr, length, 0};
+            packet.payload = {bytes.data(), nullptr, length};
             Event event;
             event.kind = Event::Kind::packet;
             event.packet = &packet;

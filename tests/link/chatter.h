@@ -78,11 +78,11 @@ public:
         if (landing_ == Landing::lease && bytes <= lease_bytes_max) return Landing::lease;
         auto& slot = slots_[{packet.sender, body_of<MailBody>(packet).tag.get()}];
         slot.assign(bytes, std::byte{0xee});
-        *place = {slot.data(), nullptr, bytes, 0};
+        *place = {slot.data(), nullptr, bytes};
         return Landing::place;
     }
 
-    Buffer payload(size_t i) { return {payloads_[i].data(), nullptr, sizes_[i], 0}; }
+    Buffer payload(size_t i) { return {payloads_[i].data(), nullptr, sizes_[i]}; }
     Rank self_;
     uint32_t ranks_;
     uint64_t sent_ = 0, received_ = 0, ups_ = 0, losses_ = 0;
@@ -97,7 +97,7 @@ private:
             send.to.bits = bits_.data();
             send.type = PacketType::mail;
             send.body = body_bytes(body);
-            send.payload = {payloads_[i].data(), nullptr, sizes_[i], 0};
+            send.payload = {payloads_[i].data(), nullptr, sizes_[i]};
             send.ticket = i + 1;
             actions.sends.push_back(send);
         }

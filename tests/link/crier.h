@@ -34,7 +34,7 @@ public:
                         send.type = PacketType::parity;
                         send.body = body(i);
                         send.sequence = ++sequence_;
-                        send.payload = {payloads_[i].data(), nullptr, payloads_[i].size(), 0};
+                        send.payload = {payloads_[i].data(), nullptr, payloads_[i].size()};
                         send.ticket = ++asked_;
                         actions.sends.push_back(send);
                     }
@@ -59,7 +59,7 @@ public:
                 at_ = 0;
             }
             places_[place_at_].resize(place_.size());
-            *place = {places_[place_at_].data() + at_, nullptr, bytes, 0};
+            *place = {places_[place_at_].data() + at_, nullptr, bytes};
             at_ += bytes;
         }
         return landing_;

@@ -19,7 +19,7 @@ struct Sink : DatagramSink {
     Packet last;
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
         ++asked;
-        *place = {memory.data(), nullptr, bytes, 0};
+        *place = {memory.data(), nullptr, bytes};
         return landing;
     }
     void packet(const Packet& packet) override {
@@ -52,7 +52,7 @@ struct Pair {
         send.type = type;
         send.channel = channel;
         send.sequence = sequence;
-        send.payload = {payload.data(), nullptr, bytes, 0};
+        send.payload = {payload.data(), nullptr, bytes};
         std::byte* at = out.data() + datagram_overhead_bytes;
         std::copy(payload.begin(), payload.end(), at);
         sealer.seal(send, out.data(), at);

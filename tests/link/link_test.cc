@@ -343,7 +343,7 @@ TEST_P(Link, OneRankNeedsNoSocket) {
             }
         }
         static Buffer buffer(std::vector<int32_t>& words) {
-            return {reinterpret_cast<std::byte*>(words.data()), nullptr, 4 * words.size(), 0};
+            return {reinterpret_cast<std::byte*>(words.data()), nullptr, 4 * words.size()};
         }
     } alone;
     Node node;

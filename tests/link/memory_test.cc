@@ -45,7 +45,7 @@ public:
     }
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
         if (bytes < 1000) return Landing::lease;
-        *place = {memory_.data() + 100'000, nullptr, bytes, 0};
+        *place = {memory_.data() + 100'000, nullptr, bytes};
         return Landing::place;
     }
     std::vector<uint64_t> at_;   // number of allocations at the start of each window
@@ -55,7 +55,7 @@ private:
         Send send;
         send.to.rank = 1 - self_;
         send.type = datagrams_ ? PacketType::parity : PacketType::mail;
-        send.payload = {memory_.data(), nullptr, bytes, 0};
+        send.payload = {memory_.data(), nullptr, bytes};
         send.ticket = send.sequence = ++ticket_;
         actions.sends.push_back(send);
     }
@@ -121,7 +121,7 @@ TEST(Memory, AStreamTakesWhatItUses) {
             Send send;
             send.type = PacketType::mail;
             send.view = 1;
-            send.payload = {payload.data(), nullptr, bytes, 0};
+            send.payload = {payload.data(), nullptr, bytes};
             ASSERT_TRUE(sender.push(send, ticket_none));
             ++sent;
             for (std::span<iovec> out = sender.batch(0); !out.empty(); out = sender.batch(0)) {

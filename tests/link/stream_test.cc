@@ -26,7 +26,7 @@ struct Sink : ReceiverSink {
         EXPECT_TRUE(only_place || bytes == sizes[body_of<MailBody>(packet).tag.get()]);
         switch (only_place ? 0 : splitmix64(++random) % 8) {
             case 0:
-            case 1: *place = {memory.data(), nullptr, bytes, 0}; return Landing::place;
+            case 1: *place = {memory.data(), nullptr, bytes}; return Landing::place;
             case 2: return Landing::later;
             case 3:
                 ++drops;
@@ -82,7 +82,7 @@ struct End {
             send.type = PacketType::mail;
             send.channel = 3;
             send.body = body_bytes(body);
-            send.payload = {payloads[queued].data(), nullptr, payloads[queued].size(), 0};
+            send.payload = {payloads[queued].data(), nullptr, payloads[queued].size()};
             ASSERT_TRUE(sender.push(send, static_cast<uint32_t>(queued)));
         }
     }

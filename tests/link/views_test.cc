@@ -57,7 +57,7 @@ public:
 private:
     uint32_t bytes() const { return datagrams_ ? datagram_bytes : packet_bytes; }
     Buffer place(Rank rank, uint32_t index) const {
-        return {memory_.base + (uint64_t{rank} * packets + index) * bytes(), nullptr, bytes(), 0};
+        return {memory_.base + (uint64_t{rank} * packets + index) * bytes(), nullptr, bytes()};
     }
     void shout(Actions& actions) {
         for (uint32_t i = 0; i < packets; ++i) {
@@ -353,7 +353,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
                 send.to.rank = 1 - self;
                 send.type = PacketType::mail;
                 send.ticket = 9;
-                send.payload = {memory.data(), nullptr, memory.size(), 0};
+                send.payload = {memory.data(), nullptr, memory.size()};
                 actions.sends.push_back(send);
                 actions.completions.emplace_back();
             }

@@ -18,7 +18,7 @@ namespace {
 constexpr uint16_t channel = 2;
 
 uint32_t random_of(uint64_t seed, uint32_t a, uint32_t b) { return random4(Purpose::test, seed, a, b)[0]; }
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 /// A message whose bytes follow from (seed, id).
 std::vector<std::byte> message_make(uint64_t seed, uint32_t id, size_t bytes) {
@@ -312,7 +312,7 @@ TEST_F(MailByHand, NoiseDoesNoHarm) {
     std::vector<std::byte> memory(9000);
     for (uint32_t i = 0; i < 50'000; ++i) {
         auto a = random4(Purpose::test, 3, i, 0);
-        if (i % 50 == 0) mail.receive(a[0] % 2 * 2, a[1] % 4, {memory.data(), nullptr, a[2] % 9000, 0}, i);
+        if (i % 50 == 0) mail.receive(a[0] % 2 * 2, a[1] % 4, {memory.data(), nullptr, a[2] % 9000}, i);
         const uint32_t totals[] = {0, 10, 4096, 4097, 9000, a[3]};
         const uint32_t total = totals[a[1] % 6], offset = a[2] % 4 * 4096;
         deliver(fragment(a[0] % 5, a[1] % 4, offset, total), a[3] % 3 ? std::min<uint64_t>(4096, total - offset) : a[3] % 5000);

@@ -177,7 +177,7 @@ private:
 /// Sums of all buckets: words [layout.elements] and units by group.
 inline std::vector<BucketSum> sums_of(const Layout& layout, void* words, Word word, std::span<const double> units) {
     std::vector<BucketSum> sums;
-    const Buffer all{static_cast<std::byte*>(words), nullptr, layout.elements * word_bytes(word), 0};
+    const Buffer all{static_cast<std::byte*>(words), nullptr, layout.elements * word_bytes(word)};
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         BucketSum& made = sums.emplace_back();

@@ -51,7 +51,7 @@ public:
         if (i >= bytes_.size() || body.index.get() >= segments(i)) return Landing::drop;
         if (!comes(packet.sender, i)) return Landing::foreign;
         if (in(packet.sender, i).got[body.index.get()]) return Landing::drop;
-        *place = {in(packet.sender, i).bytes.data() + size_t{body.index.get()} * segment_, nullptr, bytes, 0};
+        *place = {in(packet.sender, i).bytes.data() + size_t{body.index.get()} * segment_, nullptr, bytes};
         return Landing::place;
     }
 
@@ -77,7 +77,7 @@ private:
             DataBody body{};
             body.step.set(static_cast<uint32_t>(i));
             send.body = body_bytes(body);
-            send.payload = {out_[i].data(), nullptr, out_[i].size(), 0};
+            send.payload = {out_[i].data(), nullptr, out_[i].size()};
             send.ticket = i + 1;
             actions.sends.push_back(send);
         }

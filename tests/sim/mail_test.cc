@@ -20,7 +20,7 @@ struct Letter {
     uint64_t tag;
     std::vector<std::byte> sent, got;
 };
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 TEST(MailSim, EveryMessageReachesItsReceive) {
     for_seeds(20, [](uint64_t seed) {

@@ -16,9 +16,9 @@ namespace {
 
 constexpr uint64_t forever = UINT64_MAX;
 
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size(), 0}; }
+Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 Buffer part_of(std::vector<uint32_t>& words, uint64_t first, uint64_t count) {
-    return {reinterpret_cast<std::byte*>(words.data() + first), nullptr, count * 4, 0};
+    return {reinterpret_cast<std::byte*>(words.data() + first), nullptr, count * 4};
 }
 Completion completion(uint64_t id, StepId step = 0, Status status = {}) { return {0, id, step, nullptr, status}; }
 
@@ -112,7 +112,7 @@ struct Chatter {
         if (node.owner >= 0 && node.owner != owner)
             return ++node.later, Landing::later;   // the one place is taken until its packet arrives
         node.owner = owner;                        // a packet may ask again after its connection broke
-        *place = {node.place.data(), nullptr, bytes, 0};
+        *place = {node.place.data(), nullptr, bytes};
         return Landing::place;
     }
     void packet(Node& node, Rank r, const Packet& packet) {

@@ -330,7 +330,7 @@ void Receiver::decode(Rank rank, Peer& peer, Open& open, std::vector<Packet>* gi
         const bool is_last = piece.name.index.get() + b * block_segments + i + 1 == piece.name.count.get();
         if (bit(open.bits, i)) {
             there[have] = static_cast<uint8_t>(i);
-            sources[have++] = parity_.padded({open.place[i], nullptr, is_last ? piece.last_bytes : config_.segment_bytes, 0});
+            sources[have++] = parity_.padded({open.place[i], nullptr, is_last ? piece.last_bytes : config_.segment_bytes});
             continue;
         }
         Buffer place;

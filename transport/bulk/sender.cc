@@ -318,8 +318,8 @@ bool Sender::push_parity(uint32_t slot, uint32_t b, Actions& actions) {
         for (uint32_t i = 0; i < count; ++i) {
             body.row = static_cast<uint8_t>(block.next_row | (transfer.send.type == PacketType::record ? 0x80 : 0));
             ++block.next_row;
-            push(transfer.send.to, PacketType::parity, body_bytes(body), {out[i], nullptr, config_.segment_bytes, parity_out_.region},
-                 Logged::What::parity, static_cast<uint8_t>(slot), b * block_segments, actions);
+            push(transfer.send.to, PacketType::parity, body_bytes(body), {out[i], nullptr, config_.segment_bytes}, Logged::What::parity,
+                 static_cast<uint8_t>(slot), b * block_segments, actions);
         }
         parity_sent_ += count;
         block.parity = static_cast<uint8_t>(block.parity - count);

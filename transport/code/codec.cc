@@ -124,7 +124,7 @@ public:
         }
         Sum result = sum;
         result.word = Word::i32;
-        result.words = {reinterpret_cast<std::byte*>(whole_.data()), nullptr, range.count * sizeof(int32_t), 0};
+        result.words = {reinterpret_cast<std::byte*>(whole_.data()), nullptr, range.count * sizeof(int32_t)};
         return result;
     }
 

@@ -101,7 +101,7 @@ private:
         std::vector<void*> acc_device;   // the same; null: not on a device
         Buffer accumulator(uint32_t target) const {
             const Buffer& here = acc[target];
-            return {here.host, acc_device[target], here.bytes, here.region};
+            return {here.host, acc_device[target], here.bytes};
         }
         Buffer coded, sum, asking;
         std::vector<Buffer> received;    // by sender; this rank's own is `coded`

@@ -94,7 +94,7 @@ DatagramFault DatagramReceiver::take(std::span<std::byte> bytes, DatagramSink& s
             if (!payload.empty()) std::memcpy(place.host, payload.data(), payload.size());
             packet.payload = place;
             break;
-        case Landing::lease: packet.payload = {payload.data(), nullptr, payload.size(), 0}; break;
+        case Landing::lease: packet.payload = {payload.data(), nullptr, payload.size()}; break;
         case Landing::later: return DatagramFault::no_room;
         case Landing::drop:
         case Landing::foreign: return DatagramFault::none;

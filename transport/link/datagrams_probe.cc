@@ -35,7 +35,7 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     send.to.rank = rank;
     send.type = PacketType::key;
     send.body = body_bytes(body);
-    send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload, 0};   // inline: copied at once
+    send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload};   // inline: copied at once
     owner_.tell(rank, send);
 }
 
@@ -130,7 +130,7 @@ void Datagrams::train(uint32_t stage, Rank rank) {
     queued.send.to.rank = rank;
     queued.send.type = PacketType::probe;
     queued.send.body = body_bytes(body);
-    queued.send.payload = {blank_.data(), nullptr, sizes_[stage], 0};
+    queued.send.payload = {blank_.data(), nullptr, sizes_[stage]};
     queued.send.channel = datagram_channel_probe;
     for (uint32_t i = 0; i < count; ++i) {
         queued.send.sequence = ++probe_sequence_;

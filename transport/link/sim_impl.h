@@ -277,7 +277,7 @@ private:
     // packets
     uint32_t message_new(Rank from, const Attached& attached, const Send& send);
     Buffer message_payload(const Message& m) {
-        return m.copy.empty() ? m.send.payload : Buffer{const_cast<std::byte*>(m.copy.data()), nullptr, m.copy.size(), 0};
+        return m.copy.empty() ? m.send.payload : Buffer{const_cast<std::byte*>(m.copy.data()), nullptr, m.copy.size()};
     }
     bool untouched(const Message& m, Rank to);
     void message_settle(uint32_t index);

@@ -120,7 +120,7 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     if (landing == Landing::lease) {
         const uint64_t lead = m.datagram ? config_.lead_bytes : 0;
         slot.lease.resize(lead + payload.bytes);
-        place = {slot.lease.data() + lead, nullptr, payload.bytes, 0};
+        place = {slot.lease.data() + lead, nullptr, payload.bytes};
     }
     if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
     slot.packet.payload = place;

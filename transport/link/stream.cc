@@ -270,7 +270,7 @@ const char* Receiver::parse(ReceiverSink& sink) {
         }
         ++delivered_;
         large_ = placed && length_ > 16384;
-        if (!placed) packet_.payload = {payload, nullptr, length_, 0};
+        if (!placed) packet_.payload = {payload, nullptr, length_};
         if (wanted_) sink.packet(packet_);
     }
 }

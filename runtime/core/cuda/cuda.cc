@@ -105,10 +105,10 @@ Status DeviceArena::seal() {
         return fail(Code::node_memory, "device {} has {:.1f} MiB free of {:.1f} MiB, but the job needs {}", number_, mib(free), mib(total),
                     memory_text(memory(fmt::format("gpu {}", number_))));
     GC_CUDA(cudaMalloc(&device_, std::max(device_bytes_, align)));
-    for (const Item& item : items_) *item.buffer = {nullptr, static_cast<char*>(device_) + item.offset, item.bytes, 0};
+    for (const Item& item : items_) *item.buffer = {nullptr, static_cast<char*>(device_) + item.offset, item.bytes};
     if (host_bytes_ == 0) return {};
     GC_CUDA(cudaMallocHost(&host_, host_bytes_));
-    for (const Item& item : pinned_) *item.buffer = {static_cast<std::byte*>(host_) + item.offset, nullptr, item.bytes, 0};
+    for (const Item& item : pinned_) *item.buffer = {static_cast<std::byte*>(host_) + item.offset, nullptr, item.bytes};
     return {};
 }
 
