@@ -10,9 +10,7 @@ namespace {
 
 constexpr JobState states[] = {JobState::preparing, JobState::running, JobState::done, JobState::failed, JobState::cancelled};
 
-Json number_or_null(auto value, bool known) {
-    return known && std::isfinite(static_cast<double>(value)) ? Json(value) : Json(nullptr);
-}
+Json number_or_null(auto value, bool known) { return known && std::isfinite(static_cast<double>(value)) ? Json(value) : Json(nullptr); }
 
 template <typename T>
 void take(const Json& json, const char* key, T& value) {
