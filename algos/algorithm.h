@@ -19,6 +19,7 @@ struct AlgorithmPlan {
     OptimiserConfig optimiser;
     const Local* local;         // null without workers
     uint64_t updates, rounds;   // of a server in a round; of the job
+    uint32_t servers;           // that share the parameters
     std::string folder;         // the job's at this node
     Arena& arena;
 };
@@ -49,7 +50,7 @@ struct AlgorithmKind {
     bool gathers = false;         // all workers' vectors come to all ranks, and validation samples are kept apart
     bool passes = false;          // workers also compute the gradient of their whole part
     bool private_state = false;   // workers have state of their own, which is lost with a node: no other view
-    bool server = false;          // rank 0 has the parameters, and workers are on the others
+    bool server = false;          // the first ranks have the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
 };

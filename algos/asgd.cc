@@ -1,5 +1,6 @@
 // Asynchronous SGD with a parameter server, and soft synchronisation (Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for distributed
-// deep learning", 2016; the CSSGD paper's baseline).  Rank 0 is the server, with the optimiser; workers are on the other ranks.
+// deep learning", 2016; the CSSGD paper's baseline).  Rank 0 is the server, with the optimiser, or ranks 0 .. `servers` - 1 have a part of
+// the parameters each; workers are on the other ranks.
 //
 //     worker   pulls (w, version), computes the gradient g of its next mini-batch at w, pushes it; with local_steps = m the sum of m
 //              gradients, between which it takes steps w <- w - lr g of its own
@@ -14,6 +15,9 @@
 // pushes; then all ranks get w and the optimiser's state, so evaluation and checkpoints are as ever.  Which worker's push came when is kept
 // in replay.log in the server's job folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
 //
+// Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
+// answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.
+//
 // Messages: a push and an answer of P floats each for every mini-batch, and P values and the optimiser's state to all at the end of a
 // round. Keeps, for each own worker, its w and gradient; at the server a gradient of each worker.  May go wrong: with many workers and a
 // momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
@@ -27,6 +31,7 @@
 
 #include "algos/algorithm.h"
 #include "algos/replay.h"
+#include "algos/server_parts.h"
 #include "algos/worker_sum.h"
 #include "nn/layers.h"
 
@@ -70,6 +75,11 @@ public:
         updates_ = plan.updates, steps_ = std::max(settings.local_steps, 1u);
         batch_ = plan.local->config().batch, optimiser_ = plan.optimiser;
         exact_ = soft_ && collect_ == workers_ && wait_ && scaling_ == "none";
+        servers_ = plan.servers, slots_ = plan.state_size / elements_;
+        if (exact_ && servers_ > 1)
+            return fail(Code::invalid,
+                        "algorithm.servers: softsync that collects all pushes, waits and does not scale them sums exactly, "
+                        "as ssgd, at one server: leave it out, or set collect, pull or lambda");
         if (collect_ > workers_)
             return fail(Code::invalid, "algorithm.collect: {} pushes are more than the {} workers", collect_, workers_);
         if (updates_ % collect_ != 0)
@@ -91,7 +101,7 @@ public:
         if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
-        all_.resize(workers_);
+        all_.resize(workers_), orders_.resize(2 * workers_);
         const Layout& layout = plan.net.layout();
         maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
         for (size_t b = 0; b < records_.size(); ++b)
@@ -105,8 +115,10 @@ public:
         std::ranges::copy(parameters, w().begin());
         const uint64_t pushes = context.step * updates_;   // before this round
         begin(pushes);
+        parts_ = {context.ranks == 1 ? 1 : servers_, elements_};
+        part_ = context.self < parts_.servers ? context.self : 0;
         if (context.ranks > 1) context.mail->begin(tickets());
-        const Status status = context.ranks == 1 ? alone(context) : context.self == 0 ? serve(context) : work(context);
+        const Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
         if (!status.ok()) std::ranges::copy(w(), parameters.begin());   // of a worker; the server's job is over
         GC_TRY(status);
         GC_TRY(spread(context));
@@ -136,12 +148,21 @@ private:
     std::span<float> values(const Buffer& message) const {
         return {message.part(sizeof(Head), message.bytes - sizeof(Head)).as<float>(), elements_};
     }
-    // Tickets of a worker's push and answer, and of the end of a round.
-    uint64_t push_ticket(uint32_t k) const { return 1 + k; }
-    uint64_t answer_ticket(uint32_t k) const { return 1 + workers_ + k; }
-    uint64_t tickets() const { return 1 + 2 * workers_; }
+    // Tickets of a worker's push and answer, by server, and of what server 0 tells the others.
+    uint64_t push_ticket(uint32_t k, uint32_t s) const { return 1 + uint64_t{s} * workers_ + k; }
+    uint64_t answer_ticket(uint32_t k, uint32_t s) const { return 1 + (uint64_t{parts_.servers} + s) * workers_ + k; }
+    uint64_t order_ticket(uint64_t push) const { return 1 + 2 * uint64_t{parts_.servers} * workers_ + push % orders_.size(); }
+    uint64_t tickets() const { return 2 * uint64_t{parts_.servers} * workers_ + orders_.size(); }
     uint64_t tag(uint32_t k, bool answers) const { return tags | uint64_t{answers} << 32 | k; }
-    Rank rank_of(const Context& context, uint32_t k) const { return context.ranks == 1 ? 0 : 1 + k % (context.ranks - 1); }
+    uint64_t order_tag(uint64_t push) const { return tags | uint64_t{1} << 34 | push; }
+    Buffer message(const Buffer& whole, uint32_t s) const { return parts_.of_message(whole, sizeof(Head), s); }
+    template <typename T>
+    std::span<T> own_part(std::span<T> all) const {
+        return all.subspan(parts_.first(part_), parts_.count(part_));
+    }
+    Rank rank_of(const Context& context, uint32_t k) const {
+        return context.ranks == 1 ? 0 : parts_.servers + k % (context.ranks - parts_.servers);
+    }
 
     void begin(uint64_t pushes) {
         version_ = pushes / collect_;
@@ -205,9 +226,11 @@ private:
     Status add(Context& context, uint32_t k, double factor) {
         const std::span<float> sum(sum_.as<float>(), elements_), gradient = values(push(k));
         if (collected_.empty()) std::ranges::fill(sum, 0.0f);
+        const uint64_t first = parts_.first(part_), last = parts_.first(part_ + 1);
         for (const Group& group : context.net.layout().groups) {
             const auto share = static_cast<float>((group.statistics ? 1 : factor) / (static_cast<double>(collect_) * batch_));
-            for (uint64_t i = group.offset; i < group.offset + group.count; ++i) sum[i] += share * gradient[i];
+            const uint64_t end = std::min(group.offset + group.count, last);
+            for (uint64_t i = std::max(group.offset, first); i < end; ++i) sum[i] += share * gradient[i];
         }
         return {};
     }
@@ -248,12 +271,12 @@ private:
         const uint64_t tau = version_ - all_[k].version;
         const Head told = head(push(k));
         GC_ASSERT(soft_ || staleness_most_ == 0 || tau <= (workers_ - 1) * (2 * uint64_t{staleness_most_} + 1));
-        for (const float each : values(push(k)))
+        for (const float each : own_part(values(push(k))))
             if (!std::isfinite(each))
                 return fail(Code::diverged, "round {}: the gradient of worker {} holds NaN or Inf: {}", context.step + 1, k,
                             context.advice);
         fmt::format_to(std::back_inserter(log_), "{} {}\n", k, tau);
-        loss_ += told.loss / static_cast<double>(updates_);
+        loss_ += told.loss / static_cast<double>(updates_);   // at server 0
         GC_TRY(exact_ ? add_exactly(context, k) : add(context, k, lambda(tau)));
         collected_.push_back(k);
         ++taken_;
@@ -261,7 +284,7 @@ private:
         if (update) {
             context.optimiser.step(version_);
             if (exact_) GC_TRY(apply_exactly(context));
-            else context.local->apply(context, w(), {sum_.as<float>(), elements_});
+            else context.local->apply(context, w(), {sum_.as<float>(), elements_}, parts_.first(part_), parts_.count(part_));
             ++version_;
         }
         if (!wait_) all_[k].held = true;
@@ -276,15 +299,15 @@ private:
             head(answer(each)) = {handed_ < updates_ ? 1ull : 0ull, version_, 0};
             handed_ += head(answer(each)).go;
             if (!head(answer(each)).go) all_[each].state = State::over;
-            std::ranges::copy(w(), values(answer(each)).begin());
+            std::ranges::copy(own_part(w()), own_part(values(answer(each))).begin());
             answered->push_back(each);
         }
         return {};
     }
 
     /// The next push in the order of the log, else whichever is there.
-    Status next(Context& context, uint32_t* k) {
-        const auto is_there = [&](uint32_t each) { return open_[each] && context.mail->done(push_ticket(each)); };
+    Status choose(Context& context, uint32_t* k) {
+        const auto is_there = [&](uint32_t each) { return open_[each] && context.mail->done(push_ticket(each, 0)); };
         const auto any = [&] {
             if (!order_.empty()) {
                 *k = order_[context.step * updates_ + taken_];
@@ -297,16 +320,40 @@ private:
         GC_TRY(context.mail->wait_until(any, 10 * context.deadline_us, "push of a worker"));
         if (!open_[*k]) return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", *k);
         turn_ = (*k + 1) % workers_;
+        return {};
+    }
+    /// That which server 0 chooses, and whose part is here.
+    Status next(Context& context, uint32_t* k) {
+        const uint64_t ticket = order_ticket(taken_), us = 10 * context.deadline_us;
+        uint32_t& order = orders_[taken_ % orders_.size()];
+        const Buffer message{reinterpret_cast<std::byte*>(&order), nullptr, sizeof order};
+        if (part_ == 0) {
+            GC_TRY(choose(context, k));
+            if (parts_.servers > 1) {
+                GC_TRY(context.mail->wait(ticket, ticket, us, "word to another server"));   // of an earlier push
+                order = *k;
+                context.mail->send({0, other_servers_.data()}, order_tag(taken_), message, ticket);
+            }
+        } else {
+            context.mail->receive(0, order_tag(taken_), message, ticket);
+            GC_TRY(context.mail->wait(ticket, ticket, us, "word of the first server"));
+            *k = order;
+            if (*k >= workers_ || !open_[*k])
+                return fail(Code::data, "the first server tells of a push of worker {} that it cannot have made", *k);
+            GC_TRY(context.mail->wait(push_ticket(*k, part_), push_ticket(*k, part_), us, "push of a worker"));
+        }
         open_[*k] = false;
         return {};
     }
     void expect(Context& context, uint32_t k) {
         open_[k] = true;
-        context.mail->receive(rank_of(context, k), tag(k, false), push(k), push_ticket(k));
+        context.mail->receive(rank_of(context, k), tag(k, false), message(push(k), part_), push_ticket(k, part_));
     }
 
     Status serve(Context& context) {
         open_.assign(workers_, false);
+        other_servers_.assign(1 + parts_.servers / 64, 0);
+        for (uint32_t s = 1; s < parts_.servers; ++s) other_servers_[s / 64] |= uint64_t{1} << s % 64;
         for (uint32_t k = 0; k < handed_; ++k) expect(context, k);
         std::vector<uint32_t> answered;
         while (taken_ < updates_) {
@@ -318,8 +365,9 @@ private:
             for (const uint32_t each : answered) {
                 // The answer before has been received: the worker has pushed since.
                 if (head(answer(each)).go) expect(context, each);
-                GC_TRY(context.mail->wait(answer_ticket(each), answer_ticket(each), 10 * context.deadline_us, "answer to a worker"));
-                context.mail->send({rank_of(context, each), nullptr}, tag(each, true), answer(each), answer_ticket(each));
+                const uint64_t ticket = answer_ticket(each, part_);
+                GC_TRY(context.mail->wait(ticket, ticket, 10 * context.deadline_us, "answer to a worker"));
+                context.mail->send({rank_of(context, each), nullptr}, tag(each, true), message(answer(each), part_), ticket);
             }
             context.progress.advance();
         }
@@ -330,12 +378,18 @@ private:
 
     Status work(Context& context) {
         const auto own = [&](uint32_t k) { return rank_of(context, k) == context.self; };
+        const auto done = [&](uint32_t k) {
+            bool all = true;
+            for (uint32_t s = 0; s < parts_.servers; ++s)
+                all = all && context.mail->done(push_ticket(k, s)) && context.mail->done(answer_ticket(k, s));
+            return all;
+        };
         const auto settle = [&] {   // answers that have come
             bool some = false, open = false;
             for (uint32_t k = 0; k < workers_; ++k) {
                 if (!own(k)) continue;
                 Worker& worker = all_[k];
-                if (worker.state == State::computing && context.mail->done(push_ticket(k)) && context.mail->done(answer_ticket(k)))
+                if (worker.state == State::computing && done(k))
                     worker.state = head(answer(k)).go ? State::ready : State::over, worker.version = head(answer(k)).version;
                 some |= worker.state == State::ready;
                 open |= worker.state == State::computing;
@@ -351,8 +405,10 @@ private:
                 if (!own(k) || all_[k].state != State::ready) continue;
                 some = true;
                 GC_TRY(compute(context, k, values(answer(k))));
-                context.mail->receive(0, tag(k, true), answer(k), answer_ticket(k));
-                context.mail->send({0, nullptr}, tag(k, false), push(k), push_ticket(k));
+                for (uint32_t s = 0; s < parts_.servers; ++s) {
+                    context.mail->receive(s, tag(k, true), message(answer(k), s), answer_ticket(k, s));
+                    context.mail->send({s, nullptr}, tag(k, false), message(push(k), s), push_ticket(k, s));
+                }
                 all_[k].state = State::computing;
             }
             if (!some) return {};
@@ -381,30 +437,45 @@ private:
         return {};
     }
 
-    /// All ranks get the server's state.
+    /// Where w and the optimiser's state of server s are in final_; with one server the scales of its sums, too.
+    Buffer of_server(const Context& context, uint32_t s) const {
+        const uint64_t bytes = (1 + slots_) * parts_.count(s) * sizeof(float);
+        return final_.part((1 + slots_) * parts_.first(s) * sizeof(float),
+                           bytes + (parts_.servers == 1 ? context.codec.exponents().size_bytes() : 0));
+    }
+    /// copy(what a server has, where it is in final_), part by part.
+    template <typename Copy>
+    void each_of_server(Context& context, uint32_t s, Copy copy) {
+        const Buffer from = of_server(context, s);
+        const uint64_t count = parts_.count(s), bytes = count * sizeof(float);
+        copy(std::as_writable_bytes(w().subspan(parts_.first(s), count)), from.host);
+        for (uint64_t slot = 0; slot < slots_; ++slot)
+            copy(std::as_writable_bytes(context.optimiser.state().subspan(slot * elements_ + parts_.first(s), count)),
+                 from.host + (1 + slot) * bytes);
+        if (parts_.servers == 1) copy(std::as_writable_bytes(context.codec.exponents()), from.host + (1 + slots_) * bytes);
+    }
+
+    /// All ranks get the servers' state.
     Status spread(Context& context) {
-        const std::span<float> state = context.optimiser.state();
-        const std::span<float> all(final_.as<float>(), final_.bytes / sizeof(float));
-        const std::span<int32_t> scales = context.codec.exponents();
-        std::byte* const of_scales = final_.host + (elements_ + state.size()) * sizeof(float);
-        if (context.self == 0) {
-            std::ranges::copy(w(), all.begin());
-            std::ranges::copy(state, all.begin() + static_cast<ptrdiff_t>(elements_));
-            std::memcpy(of_scales, scales.data(), scales.size_bytes());
-            GC_TRY(replay_keep(log_path_, title_, context.step * updates_, log_));
-        }
+        const auto pack = [](std::span<std::byte> own, std::byte* to) { std::ranges::copy(own, to); };
+        const auto unpack = [](std::span<std::byte> own, const std::byte* from) { std::copy_n(from, own.size(), own.begin()); };
+        if (context.self < parts_.servers) each_of_server(context, context.self, pack);
+        if (context.self == 0) GC_TRY(replay_keep(log_path_, title_, context.step * updates_, log_));
         if (context.ranks > 1) {
-            Buffer message = final_, number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
-            context.mail->begin(2);
-            others_ = ranks_but(0, context.ranks);
-            for (const auto& [what, ticket] : {std::pair{message, uint64_t{1}}, {number, uint64_t{2}}})
-                if (context.self == 0) context.mail->send({0, others_.data()}, tags | uint64_t{1} << 33 | ticket, what, ticket);
-                else context.mail->receive(0, tags | uint64_t{1} << 33 | ticket, what, ticket);
-            GC_TRY(context.mail->wait(1, 2, (10 + updates_) * context.deadline_us, "state of the server"));
+            const uint64_t of_loss = 1 + parts_.servers;
+            const Buffer number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
+            context.mail->begin(of_loss);
+            others_ = ranks_but(context.self, context.ranks);
+            const auto exchange = [&](uint32_t s, const Buffer& what, uint64_t ticket) {
+                const uint64_t of_end = tags | uint64_t{1} << 33 | ticket;
+                if (context.self == s) context.mail->send({0, others_.data()}, of_end, what, ticket);
+                else context.mail->receive(s, of_end, what, ticket);
+            };
+            for (uint32_t s = 0; s < parts_.servers; ++s) exchange(s, of_server(context, s), 1 + s);
+            exchange(0, number, of_loss);
+            GC_TRY(context.mail->wait(1, of_loss, (10 + updates_) * context.deadline_us, "state of a server"));
         }
-        std::ranges::copy(all.first(elements_), w().begin());
-        std::ranges::copy(all.subspan(elements_, state.size()), state.begin());
-        std::memcpy(scales.data(), of_scales, scales.size_bytes());
+        for (uint32_t s = 0; s < parts_.servers; ++s) each_of_server(context, s, unpack);
         context.optimiser.refresh();
         return {};
     }
@@ -421,7 +492,11 @@ private:
     std::vector<Worker> all_;
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;
-    std::vector<uint64_t> others_;
+    std::vector<uint64_t> others_, other_servers_;   // bits of ranks
+    uint32_t servers_ = 1, part_ = 0;                // of the job; this rank's number among them
+    uint64_t slots_ = 0;                             // values of the optimiser's state for a parameter
+    ServerParts parts_;
+    std::vector<uint32_t> orders_;                        // workers whose pushes come next, as server 0 tells them; [push % size]
     Buffer w_, sum_, final_, local_, pushes_, answers_;   // sum_: float, or int32 where sums are exact
     uint64_t clipped_ = 0;
     std::vector<float> maxima_;

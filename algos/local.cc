@@ -353,8 +353,11 @@ Status Local::batch(Context& context, uint32_t worker, uint64_t step, std::span<
     return {};
 }
 
-void Local::apply(Context& context, std::span<float> w, std::span<const float> gradient) {
-    for (const Piece& piece : pieces_) update(context, piece, w, gradient, {}, {config_.batch, config_.blocks});
+void Local::apply(Context& context, std::span<float> w, std::span<const float> gradient, uint64_t first, uint64_t count) {
+    for (const Piece& piece : pieces_) {
+        const uint64_t begin = std::max(piece.offset, first), end = std::min(piece.offset + piece.count, first + count);
+        if (begin < end) update(context, {begin, end - begin, piece.statistics}, w, gradient, {}, {config_.batch, config_.blocks});
+    }
 }
 
 }   // namespace gradcast

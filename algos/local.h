@@ -76,8 +76,8 @@ public:
     /// samples' mean.  With LocalConfig::whole it is the worker's share of mini-batch `step` of synchronous SGD, of workers * batch samples
     /// in workers * blocks blocks.
     Status batch(Context& context, uint32_t worker, uint64_t step, std::span<float> sum, double* loss);
-    /// A step of the optimiser with this gradient, at w.
-    void apply(Context& context, std::span<float> w, std::span<const float> gradient);
+    /// A step of the optimiser with this gradient, at w: of all elements, or of first .. first + count - 1.
+    void apply(Context& context, std::span<float> w, std::span<const float> gradient, uint64_t first = 0, uint64_t count = ~uint64_t{0});
     /// Number n of the worker's part, in memory of its own until the next call.  Trainer thread.
     Status sample(uint32_t worker, uint64_t n, Samples* sample);
     /// How many of the validation samples the net's parameters classify right.  Where they are not empty, outputs [validation, classes]

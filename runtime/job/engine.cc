@@ -67,6 +67,7 @@ public:
                                  .local = parts_.local.get(),
                                  .updates = parts_.updates,
                                  .rounds = parts_.steps,
+                                 .servers = job_.servers,
                                  .folder = config_.folder,
                                  .arena = parts_.arena}));
         report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });

@@ -223,7 +223,7 @@ constexpr Option options[] = {
      set<&JobConfig::weights>},
     {"algorithm", "balance", Kind::flag, "false", 0, 1, false, nullptr,
      "shares follow the measured speed of the nodes; ring, unicast, multicast and ps, with several blocks a node", set<&JobConfig::balance>},
-    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "ps: number of nodes that are servers",
+    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr, "ps, asgd, softsync: number of nodes that are servers, each with a part of the parameters",
      set<&JobConfig::servers>},
     {"algorithm", "workers", Kind::integer, "0", 0, blocks_max, false, nullptr, "that learn alone, wherever they are; 0: one a node",
      set<&AlgorithmSettings::workers>, show<&AlgorithmSettings::workers>},

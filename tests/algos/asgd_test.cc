@@ -48,6 +48,42 @@ TEST_F(AsgdTest, AReplayHasTheSameDigestOnAnyNumberOfNodes) {
     }
 }
 
+// The parameters on one server or several: an order of pushes has one digest.
+TEST_F(AsgdTest, ServersShareTheParameters) {
+    const std::string adam = "kind = \"adam\"\nlr = 0.01\n";
+    for (const bool of_adam : {false, true})
+        for (const char* more : {"", "local_steps = 2\nmax_staleness = 1\n", "collect = 2\npull = \"wait\"\n"}) {
+            const char* kind = std::string_view(more).starts_with("collect") ? "softsync" : "asgd";
+            std::string job = replaced(text(kind, std::string("workers = 4\nupdates = 30\n") + more), "steps = 2\n", "steps = 3\n");
+            if (of_adam && *more) continue;
+            if (of_adam) job = replaced(job, "lr = 0.05\nmomentum = 0.9\n", adam);
+            const std::string two = job + "servers = 2\n", three = job + "servers = 3\n";
+            const Run first = run(two, restless(4, 1), false, [](Simulator& sim) { sim.slow(3, 7); });
+            ASSERT_EQ(first.digest().size(), 64u) << first.digest();
+            const std::string path = log(first);
+            EXPECT_EQ(staleness(path).size(), 90u);
+            EXPECT_EQ(run(job + replay(path), restless(3, 3)).digest(), first.digest()) << more;
+            for (const uint32_t n : {1u, 5u}) EXPECT_EQ(run(two + replay(path), restless(n, n)).digest(), first.digest()) << n << more;
+            EXPECT_EQ(run(three + replay(path), restless(7, 7)).digest(), first.digest()) << more;
+            // And the other way round.
+            const Run one = run(job, restless(4, 2), false, [](Simulator& sim) { sim.slow(1, 9); });
+            EXPECT_EQ(run(two + replay(log(one)), restless(4, 3)).digest(), one.digest()) << more;
+        }
+    EXPECT_EQ(run(text("asgd", "servers = 3\n"), 3).digest(), "algorithm.servers: 3 of 3 nodes leave none to the workers");
+    EXPECT_NE(run(text("softsync", "workers = 2\nupdates = 4\nservers = 2\n"), 4).digest().find("at one server"), std::string::npos);
+}
+
+TEST_F(AsgdTest, ALostServerEndsTheJobByName) {
+    for (const Rank dead : {0u, 1u}) {
+        const Run run =
+            this->run(replaced(text("asgd", "workers = 3\nupdates = 600\nservers = 2\n"), "deadline = \"20s\"", "deadline = \"4s\""),
+                      {.ranks = 4, .lost_after_us = 1'000'000}, false, [&](Simulator& sim) { sim.kill(dead, 3'000); });
+        EXPECT_EQ(run.status.code, Code::peer_lost);
+        const std::string name = fmt::format("rank {} (node-{})", dead, dead == 0 ? 'a' : 'b');
+        for (const Rank rank : {2u, 3u}) EXPECT_NE(run.ranks[rank].error.find(name), std::string::npos) << run.ranks[rank].error;
+    }
+}
+
 TEST_F(AsgdTest, StalenessIsBounded) {
     const auto most = [&](const std::string& more) {
         const Run run = this->run(replaced(text("asgd", "workers = 4\nupdates = 60\n" + more), "steps = 2\n", "steps = 1\n"),

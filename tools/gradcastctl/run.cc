@@ -58,7 +58,7 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
     return {};
 }
 
-const std::vector<std::string> results_of_a_job = {"job.toml", "log", "steps.jsonl", "final.h5", "transcript.json"};
+const std::vector<std::string> results_of_a_job = {"job.toml", "log", "steps.jsonl", "final.h5", "transcript.json", "replay.log"};
 
 /// Keeps what a job that has not come to its end left at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
 /// there is no checkpoint.
