@@ -117,8 +117,9 @@ int run(const Options& options) {
         if (Status status = simulate_run(options, &wrong); !status.ok()) return failed(status);
         return wrong ? 1 : 0;
     }
-    if (NetworkInterface found; !options.interface.empty())   // before any rank waits for this one
-        if (Status status = interface_find(options.interface, &found); !status.ok()) return failed(status);
+    NetworkInterface found;
+    for (const std::string& each : names_split(options.interface))   // before any rank waits for this one
+        if (Status status = interface_find(each, &found); !status.ok()) return failed(status);
     if (options.connect.empty()) return server_main(options);
     std::vector<ClusterKey> keys;
     if (Status status = keys_of(options, &keys); !status.ok()) return failed(status);

@@ -89,10 +89,14 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     app.add_option("--connect", result.connect, "take part in the benchmark of the server at this address: host:port");
     auto add_place = [&](CLI::App* command) {
         command->add_option("--key", result.key, "file of the key that all nodes share; a server makes it if it is missing");
-        command->add_option("--interface", result.interface,
-                            "network interface for multicast, as eth0 or one of its addresses; without it all goes by streams");
-        command->add_option("--rdma", result.rdma,
-                            "streams and datagrams by RDMA, with this device (mlx5_0, mlx5_0:2) or the one of this interface");
+        command->add_option(
+            "--interface", result.interface,
+            "network interface for multicast, as eth0 or one of its addresses; without it all goes by streams.  eth0,eth1: streams go "
+            "over both");
+        command->add_option(
+            "--rdma", result.rdma,
+            "streams and datagrams by RDMA, with this device (mlx5_0, mlx5_0:2) or the one of this interface; mlx5_0,mlx5_1: streams go "
+            "over both");
         command->add_option("--wait", result.wait_s, "seconds that all nodes may take to come")
             ->check(CLI::Range(1, 3600))
             ->capture_default_str();

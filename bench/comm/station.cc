@@ -1,5 +1,6 @@
 #include "bench/comm/station.h"
 
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/if_link.h>
@@ -74,15 +75,21 @@ double percentile(std::vector<double> values, double share) {
 }
 
 Status node_facts(const Meeting& meeting, const std::string& interface, const std::string& rdma, nlohmann::json* facts) {
+    const std::vector<std::string> devices = names_split(rdma);
+    std::vector<std::string> interfaces = names_split(interface);
     RdmaDevice device;
-    if (const RdmaModule * module; !rdma.empty()) {
+    if (const RdmaModule * module; !devices.empty()) {
         GC_TRY(rdma_module(&module));
-        GC_TRY(module->find(rdma, &device));
+        GC_TRY(module->find(devices[0], &device));
     }
-    std::string wanted = interface.empty() ? meeting.address() : interface;
-    if (wanted.starts_with('[')) wanted = wanted.substr(1, wanted.size() - 2);
+    if (interfaces.empty()) interfaces.push_back(meeting.address());
+    if (interfaces[0].starts_with('[')) interfaces[0] = interfaces[0].substr(1, interfaces[0].size() - 2);
     NetworkInterface found;
-    GC_TRY(interface_find(wanted, &found));
+    std::vector<std::string> names;
+    for (size_t i = interfaces.size(); i-- > 0;) {   // ends with the first one
+        GC_TRY(interface_find(interfaces[i], &found));
+        names.insert(names.begin(), found.name);
+    }
     utsname system{};
     ::uname(&system);
     char name[256] = "";
@@ -94,7 +101,9 @@ Status node_facts(const Meeting& meeting, const std::string& interface, const st
               {"cores", std::thread::hardware_concurrency()},
               {"kernel", system.release},
               {"isa", isa_name(isa_best())},
-              {"interface", found.name},
+              {"interface", fmt::format("{}", fmt::join(names, ","))},
+              {"interfaces", names.size()},
+              {"devices", devices.size()},
               {"address", address},
               {"ipv6", found.ipv6()},
               {"mtu", found.mtu},
@@ -129,6 +138,8 @@ Status bench_agree(Bench& bench) {
                         node["name"].get<std::string>());
         const uint32_t fits = rdma ? rdma_segment(node["rdma_mtu"]) : datagram_segment(node["mtu"], node["ipv6"]);
         bench.datagram_bytes = rank == 0 ? fits : std::min(bench.datagram_bytes, fits);
+        const uint32_t rails = std::clamp<uint32_t>(node[rdma ? "devices" : "interfaces"], 1, rails_max);
+        bench.rails = rank == 0 ? rails : std::min(bench.rails, rails);
         slowest = std::min(slowest, node.value("speed_mbit", uint64_t{0}) * 1'000'000);
     }
     if (bench.rate == 0) bench.rate = slowest;
@@ -141,14 +152,17 @@ Status bench_agree(Bench& bench) {
     return {};
 }
 
-InterfaceBytes interface_bytes(const std::string& name) {
+InterfaceBytes interface_bytes(const std::string& list) {
+    const std::vector<std::string> names = names_split(list);
     InterfaceBytes bytes;
     ifaddrs* all = nullptr;
     if (::getifaddrs(&all) != 0) return bytes;
     for (const ifaddrs* each = all; each; each = each->ifa_next)
-        if (each->ifa_addr && each->ifa_addr->sa_family == AF_PACKET && each->ifa_data && name == each->ifa_name) {
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_PACKET && each->ifa_data &&
+            std::find(names.begin(), names.end(), each->ifa_name) != names.end()) {
             const auto* counted = static_cast<const rtnl_link_stats*>(each->ifa_data);
-            bytes = {counted->tx_bytes, counted->rx_bytes};
+            bytes.sent += counted->tx_bytes;
+            bytes.received += counted->rx_bytes;
         }
     ::freeifaddrs(all);
     return bytes;
@@ -164,36 +178,53 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
     random_bytes(link.self.uuid);
     link.self.incarnation = 1;
     Log log;
-    const std::string host = bench_.nodes[meeting.rank()]["address"];
-    GC_TRY(listener_open({host + ":0", -1, link.self, meeting.keys()}, log, &listener_));
+    std::vector<std::string> hosts = {bench_.nodes[meeting.rank()]["address"]}, addresses;
+    link.rails = bench_.rails;
+    const std::vector<std::string> interfaces = names_split(options.interface);
+    if (link.rails > 1 && interfaces.size() >= link.rails) {
+        hosts.clear();
+        for (uint32_t i = 0; i < link.rails; ++i) {
+            NetworkInterface found;
+            GC_TRY(interface_find(interfaces[i], &found));
+            hosts.push_back(address_text(found.address));
+            hosts.back().resize(hosts.back().rfind(':'));
+            link.interfaces.push_back(found.name);
+        }
+    }
+    for (const std::string& host : hosts) {
+        GC_TRY(listener_open({host + ":0", -1, link.self, meeting.keys()}, log, &listeners_.emplace_back()));
+        addresses.push_back(listeners_.back()->address());
+    }
 
     // Rank 0's random bytes are the job's id, so streams and datagrams of other jobs are refused.
     random_bytes(link.job);
     std::vector<nlohmann::json> all;
-    GC_TRY(meeting.gather({{"address", listener_->address()}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
+    GC_TRY(meeting.gather({{"addresses", addresses}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
     link.job = all[0]["job"].get<JobId>();
     link.kind = options.link;
     link.rank = meeting.rank();
     for (Rank rank = 0; rank < meeting.ranks(); ++rank)
-        link.peers.push_back({{fmt::format("rank-{}", rank), all[rank]["uuid"].get<JobId>(), 1}, all[rank]["address"]});
+        link.peers.push_back(
+            {{fmt::format("rank-{}", rank), all[rank]["uuid"].get<JobId>(), 1}, all[rank]["addresses"][0], all[rank]["addresses"]});
     link.keys = meeting.keys();
     link.protect = options.protect;
     link.deadline_us = stream_deadline_us;
     if (options.segment_bytes > 0 && !datagrams) link.segment_bytes = options.segment_bytes;
     if (datagrams)
-        link.datagrams = {.interface = options.interface,
+        link.datagrams = {.interface = interfaces[0],
                           .group = multicast_group(link.job, link.view, bench_.nodes[0]["ipv6"], group_port),
                           .segment_bytes = bench_.datagram_bytes};
-    if (!options.rdma.empty()) link.rdma = {.streams = true, .datagrams = datagrams, .device = options.rdma};
+    if (!options.rdma.empty()) link.rdma = {.streams = true, .datagrams = datagrams, .devices = names_split(options.rdma)};
     GC_TRY(driver_open(link, log, &driver_));
     if (datagrams) driver_->attach_datagrams(1, &protocol);
     else driver_->attach(1, &protocol);
     driver_->register_memory(memory);
-    GC_TRY(listener_->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
-        (void)job;
-        driver_->adopt(std::move(stream));
-        return true;
-    }));
+    for (auto& listener : listeners_)
+        GC_TRY(listener->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
+            (void)job;
+            driver_->adopt(std::move(stream));
+            return true;
+        }));
     network_ = std::thread([this] { network_status_ = driver_->run(); });
     return {};
 }
@@ -226,7 +257,7 @@ Status Station::leave() {
 }
 
 Status Station::close() {
-    listener_.reset();
+    listeners_.clear();
     if (network_.joinable()) driver_->stop(), network_.join();
     driver_.reset();
     return network_status_;

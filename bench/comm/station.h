@@ -17,6 +17,7 @@ struct Bench {
     std::vector<nlohmann::json> nodes;   // node_facts() of each rank
     bool datagrams = false;              // every rank has an interface
     uint32_t datagram_bytes = 0;         // largest payload that fits on every node
+    uint32_t rails = 1;                  // LinkConfig's
     uint64_t rate = 0;                   // of the slowest link, bit/s; 0: unknown
     bool alone = false;                  // all ranks are on this machine, so its interface counts the bytes of all
     bool first() const { return meeting.rank() == 0; }
@@ -30,7 +31,7 @@ Status bench_agree(Bench& bench);
 struct InterfaceBytes {
     uint32_t sent = 0, received = 0;   // modulo 2^32, as the kernel counts them
 };
-InterfaceBytes interface_bytes(const std::string& name);
+InterfaceBytes interface_bytes(const std::string& names);   // of a list, together
 
 class Station {
 public:
@@ -51,7 +52,7 @@ public:
 private:
     Bench& bench_;
     std::unique_ptr<Driver> driver_;
-    std::unique_ptr<Listener> listener_;
+    std::vector<std::unique_ptr<Listener>> listeners_;   // by interface
     std::thread network_;
     Status network_status_;
     bool datagrams_ = false;

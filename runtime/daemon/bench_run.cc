@@ -1,7 +1,7 @@
 #include "runtime/daemon/bench_run.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -75,8 +75,8 @@ Status BenchRun::open(const DaemonConfig& config, const JobPlan& plan, Rank self
     words.insert(words.end(), {"--key", config.key, "--wait", "30"});
     if (plan.datagram_bytes == 0 && plan.text.starts_with("multicast\n"))
         return fail(Code::invalid, "multicast needs datagrams: set interface in gradcastd.toml of every node, and restart gradcastd");
-    if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", config.interface});
-    if (plan.rdma) words.insert(words.end(), {"--rdma", config.rdma});
+    if (plan.datagram_bytes > 0) words.insert(words.end(), {"--interface", fmt::format("{}", fmt::join(config.interfaces, ","))});
+    if (plan.rdma) words.insert(words.end(), {"--rdma", fmt::format("{}", fmt::join(config.rdma, ","))});
     const bool paced = std::any_of(words.begin(), words.end(), [](const std::string& word) { return word.starts_with("--pace"); });
     if (self == 0 && config.pace > 0 && plan.datagram_bytes > 0 && !paced)
         words.insert(words.end(), {"--pace", fmt::format("{}kbit", config.pace / 1000)});

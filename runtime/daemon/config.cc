@@ -32,6 +32,19 @@ struct Parser {
         wrong(node, fmt::format("{}: must be a text in quotes", key));
         return false;
     }
+    /// One text, or a list of different ones.
+    bool texts(const toml::node& node, const char* key, std::vector<std::string>* values) {
+        const toml::array* list = node.as_array();
+        if (!list) return text(node, key, &values->emplace_back());
+        for (const toml::node& each : *list) {
+            if (!text(each, key, &values->emplace_back())) return false;
+            if (std::count(values->begin(), values->end(), values->back()) > 1)
+                return wrong(each, fmt::format("{}: \"{}\" is listed twice", key, values->back())), false;
+        }
+        if (!list->empty() && list->size() <= rails_max) return true;
+        wrong(node, fmt::format("{}: a list of 1 to {} names", key, rails_max));
+        return false;
+    }
     bool file(const toml::node& node, const char* key, std::string* value) {
         if (!text(node, key, value)) return false;
         if (value->front() != '/') *value = base + "/" + *value;
@@ -116,25 +129,30 @@ void read_listen(const toml::node& node, Parser& parser) {
 }
 
 void read_interface(const toml::node& node, Parser& parser) {
-    NetworkInterface found;
-    if (!parser.text(node, "interface", &parser.config.interface)) return;
-    if (Status status = interface_find(parser.config.interface, &found); !status.ok())
-        return parser.wrong(node, fmt::format("interface: {}", status.what));
-    parser.config.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
+    DaemonConfig& config = parser.config;
+    if (!parser.texts(node, "interface", &config.interfaces)) return;
+    for (const std::string& each : config.interfaces) {
+        NetworkInterface found;
+        if (Status status = interface_find(each, &found); !status.ok())
+            return parser.wrong(node, fmt::format("interface: {}", status.what));
+        if (config.datagram_bytes == 0) config.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
+    }
+    config.interface = config.interfaces[0];
 }
 
 void read_rdma(const toml::node& node, Parser& parser) {
-    std::string text;
-    if (!parser.text(node, "rdma", &text) || text == "none") return;
+    std::vector<std::string> texts;
+    if (!parser.texts(node, "rdma", &texts) || texts[0] == "none") return;
     const RdmaModule* module;
-    RdmaDevice found;
     Status status = rdma_module(&module);
-    if (status.ok()) status = module->find(text == "auto" ? "" : text, &found);
-    if (status.code == Code::unsupported && text == "auto") return;   // a machine without
-    if (!status.ok()) return parser.wrong(node, fmt::format("rdma: {}", status.what));
-    parser.config.rdma = text == "auto" ? fmt::format("{}:{}", found.name, found.port) : text;
-    parser.config.rdma_bytes = rdma_segment(found.mtu);
-    parser.rdma_interface = found.interface;
+    for (const std::string& text : texts) {
+        RdmaDevice found;
+        if (status.ok()) status = module->find(text == "auto" ? "" : text, &found);
+        if (status.code == Code::unsupported && text == "auto") return;   // a machine without
+        if (!status.ok()) return parser.wrong(node, fmt::format("rdma: {}", status.what));
+        if (parser.config.rdma.empty()) parser.config.rdma_bytes = rdma_segment(found.mtu), parser.rdma_interface = found.interface;
+        parser.config.rdma.push_back(text == "auto" ? fmt::format("{}:{}", found.name, found.port) : text);
+    }
 }
 
 void read_pace(const toml::node& node, Parser& parser) {
@@ -246,9 +264,15 @@ constexpr Option options[] = {
     {"members", "this node alone", "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]",
      read_members},
     {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
-    {"interface", "none", "the network interface (or an address of it) that multicast may use", read_interface},
+    {"interface", "none",
+     "the network interface (or an address of it) that multicast may use; a list: streams go over all of them, each in a network of its "
+     "own",
+     read_interface},
     {"rdma", "none",
-     "the RDMA device (\"mlx5_0\", \"mlx5_0:2\", or its interface or an address) that jobs may use; auto: the only active one", read_rdma},
+     "the RDMA device (\"mlx5_0\", \"mlx5_0:2\", or its interface or an address) that jobs may use; auto: the only active one; a list: "
+     "streams go "
+     "over all of them",
+     read_rdma},
     {"pace", "none", "highest rate of datagrams, such as \"800mbit\"", read_pace},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
@@ -340,6 +364,7 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
     if (NetworkInterface found;
         result.interface.empty() && !parser.rdma_interface.empty() && interface_find(parser.rdma_interface, &found).ok()) {
         result.interface = found.name;
+        result.interfaces = {found.name};
         result.datagram_bytes = datagram_segment(found.mtu, found.ipv6());
     }
     *config = std::move(result);

@@ -19,14 +19,16 @@ struct NodeAddress {
 struct DaemonConfig {
     std::string name;
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
-    std::string listen, interface, rdma, key, state, socket;   // rdma: a device's name; "": none
-    std::string metrics, control, clients;                     // "host:port", "host:port", a file of client keys; "": none
-    uint32_t datagram_bytes = 0;                               // largest payload of a datagram on `interface`; 0: none was chosen
-    uint32_t rdma_bytes = 0;                                   // the same for RDMA; 0: it is not to be used
-    uint64_t pace = 0;                                         // highest rate of datagrams sent, bit/s; 0: no limit
-    std::vector<uint32_t> cpus;                                // empty: any
-    uint32_t jobs_kept = 100;                                  // that are over, with their folders
-    uint64_t jobs_bytes = 0;                                   // of these folders; 0: any
+    std::string listen, key, state, socket;
+    std::string interface;                       // of datagrams; "": none
+    std::vector<std::string> interfaces, rdma;   // that streams are spread over: at most rails_max; devices
+    std::string metrics, control, clients;       // "host:port", "host:port", a file of client keys; "": none
+    uint32_t datagram_bytes = 0;                 // largest payload of a datagram on `interface`; 0: none was chosen
+    uint32_t rdma_bytes = 0;                     // the same for RDMA; 0: it is not to be used
+    uint64_t pace = 0;                           // highest rate of datagrams sent, bit/s; 0: no limit
+    std::vector<uint32_t> cpus;                  // empty: any
+    uint32_t jobs_kept = 100;                    // that are over, with their folders
+    uint64_t jobs_bytes = 0;                     // of these folders; 0: any
     Isa isa = Isa::portable;
     Level log = Level::info;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll

@@ -1,6 +1,6 @@
 #include "runtime/daemon/daemon.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -64,6 +64,8 @@ Status Daemon::open(int listen_fd) {
     if (status.sys == EACCES) return fail(Code::node_io, "{}: choose another `listen`, with a port from 1024 on", status.what);
     GC_TRY(status);
     address_ = listener_->address();
+    std::vector<std::string> rails;
+    if (config_.interfaces.size() > 1) GC_TRY(listen_on_interfaces(&rails));
 
     LinkConfig link;
     link.kind = config_.link;
@@ -91,6 +93,8 @@ Status Daemon::open(int listen_fd) {
     membership.isa = config_.isa;
     membership.datagram_bytes = config_.datagram_bytes;
     membership.rdma_bytes = config_.rdma_bytes;
+    membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
+    membership.rails = fmt::format("{}", fmt::join(rails, ","));
     membership_ = std::make_unique<Membership>(membership);
     draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
@@ -104,16 +108,35 @@ Status Daemon::open(int listen_fd) {
         if (!ended.ok()) failed_ = fail(ended.code, "the stream to the other daemons ended: {}", ended.what);
     });
     steward_ = std::thread([this] { steward(); });
-    return listener_->start([this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
+    const auto take = [this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
         if (job == JobId{}) return mesh_->adopt(std::move(stream)), true;
         std::lock_guard lock(mutex_);
         auto run = runs_.find(job);
         return run != runs_.end() && run->second->adopt(std::move(stream));
-    });
+    };
+    for (auto& each : more_listeners_) GC_TRY(each->start(take));
+    return listener_->start(take);
+}
+
+/// With the port of `listen`, where that address is not all of them.  *addresses: of the interfaces.
+Status Daemon::listen_on_interfaces(std::vector<std::string>* addresses) {
+    const size_t colon = address_.rfind(':');
+    const std::string host = address_.substr(0, colon), port = address_.substr(colon);
+    for (const std::string& each : config_.interfaces) {
+        NetworkInterface found;
+        GC_TRY(interface_find(each, &found));
+        std::string own = address_text(found.address);
+        own.resize(own.rfind(':'));
+        addresses->push_back(own + port);
+        if (host == "0.0.0.0" || host == "[::]" || host == own) continue;
+        GC_TRY(listener_open({.address = addresses->back(), .self = identity_, .ring = ring_}, log_, &more_listeners_.emplace_back()));
+    }
+    return {};
 }
 
 Daemon::~Daemon() {
     listener_.reset();
+    more_listeners_.clear();
     stop_.store(true, std::memory_order_relaxed);
     if (steward_.joinable()) steward_.join();
     runs_.clear();
@@ -300,6 +323,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         const bool in = std::any_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == node.name; });
         if (plan->elastic && !in) plan->members.push_back({node.name, {}, 0});
     }
+    rails_for(plan);
     return {};
 }
 
@@ -379,6 +403,21 @@ void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
         plan->notes += fmt::format("{} no `rdma` in gradcastd.toml ({}): the job goes over IP\n",
                                    without.size() == 1 ? "a node has" : "nodes have", fmt::join(without, ", "));
     }
+}
+
+/// As many connections between two nodes as every member has interfaces, or RDMA devices.
+void Daemon::rails_for(JobPlan* plan) const {
+    const std::vector<PeerState> peers = membership_->peers();
+    size_t rails = rails_max;
+    std::vector<std::string> addresses;
+    for (const Member& member : plan->members) {
+        const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == member.name; });
+        const PeerState known = peer == peers.end() ? PeerState{} : *peer;
+        addresses.push_back(known.rails);
+        rails = std::min(rails, plan->rdma ? known.rdma_devices : names_split(known.rails).size());
+    }
+    plan->rails = static_cast<uint32_t>(std::max<size_t>(rails, 1));
+    if (plan->rails > 1) plan->addresses = std::move(addresses);
 }
 
 void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {

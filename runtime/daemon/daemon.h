@@ -58,6 +58,8 @@ private:
     void watch_peers(std::vector<PeerState>* before);
     uint32_t datagrams_for(const std::vector<Member>& members) const;
     void rdma_for(bool wanted, JobPlan* plan) const;
+    void rails_for(JobPlan* plan) const;
+    Status listen_on_interfaces(std::vector<std::string>* addresses);
     void look(const Notice& notice);                       // holding mutex_
     bool claims(const JobId& id, Rank peer) const;         // holding mutex_
     void answered(const Notice& notice);                   // holding mutex_
@@ -82,6 +84,7 @@ private:
     std::shared_ptr<KeyRing> ring_;
     std::string address_;
     std::unique_ptr<Listener> listener_;
+    std::vector<std::unique_ptr<Listener>> more_listeners_;   // on the interfaces that streams are spread over
     std::unique_ptr<Membership> membership_;
     std::unique_ptr<Driver> mesh_;   // after its protocol, so that it goes first
     std::unique_ptr<JobHost> job_host_;

@@ -56,7 +56,13 @@ Finding interface(const DaemonConfig& config) {
     if (const uint32_t now = datagram_segment(found.mtu, found.ipv6()); now != config.datagram_bytes)
         return {"interface", Finding::Verdict::error,
                 fmt::format("the MTU of {} is {} and was another when gradcastd started: restart gradcastd", found.name, found.mtu)};
-    return {"interface", Finding::Verdict::ok, fmt::format("{}, MTU {}", found.name, found.mtu)};
+    std::vector<std::string> all = {fmt::format("{}, MTU {}", found.name, found.mtu)};
+    for (size_t i = 1; i < config.interfaces.size(); ++i) {
+        if (Status status = interface_find(config.interfaces[i], &found); !status.ok())
+            return {"interface", Finding::Verdict::error, status.what};
+        all.push_back(fmt::format("{}, MTU {}", found.name, found.mtu));
+    }
+    return {"interface", Finding::Verdict::ok, fmt::format("{}", fmt::join(all, "; "))};
 }
 
 Finding socket_buffers() {
@@ -95,13 +101,17 @@ Finding rdma(const DaemonConfig& config) {
                 fmt::format("not used, though {} {} active: rdma = \"auto\" in gradcastd.toml", fmt::join(active, ", "),
                             active.size() == 1 ? "is" : "are")};
     }
-    RdmaDevice found;
-    if (status.ok()) status = module->find(config.rdma, &found);
-    if (!status.ok()) return {"rdma", Finding::Verdict::error, status.what};
-    std::string gid;
-    for (size_t i = 0; i < found.gid.size(); ++i) gid += fmt::format("{}{:02x}", i > 0 && i % 2 == 0 ? ":" : "", found.gid[i]);
-    return {"rdma", Finding::Verdict::ok,
-            fmt::format("{} port {} is {}, MTU {}, GID {} ({})", found.name, found.port, found.state, found.mtu, found.gid_index, gid)};
+    std::vector<std::string> used;
+    for (const std::string& each : config.rdma) {
+        RdmaDevice found;
+        if (status.ok()) status = module->find(each, &found);
+        if (!status.ok()) return {"rdma", Finding::Verdict::error, status.what};
+        std::string gid;
+        for (size_t i = 0; i < found.gid.size(); ++i) gid += fmt::format("{}{:02x}", i > 0 && i % 2 == 0 ? ":" : "", found.gid[i]);
+        used.push_back(
+            fmt::format("{} port {} is {}, MTU {}, GID {} ({})", found.name, found.port, found.state, found.mtu, found.gid_index, gid));
+    }
+    return {"rdma", Finding::Verdict::ok, fmt::format("{}", fmt::join(used, "; "))};
 }
 
 Finding io_uring() {

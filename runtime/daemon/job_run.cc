@@ -210,6 +210,9 @@ Status JobRun::prepare() {
         GC_ASSERT(node != host_.config.members.end());   // membership has looked
         link.peers.push_back({{member.name, member.uuid, member.incarnation}, node->address});
     }
+    link.rails = plan_->rails;
+    for (size_t rank = 0; rank < plan_->addresses.size(); ++rank) link.peers[rank].rails = names_split(plan_->addresses[rank]);
+    if (!plan_->addresses.empty()) link.interfaces = host_.config.interfaces;
     link.ring = host_.ring;
     link.protect = config.job.protect;
     link.profile = engine->profile();
@@ -227,7 +230,7 @@ Status JobRun::prepare() {
                           .group = multicast_group(plan_->id, link.view, interface.ipv6(), multicast_port),
                           .segment_bytes = plan_->datagram_bytes};
     }
-    if (plan_->rdma) link.rdma = {.streams = true, .datagrams = engine->datagrams(), .device = host_.config.rdma};
+    if (plan_->rdma) link.rdma = {.streams = true, .datagrams = engine->datagrams(), .devices = host_.config.rdma};
     std::unique_ptr<Driver> driver;
     GC_TRY(driver_open(link, host_.log, &driver));
     engine->counters(&driver->counters());

@@ -8,7 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t message_max = 2 << 20;   // a plan: the job file, and about 90 bytes a member
+constexpr uint32_t message_max = 2 << 20;   // a plan: the job file, and at most 700 bytes a member
 constexpr uint32_t fragment_bytes = lease_bytes_max;
 constexpr uint64_t tick_us = 1'000'000;
 constexpr uint64_t verdict_us =
@@ -23,7 +23,7 @@ Membership::Membership(const MembershipConfig& config) : config_(config), peers_
     Peer& self = peers_[config_.self];
     self.alive = true, self.why.clear(), self.version = config_.version, self.isa = config_.isa,
     self.datagram_bytes = config_.datagram_bytes;
-    self.rdma_bytes = config_.rdma_bytes;
+    self.rdma_bytes = config_.rdma_bytes, self.rdma_devices = config_.rdma_devices, self.rails = config_.rails;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
 
@@ -149,6 +149,8 @@ void Membership::tick(Actions& actions) {
                                                       .isa = config_.isa,
                                                       .datagram_bytes = config_.datagram_bytes,
                                                       .rdma_bytes = config_.rdma_bytes,
+                                                      .rdma_devices = config_.rdma_devices,
+                                                      .rails = config_.rails,
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
                                                       .hinders = own.hinders});
@@ -421,7 +423,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
         lost(from, peer.member.uuid == said.member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
     peer.member = std::move(said.member), peer.version = std::move(said.version), peer.jobs = said.jobs;
     peer.isa = said.isa, peer.datagram_bytes = said.datagram_bytes;
-    peer.rdma_bytes = said.rdma_bytes;
+    peer.rdma_bytes = said.rdma_bytes, peer.rdma_devices = said.rdma_devices, peer.rails = std::move(said.rails);
     peer.draining = said.draining, peer.hinders = std::move(said.hinders);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {

@@ -41,6 +41,8 @@ struct JobPlan {
     bool elastic = false;                          // those that may join do so by themselves
     uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
     bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
+    uint32_t rails = 1;                            // LinkConfig's
+    std::vector<std::string> addresses;            // by rank, with more than one rail: as PeerState's; else empty
     bool resumes = false;                          // a run of the job before this one has left a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     Rank resume_holder = 0;
@@ -72,9 +74,11 @@ struct MembershipConfig {
     std::vector<std::string> names;   // by peer
     Identity identity;
     std::string version;
-    Isa isa = Isa::portable;                                 // that this node computes with
-    uint32_t datagram_bytes = 0;                             // largest payload of a datagram on this node's interface; 0: it has none
-    uint32_t rdma_bytes = 0;                                 // the same over RDMA
+    Isa isa = Isa::portable;       // that this node computes with
+    uint32_t datagram_bytes = 0;   // largest payload of a datagram on this node's interface; 0: it has none
+    uint32_t rdma_bytes = 0;       // the same over RDMA
+    std::string rails;             // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
+    uint32_t rdma_devices = 0;
     uint32_t jobs_max = 16;                                  // sessions at one time
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
@@ -87,6 +91,8 @@ struct PeerState {
     Isa isa = Isa::portable;
     uint32_t datagram_bytes = 0;   // 0: it has no `interface`
     uint32_t rdma_bytes = 0;       // 0: it has no `rdma`
+    std::string rails;             // as MembershipConfig's
+    uint32_t rdma_devices = 0;
     uint32_t jobs = 0;
     std::string why;         // not alive: the last error
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it

@@ -1,6 +1,9 @@
 #include "runtime/job/membership_messages.h"
 
+#include <algorithm>
+
 #include "transport/bulk/bulk.h"
+#include "transport/link/link.h"
 
 namespace gradcast {
 namespace {
@@ -28,6 +31,9 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     for (const Member& member : plan.members) writer.member(member);
     writer.number(plan.datagram_bytes);
     writer.number(plan.rdma ? 1 : 0);
+    writer.number(plan.rails);
+    writer.number(plan.addresses.size());
+    for (const std::string& each : plan.addresses) writer.text(each);
     writer.text(plan.server);
     writer.number(plan.resumes ? 1 : 0);
     writer.number(plan.resume_steps);
@@ -73,7 +79,10 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > deadline_us_max) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
     const uint64_t datagram_bytes = reader.number();
-    const uint64_t rdma = reader.number();
+    const uint64_t rdma = reader.number(), rails = reader.number(), addresses = reader.number();
+    if (rails == 0 || rails > rails_max || (addresses != 0 && addresses != members)) return false;
+    for (uint64_t i = 0; i < addresses && reader.good; ++i) result.addresses.push_back(reader.text(rails_text_max));
+    result.rails = static_cast<uint32_t>(rails);
     result.server = reader.text(reason_max);
     const uint64_t resumes = reader.number();
     result.resume_steps = reader.number();
@@ -101,8 +110,9 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
     writer.member(hello.member);
     writer.text(hello.version);
     for (const uint64_t number : {static_cast<uint64_t>(hello.isa), uint64_t{hello.datagram_bytes}, uint64_t{hello.rdma_bytes},
-                                  uint64_t{hello.jobs}, uint64_t{hello.draining}})
+                                  uint64_t{hello.jobs}, uint64_t{hello.draining}, uint64_t{hello.rdma_devices}})
         writer.number(number);
+    writer.text(hello.rails);
     writer.text(std::string_view(hello.hinders).substr(0, reason_max));
     return std::move(writer.bytes);
 }
@@ -116,6 +126,8 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     hello->rdma_bytes = datagram_bytes_of(reader.number());
     hello->jobs = static_cast<uint32_t>(reader.number());
     hello->draining = reader.number() != 0;
+    hello->rdma_devices = static_cast<uint32_t>(std::min<uint64_t>(reader.number(), rails_max));
+    hello->rails = reader.text(rails_text_max);
     hello->hinders = reader.text(reason_max);
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);

@@ -7,6 +7,7 @@
 
 namespace gradcast {
 
+constexpr size_t rails_text_max = 512;                    // letters of the addresses of a node's interfaces
 constexpr size_t reason_max = 2000;                       // letters of a reason from another node
 constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;   // of a job
 
@@ -68,7 +69,9 @@ struct NodeHello {
     Member member;
     std::string version;
     Isa isa = Isa::portable;
-    uint32_t datagram_bytes = 0, rdma_bytes = 0, jobs = 0;
+    uint32_t datagram_bytes = 0, rdma_bytes = 0, rdma_devices = 0;
+    std::string rails;
+    uint32_t jobs = 0;
     bool draining = false;
     std::string hinders;   // see PeerState
 };

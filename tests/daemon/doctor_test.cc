@@ -40,7 +40,7 @@ TEST(Doctor, InterfaceAndDeviceAreLookedAt) {
     EXPECT_TRUE(holds(of(doctor_node(config), "interface"), "restart gradcastd"));
     config.interface = "none0";
     EXPECT_EQ(of(doctor_node(config), "interface").verdict, Finding::Verdict::error);
-    config.rdma = "none0";
+    config.rdma = {"none0"};
     EXPECT_EQ(of(doctor_node(config), "rdma").verdict, Finding::Verdict::error);
 }
 

@@ -223,7 +223,9 @@ TEST(Hello, ComesBackAsItWas) {
 TEST(Hello, CarriesTheEndOfAnRdmaConnection) {
     Hello hello = hello_of("b", 5);
     hello.reason = "why";
-    hello.rdma = {0x123456, 0xabcdef, 64, 32768, 7, 5, {}};
+    hello.rail = 2;
+    hello.rails = 3;
+    hello.rdma = {0x123456, 0xabcdef, 64, 32768, 7, 5, 1, {}};
     hello.rdma.gid.fill(9);
     std::vector<std::byte> bytes;
     hello_write(hello, &bytes);
@@ -237,10 +239,12 @@ TEST(Hello, CarriesTheEndOfAnRdmaConnection) {
     EXPECT_EQ(used, bytes.size());
     EXPECT_EQ(back.rdma, hello.rdma);
     EXPECT_EQ(back.reason, "why");
+    EXPECT_EQ(back.rail, 2u);
+    EXPECT_EQ(back.rails, 3u);
     for (const size_t at :
-         {size_t{14}, bytes.size() - 36 + 3, bytes.size() - 36 + 7, bytes.size() - 17}) {   // length, queue, first, reserved
+         {size_t{14}, bytes.size() - 36 + 3, bytes.size() - 36 + 7, bytes.size() - 17}) {   // length, queue, first, device
         auto wrong = bytes;
-        wrong[at] = std::byte{1};
+        wrong[at] = std::byte{rails_max};
         EXPECT_NE(hello_parse(wrong, &back, &used), nullptr) << at;
     }
 }
@@ -261,6 +265,8 @@ TEST(Hello, EachMistakeHasItsWords) {
                     {10, 0, "name"},
                     {10, 65, "name"},
                     {11, 1, "reserved"},
+                    {15, 1, "rail"},
+                    {15, 0xf0, "rail"},
                     {13, 3, "reason"},
                     {16, '\n', "unprintable"},
                     {108, 1, "reserved"},

@@ -29,7 +29,8 @@ public:
         std::function<Harm(uint64_t)> harm = {};   // by a proxy before each listener
         bool broken = false;                       // streams are expected to break
         std::shared_ptr<KeyRing> ring = {};        // of all
-        uint64_t reconnects = 0, refused = 0;      // results
+        uint32_t rails = 1;
+        uint64_t reconnects = 0, refused = 0;   // results
     };
     /// n nodes that all send to each other; returns when every trainer has its completion.
     static void talk(uint32_t n, const std::vector<uint32_t>& sizes, Options&& options) { talk(n, sizes, options); }
@@ -49,9 +50,11 @@ public:
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
             config.ring = options.ring;
             if (options.change) options.change(config);
+            config.rails = options.rails;
             ASSERT_TRUE(nodes[rank].open(config).ok());
             EXPECT_STREQ(nodes[rank].driver->name(), link_name(kind()));
             chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, options.landing));
+            chatters.back()->rails_ = options.rails > 1;
             nodes[rank].driver->attach(5, chatters.back().get());
         }
         for (Node& node : nodes) node.start();
@@ -158,8 +161,6 @@ TEST_P(Link, FlippedBitsAreRefusedAndMended) {
     EXPECT_GT(options.refused, 2u);
 }
 
-// ---- peers that do not come, or go ---------------------------------------------------------------------------------------------
-
 struct Two {
     std::unique_ptr<Chatter> chatters[2];   // must outlive the drivers
     Node nodes[2];
@@ -177,6 +178,47 @@ struct Two {
     void go(Rank rank, ChatterCommand command = ChatterCommand::talk) { nodes[rank].driver->host().post(5, command_event(command)); }
 };
 bool holds(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
+
+// ---- rails ----------------------------------------------------------------------------------------------------------------------
+
+TEST_P(Link, RailsKeepTheOrder) {
+    for (const auto& [rails, landing] : {std::pair{2u, Landing::place}, {3u, Landing::lease}, {rails_max, Landing::later}})
+        talk(3, mixed_sizes(60), {.landing = landing, .rails = rails});
+}
+
+TEST_P(Link, RailsThatBreakAreMended) {
+    Options options{.landing = Landing::place,
+                    .harm = [&](uint64_t i) { return i < 24 ? Harm{.cut_after = splitmix64(i + 11) % 400'000} : Harm{}; },
+                    .broken = true,
+                    .rails = 2};
+    talk(3, mixed_sizes(120), options);
+    EXPECT_GT(options.reconnects, 3u);
+}
+
+TEST_P(Link, ARailWhoseInterfaceIsDeadTakesAnother) {
+    talk(2, mixed_sizes(20),
+         {.change =
+              [](LinkConfig& config) {
+                  config.peers[1].rails = {config.peers[1].address, "127.0.0.1:1"};
+              },
+          .broken = true,
+          .rails = 2});
+}
+
+TEST_P(Link, RailsAreAgreed) {
+    Two two;
+    two.nodes[1].listen(1);
+    for (Rank rank : {1u, 0u}) {
+        LinkConfig config = test_config(kind(), protect(), rank, {"127.0.0.1:1", two.nodes[1].listener->address()});
+        config.rails = 1 + rank;
+        config.deadline_us = 300'000;
+        two.open(rank, config);
+    }
+    const Status status = two.wait(0);
+    EXPECT_TRUE(holds(status.what, "'node0' has 1 rails to each peer, 'node1' 2")) << status.what;
+}
+
+// ---- peers that do not come, or go ---------------------------------------------------------------------------------------------
 
 TEST_P(Link, PeerThatNeverComesIsLost) {
     for (Rank self : {0u, 1u}) {

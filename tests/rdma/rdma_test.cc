@@ -2,9 +2,11 @@
 // tests that need them are skipped.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include "tests/link/chatter.h"
 #include "tests/link/crier.h"
+#include "tests/rdma/faults.h"
 #include "tests/rdma/herald.h"
 #include "transport/link/rdma.h"
 
@@ -38,7 +40,7 @@ protected:
         }
         for (Rank rank = 0; rank < n; ++rank) {
             LinkConfig config = test_config(LinkKind::uring_tcp, Protect::auth, rank, addresses);
-            config.rdma.device = device(rank).name;
+            config.rdma.devices = {device(rank).name};
             change(config);
             const Status status = nodes[rank].open(config);
             ASSERT_TRUE(status.ok()) << status.what;
@@ -91,13 +93,17 @@ protected:
     std::vector<std::unique_ptr<Herald>> heralds;
     std::vector<Node> nodes;
 
-    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Protect protect, Landing landing, const std::vector<bool>& with = {}) {
+    void talk(uint32_t n, const std::vector<uint32_t>& sizes, Protect protect, Landing landing, const std::vector<bool>& with = {},
+              uint32_t rails = 1) {
         open(n, [&](LinkConfig& config) {
             config.protect = protect;
+            config.rails = rails;
+            for (uint32_t i = 1; i < rails; ++i) config.rdma.devices.push_back(device(config.rank + i * n).name);
             config.rdma.streams = with.empty() || with[config.rank];
         });
         for (Rank rank = 0; rank < n; ++rank) {
             chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, landing));
+            chatters[rank]->rails_ = rails > 1;
             nodes[rank].driver->attach(channel, chatters[rank].get());
             for (size_t i = 0; i < sizes.size(); ++i)   // half of the large payloads are sent from where they lie
                 if (i % 2 && sizes[i] >= 4096) nodes[rank].driver->register_memory(chatters[rank]->payload(i));
@@ -143,6 +149,43 @@ TEST_F(Rdma, ANodeWithoutItGetsStreamsOverTcp) {
     EXPECT_EQ(streams(2), 1u);
 }
 
+uint64_t bytes_sent(const std::string& interface) {
+    uint64_t bytes = 0;
+    std::ifstream("/sys/class/net/" + interface + "/statistics/tx_bytes") >> bytes;
+    return bytes;
+}
+
+TEST_F(Rdma, OneExchangeGoesOverTwoDevices) {
+    if (devices.size() < 4) GTEST_SKIP() << "fewer than four RDMA devices";
+    uint64_t before[4], carried[4];
+    for (Rank i = 0; i < 4; ++i) before[i] = bytes_sent(device(i).interface);
+    talk(2, std::vector<uint32_t>(20, segment_bytes_stream), Protect::auth, Landing::place, {}, 2);
+    for (Rank i = 0; i < 4; ++i) carried[i] = bytes_sent(device(i).interface) - before[i];
+    for (Rank rank = 0; rank < 2; ++rank) {
+        EXPECT_EQ(streams(rank), 2u);
+        const uint64_t all = carried[rank] + carried[rank + 2];
+        EXPECT_GE(all, 20u * segment_bytes_stream);
+        for (const Rank i : {rank, rank + 2}) EXPECT_NEAR(static_cast<double>(carried[i]), 0.5 * all, 0.1 * all) << device(i).name;
+    }
+}
+
+// Cuts off the first device of rank 1, which has another one.
+TEST_F(RdmaBreaks, StreamsGoOnOverTheOtherDevice) {
+    if (!std::getenv("RDMA_N")) GTEST_SKIP() << "not in the VM of tests/rdma/run";
+    talk(2, mixed_sizes(), Protect::auth, Landing::lease, {}, 2);
+    EXPECT_EQ(streams(0) + streams(1), 4u);
+    for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::forget));
+    ASSERT_EQ(std::system("ip link set p2 down"), 0);
+    for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::talk));
+    for (Rank rank = 0; rank < 2; ++rank) await(rank);
+    EXPECT_EQ(std::system("ip link set p2 up"), 0);
+    EXPECT_EQ(streams(0) + streams(1), 4u);
+    for (Rank rank = 0; rank < 2; ++rank) {
+        EXPECT_GE(nodes[rank].driver->counters().reconnects, 1u);
+        EXPECT_EQ(chatters[rank]->losses_, 0u);
+    }
+}
+
 // Cuts the second device off; the streams' sockets are on lo.
 TEST_F(RdmaBreaks, StreamsGoOnOverTcp) {
     if (!std::getenv("RDMA_N")) GTEST_SKIP() << "not in the VM of tests/rdma/run";
@@ -153,6 +196,21 @@ TEST_F(RdmaBreaks, StreamsGoOnOverTcp) {
     for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::talk));
     for (Rank rank = 0; rank < 2; ++rank) await(rank);
     EXPECT_EQ(std::system("ip link set p2 up"), 0);
+    EXPECT_EQ(streams(0) + streams(1), 0u);
+    for (Rank rank = 0; rank < 2; ++rank) {
+        EXPECT_GE(nodes[rank].driver->counters().reconnects, 1u);
+        EXPECT_EQ(chatters[rank]->losses_, 0u);
+    }
+}
+
+// All devices of this process report a fatal error.
+TEST_F(RdmaBreaks, AFatalErrorOfTheDevice) {
+    talk(2, mixed_sizes(), Protect::auth, Landing::lease);
+    EXPECT_EQ(streams(0) + streams(1), 2u);
+    for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::forget));
+    device_faults.all_fail();
+    for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::talk));
+    for (Rank rank = 0; rank < 2; ++rank) await(rank);
     EXPECT_EQ(streams(0) + streams(1), 0u);
     for (Rank rank = 0; rank < 2; ++rank) {
         EXPECT_GE(nodes[rank].driver->counters().reconnects, 1u);
@@ -230,22 +288,28 @@ TEST_F(Rdma, WrongDevicesAreNamed) {
 TEST_F(Rdma, DatagramsThatDoNotFitAreRefused) {
     nodes = std::vector<Node>(1);
     LinkConfig config = test_config(LinkKind::uring_tcp, Protect::auth, 0, {"127.0.0.1:1"});
-    config.rdma.device = device(0).name;
+    config.rdma.devices = {device(0).name};
     with_datagrams(config);
     config.datagrams.segment_bytes += 8;
     Status status = nodes[0].open(config);
     EXPECT_NE(std::string(status.what).find("do not fit RDMA device"), std::string::npos) << status.what;
 }
 
-// Soft-RoCE has no IPv6 groups: the kernel refuses them, as a subnet manager may.
+// By the subnet manager; and by the kernel, which has no IPv6 groups with soft-RoCE.
 TEST_F(Rdma, ARefusedGroupIsNamed) {
-    if (device(0).infiniband) GTEST_SKIP() << "InfiniBand has IPv6 groups";
-    nodes = std::vector<Node>(1);
     LinkConfig config = test_config(LinkKind::uring_tcp, Protect::auth, 0, {"127.0.0.1:1"});
-    config.rdma.device = device(0).name;
+    config.rdma.devices = {device(0).name};
     with_datagrams(config);
+    groups_refuse = true;
+    Status status = Node().open(config);
+    groups_refuse = false;
+    EXPECT_EQ(
+        std::string(status.what),
+        fmt::format("RDMA device {} is refused by group {}: see the subnet manager, or take transport.kind = \"ip\": Permission denied",
+                    device(0).name, config.datagrams.group));
+    if (device(0).infiniband) return;
     config.datagrams.group = "[ff15::1:2]:4712";
-    Status status = nodes[0].open(config);
+    status = Node().open(config);
     EXPECT_FALSE(status.ok());
     EXPECT_NE(std::string(status.what).find("group [ff15::1:2]:4712"), std::string::npos) << status.what;
 }

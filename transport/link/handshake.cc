@@ -15,14 +15,14 @@ constexpr uint32_t hello_magic = 0x48526347;   // "GcRH"
 constexpr size_t name_bytes_max = 64, reason_bytes_max = 512;
 constexpr size_t record_bytes_max = 16384 + 256;   // RFC 8446, section 5.2
 
-// 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 RDMA | 15 reserved | 16 name … | 80 the rest
+// 0 magic | 4 versions | 8 verdict | 9 protect | 10 name | 11 reserved | 12 reason | 14 RDMA | 15 rail | 16 name … | 80 the rest
 // The first 16 bytes and the places of name and reason are the same in every version: unlike versions can exchange a reason.
 struct HelloWire {
     Le32 magic;
     Le16 version_min, version_max;
     uint8_t verdict, protect, name_bytes, reserved;
     Le16 reason_bytes;
-    uint8_t rdma_bytes, reserved2;
+    uint8_t rdma_bytes, rail;   // rail: low 4 bits; the others: number of rails - 1
     char name[name_bytes_max];
     uint8_t job[16];
     Le32 view, rank, segment_bytes, reserved3;
@@ -32,7 +32,7 @@ struct HelloWire {
 struct RdmaWire {
     Le32 queue, first, slots, slot_bytes;
     Le16 lid;
-    uint8_t mtu, reserved;
+    uint8_t mtu, device;
     uint8_t gid[16];
 };
 static_assert(sizeof(RdmaWire) == 36);
@@ -65,6 +65,7 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     wire.stream.set(hello.stream);
     wire.peer_stream.set(hello.peer_stream);
     wire.received.set(hello.received);
+    wire.rail = static_cast<uint8_t>(hello.rail | (hello.rails - 1) << 4);
     wire.rdma_bytes = hello.rdma.queue ? sizeof(RdmaWire) : 0;
     RdmaWire end{};
     end.queue.set(hello.rdma.queue);
@@ -73,6 +74,7 @@ void hello_write(const Hello& hello, std::vector<std::byte>* bytes) {
     end.slot_bytes.set(hello.rdma.slot_bytes);
     end.lid.set(hello.rdma.lid);
     end.mtu = hello.rdma.mtu;
+    end.device = hello.rdma.device;
     std::copy(hello.rdma.gid.begin(), hello.rdma.gid.end(), end.gid);
     auto raw = std::as_bytes(std::span(&wire, 1)), text = std::as_bytes(std::span(reason));
     auto rdma = std::as_bytes(std::span(&end, 1)).first(wire.rdma_bytes);
@@ -104,7 +106,10 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
     *used = whole;
     bool understood = result.version_min <= link_version_max && result.version_max >= link_version_min;
     if (understood) {
-        if (wire.reserved || wire.reserved2 || wire.reserved3.get()) return "reserved bytes are not 0";
+        result.rail = wire.rail & 15;
+        result.rails = static_cast<uint8_t>((wire.rail >> 4) + 1);
+        if (result.rail >= result.rails || result.rails > rails_max) return "it has no such rail";
+        if (wire.reserved || wire.reserved3.get()) return "reserved bytes are not 0";
         if (wire.rdma_bytes && wire.rdma_bytes != sizeof(RdmaWire)) return "the end of its RDMA connection has a wrong length";
         if (wire.protect > static_cast<uint8_t>(Protect::encrypt)) return "unknown protection";
         if (wire.stream.get() == 0 && wire.verdict <= static_cast<uint8_t>(Verdict::accept)) return "it has no stream number";
@@ -121,9 +126,9 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
         if (wire.rdma_bytes) {
             RdmaWire end;
             std::memcpy(&end, bytes.data() + whole - sizeof end, sizeof end);
-            if (end.queue.get() == 0 || end.queue.get() >> 24 || end.first.get() >> 24 || end.reserved)
+            if (end.queue.get() == 0 || end.queue.get() >> 24 || end.first.get() >> 24 || end.device >= rails_max)
                 return "the end of its RDMA connection is none";
-            result.rdma = {end.queue.get(), end.first.get(), end.slots.get(), end.slot_bytes.get(), end.lid.get(), end.mtu, {}};
+            result.rdma = {end.queue.get(), end.first.get(), end.slots.get(), end.slot_bytes.get(), end.lid.get(), end.mtu, end.device, {}};
             std::copy(std::begin(end.gid), std::end(end.gid), result.rdma.gid.begin());
         }
     }

@@ -39,10 +39,11 @@ struct Hello {
     uint32_t segment_bytes = 0;
     std::array<uint8_t, 16> uuid{};
     uint64_t incarnation = 0;
-    uint64_t stream = 0;        // random, drawn by the sender when its side of the stream starts or restarts; never 0
-    uint64_t peer_stream = 0;   // the receiver's, as known to the sender; 0: not known
-    uint64_t received = 0;      // packets that the sender has received on this stream
-    RdmaEnd rdma;               // where the sender takes the stream's packets
+    uint64_t stream = 0;           // random, drawn by the sender when its side of the stream starts or restarts; never 0
+    uint64_t peer_stream = 0;      // the receiver's, as known to the sender; 0: not known
+    uint64_t received = 0;         // packets that the sender has received on this stream
+    uint8_t rail = 0, rails = 1;   // number of the connection, of so many
+    RdmaEnd rdma;                  // where the sender takes the stream's packets
     std::string name;
     std::string reason;   // for later and refuse
 };

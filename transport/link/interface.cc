@@ -107,6 +107,16 @@ Status interface_find(const std::string& wanted, NetworkInterface* found, int fa
     return {};
 }
 
+std::vector<std::string> names_split(const std::string& list) {
+    std::vector<std::string> names;
+    for (size_t at = 0; at < list.size();) {
+        const size_t end = std::min(list.find(',', at), list.size());
+        if (end > at) names.push_back(list.substr(at, end - at));
+        at = end + 1;
+    }
+    return names;
+}
+
 uint32_t interface_mtu(const std::string& name) {
     Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     ifreq request{};

@@ -1,6 +1,7 @@
-// The network interface of datagrams.  The user always names it: without one a multicast would use the default route.
+// Network interfaces, of datagrams and of rails.  The user always names them: without one a multicast would use the default route.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "transport/link/socket.h"
 
@@ -16,6 +17,8 @@ struct NetworkInterface {
 /// Finds an interface by name ("eth0") or by one of its addresses (also "fe80::1%eth0").  family: of the wanted address; 0: of the given
 /// address, else IPv4 if the interface has one.  Prefers global IPv6 addresses to link-local ones.  The error lists the interfaces.
 Status interface_find(const std::string& wanted, NetworkInterface* found, int family = 0);
+/// Of a list "eth0,eth1".
+std::vector<std::string> names_split(const std::string& list);
 /// The present MTU; 0 if the interface is gone.
 uint32_t interface_mtu(const std::string& name);
 /// A rate in bit/s, as tc writes it: "100mbit", "2.5gbit".

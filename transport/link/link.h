@@ -38,7 +38,10 @@ struct Identity {
 struct PeerAddress {
     Identity identity;     // the expected identity; uuid and incarnation 0: any
     std::string address;   // "host:port", "[v6]:port"
+    /// Where it listens on each of its interfaces, in place of `address`; as many as LinkConfig::interfaces.
+    std::vector<std::string> rails = {};
 };
+constexpr uint32_t rails_max = 8;
 
 /// Datagrams of a link, for channels that are attached as datagrams; by multicast if there are several receivers.
 struct DatagramConfig {
@@ -57,7 +60,7 @@ std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t
 /// RDMA for streams, datagrams or both, in place of TCP and UDP (rdma.h).
 struct RdmaConfig {
     bool streams = false, datagrams = false;
-    std::string device;   // as RdmaModule::find takes it
+    std::vector<std::string> devices;   // as RdmaModule::find takes them; datagrams use the first one
 };
 
 class KeyRing;
@@ -76,6 +79,10 @@ struct LinkConfig {
     uint64_t deadline_us = 30'000'000;                    // a stream that is down this long makes peer_lost
     bool peers_return = false;                            // a peer that is lost may come again, as the same or a later incarnation: peer_up
     uint32_t segment_bytes = segment_bytes_stream;
+    /// Connections that a peer's stream is spread over, the same at every rank: over these interfaces (empty: as the kernel routes), or
+    /// over the devices of `rdma`.
+    uint32_t rails = 1;
+    std::vector<std::string> interfaces;
     uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
     DatagramConfig datagrams;
     RdmaConfig rdma;

@@ -23,6 +23,7 @@ struct RdmaEnd {
     uint32_t slots = 0, slot_bytes = 0;   // the receives that wait
     uint16_t lid = 0;                     // InfiniBand
     uint8_t mtu = 0;                      // ibv_mtu: 1 (256 bytes) to 5 (4096)
+    uint8_t device = 0;                   // number in RdmaConfig::devices
     std::array<uint8_t, 16> gid{};
     bool operator==(const RdmaEnd&) const = default;
 };
@@ -49,14 +50,15 @@ struct RdmaDevice {
 
 class Rdma : public Proactor {
 public:
-    virtual const RdmaDevice& device() const = 0;
+    virtual uint32_t devices() const = 0;
+    virtual const RdmaDevice& device(uint32_t number) const = 0;
     /// A pipe whose receives wait, and its end.
-    virtual Status pipe_open(std::unique_ptr<RdmaPipe>* pipe, RdmaEnd* end) = 0;
+    virtual Status pipe_open(uint32_t device, std::unique_ptr<RdmaPipe>* pipe, RdmaEnd* end) = 0;
     virtual Status pipe_connect(RdmaPipe& pipe, const RdmaEnd& peer) = 0;
-    /// Pipes send what lies in `whole` from there; everything else is copied.  Before the first wait(); until the end.
+    /// Pipes send what lies in `whole` from there; everything else is copied.  Before the first wait(); until the end.  All devices.
     virtual Status register_memory(Buffer whole) = 0;
-    /// Joins the group and hears it; then send_datagrams goes by RDMA.  Addresses are IPv6 ones: the GID, the queue pair as flow label, the
-    /// LID as scope.
+    /// Joins the group with the first device and hears it; then send_datagrams goes by RDMA.  Addresses are IPv6 ones: the GID, the queue
+    /// pair as flow label, the LID as scope.
     virtual Status datagrams_open(const DatagramConfig& config, DatagramSockets* sockets) = 0;
 };
 
@@ -70,7 +72,8 @@ struct RdmaModule {
     /// wanted: a device ("mlx5_0"), a port of it ("mlx5_0:2"), its interface ("eth0") or one of its addresses; "": the only one that is
     /// active.
     Status (*find)(const std::string& wanted, RdmaDevice* found);
-    Status (*open)(const std::string& wanted, uint32_t ranks, const Log& log, std::unique_ptr<Proactor> beneath,
+    /// streams: how many are open at a time.
+    Status (*open)(const std::vector<std::string>& wanted, uint32_t streams, const Log& log, std::unique_ptr<Proactor> beneath,
                    std::unique_ptr<Rdma>* rdma);
 };
 /// Error: Code::unsupported if the library, or one that it needs, is missing.

@@ -226,6 +226,11 @@ const char* Receiver::head(ReceiverSink& sink) {
     const bool ack = packet_.type == PacketType::ack, of_link = ack || link_packet(packet_.type);
     if (of_link && packet_.view != config_.view) return "a packet of another view";
     if (ack) return nullptr;
+    if (!sink.turn()) {
+        blocked_ = true;
+        at_ = At::head;
+        return nullptr;
+    }
     if (!of_link && !sink.known(packet_.channel, packet_.view)) return "a packet for a channel that is not open";
     Buffer place;
     Landing landing = sink.land(packet_, length_, &place);
@@ -269,6 +274,7 @@ const char* Receiver::parse(ReceiverSink& sink) {
             continue;
         }
         ++delivered_;
+        sink.delivered(length_);
         large_ = placed && length_ > 16384;
         if (!placed) packet_.payload = {payload, nullptr, length_};
         if (wanted_) sink.packet(packet_);

@@ -128,6 +128,8 @@ struct ReceiverSink {
     virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
     virtual void packet(const Packet& packet) = 0;   // a leased payload is valid until the next space()
     virtual bool ack(uint64_t received) = 0;         // false: impossible count
+    virtual bool turn() const { return true; }       // false: the next packet waits, like one that lands later
+    virtual void delivered(uint64_t) {}              // a packet with a payload of so many bytes, also a dropped one
 };
 
 class Receiver {

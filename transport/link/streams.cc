@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "runtime/core/clock.h"
+#include "transport/link/interface.h"
 
 namespace gradcast {
 
@@ -15,7 +16,7 @@ constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
 constexpr uint32_t strikes_max = 3;       // offers of keys to a peer that was never up
 
-bool in_use(const Peer& peer) { return peer.connect.busy || peer.receive.busy || peer.send.busy || peer.watch.busy; }
+bool in_use(const Rail& rail) { return rail.connect.busy || rail.receive.busy || rail.send.busy || rail.watch.busy; }
 }   // namespace
 
 // ---- all peers -----------------------------------------------------------------------------------------------------------------
@@ -24,6 +25,12 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
     proactor_ = &proactor;
     rdma_ = rdma;
     const LinkConfig& c = config_;
+    if (c.rails == 0 || c.rails > rails_max) return fail(Code::invalid, "{} rails to each peer: 1 to {} are possible", c.rails, rails_max);
+    for (const std::string& each : c.interfaces) {
+        NetworkInterface found;
+        GC_TRY(interface_find(each, &found));
+        interfaces_.push_back(found.address);
+    }
     ring_ = c.ring ? c.ring : std::make_shared<KeyRing>(c.keys);
     StreamConfig stream;
     std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
@@ -37,131 +44,155 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
         peers_.emplace_back();
         if (rank == c.rank) continue;
         stream.peer = rank;
-        peers_.back() = std::make_unique<Peer>(stream, pool_);
+        peers_.back() = std::make_unique<Peer>(rank);
         Peer& peer = *peers_.back();
         peer.identity = c.peers[rank].identity;
         peer.active = c.rank < rank;
         peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
-        if (Status status = address_resolve(c.peers[rank].address, false, &peer.address); peer.active) GC_TRY(status);
-        for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) {
-            op->link = this;
-            op->owner = &peer;
+        const std::vector<std::string>& more = c.peers[rank].rails;
+        for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
+            if (Status status = address_resolve(address, false, &peer.addresses.emplace_back()); peer.active) GC_TRY(status);
+        for (uint32_t number = 0; number < c.rails; ++number) {
+            Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
+            rail.way = number % ways(peer);
+            for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) {
+                op->link = this;
+                op->owner = &rail;
+            }
+            rail.connect.kind = Op::Kind::connect;
+            rail.receive.kind = Op::Kind::receive;
+            rail.send.kind = Op::Kind::send;
+            rail.watch.kind = Op::Kind::receive;
+            rail.watch.message.msg_iov = &rail.watch_to;
+            rail.watch.message.msg_iovlen = 1;
         }
-        peer.connect.kind = Op::Kind::connect;
-        peer.receive.kind = Op::Kind::receive;
-        peer.send.kind = Op::Kind::send;
-        peer.watch.kind = Op::Kind::receive;
-        peer.watch.message.msg_iov = &peer.watch_to;
-        peer.watch.message.msg_iovlen = 1;
         begin_anew(peer);
     }
     return {};
 }
 
 void Streams::begin(uint64_t now) {
-    for (auto& peer : peers_)
-        if (peer) peer->down_us = now;
+    each_rail([now](Rail& rail) { rail.down_us = now; });
 }
 
 void Streams::tend(uint64_t now, bool again) {
     for (auto& peer : peers_)
         if (peer) tend(*peer, now);
     if (!again) return;
-    for (auto& peer : peers_)
-        if (peer && peer->state == Peer::State::open && peer->receiver.blocked()) parse(*peer, now);
+    each_rail([this, now](Rail& rail) {
+        if (rail.state == Rail::State::open && rail.receiver.blocked()) parse(rail, now);
+    });
 }
 
 void Streams::pump(uint64_t now) {
-    for (auto& peer : peers_)
-        if (peer) pump(*peer, now);
+    each_rail([this, now](Rail& rail) { pump(rail, now); });
 }
 
 uint64_t Streams::due_us() const {
     uint64_t due = break_us_ > 0 ? break_us_ : ~uint64_t{0};
-    for (const auto& peer : peers_)
-        if (peer) due = std::min(due, due_us(*peer));
+    each_rail([&](const Rail& rail) { due = std::min(due, due_us(rail)); });
     return due;
 }
 
 bool Streams::idle() const {
-    return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
-        if (!peer || peer->lost) return true;
-        if (peer->send.busy || !peer->sender.acknowledged() || (peer->pipe && !peer->pipe->sent())) return false;
-        return peer->state != Peer::State::open || peer->sender.told() == peer->receiver.delivered();
+    bool idle = true;
+    each_rail([&](const Rail& rail) {
+        if (rail.peer.lost) return;
+        idle &= !rail.send.busy && rail.sender.acknowledged() && !(rail.pipe && !rail.pipe->sent());
+        idle &= rail.state != Rail::State::open || rail.sender.told() == rail.receiver.delivered();
     });
+    return idle;
 }
 
 void Streams::close() {
-    for (auto& peer : peers_)
-        if (peer) {
-            peer->final = true;
-            fall(*peer, {});
-        }
+    each_rail([this](Rail& rail) {
+        rail.peer.final = true;
+        fall(rail, {});
+    });
 }
 
 bool Streams::busy() const {
-    return std::any_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) { return peer && in_use(*peer); });
+    bool busy = false;
+    each_rail([&](const Rail& rail) { busy |= in_use(rail); });
+    return busy;
 }
 
 // ---- completions ---------------------------------------------------------------------------------------------------------------
 
 void Streams::complete(Op& op, uint64_t now) {
-    Peer& peer = *static_cast<Peer*>(op.owner);
+    Rail& rail = *static_cast<Rail*>(op.owner);
+    const Peer& peer = rail.peer;
     uint64_t bytes = op.result > 0 ? static_cast<uint64_t>(op.result) : 0;
     if (op.kind == Op::Kind::receive) add(counters_.bytes_received, bytes);
     if (op.kind == Op::Kind::send) add(counters_.bytes_sent, bytes);
-    if (peer.state == Peer::State::closing) return;
+    if (rail.state == Rail::State::closing) return;
     if (op.pipe && op.result < 0) {
-        peer.rdma_failed = true;
-        log_.warn("{}: RDMA does not carry its stream any more ({}): TCP does from now on", peer.label, peer.pipe->broken());
-        return fall(peer, fail(Code::peer_lost, "{}: the RDMA connection broke", peer.label));
+        leave_device(rail, fmt::format("RDMA device {} does not carry its stream any more ({})", rdma_->device(rail.end.device).name,
+                                       rail.pipe->broken()));
+        return fall(rail, fail(Code::peer_lost, "{}: the RDMA connection broke", peer.label));
     }
-    if (&op == &peer.watch) {   // tend() breaks the stream when all that has come is taken
-        peer.ended = op.result == 0  ? fail(Code::peer_lost, "{}: it has closed the stream", peer.label)
+    if (&op == &rail.watch) {   // tend() breaks the stream when all that has come is taken
+        rail.ended = op.result == 0  ? fail(Code::peer_lost, "{}: it has closed the stream", peer.label)
                      : op.result > 0 ? fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label)
                                      : fail_text(Code::peer_lost, -op.result, fmt::format("{}: the stream broke", peer.label));
         return;
     }
     if (op.result < 0) {
-        if (op.kind == Op::Kind::connect && op.result == -ECONNREFUSED && provable(peer)) peer.losing = true;
+        if (op.kind == Op::Kind::connect && op.result == -ECONNREFUSED && provable(peer)) rail.peer.losing = true;
+        if (op.kind == Op::Kind::connect) next_way(rail);
         const char* what = op.kind == Op::Kind::connect ? "cannot connect" : "the stream broke";
-        return fall(peer, fail_text(Code::peer_lost, -op.result, fmt::format("{}: {}", peer.label, what)));
+        return fall(rail, fail_text(Code::peer_lost, -op.result, fmt::format("{}: {}", peer.label, what)));
     }
     switch (op.kind) {
         case Op::Kind::connect:
-            if (!peer.active) return fall(peer, {});   // it is alive and will connect
-            peer.state = Peer::State::greeting;
-            peer.greet_us = now + greet_limit_us;
-            open_pipe(peer);
-            offer(peer);
+            if (!peer.active) return fall(rail, {});   // it is alive and will connect
+            rail.state = Rail::State::greeting;
+            rail.greet_us = now + greet_limit_us;
+            open_pipe(rail, device_of(rail));
+            offer(rail);
             break;
         case Op::Kind::receive:
-            if (bytes == 0) return fall(peer, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
-            if (peer.state == Peer::State::greeting) return greet(peer, std::span(peer.greeting).first(bytes), now);
-            peer.unacknowledged_bytes += bytes;
+            if (bytes == 0) return fall(rail, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
+            if (rail.state == Rail::State::greeting) return greet(rail, std::span(rail.greeting).first(bytes), now);
+            rail.unacknowledged_bytes += bytes;
             heard_us_[peer.rank] = now;
-            peer.receiver.received(bytes);
-            parse(peer, now);
+            rail.receiver.received(bytes);
+            parse(rail, now);
             break;
         case Op::Kind::send:
-            if (!peer.telling.empty()) peer.telling.erase(peer.telling.begin(), peer.telling.begin() + op.result);
-            else peer.sender.wrote(bytes);
+            if (!rail.telling.empty()) rail.telling.erase(rail.telling.begin(), rail.telling.begin() + op.result);
+            else rail.sender.wrote(bytes);
             break;
         case Op::Kind::send_datagrams:
         case Op::Kind::poll: break;
     }
 }
 
-void Streams::parse(Peer& peer, uint64_t now) {
-    receiving_ = &peer;
-    const char* why = peer.receiver.parse(*this);
-    add(counters_.packets_received, peer.receiver.packets() - std::exchange(peer.counted_received, peer.receiver.packets()));
+// What comes next may wait in another rail.
+void Streams::parse(Rail& rail, uint64_t now) {
+    for (Rail* at = &rail; take(*at, now);) {
+        Rail& next = rail.peer.rail(&Rail::taken_bytes);
+        if (&next == at || next.state != Rail::State::open || !next.receiver.blocked()) return;
+        at = &next;
+    }
+}
+
+// True if a packet was taken.
+bool Streams::take(Rail& rail, uint64_t now) {
+    receiving_ = &rail;
+    const uint64_t before = rail.receiver.delivered();
+    const char* why = rail.receiver.parse(*this);
+    add(counters_.packets_received, rail.receiver.packets() - std::exchange(rail.counted_received, rail.receiver.packets()));
     if (why) {
         add(counters_.packets_refused, uint64_t{1});
-        return fall(peer, fail(Code::packet_invalid, "{}: {} came, the stream is begun again", peer.label, why));
+        fall(rail, fail(Code::packet_invalid, "{}: {} came, the stream is begun again", rail.peer.label, why));
+        return false;
     }
-    if (!peer.ack_us && peer.receiver.delivered() != peer.sender.told()) peer.ack_us = now + ack_wait_us;
+    if (!rail.ack_us && rail.receiver.delivered() != rail.sender.told()) rail.ack_us = now + ack_wait_us;
+    return rail.receiver.delivered() != before;
 }
+bool Streams::turn() const { return receiving_->peer.up && &receiving_->peer.rail(&Rail::taken_bytes) == receiving_; }
+void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
 Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
 }
@@ -182,11 +213,9 @@ void Streams::send_piece(const Send& send, uint32_t ticket) {
         GC_ASSERT(rank < peers_.size() && rank != config_.rank);
         Peer& peer = *peers_[rank];
         if (ticket != ticket_none) owner_.hold(ticket);
-        if (!peer.lost && peer.sender.push(send, ticket)) return;
-        if (!peer.lost) {
-            peer.losing = true;
-            fall(peer, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
-        }
+        if (!peer.lost && push(peer, send, ticket)) return;
+        if (!peer.lost)
+            give_up(rank, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
         if (ticket != ticket_none) owner_.done(ticket, peer.last);
     };
     if (!send.to.bits) return queue(send.to.rank);
@@ -199,14 +228,21 @@ void Streams::tell(Rank rank, const Send& send) {
     if (peer.lost) return;
     Send of_link = send;
     of_link.view = config_.view;
-    (void)peer.sender.push(of_link, ticket_none);   // a full queue: the missing answer is noticed
+    (void)push(peer, of_link, ticket_none);   // a full queue: the missing answer is noticed
+}
+
+bool Streams::push(Peer& peer, const Send& send, uint32_t ticket) {
+    Rail& rail = peer.rail(&Rail::dealt_bytes);
+    if (!rail.sender.push(send, ticket)) return false;
+    rail.dealt_bytes += packet_cost(send.payload.bytes);
+    return true;
 }
 
 void Streams::give_up(Rank rank, Status why) {
     Peer& peer = *peers_[rank];
     if (peer.lost) return;
     peer.losing = true;
-    fall(peer, why);
+    for (auto& rail : peer.rails) fall(*rail, why);
 }
 
 void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
@@ -219,17 +255,16 @@ void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
 // that view is open here.
 bool Streams::view_drained() {
     bool drained = true;
-    for (const auto& peer : peers_) {
-        if (!peer) continue;
-        if (!peer->send.busy) peer->sender.own(closing_view_);
+    each_rail([&](Rail& rail) {
+        if (!rail.send.busy) rail.sender.own(closing_view_);
         // Between two streams the receiver reads a handshake, into memory of its own.
-        const bool receives = peer->state == Peer::State::open || (peer->state == Peer::State::closing && peer->receive.busy);
-        const bool holds = (peer->pipe && peer->pipe->borrows()) || (peer->send.busy && peer->sender.borrows(closing_view_)) ||
-                           (receives && peer->receiver.placing(closing_));
+        const bool receives = rail.state == Rail::State::open || (rail.state == Rail::State::closing && rail.receive.busy);
+        const bool holds = (rail.pipe && rail.pipe->borrows()) || (rail.send.busy && rail.sender.borrows(closing_view_)) ||
+                           (receives && rail.receiver.placing(closing_));
         drained &= !holds;
         if (holds && clock_us() >= break_us_)
-            fall(*peer, fail(Code::peer_lost, "{}: it was in the middle of a packet when the view ended", peer->label));
-    }
+            fall(rail, fail(Code::peer_lost, "{}: it was in the middle of a packet when the view ended", rail.peer.label));
+    });
     if (drained) break_us_ = 0;
     return drained;
 }
@@ -237,15 +272,17 @@ bool Streams::view_drained() {
 // ---- from open to down ---------------------------------------------------------------------------------------------------------
 
 /// Where the ring was replaced its newest key comes first again.
-void Streams::offer(Peer& peer) {
+void Streams::offer(Rail& rail) {
+    Peer& peer = rail.peer;
     auto tls = ring_->now();
     if (peer.tls.lock() != tls) peer.key = 0;
     peer.tls = tls;
-    peer.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(peer), peer.key);
+    rail.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(rail), peer.key);
 }
 
-void Streams::turned_away(Peer& peer) {
-    const Handshake& handshake = *peer.handshake;
+void Streams::turned_away(Rail& rail) {
+    Peer& peer = rail.peer;
+    const Handshake& handshake = *rail.handshake;
     Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
     Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
     if (handshake.keys_differ()) {
@@ -256,22 +293,23 @@ void Streams::turned_away(Peer& peer) {
     } else if (peer.active && handshake.verdict() == Verdict::refuse) {
         peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
     }
-    fall(peer, why);
+    fall(rail, why);
 }
 
-void Streams::fall(Peer& peer, Status why) {
+void Streams::fall(Rail& rail, Status why) {
+    Peer& peer = rail.peer;
     if (!why.ok()) {
         if (why.what != peer.last.what) why.code == Code::peer_lost ? log_.debug("{}", why.what) : log_.warn("{}", why.what);
         peer.last = why;
     }
-    if (peer.state == Peer::State::down || peer.state == Peer::State::closing) return;
-    if (peer.state == Peer::State::open) {
-        peer.down_us = clock_us();
-        if (peer.pipe) counters_.rdma_streams.fetch_sub(1, std::memory_order_relaxed);
+    if (rail.state == Rail::State::down || rail.state == Rail::State::closing) return;
+    if (rail.state == Rail::State::open) {
+        rail.down_us = clock_us();
+        if (rail.pipe) counters_.rdma_streams.fetch_sub(1, std::memory_order_relaxed);
     }
-    peer.state = Peer::State::closing;
-    ::shutdown(peer.fd.get(), SHUT_RDWR);
-    for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) proactor_->cancel(*op);
+    rail.state = Rail::State::closing;
+    ::shutdown(rail.fd.get(), SHUT_RDWR);
+    for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) proactor_->cancel(*op);
 }
 
 void Streams::begin_anew(Peer& peer) {
@@ -279,9 +317,15 @@ void Streams::begin_anew(Peer& peer) {
     peer.stream |= 1;   // never 0
     peer.peer_stream = 0;
     peer.strikes = 0;
-    peer.backoff_us = std::max(peer.backoff_us, backoff_us_min);
-    peer.receiver.forget();
+    for (auto& rail : peer.rails) {
+        rail->backoff_us = std::max(rail->backoff_us, backoff_us_min);
+        rail->receiver.forget();
+        rail->dealt_bytes = rail->taken_bytes = 0;
+    }
 }
+
+/// The next attempt goes over another interface.
+void Streams::next_way(Rail& rail) const { rail.way = (rail.way + 1) % ways(rail.peer); }
 
 void Streams::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
@@ -293,115 +337,128 @@ void Streams::lose(Peer& peer) {
     peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
     peer.identity = expected;
     if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
-    peer.sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
+    for (auto& rail : peer.rails) rail->sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
     begin_anew(peer);
     if (!again) log_.warn("lost {}", peer.last.what);
     owner_.lost(peer.rank, peer.last);
 }
 
-// Handles the times of a peer.
 void Streams::tend(Peer& peer, uint64_t now) {
-    if (peer.state == Peer::State::closing && !in_use(peer)) {
-        proactor_->remove(peer.fd.get());
-        peer.fd.close();
-        drop_pipe(peer);
-        peer.handshake = nullptr;
-        peer.state = Peer::State::down;
-        peer.retry_us = now + peer.backoff_us;
-        peer.backoff_us = std::min(2 * peer.backoff_us, peer.lost ? backoff_us_lost : backoff_us_max);
+    for (auto& rail : peer.rails) tend(*rail, now);
+    if (!peer.losing) return;
+    for (auto& rail : peer.rails) fall(*rail, peer.last);
+    if (std::all_of(peer.rails.begin(), peer.rails.end(), [](const auto& rail) { return rail->state == Rail::State::down; })) lose(peer);
+}
+
+// Handles the times of a rail.
+void Streams::tend(Rail& rail, uint64_t now) {
+    Peer& peer = rail.peer;
+    if (rail.state == Rail::State::closing && !in_use(rail)) {
+        proactor_->remove(rail.fd.get());
+        rail.fd.close();
+        drop_pipe(rail);
+        rail.handshake = nullptr;
+        rail.state = Rail::State::down;
+        rail.retry_us = now + rail.backoff_us;
+        rail.backoff_us = std::min(2 * rail.backoff_us, peer.lost ? backoff_us_lost : backoff_us_max);
     }
-    bool late = !peer.lost && peer.state != Peer::State::open && now >= peer.down_us + config_.deadline_us;
+    bool late = !peer.lost && rail.state != Rail::State::open && now >= rail.down_us + config_.deadline_us;
     if (late) peer.losing = true;
-    switch (peer.state) {
-        case Peer::State::down:
-            if (peer.losing) lose(peer);
-            if (peer.final) return;
-            if (peer.next) take_up(peer, now);
-            else if ((peer.active || provable(peer)) && now >= peer.retry_us) connect(peer, now);
+    switch (rail.state) {
+        case Rail::State::down:
+            if (peer.losing || peer.final) return;
+            if (rail.next) take_up(rail, now);
+            else if ((peer.active || provable(peer)) && now >= rail.retry_us) connect(rail, now);
             break;
-        case Peer::State::connecting:
-        case Peer::State::greeting:
-            if (now >= peer.greet_us && peer.state == Peer::State::connecting) fall(peer, {});
-            else if (now >= peer.greet_us)
-                fall(peer, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
-            else if (late || peer.next) fall(peer, peer.last);
+        case Rail::State::connecting:
+        case Rail::State::greeting:
+            if (now >= rail.greet_us && rail.state == Rail::State::connecting) {
+                next_way(rail);
+                fall(rail, {});
+            } else if (now >= rail.greet_us) {
+                next_way(rail);
+                fall(rail, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
+            } else if (late || rail.next) {
+                fall(rail, peer.last);
+            }
             break;
-        case Peer::State::open:
+        case Rail::State::open:
             // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
-            if (peer.next) fall(peer, fail(Code::peer_lost, "{}: it connects again", peer.label));
-            else if (!peer.ended.ok() && !peer.pipe->readable()) fall(peer, peer.ended);
+            if (rail.next) fall(rail, fail(Code::peer_lost, "{}: it connects again", peer.label));
+            else if (!rail.ended.ok() && !rail.pipe->readable()) fall(rail, rail.ended);
             break;
-        case Peer::State::closing: break;
+        case Rail::State::closing: break;
     }
 }
 
 /// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
 /// tries to connect, too.
 bool Streams::provable(const Peer& peer) const {
-    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.address.bytes != 0;
+    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.addresses[0].bytes != 0;
 }
 
 // The latest time of the next tend() or pump().
-uint64_t Streams::due_us(const Peer& peer) const {
+uint64_t Streams::due_us(const Rail& rail) const {
     constexpr uint64_t never = ~uint64_t{0};
-    uint64_t lost_us = peer.lost ? never : peer.down_us + config_.deadline_us;
-    switch (peer.state) {
-        case Peer::State::down:
-            if (peer.losing || peer.next) return 0;
+    const Peer& peer = rail.peer;
+    uint64_t lost_us = peer.lost ? never : rail.down_us + config_.deadline_us;
+    switch (rail.state) {
+        case Rail::State::down:
+            if (peer.losing || rail.next) return 0;
             if (peer.final) return never;
-            return peer.active || provable(peer) ? std::min(peer.retry_us, lost_us) : lost_us;
-        case Peer::State::connecting:
-        case Peer::State::greeting: return peer.next ? 0 : std::min(peer.greet_us, lost_us);
-        case Peer::State::open: return peer.next ? 0 : peer.ack_us && !peer.send.busy ? peer.ack_us : never;
-        case Peer::State::closing: return in_use(peer) ? never : 0;
+            return peer.active || provable(peer) ? std::min(rail.retry_us, lost_us) : lost_us;
+        case Rail::State::connecting:
+        case Rail::State::greeting: return rail.next ? 0 : std::min(rail.greet_us, lost_us);
+        case Rail::State::open: return rail.next ? 0 : rail.ack_us && !rail.send.busy ? rail.ack_us : never;
+        case Rail::State::closing: return in_use(rail) ? never : 0;
     }
     return never;
 }
 
 // Starts sends and receives.
-void Streams::pump(Peer& peer, uint64_t now) {
-    if (peer.state != Peer::State::greeting && peer.state != Peer::State::open) return;
-    if (!peer.send.busy) {
+void Streams::pump(Rail& rail, uint64_t now) {
+    if (rail.state != Rail::State::greeting && rail.state != Rail::State::open) return;
+    if (!rail.send.busy) {
         std::span<iovec> vectors;
-        if (peer.handshake && peer.telling.empty()) {
-            auto text = peer.handshake->output();
-            peer.telling.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
-            peer.handshake->wrote(text.size());
-            if (text.empty() && peer.state == Peer::State::open) peer.handshake = nullptr;
+        if (rail.handshake && rail.telling.empty()) {
+            auto text = rail.handshake->output();
+            rail.telling.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
+            rail.handshake->wrote(text.size());
+            if (text.empty() && rail.state == Rail::State::open) rail.handshake = nullptr;
         }
-        if (!peer.telling.empty()) {
-            peer.telling_vector = {peer.telling.data(), peer.telling.size()};
-            vectors = {&peer.telling_vector, 1};
-        } else if (peer.state == Peer::State::open) {
-            uint64_t delivered = peer.receiver.delivered();
-            bool ack = delivered != peer.sender.told() && (peer.unacknowledged_bytes >= ack_bytes || now >= peer.ack_us || finishing_);
-            if (!peer.sender.idle()) {
+        if (!rail.telling.empty()) {
+            rail.telling_vector = {rail.telling.data(), rail.telling.size()};
+            vectors = {&rail.telling_vector, 1};
+        } else if (rail.state == Rail::State::open) {
+            uint64_t delivered = rail.receiver.delivered();
+            bool ack = delivered != rail.sender.told() && (rail.unacknowledged_bytes >= ack_bytes || now >= rail.ack_us || finishing_);
+            if (!rail.sender.idle()) {
                 const Span span(config_.profile, Profile::network, StepPhase::send, "packets");   // includes tags or encryption
-                vectors = peer.sender.batch(delivered);
+                vectors = rail.sender.batch(delivered);
             } else if (ack) {
-                vectors = peer.sender.batch(delivered);
+                vectors = rail.sender.batch(delivered);
             }
-            if (peer.sender.told() == delivered) {
-                peer.ack_us = 0;
-                peer.unacknowledged_bytes = 0;
+            if (rail.sender.told() == delivered) {
+                rail.ack_us = 0;
+                rail.unacknowledged_bytes = 0;
             }
-            add(counters_.packets_sent, peer.sender.packets() - std::exchange(peer.counted_sent, peer.sender.packets()));
+            add(counters_.packets_sent, rail.sender.packets() - std::exchange(rail.counted_sent, rail.sender.packets()));
         }
         if (!vectors.empty()) {
-            peer.send.pipe = peer.telling.empty() ? peer.pipe.get() : nullptr;   // the handshake is on the socket
-            peer.send.message.msg_iov = vectors.data();
-            peer.send.message.msg_iovlen = vectors.size();
-            proactor_->start(peer.send);
+            rail.send.pipe = rail.telling.empty() ? rail.pipe.get() : nullptr;   // the handshake is on the socket
+            rail.send.message.msg_iov = vectors.data();
+            rail.send.message.msg_iovlen = vectors.size();
+            proactor_->start(rail.send);
         }
     }
-    if (!peer.receive.busy && !(peer.state == Peer::State::open && peer.receiver.blocked())) {
+    if (!rail.receive.busy && !(rail.state == Rail::State::open && rail.receiver.blocked())) {
         uint32_t count = 1;
-        if (peer.state == Peer::State::open) count = peer.receiver.space(peer.receive_to);
-        else peer.receive_to[0] = {peer.greeting.data(), peer.greeting.size()};
-        peer.receive.pipe = peer.state == Peer::State::open ? peer.pipe.get() : nullptr;
-        peer.receive.message.msg_iov = peer.receive_to;
-        peer.receive.message.msg_iovlen = count;
-        proactor_->start(peer.receive);
+        if (rail.state == Rail::State::open) count = rail.receiver.space(rail.receive_to);
+        else rail.receive_to[0] = {rail.greeting.data(), rail.greeting.size()};
+        rail.receive.pipe = rail.state == Rail::State::open ? rail.pipe.get() : nullptr;
+        rail.receive.message.msg_iov = rail.receive_to;
+        rail.receive.message.msg_iovlen = count;
+        proactor_->start(rail.receive);
     }
 }
 

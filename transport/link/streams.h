@@ -1,31 +1,39 @@
-// Streams of packets to all peers of one rank, over TCP.
+// Streams of packets to all peers of one rank, over TCP.  A peer has one stream, or several, its rails: each over an interface or RDMA
+// device of its own.
 //
-//   a peer's stream: down --(connect, or a stream from the listener)--> connecting -> greeting -> open --(any error)--> closing -> down
+//   a rail: down --(connect, or a stream from the listener)--> connecting -> greeting -> open --(any error)--> closing -> down
 //
-// Times of a peer: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
+// Rails: a packet goes to the rail with the fewest bytes so far, which both sides count alike, so packets are taken in the order in which
+// they were sent; the others wait in the kernel.  A peer is up when all its rails are open.  A rail that breaks is opened again over the
+// next interface and repeats what was not acknowledged; until then packets behind those wait.
+//
+// Times of a rail: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
 // acknowledged).
 #pragma once
+#include <algorithm>
+
 #include "transport/link/base.h"
 #include "transport/link/socket.h"
 #include "transport/link/stream.h"
 
 namespace gradcast {
 
-struct Peer {
+struct Peer;
+
+struct Rail {
     enum class State : uint8_t { down, connecting, greeting, open, closing } state = State::down;
-    Peer(const StreamConfig& config, InlinePool& pool) : rank(config.peer), sender(config, pool), receiver(config) {}
-    const Rank rank;
-    bool active = false;   // this side connects
-    Identity identity;     // the expected one; after the first handshake the peer's
-    std::string label;     // "peer 'b' (rank 1, 127.0.0.1:4711)"
-    SocketAddress address;
+    Rail(Peer& peer_, uint32_t number_, const StreamConfig& config, InlinePool& pool)
+        : peer(peer_), number(number_), sender(config, pool), receiver(config) {}
+    Peer& peer;
+    const uint32_t number;
+    uint32_t way = 0;   // the interface of the next attempt
     Fd fd;
     Op connect, receive, send;
     Op watch;   // with a pipe: for the end of the socket
     std::unique_ptr<RdmaPipe> pipe;
-    RdmaEnd end;                // of the pipe
-    bool rdma_failed = false;   // stays on TCP from now on
+    RdmaEnd end;                   // of the pipe
+    uint32_t failed_devices = 0;   // bits: stays off them from now on
     std::byte watched{};
     iovec watch_to{&watched, 1};
     Status ended;   // the socket has; the stream falls when the pipe is empty
@@ -33,13 +41,24 @@ struct Peer {
     std::unique_ptr<Accepted> next;   // a stream from the listener, used when the old one is closed
     Sender sender;
     Receiver receiver;
+    uint64_t dealt_bytes = 0, taken_bytes = 0;   // of packets since the peer's start: sent here, received here
     iovec receive_to[2];
     std::vector<std::byte> greeting, telling;   // handshake bytes: received, being sent
     iovec telling_vector{};
-    uint64_t stream = 0, peer_stream = 0;   // Hello::stream: own, the peer's (0: not known)
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
-    uint32_t key = 0;   // number of the key to offer next, in `tls`
+};
+
+struct Peer {
+    explicit Peer(Rank rank_) : rank(rank_) {}
+    const Rank rank;
+    bool active = false;                    // this side connects
+    Identity identity;                      // the expected one; after the first handshake the peer's
+    std::string label;                      // "peer 'b' (rank 1, 127.0.0.1:4711)"
+    std::vector<SocketAddress> addresses;   // by interface
+    std::vector<std::unique_ptr<Rail>> rails;
+    uint64_t stream = 0, peer_stream = 0;   // Hello::stream: own, the peer's (0: not known)
+    uint32_t key = 0;                       // number of the key to offer next, in `tls`
     std::weak_ptr<const TlsContext> tls;
     uint32_t strikes = 0;   // refusals since the last open stream
     bool up = false;        // peer_up has been sent
@@ -47,6 +66,10 @@ struct Peer {
     bool final = false;     // lost for good
     bool losing = false;    // to be lost when its operations are done
     Status last;            // why there is no stream
+    /// The rail with the fewest bytes, which gets the next packet, or has the next one.
+    Rail& rail(uint64_t Rail::*bytes) const {
+        return **std::min_element(rails.begin(), rails.end(), [bytes](const auto& a, const auto& b) { return (*a).*bytes < (*b).*bytes; });
+    }
 };
 
 class Streams final : public Link, private ReceiverSink {
@@ -94,34 +117,50 @@ private:
     static constexpr uint64_t backoff_us_min = 5'000;
     static constexpr uint64_t greet_limit_us = 5'000'000;   // for the handshake
 
-    // ReceiverSink, of the peer receiving_
+    // ReceiverSink, of the rail receiving_
+    bool turn() const override;
+    void delivered(uint64_t bytes) override;
     bool known(uint16_t channel, uint32_t view) override { return owner_.known(channel, view); }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
     void packet(const Packet& packet) override;
     bool ack(uint64_t received) override;
 
     void send_piece(const Send& send, uint32_t ticket);
-    void parse(Peer& peer, uint64_t now);
-    Hello own_hello(const Peer& peer) const;
-    void connect(Peer& peer, uint64_t now);
-    void equip(Peer& peer, uint64_t now);
-    void take_up(Peer& peer, uint64_t now);
-    void greet(Peer& peer, std::span<const std::byte> bytes, uint64_t now);
+    bool push(Peer& peer, const Send& send, uint32_t ticket);
+    void parse(Rail& rail, uint64_t now);
+    bool take(Rail& rail, uint64_t now);
+    Hello own_hello(const Rail& rail) const;
+    void connect(Rail& rail, uint64_t now);
+    void equip(Rail& rail, uint64_t now);
+    void take_up(Rail& rail, uint64_t now);
+    void greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now);
     std::string conflict(const Peer& peer, const Hello& hello) const;
-    void meet(Peer& peer);
-    void open_pipe(Peer& peer);
-    bool connect_pipe(Peer& peer, const RdmaEnd& end);
-    void drop_pipe(Peer& peer);
-    void opened(Peer& peer, std::span<const std::byte> rest, uint64_t now);
-    void offer(Peer& peer);
-    void turned_away(Peer& peer);
-    void fall(Peer& peer, Status why);   // breaks the stream; the next one follows after the back-off
+    void meet(Rail& rail);
+    void open_pipe(Rail& rail, uint32_t device);
+    bool connect_pipe(Rail& rail, const RdmaEnd& end);
+    uint32_t device_of(const Rail& rail) const;
+    void leave_device(Rail& rail, std::string_view why);
+    void drop_pipe(Rail& rail);
+    void opened(Rail& rail, std::span<const std::byte> rest, uint64_t now);
+    void offer(Rail& rail);
+    void turned_away(Rail& rail);
+    void fall(Rail& rail, Status why);   // breaks the stream; the next one follows after the back-off
     void begin_anew(Peer& peer);
     void lose(Peer& peer);
     void tend(Peer& peer, uint64_t now);
+    void tend(Rail& rail, uint64_t now);
+    void next_way(Rail& rail) const;
+    uint32_t ways(const Peer& peer) const { return static_cast<uint32_t>(peer.addresses.size()); }
+    static constexpr uint64_t packet_cost(uint64_t bytes) { return bytes + packet_head_bytes + tag_bytes; }
+    template <typename Each>
+    void each_rail(Each each) const {
+        for (const auto& peer : peers_)
+            if (peer)
+                for (const auto& rail : peer->rails) each(*rail);
+    }
     bool provable(const Peer& peer) const;
-    uint64_t due_us(const Peer& peer) const;
-    void pump(Peer& peer, uint64_t now);
+    uint64_t due_us(const Rail& rail) const;
+    void pump(Rail& rail, uint64_t now);
 
     const LinkConfig& config_;
     const Log& log_;
@@ -133,7 +172,8 @@ private:
     Rdma* rdma_ = nullptr;   // the same one, or null: no pipes
     std::shared_ptr<const KeyRing> ring_;
     std::vector<std::unique_ptr<Peer>> peers_;   // by rank, null for self
-    Peer* receiving_ = nullptr;
+    std::vector<SocketAddress> interfaces_;      // LinkConfig's
+    Rail* receiving_ = nullptr;
     std::string stranger_;   // the last log line about a stranger
     bool finishing_ = false;
     uint32_t closing_view_ = 0;       // the view that close_view() has ended

@@ -13,7 +13,8 @@ constexpr std::array<uint8_t, 16> unset{};
 
 // ---- from down to open ---------------------------------------------------------------------------------------------------------
 
-Hello Streams::own_hello(const Peer& peer) const {
+Hello Streams::own_hello(const Rail& rail) const {
+    const Peer& peer = rail.peer;
     Hello hello;
     hello.protect = config_.protect;
     hello.job = config_.job;
@@ -25,34 +26,44 @@ Hello Streams::own_hello(const Peer& peer) const {
     hello.incarnation = config_.self.incarnation;
     hello.stream = peer.stream;
     hello.peer_stream = peer.peer_stream;
-    hello.received = peer.receiver.delivered();
-    if (peer.pipe) hello.rdma = peer.end;
+    hello.received = rail.receiver.delivered();
+    hello.rail = static_cast<uint8_t>(rail.number);
+    hello.rails = static_cast<uint8_t>(config_.rails);
+    if (rail.pipe) hello.rdma = rail.end;
     return hello;
 }
 
-void Streams::connect(Peer& peer, uint64_t now) {
-    peer.fd = Fd(::socket(peer.address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    peer.retry_us = now + peer.backoff_us;
-    if (!peer.fd) {
+void Streams::connect(Rail& rail, uint64_t now) {
+    Peer& peer = rail.peer;
+    const SocketAddress& to = peer.addresses[rail.way];
+    rail.fd = Fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    rail.retry_us = now + rail.backoff_us;
+    if (!rail.fd) {
         peer.last = fail_sys(errno, "{}: cannot open a socket", peer.label);
         return;
     }
-    equip(peer, now);
-    peer.state = Peer::State::connecting;
+    if (rail.way < interfaces_.size()) {   // an address that is no more: the kernel chooses
+        const SocketAddress& from = interfaces_[rail.way];
+        if (from.storage.ss_family == to.storage.ss_family)
+            (void)::bind(rail.fd.get(), reinterpret_cast<const sockaddr*>(&from.storage), from.bytes);
+    }
+    equip(rail, now);
+    rail.state = Rail::State::connecting;
     // TCP sends its first packet again after 1, 3 and 7 s.  With loss a new socket connects sooner.
-    peer.greet_us = now + std::clamp(config_.deadline_us / 12, connect_limit_us_min, greet_limit_us);
-    peer.connect.address = &peer.address.storage;
-    peer.connect.address_bytes = peer.address.bytes;
-    proactor_->start(peer.connect);
+    rail.greet_us = now + std::clamp(config_.deadline_us / 12, connect_limit_us_min, greet_limit_us);
+    rail.connect.address = &to.storage;
+    rail.connect.address_bytes = to.bytes;
+    proactor_->start(rail.connect);
 }
 
-void Streams::equip(Peer& peer, uint64_t now) {
-    socket_tune(peer.fd.get(), config_.deadline_us, config_.socket_bytes);
-    proactor_->add(peer.fd.get());
-    for (Op* op : {&peer.connect, &peer.receive, &peer.send, &peer.watch}) op->fd = peer.fd.get();
-    peer.greet_us = now + greet_limit_us;
-    peer.telling.clear();
-    peer.greeting.resize(Receiver::rest_max);
+void Streams::equip(Rail& rail, uint64_t now) {
+    // A rail that an interface has lost is to be open again on another one well within the deadline.
+    socket_tune(rail.fd.get(), ways(rail.peer) > 1 ? config_.deadline_us / 4 : config_.deadline_us, config_.socket_bytes);
+    proactor_->add(rail.fd.get());
+    for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) op->fd = rail.fd.get();
+    rail.greet_us = now + greet_limit_us;
+    rail.telling.clear();
+    rail.greeting.resize(Receiver::rest_max);
 }
 
 // Finds the peer of a stream from the listener by the name in its Hello.
@@ -63,10 +74,15 @@ void Streams::invite(std::unique_ptr<Accepted> stream) {
     std::string why;
     for (auto& peer : peers_)
         if (peer && !peer->active && !peer->final && peer->identity.name == hello.name) {
+            if (hello.rails != config_.rails || hello.rail >= config_.rails) {
+                why = fmt::format("'{}' has {} rails to each peer, '{}' {}", hello.name, hello.rails, config_.self.name, config_.rails);
+                break;
+            }
+            Rail& rail = *peer->rails[hello.rail];
             // A wrong peer must not replace the right one's stream.
-            if (peer->state == Peer::State::open) why = conflict(*peer, hello);
+            if (rail.state == Rail::State::open) why = conflict(*peer, hello);
             if (why.empty()) {
-                peer->next = std::move(stream);
+                rail.next = std::move(stream);
                 return;
             }
         }
@@ -80,25 +96,25 @@ void Streams::invite(std::unique_ptr<Accepted> stream) {
     stream->refuse(Verdict::refuse, why);
 }
 
-void Streams::take_up(Peer& peer, uint64_t now) {
-    std::unique_ptr<Accepted> stream = std::move(peer.next);
-    peer.fd = std::move(stream->fd);
-    peer.handshake = std::move(stream->handshake);
-    equip(peer, now);
-    peer.state = Peer::State::greeting;
-    greet(peer, stream->rest, now);
+void Streams::take_up(Rail& rail, uint64_t now) {
+    std::unique_ptr<Accepted> stream = std::move(rail.next);
+    rail.fd = std::move(stream->fd);
+    rail.handshake = std::move(stream->handshake);
+    equip(rail, now);
+    rail.state = Rail::State::greeting;
+    greet(rail, stream->rest, now);
 }
 
-void Streams::greet(Peer& peer, std::span<const std::byte> bytes, uint64_t now) {
-    Handshake& handshake = *peer.handshake;
+void Streams::greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now) {
+    Handshake& handshake = *rail.handshake;
     bytes = bytes.subspan(handshake.feed(bytes));
     if (handshake.state() == Handshake::State::asked) {
-        meet(peer);
+        meet(rail);
         bytes = bytes.subspan(handshake.feed(bytes));
     }
-    if (peer.state != Peer::State::greeting) return;
-    if (handshake.state() == Handshake::State::failed) return turned_away(peer);
-    if (handshake.state() == Handshake::State::done) opened(peer, bytes, now);
+    if (rail.state != Rail::State::greeting) return;
+    if (handshake.state() == Handshake::State::failed) return turned_away(rail);
+    if (handshake.state() == Handshake::State::done) opened(rail, bytes, now);
 }
 
 // Why the sender of `hello` is not the expected peer; "": it is.
@@ -128,13 +144,14 @@ std::string Streams::conflict(const Peer& peer, const Hello& hello) const {
 }
 
 // Answers the peer's Hello: accepts it, or refuses it and breaks the stream.
-void Streams::meet(Peer& peer) {
-    Handshake& handshake = *peer.handshake;
+void Streams::meet(Rail& rail) {
+    Peer& peer = rail.peer;
+    Handshake& handshake = *rail.handshake;
     const Hello hello = handshake.peer();
     auto refuse = [&](Verdict verdict, const std::string& why) {
         handshake.refuse(verdict, why);
         auto text = handshake.output();
-        ssize_t put = peer.send.busy ? 0 : ::send(peer.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t put = rail.send.busy ? 0 : ::send(rail.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (put > 0) add(counters_.bytes_sent, static_cast<uint64_t>(put));
     };
     if (std::string why = conflict(peer, hello); !why.empty()) return refuse(Verdict::refuse, why);
@@ -143,80 +160,100 @@ void Streams::meet(Peer& peer) {
     if (restarted || (peer.peer_stream && hello.stream != peer.peer_stream)) {
         refuse(Verdict::later, fmt::format("'{}' must give up the former stream first", config_.self.name));
         peer.losing = true;
-        return fall(peer, fail(Code::peer_lost, "{}: {}", peer.label, restarted ? "it has restarted" : "it had given us up"));
+        return fall(rail, fail(Code::peer_lost, "{}: {}", peer.label, restarted ? "it has restarted" : "it had given us up"));
     }
     // Counts are valid only if both sides know each other's stream numbers.  The answer tells a peer that knows another one.
     bool known = hello.peer_stream == peer.stream;
-    if (known ? !peer.sender.acked(hello.received, [this](uint32_t ticket) { owner_.done(ticket, {}); })
+    if (known ? !rail.sender.acked(hello.received, [this](uint32_t ticket) { owner_.done(ticket, {}); })
               : hello.peer_stream == 0 && hello.received != 0)
         return refuse(Verdict::refuse, fmt::format("'{}' has received packets that were never sent", hello.name));
     // The connector's ask offers an end, the acceptor's answer has its own, and the connector's answer repeats the offer: then both use
     // them.
-    if (!peer.active && hello.rdma.queue) open_pipe(peer);
-    if (peer.pipe && !connect_pipe(peer, hello.rdma)) drop_pipe(peer);
-    handshake.accept(own_hello(peer));
+    if (!peer.active && hello.rdma.queue) open_pipe(rail, hello.rdma.device);
+    if (rail.pipe && !connect_pipe(rail, hello.rdma)) {
+        drop_pipe(rail);
+        if (peer.active && device_of(rail) < rdma_->devices()) return fall(rail, {});   // to offer that one
+    }
+    handshake.accept(own_hello(rail));
 }
 
 // A pipe that does not open is no reason to do without the stream.
-void Streams::open_pipe(Peer& peer) {
-    if (!rdma_ || peer.rdma_failed) return;
-    if (Status status = rdma_->pipe_open(&peer.pipe, &peer.end); !status.ok()) {
-        peer.rdma_failed = true;
-        log_.warn("{}: its stream goes over TCP: {}", peer.label, status.what);
-    }
+void Streams::open_pipe(Rail& rail, uint32_t device) {
+    if (!rdma_ || device >= rdma_->devices() || rail.failed_devices >> device & 1) return;
+    const Status status = rdma_->pipe_open(device, &rail.pipe, &rail.end);
+    rail.end.device = static_cast<uint8_t>(device);
+    if (!status.ok()) leave_device(rail, status.what);
 }
 
-bool Streams::connect_pipe(Peer& peer, const RdmaEnd& end) {
+bool Streams::connect_pipe(Rail& rail, const RdmaEnd& end) {
     if (end.queue == 0) {
-        if (!std::exchange(peer.rdma_failed, true)) log_.info("{}: it has no RDMA, so its stream goes over TCP", peer.label);
+        leave_device(rail, fmt::format("it has no RDMA to {}", rdma_->device(rail.end.device).name));
         return false;
     }
-    const Status status = rdma_->pipe_connect(*peer.pipe, end);
-    if (!status.ok()) {
-        peer.rdma_failed = true;
-        log_.warn("{}: its stream goes over TCP: {}", peer.label, status.what);
-    }
+    const Status status = end.device == rail.end.device ? rdma_->pipe_connect(*rail.pipe, end)
+                                                        : fail(Code::packet_invalid, "it answers for another RDMA device");
+    if (!status.ok()) leave_device(rail, status.what);
     return status.ok();
 }
 
-void Streams::drop_pipe(Peer& peer) {
-    peer.send.pipe = peer.receive.pipe = nullptr;
-    peer.pipe = nullptr;
-    peer.end = {};
-    peer.ended = {};
+// The device for the next attempt of a rail: its own, or another one that works; devices(): none does.
+uint32_t Streams::device_of(const Rail& rail) const {
+    const uint32_t all = rdma_ ? rdma_->devices() : 0;
+    for (uint32_t i = 0; i < all; ++i)
+        if (const uint32_t device = (rail.number + i) % all; !(rail.failed_devices >> device & 1)) return device;
+    return all;
 }
 
-void Streams::opened(Peer& peer, std::span<const std::byte> rest, uint64_t now) {
+void Streams::leave_device(Rail& rail, std::string_view why) {
+    rail.failed_devices |= 1u << rail.end.device;
+    const uint32_t next = device_of(rail);
+    log_.warn("{}: {}: its stream goes over {}", rail.peer.label, why,
+              next < rdma_->devices() ? "RDMA device " + rdma_->device(next).name : "TCP");
+}
+
+void Streams::drop_pipe(Rail& rail) {
+    rail.send.pipe = rail.receive.pipe = nullptr;
+    rail.pipe = nullptr;
+    rail.end = {};
+    rail.ended = {};
+}
+
+void Streams::opened(Rail& rail, std::span<const std::byte> rest, uint64_t now) {
+    Peer& peer = rail.peer;
     Key to_acceptor, to_connector;
-    peer.handshake->keys(&to_acceptor, &to_connector);
-    const Hello& hello = peer.handshake->peer();
-    if (peer.pipe && (hello.rdma.queue == 0 || !rest.empty())) {
-        if (hello.rdma.queue) return fall(peer, fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label));
-        drop_pipe(peer);
+    rail.handshake->keys(&to_acceptor, &to_connector);
+    const Hello& hello = rail.handshake->peer();
+    if (rail.pipe && (hello.rdma.queue == 0 || !rest.empty())) {
+        if (hello.rdma.queue) return fall(rail, fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label));
+        drop_pipe(rail);
     }
-    peer.state = Peer::State::open;
-    if (peer.pipe) {
+    rail.state = Rail::State::open;
+    if (rail.pipe) {
         add(counters_.rdma_streams, 1u);
-        proactor_->start(peer.watch);
+        proactor_->start(rail.watch);
     }
     peer.peer_stream = hello.stream;
     peer.identity.uuid = hello.uuid;
     peer.identity.incarnation = hello.incarnation;
-    peer.backoff_us = backoff_us_min;
+    rail.backoff_us = backoff_us_min;
     peer.strikes = 0;
-    peer.ack_us = 0;
-    peer.unacknowledged_bytes = 0;
-    peer.lost = false;
-    peer.sender.restart(peer.active ? to_acceptor : to_connector, peer.receiver.delivered());
-    peer.receiver.restart(peer.active ? to_connector : to_acceptor, rest);
-    const bool first = !std::exchange(peer.up, true);
-    if (!first) {
+    rail.ack_us = 0;
+    rail.unacknowledged_bytes = 0;
+    rail.sender.restart(peer.active ? to_acceptor : to_connector, rail.receiver.delivered());
+    rail.receiver.restart(peer.active ? to_connector : to_acceptor, rest);
+    peer.last = {};
+    if (peer.up) {
         add(counters_.reconnects, uint64_t{1});
         log_.info("{}: the stream is open again", peer.label);
+        owner_.opened(peer.rank, false, now);
+        return parse(rail, now);
     }
-    peer.last = {};
-    owner_.opened(peer.rank, first, now);
-    parse(peer, now);
+    for (const auto& each : peer.rails)
+        if (each->state != Rail::State::open) return;
+    peer.lost = false;
+    peer.up = true;
+    owner_.opened(peer.rank, true, now);
+    for (const auto& each : peer.rails) parse(*each, now);
 }
 
 }   // namespace gradcast
