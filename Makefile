@@ -370,6 +370,7 @@ install: all
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
 	$(if $(CUDA_SO)$(RDMA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO) $(RDMA_SO))
+	install -d $(DESTDIR)/etc/gradcast
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 tools/systemd/gradcast.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gradcast.conf
 	sed -E 's,(gradcast/)gradcastd\.toml,\1%i.toml,; s,^((Runtime|State)Directory=gradcast)$$,\1-%i,; s,^(Description=.*),\1 (%i),' tools/systemd/gradcastd.service \

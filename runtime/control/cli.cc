@@ -30,6 +30,9 @@ int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
         }
         if (std::string best = nearest(word, names); !best.empty()) hint = fmt::format("; did you mean {}?", best);
     }
+    // "--socket: 1 required TEXT missing"
+    if (const size_t at = text.find(": 1 required "); at != text.npos && text.ends_with(" missing"))
+        text = text.substr(0, at) + ": its value is missing";
     std::string path = command->get_name();
     for (const CLI::App* each = command->get_parent(); each; each = each->get_parent()) path = each->get_name() + " " + path;
     fmt::print(stderr, "{}: {}{}\nrun '{} --help' for its options\n", path, text, hint, path);

@@ -147,6 +147,7 @@ Status cluster_keys_read(const std::string& path, std::vector<ClusterKey>* keys)
 
 Status key_create(const std::string& path, const std::string& words) {
     Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd && errno == EEXIST) return fail(Code::conflict, "the key file {} exists already and stays as it is: name another file", path);
     if (!fd) return fail_sys(errno, "cannot create the key file {}", path);
     std::array<uint8_t, 32> secret;
     random_bytes(secret);

@@ -156,6 +156,9 @@ Status Launch::key(std::string* path) {
             return fail_sys(errno, "cannot keep GRADCAST_KEY");
         ::unsetenv("GRADCAST_KEY");   // what this process starts does not see it
         *path = fmt::format("/proc/self/fd/{}", key_.get());
+        std::vector<ClusterKey> keys;
+        if (!cluster_keys_read(*path, &keys).ok())
+            return fail(Code::invalid, "GRADCAST_KEY is no key: it has the form 'k1 <64 hex digits>', as the line of a key file");
         return {};
     }
     *path = work_ + "/key";
@@ -208,7 +211,10 @@ Status Launch::log_aside() {
 int Launch::run() {
     ::setenv("OMP_NUM_THREADS", "1", 0);   // a block of samples is computed by one thread
     ::setenv("OMP_WAIT_POLICY", "passive", 0);
-    if (Status status = place(); !status.ok()) return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
+    if (Status status = place(); !status.ok()) {
+        placement_.nodes.clear();   // the rank is not known
+        return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
+    }
     if (Status status = work(); !status.ok()) return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
     DaemonConfig config;
     if (Status status = configure(&config); !status.ok())

@@ -161,7 +161,7 @@ int main_(int argc, char** argv) {
     auto* job = app.add_option("job", once.job, "the job file");
     auto* work = app.add_option("--work", once.work, "folder of this run, best on a shared disk; started again with it the job goes on");
     auto* key = app.add_option("--key", once.key, "the cluster key; default: $GRADCAST_KEY, else WORK/key, which rank 0 makes");
-    auto* port = app.add_option("--port", once.port, "rank K listens on this port + K");
+    auto* port = app.add_option("--port", once.port, "rank K listens on this port + K")->check(CLI::Range(1, 65'535));
     auto* interface = app.add_option("--interface", once.interface, "the network interface (or an address of it) that multicast may use");
     auto* isa = app.add_option("--isa", once.isa, "instruction set of the kernels")->capture_default_str();
     auto* wait = app.add_option("--wait", once.wait_s, "seconds that the other nodes may take to start")

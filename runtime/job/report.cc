@@ -84,6 +84,8 @@ void Report::fill_metrics(JobStatus& status) const {
         for (size_t fault = 0; fault < std::size(drop_names); ++fault)
             if (drop_names[fault]) metrics_.set(Metric::dropped, relaxed(counters_->datagrams_dropped[fault]), reason++);
     }
+    metrics_.set(Metric::gradients, status.gradients);
+    metrics_.set(Metric::forwards, status.forwards);
     auto gauge = [&](Metric metric, double value, bool known = true) {
         if (known) metrics_.gauge(metric, value);
     };
@@ -112,8 +114,6 @@ void Report::measure(const Step& step) {
     auto us = [&](StepPhase phase) { return step.phases_us[static_cast<size_t>(phase)]; };
     metrics_.add(Metric::steps, 1);
     metrics_.add(Metric::samples, batch_);
-    metrics_.set(Metric::gradients, step.gradients);
-    metrics_.set(Metric::forwards, step.forwards);
     metrics_.add(Metric::clipped, step.record.clipped);
     metrics_.observe(Metric::step_time, us(StepPhase::compute) + us(StepPhase::wait) + us(StepPhase::apply));
     for (size_t i = 0; i < step_phases; ++i) metrics_.observe(Metric::phase_time, step.phases_us[i], i);

@@ -74,7 +74,7 @@ TEST_F(CtlRemote, SaysWhatIsWrong) {
         {"--host [::1]:1 --key ana.key list", 3, "nothing listens at ::1:1"},
         {"--key ana.key list", 2, "--key ana.key is for --host HOST"},
         {"--host a --socket b --key ana.key list", 2, "--socket excludes --host"},
-        {"key new ana.key", 1, "cannot create the key file ana.key: File exists"},
+        {"key new ana.key", 1, "the key file ana.key exists already and stays as it is: name another file"},
         {"key new x.key --client a", 2, "a client key has both --client NAME and --role"},
         {"key new x.key --client 'a b' --role view", 2, "--client a b: at most 32 letters"},
         {"key new x.key --client a --role root", 2, "--role: root not in {view,submit,admin}"},

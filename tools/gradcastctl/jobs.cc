@@ -7,6 +7,7 @@
 #include <ctime>
 #include <thread>
 
+#include "runtime/core/nearest.h"
 #include "tools/gradcastctl/client.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
@@ -335,6 +336,12 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     Submission submission{.text = {}, .path = {}, .base = "/", .nodes = {}, .count = 0, .bench = true};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     if (arguments.empty()) return complain(exit_usage, "bench: name a command of gradcast-bench: allreduce, ps, multicast or p2p");
+    const std::vector<std::string> commands = {"allreduce", "ps", "multicast", "p2p"};
+    if (std::find(commands.begin(), commands.end(), arguments[0]) == commands.end()) {
+        const std::string best = nearest(arguments[0], commands);
+        return complain(exit_usage, "bench: {} is no command of gradcast-bench that nodes run: {}", arguments[0],
+                        best.empty() ? fmt::format("{}", fmt::join(commands, ", ")) : fmt::format("did you mean {}?", best));
+    }
     if (options.json) arguments.push_back("--json");
     submission.text = fmt::format("{}", fmt::join(arguments, "\n"));
     Client client(options.target);
