@@ -1,6 +1,6 @@
 """Shared by the experiments with logical workers: jobs on one node, tables that an interrupted run continues, charts."""
 
-import json, os, subprocess, sys, tempfile
+import json, os, re, subprocess, sys, tempfile
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, ".."))
@@ -51,3 +51,22 @@ def exchange_s(m, values, sums):
 def draw(options, name, title, claim, x, y, series):
     print(claim)
     chart(os.path.join(options.results, name + ".svg"), title, claim, x, y, {key: (points, key.endswith(("paper", "in proportion"))) for key, points in series.items()})
+
+
+asgd_variants = {"mlp": ["asgd", "asgd lr/n"], "cnn": ["asgd lr/n"]}   # cnn learns nothing at the full rate, with its momentum
+
+
+def asgd_job(net, data, n, variant, steps, rounds, seed=1, evaluate=True):
+    """NET.toml's net by asgd: rounds of so many steps of n pushes, which are as much work as a step of synchronous SGD."""
+    with open(os.path.join(here, net + ".toml")) as file:
+        text = file.read()
+    lr = float(re.search(r"(?m)^lr = ([\d.]+)", text)[1])
+    values = {"steps": rounds, "evaluate": 1, "batch": round(120 / n), "blocks": 1, "classes": n, "lr": lr / n if variant.endswith("lr/n") else lr,
+              "kind": f'"asgd"\nworkers = {n}\nstream = "whole"\nupdates = {n * steps}'}
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^{key} = .*", f"{key} = {value}", text)
+    text = re.sub(r"(?m)^exchange = .*\n", "", text)
+    if not evaluate:
+        text = re.sub(r"(?m)^(test|evaluate|stop_at) = .*\n", "", text)
+    text = re.sub(r'= "(.*\.h5)"', lambda found: f'= "{os.path.abspath(data)}/{found[1]}"', text)
+    return text.replace("[job]\n", f'[job]\ndeadline = "300s"\nseed = {seed}\ncheckpoint_keep = 0\n')

@@ -388,6 +388,14 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     EXPECT_EQ(lines("fig09.svg").back(), "</svg>");
     EXPECT_EQ(figures("8 --nodes 2 --only ring,cssgd").out.find(" s a step"), std::string::npos) << "measured again";
     EXPECT_EQ(lines("cells-mlp.csv"), cells);
+    const Result counted =
+        shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/asgd mlp --nodes 2 --seeds 1 --data " +
+              folder.string() + " --results " + (folder / "results").string() + " 2>&1");
+    ASSERT_EQ(counted.code, 0) << counted.out;
+    EXPECT_EQ(lines("curve-asgd-mlp.csv").at(0), "classes,run,seed,step,accuracy");
+    ASSERT_EQ(figures("8 --nodes 2 --only ring,asgd").code, 0);
+    EXPECT_EQ(lines("cells-mlp.csv").at(1).rfind("2,asgd,lo,2,1,2,", 0), 0u);
+    EXPECT_EQ(lines("fig08.csv").at(1).rfind("2,asgd,", 0), 0u);
     Result trained = figures("full mlp:2:ring");
     ASSERT_EQ(trained.code, 0) << trained.out;
     int predicted = 0, taken = 0;
