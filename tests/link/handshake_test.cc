@@ -90,10 +90,10 @@ TEST(Handshake, KeysThatDifferAreSaidOnBothSides) {
         std::vector<ClusterKey> a, b;
         const char *at_a, *at_b;
     } cases[] = {
-        {test_keys(1), test_keys(2), "the cluster keys differ: it does not take our key 'k1'",
-         "the cluster keys differ: its key 'k1' is not ours"},
-        {test_keys(1, "new"), test_keys(1, "old"), "the cluster keys differ: it does not take our key 'new'",
-         "the cluster keys differ: we have no key 'new'"},
+        {test_keys(1), test_keys(2), "the cluster keys differ: it does not take our key 'k1': give all nodes one key file",
+         "the cluster keys differ: its key 'k1' is not ours: give all nodes one key file"},
+        {test_keys(1, "new"), test_keys(1, "old"), "the cluster keys differ: it does not take our key 'new': give all nodes one key file",
+         "the cluster keys differ: we have no key 'new': give all nodes one key file"},
     };
     for (auto& each : cases) {
         Pair pair(each.a, each.b);
