@@ -162,6 +162,7 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
         else if (key == "updates") value = fmt::format("{}", updates);
         else if (key == "local_steps")
             value = fmt::format("{}", updates > 0 ? std::max(job.settings.local_steps, 1u) : local->config().steps);
+    if (algorithm->server) all.emplace_back("servers", fmt::format("{}", job.servers));
     return all;
 }
 

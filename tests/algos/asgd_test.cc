@@ -69,6 +69,9 @@ TEST_F(AsgdTest, ServersShareTheParameters) {
             const Run one = run(job, restless(4, 2), false, [](Simulator& sim) { sim.slow(1, 9); });
             EXPECT_EQ(run(two + replay(log(one)), restless(4, 3)).digest(), one.digest()) << more;
         }
+    const std::vector<std::pair<std::string, std::string>> told = run(text("asgd", "updates = 2\nservers = 2\n"), 4).ranks[0].settings;
+    EXPECT_NE(std::find(told.begin(), told.end(), std::pair<std::string, std::string>("servers", "2")), told.end());
+    EXPECT_NE(std::find(told.begin(), told.end(), std::pair<std::string, std::string>("workers", "2")), told.end());
     EXPECT_EQ(run(text("asgd", "servers = 3\n"), 3).digest(), "algorithm.servers: 3 of 3 nodes leave none to the workers");
     EXPECT_NE(run(text("softsync", "workers = 2\nupdates = 4\nservers = 2\n"), 4).digest().find("at one server"), std::string::npos);
 }
