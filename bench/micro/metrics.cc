@@ -89,7 +89,7 @@ const bool registered = [] {
     benchmark::RegisterBenchmark("metrics/observe", observe)->Threads(1)->Threads(2);
     benchmark::RegisterBenchmark("metrics/step", step);
     benchmark::RegisterBenchmark("metrics/read", read);
-    benchmark::RegisterBenchmark("event_file/step", event_file)->Iterations(100'000);
+    benchmark::RegisterBenchmark("event_file/step", event_file)->Iterations(20'000);
     return true;
 }();
 
