@@ -16,6 +16,8 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         {"submit job.toml --node 4", "did you mean --nodes?"},
         {"run job.toml --locl 4", "did you mean --local?"},
         {"run job.toml", "--local is required"},
+        {"run job.toml --local", "--local: its value is missing"},
+        {"bench allreducee", "did you mean allreduce?"},
         {"run job.toml --local 0", "--local"},
         {"run job.toml --local 65", "--local"},
         {"run job.toml --local four", "--local"},

@@ -154,6 +154,9 @@ TEST_F(SystemLaunch, NodesThatDoNotCome) {
     start(alone, 0, 1, folder + "/none.toml");
     EXPECT_NE(alone.wait(), 0);
     EXPECT_NE(output(0).find("none.toml"), std::string::npos) << output(0);
+    start(alone, 0, 1, file, {}, "k1 abc");
+    EXPECT_EQ(alone.wait(), 2);
+    EXPECT_NE(output(0).find("GRADCAST_KEY is no key"), std::string::npos) << output(0);
 }
 
 /// mpirun and what it needs to start 3 ranks on this machine as root.
