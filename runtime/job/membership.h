@@ -77,7 +77,7 @@ struct MembershipConfig {
     Isa isa = Isa::portable;       // that this node computes with
     uint32_t datagram_bytes = 0;   // largest payload of a datagram on this node's interface; 0: it has none
     uint32_t rdma_bytes = 0;       // the same over RDMA
-    std::string rails;             // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
+    std::string rails = {};        // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
     uint32_t jobs_max = 16;                                  // sessions at one time
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
