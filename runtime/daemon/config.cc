@@ -265,13 +265,11 @@ constexpr Option options[] = {
      read_members},
     {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
     {"interface", "none",
-     "the network interface (or an address of it) that multicast may use; a list: streams go over all of them, each in a network of its "
-     "own",
+     "the network interface (or an address of it) that multicast may use; a list, each in a network of its own: streams use all",
      read_interface},
     {"rdma", "none",
      "the RDMA device (\"mlx5_0\", \"mlx5_0:2\", or its interface or an address) that jobs may use; auto: the only active one; a list: "
-     "streams go "
-     "over all of them",
+     "streams use all",
      read_rdma},
     {"pace", "none", "highest rate of datagrams, such as \"800mbit\"", read_pace},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
