@@ -36,6 +36,9 @@ Status socket_clear(const std::string& path) {
     // EAGAIN: the backlog of a running daemon is full.  Only ECONNREFUSED shows that there is none.
     if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN)
         return fail(Code::invalid, "another gradcastd answers at {}: stop it first, or give this one another socket", path);
+    if (errno == EACCES)
+        return fail(Code::invalid, "the control socket {} belongs to another user: give this gradcastd another socket, or be that user",
+                    path);
     if (errno != ECONNREFUSED) return fail_sys(errno, "cannot make the control socket {}", path);
     if (::unlink(path.c_str()) != 0) return fail_sys(errno, "cannot replace the stale control socket {}", path);
     return {};

@@ -114,6 +114,19 @@ TEST_F(Ctl, NoDaemonIsExitThree) {
     }
 }
 
+TEST_F(Ctl, TheSocketOfAnotherUserSaysSo) {
+    if (::getuid() != 0) GTEST_SKIP() << "needs root to become another user";
+    serve();
+    fs::copy_file(program, folder + "/client");   // where that user may read it
+    ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+    write("as", "#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups '" + folder + "/client' \"$@\"\n");
+    program = folder + "/as";
+    ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+    const Outcome outcome = ask("list");
+    EXPECT_EQ(outcome.exit, 3);
+    EXPECT_TRUE(outcome.says("no permission to use " + socket + ": be root or in its group")) << outcome.err;
+}
+
 TEST_F(Ctl, ErrorsAreJsonToo) {
     struct {
         const char* arguments;

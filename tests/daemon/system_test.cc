@@ -4,6 +4,8 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <climits>
@@ -101,6 +103,16 @@ TEST(SystemDaemon, WithoutPermission) {
     EXPECT_TRUE(has(a.process->output(), "Permission denied")) << a.process->output();
     std::filesystem::create_directories(a.folder + "/state"), std::filesystem::create_directories(a.folder + "/run");
     EXPECT_TRUE(has(cluster.refusal(a), "state/lock: let this user write to the state folder")) << a.process->output();
+
+    ASSERT_EQ(::chown((a.folder + "/state").c_str(), a.uid, a.uid), 0);
+    Fd taken(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));   // of root
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    a.socket.copy(address.sun_path, sizeof address.sun_path - 1);
+    ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0) << a.socket;
+    ::chmod(a.socket.c_str(), 0600);
+    EXPECT_TRUE(has(cluster.refusal(a), "the control socket " + a.socket + " belongs to another user: give this gradcastd another socket"))
+        << a.process->output();
 }
 
 TEST(SystemDaemon, AFullOrReadOnlyStateFolder) {
