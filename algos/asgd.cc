@@ -21,18 +21,15 @@
 // Messages: a push and an answer of P floats each for every mini-batch, and P values and the optimiser's state to all at the end of a
 // round. Keeps, for each own worker, its w and gradient; at the server a gradient of each worker.  May go wrong: with many workers and a
 // momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <deque>
 
 #include "algos/algorithm.h"
 #include "algos/replay.h"
 #include "algos/server_parts.h"
-#include "algos/worker_sum.h"
+#include "algos/server_update.h"
 #include "nn/layers.h"
 
 namespace gradcast {
@@ -96,16 +93,12 @@ public:
         }
         message_ = sizeof(Head) + elements_ * sizeof(float);
         plan.arena.plan("server", elements_ * sizeof(float), &w_);
-        plan.arena.plan("server", elements_ * sizeof(float), &sum_);
+        update_.plan(plan, collect_, exact_);
         plan.arena.plan("server", (elements_ + plan.state_size + plan.scales) * sizeof(float), &final_);
         if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
         all_.resize(workers_), orders_.resize(2 * workers_);
-        const Layout& layout = plan.net.layout();
-        maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
-        for (size_t b = 0; b < records_.size(); ++b)
-            records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
         return {};
     }
 
@@ -113,10 +106,9 @@ public:
         const uint64_t begin_us = context.host.now_us();
         const std::span<float> parameters = context.net.parameters();
         std::ranges::copy(parameters, w().begin());
-        const uint64_t pushes = context.step * updates_;   // before this round
-        begin(pushes);
         parts_ = {context.ranks == 1 ? 1 : servers_, elements_};
         part_ = context.self < parts_.servers ? context.self : 0;
+        begin(context.step * updates_);
         if (context.ranks > 1) context.mail->begin(tickets());
         const Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
         if (!status.ok()) std::ranges::copy(w(), parameters.begin());   // of a worker; the server's job is over
@@ -126,7 +118,7 @@ public:
         context.net.refresh();
         StepRecord record;
         record.loss = loss_;
-        record.clipped = std::exchange(clipped_, 0);
+        record.clipped = update_.clipped();
         record.compute_us = context.host.now_us() - begin_us;
         context.round_done(record);
         return {};
@@ -164,12 +156,12 @@ private:
         return context.ranks == 1 ? 0 : parts_.servers + k % (context.ranks - parts_.servers);
     }
 
+    /// pushes: before this round.
     void begin(uint64_t pushes) {
         version_ = pushes / collect_;
         handed_ = std::min<uint64_t>(workers_, updates_), taken_ = 0, loss_ = 0;
         for (uint32_t k = 0; k < workers_; ++k) all_[k] = {version_, 0, false, k < handed_ ? State::ready : State::over};
-        collected_.clear();
-        for (Record& each : records_) each.blocks = 0;
+        update_.begin(parts_, part_);
         log_.clear();
     }
 
@@ -223,48 +215,6 @@ private:
             if (each.state != State::over) slowest = std::min(slowest, each.pushes);
         return all_[k].pushes <= slowest + staleness_most_;
     }
-    Status add(Context& context, uint32_t k, double factor) {
-        const std::span<float> sum(sum_.as<float>(), elements_), gradient = values(push(k));
-        if (collected_.empty()) std::ranges::fill(sum, 0.0f);
-        const uint64_t first = parts_.first(part_), last = parts_.first(part_ + 1);
-        for (const Group& group : context.net.layout().groups) {
-            const auto share = static_cast<float>((group.statistics ? 1 : factor) / (static_cast<double>(collect_) * batch_));
-            const uint64_t end = std::min(group.offset + group.count, last);
-            for (uint64_t i = std::max(group.offset, first); i < end; ++i) sum[i] += share * gradient[i];
-        }
-        return {};
-    }
-
-    // As the blocks of synchronous SGD: words of scales that the update before has set.
-    Plan words(const Context& context, uint32_t bucket) {
-        const Bucket& range = context.net.layout().buckets[bucket];
-        return {Word::i32, sum_.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t)), &records_[bucket]};
-    }
-    Status add_exactly(Context& context, uint32_t k) {
-        for (uint32_t b = 0; b < records_.size(); ++b) {
-            const Bucket& range = context.net.layout().buckets[b];
-            const Buffer from = push(k).part(sizeof(Head) + range.offset * sizeof(float), range.count * sizeof(float));
-            GC_TRY(context.codec.add(0, {version_, k}, b, from, words(context, b)));
-        }
-        return {};
-    }
-    Status apply_exactly(Context& context) {
-        sums_.clear();
-        for (uint32_t b = 0; b < records_.size(); ++b) {
-            GC_TRY(context.codec.finish(version_, b, words(context, b)));
-            Sum sum;
-            sum.step = version_, sum.bucket = b, sum.words = words(context, b).words, sum.maxima = records_[b].maxima;
-            sums_.push_back({sum, context.codec.units(b)});
-            clipped_ += records_[b].clipped;
-        }
-        std::ranges::copy(w(), context.net.parameters().begin());
-        uint64_t digest = 0;
-        GC_TRY(context.net.apply(context.lanes, context.optimiser, sums_, &digest));
-        std::ranges::copy(context.net.parameters(), w().begin());
-        for (const BucketSum& each : sums_) context.codec.commit(each.sum);
-        for (Record& each : records_) each.blocks = 0;
-        return {};
-    }
 
     /// Takes a push.  answered: workers whose answers are filled in now.
     Status take(Context& context, uint32_t k, std::vector<uint32_t>* answered) {
@@ -277,20 +227,15 @@ private:
                             context.advice);
         fmt::format_to(std::back_inserter(log_), "{} {}\n", k, tau);
         loss_ += told.loss / static_cast<double>(updates_);   // at server 0
-        GC_TRY(exact_ ? add_exactly(context, k) : add(context, k, lambda(tau)));
-        collected_.push_back(k);
+        GC_TRY(update_.add(context, {version_, k}, push(k).part(sizeof(Head), elements_ * sizeof(float)), lambda(tau)));
         ++taken_;
-        const bool update = collected_.size() == collect_;
-        if (update) {
-            context.optimiser.step(version_);
-            if (exact_) GC_TRY(apply_exactly(context));
-            else context.local->apply(context, w(), {sum_.as<float>(), elements_}, parts_.first(part_), parts_.count(part_));
+        if (update_.full()) {
+            GC_TRY(update_.apply(context, version_, w()));
             ++version_;
         }
         if (!wait_) all_[k].held = true;
-        else if (update)
-            for (const uint32_t each : collected_) all_[each].held = true;
-        if (update) collected_.clear();
+        else if (update_.full())
+            for (const uint32_t each : update_.collected()) all_[each].held = true;
         // In the order of their numbers: the same in a replay.
         for (uint32_t each = 0; each < workers_; ++each) {
             if (!all_[each].held || (handed_ < updates_ && !may_begin(each))) continue;
@@ -488,7 +433,7 @@ private:
     std::string scaling_, title_, log_path_, log_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
-    std::vector<uint32_t> collected_, order_;
+    std::vector<uint32_t> order_;
     std::vector<Worker> all_;
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;
@@ -496,12 +441,9 @@ private:
     uint32_t servers_ = 1, part_ = 0;                // of the job; this rank's number among them
     uint64_t slots_ = 0;                             // values of the optimiser's state for a parameter
     ServerParts parts_;
-    std::vector<uint32_t> orders_;                        // workers whose pushes come next, as server 0 tells them; [push % size]
-    Buffer w_, sum_, final_, local_, pushes_, answers_;   // sum_: float, or int32 where sums are exact
-    uint64_t clipped_ = 0;
-    std::vector<float> maxima_;
-    std::vector<Record> records_;   // by bucket
-    std::vector<BucketSum> sums_;
+    std::vector<uint32_t> orders_;   // workers whose pushes come next, as server 0 tells them; [push % size]
+    Buffer w_, final_, local_, pushes_, answers_;
+    ServerUpdate update_;
 };
 
 }   // namespace
