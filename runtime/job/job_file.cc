@@ -502,9 +502,11 @@ private:
 
         const AlgorithmKind* algorithm;
         GC_ASSERT(algorithm_find(job_.algorithm, &algorithm).ok());
+        const toml::node_view<const toml::node> named = root.at_path("algorithm.kind");
+        const bool known = !named || named.value<std::string>() == job_.algorithm;   // else nothing is said of what it would take
         for (const Option& option : options) {
             const std::string key = fmt::format("algorithm.{}", option.key), word = fmt::format("{} ", option.key);
-            if (!option.show || option.show(job_) == option.show({}) || takes(*algorithm, word)) continue;
+            if (!known || !option.show || option.show(job_) == option.show({}) || takes(*algorithm, word)) continue;
             std::vector<std::string> users;
             for (const AlgorithmKind& each : algorithm_kinds())
                 if (takes(each, word)) users.emplace_back(each.name);

@@ -247,6 +247,13 @@ TEST(JobFile, AllMistakesInOneGo) {
                                  }));
 }
 
+// What an algorithm takes is not asked of one that is misspelt.
+TEST(JobFile, AMisspeltAlgorithmIsTheOnlyMistake) {
+    const std::vector<std::string> found = mistakes_of(changed("kind = \"ssgd\"", "mu = 1\nworkers = 4\nkind = \"dame\""));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_TRUE(found[0].ends_with("asgd, softsync (did you mean dane?)")) << found[0];
+}
+
 TEST(JobFile, ASectionIsNotAValue) {
     EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
               (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
