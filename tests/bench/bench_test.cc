@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -319,10 +320,11 @@ TEST(SystemBench, RecoveryTimesCheckpointsAndDeaths) {
 }
 
 /// Writes a data set of two classes, black and white, as IDX files; the shards go to data/mnist.
-void two_classes(const std::filesystem::path& folder) {
+void two_classes(const std::filesystem::path& folder, int train = 240) {
     auto write = [&](const char* name, const std::string& bytes) { std::ofstream(folder / name, std::ios::binary) << bytes; };
-    for (auto [half, count] : {std::pair{"train", 240}, {"t10k", 60}}) {
-        std::string images{0, 0, 8, 3, 0, 0, 0, static_cast<char>(count), 0, 0, 0, 28, 0, 0, 0, 28}, labels(images, 0, 8);
+    for (auto [half, count] : {std::pair{"train", train}, {"t10k", 60}}) {
+        std::string images{0, 0, 8, 3, 0, 0, static_cast<char>(count >> 8), static_cast<char>(count), 0, 0, 0, 28, 0, 0, 0, 28},
+            labels(images, 0, 8);
         labels[3] = 1;
         for (int i = 0; i < count; ++i) {
             labels += static_cast<char>(i % 3);
@@ -470,6 +472,50 @@ TEST(SystemBench, PaperRunsLogicalWorkers) {
     const Result time = paper("dane time --only lenet5-mnist");
     EXPECT_EQ(time.code, 0) << time.out;
     EXPECT_NE(text(results / "dane-fig04.svg").find("twice the GPUs"), std::string::npos);
+    fs::remove_all(folder);
+}
+
+// Every part writes its rows and its picture, by the name of the data set, and repeats nothing.
+TEST(SystemBench, PaperEvolvesModels) {
+    namespace fs = std::filesystem;
+    const std::string build = build_folder();
+    if (!fs::exists("bench/paper/dedn") || !fs::exists(build + "/gradcastd"))
+        GTEST_SKIP() << "bench/paper/dedn or gradcastd is missing: run it in the folder of the sources, after make";
+    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/dedn: python3 is missing";
+    fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-dedn-{}", ::getpid()), results = folder / "results";
+    fs::create_directories(folder);
+    two_classes(folder, 2100);   // a mini-batch for each of 8 nodes
+    ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "cifar100").string()).code, 0);
+    const auto paper = [&](const std::string& part) {
+        return shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/dedn " + part +
+                     " --set cifar100 --seeds 1 --epochs 1 --validation 100 --data " + folder.string() + " --results " + results.string() +
+                     " 2>&1");
+    };
+    const auto lines = [&](const std::string& name) {
+        std::vector<std::string> found;
+        std::ifstream in(results / name);
+        for (std::string line; std::getline(in, line);) found.push_back(line);
+        return found;
+    };
+    // By part: the first row, the rows, and the line below the picture.
+    const std::tuple<std::string, std::string, size_t, std::string> parts[] = {
+        {"curves", "run,seed,round,seconds,accuracy", 1 + 4, "Highest at the end of the parallel ones: "},
+        {"control", "run,seed,round,seconds,accuracy", 1 + 10, "slower are "},
+        {"efficiency", "run,seed,round,accuracy,workers_mean", 1 + 3 * 2, "DE at least 0.7: "},
+        {"allocation", "nodes,run,seed,rounds,accuracy,slowest_batches,batch_ms,trial_ms,seconds", 1 + 4 * 2, "BSDA sooner: "}};
+    for (const auto& [part, head, count, claim] : parts) {
+        SCOPED_TRACE(part);
+        const Result drawn = paper(part);
+        ASSERT_EQ(drawn.code, 0) << drawn.out;
+        EXPECT_NE(drawn.out.find(claim), std::string::npos) << drawn.out;
+        const std::vector<std::string> rows = lines("dedn-" + part + "-cifar100.csv");
+        ASSERT_EQ(rows.size(), count);
+        EXPECT_EQ(rows[0], head);
+        EXPECT_EQ(lines("dedn-" + part + "-cifar100.svg").back(), "</svg>");
+        EXPECT_NE(paper(part).out.find(claim), std::string::npos);
+        EXPECT_EQ(lines("dedn-" + part + "-cifar100.csv"), rows);
+    }
+    EXPECT_EQ(paper("evolution").code, 2);
     fs::remove_all(folder);
 }
 
