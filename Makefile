@@ -93,7 +93,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb demo nightly test lab-test fault-test rdma-test slurm-test systemd-test deb-test rivals lint tidy format asan tsan fuzz bench install deb clean features
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb demo nightly test lab-test fault-test rdma-test slurm-test systemd-test deb-test rivals lint tidy format asan tsan fuzz bench install deb clean features FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -150,9 +150,12 @@ deps-monitoring: | $(BUILD)/.dir
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
 
-features: | $(BUILD)/.dir
+# Written when they change: what is compiled with them depends on it.
+features: $(BUILD)/features.said
+FORCE:
+$(BUILD)/features.said: FORCE | $(BUILD)/.dir
 	@printf '%s\n' '$(CUDA_SAID)' '$(RDMA_SAID)' >$(BUILD)/features; \
-	cmp -s $(BUILD)/features $(BUILD)/features.said || { cat $(BUILD)/features; cp $(BUILD)/features $(BUILD)/features.said; }
+	cmp -s $(BUILD)/features $@ || { cat $(BUILD)/features; cp $(BUILD)/features $@; }
 
 # ---- compiling -----------------------------------------------------------------------------------------------------------------
 
@@ -252,6 +255,8 @@ $(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS
 $(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
 $(BUILD)/tests/ctl: $(BUILD)/obj/tools/gradcastctl/job_input.o
+$(BUILD)/obj/tests/rdma/rdma_test.o: $(BUILD)/features.said
+$(BUILD)/obj/tests/rdma/rdma_test.o: FLAGS += $(if $(RDMA_SO),-DGC_RDMA)
 $(BUILD)/tests/nn: $(patsubst %.amx.cc,$(BUILD)/obj/emulated/%.o,$(filter %.amx.cc,$(LIB_SOURCES)))
 
 # The same tests against the stand-in and, where there is a GPU, against CUDA.

@@ -9,7 +9,7 @@ inline std::atomic<bool> groups_refuse{false};      // rdma_join_multicast is an
 
 }   // namespace gradcast
 
-#if __has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)
+#ifdef GC_RDMA   // by make, where libgradcast_rdma.so is built
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
