@@ -82,7 +82,7 @@ TEST_F(SystemLaunch, HostsGiveTheDigestOfOne) {
 
 // As srun does where a job is requeued: every task gets the signal, and later all of them are started again with the same folder.
 TEST_F(SystemLaunch, InterruptedItGoesOnBitForBit) {
-    constexpr uint32_t steps = 3000;
+    constexpr uint32_t steps = 1000;
     const std::string file = job("job.toml", steps);
     ASSERT_EQ(run(1, file, {"--work", "one"}), "0") << output(0);
     const std::string alone = digest(output(0));
