@@ -23,7 +23,7 @@ protected:
     void one_digest(const std::string& kind, const std::string& more, bool all = false) {
         const std::string wanted = run(text(kind, more), 1).digest();
         ASSERT_EQ(wanted.size(), 64u) << wanted;
-        for (const uint32_t n : {2u, 3u, 4u, 8u}) EXPECT_EQ(run(text(kind, more), n).digest(), wanted) << n;
+        for (uint32_t n = 2; n < 10; ++n) EXPECT_EQ(run(text(kind, more), n).digest(), wanted) << n;
         for (const ExchangeKind& each : exchange_kinds()) {
             if (!all) break;
             EXPECT_EQ(run(text(kind, more, each.name), each.name == std::string_view("cssgd") ? 2 : 3).digest(), wanted) << each.name;
