@@ -611,17 +611,17 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);
-        bool runs = session.state == State::running || session.state == State::ended;
+        bool runs = session.state == State::running || session.state == State::ended || session.plan->joins;
         if (rank < session.parts.size() && runs) {
             session.parts[rank].ended = true;
             at = close_if_over(at);
-        } else if (rank < session.parts.size() && (session.self == 0 || rank == 0)) {
+        } else if (rank < session.plan->first_nodes() && (session.self == 0 || rank == 0)) {
             at = give_up(at,
                          fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
                               config_.names[lost_peer], why),
                          actions);
         } else {
-            ++at;   // not in it, or the coordinator will tell
+            ++at;   // not in it, or not needed to begin it, or the coordinator will tell
         }
     }
 }

@@ -307,13 +307,13 @@ TEST(Membership, UnlikeBitsAreRefusedByName) {
     EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
 }
 
-/// a and b run a job that c may join by itself; c changes before.
-void join_later(const std::function<void(Node& c)>& change, const std::function<void(Cluster&, const JobId&)>& expect) {
+/// a and b run a job that c may join by itself; `change` comes before.
+void join_later(const std::function<void(Cluster&)>& change, const std::function<void(Cluster&, const JobId&)>& expect) {
     Cluster cluster(3);
     const JobId id{1};
-    change(cluster[2]);
     for (uint32_t i : {0, 1}) cluster[i].run_us = 20 * second;
     cluster[2].run_us = 5 * second;
+    change(cluster);
     cluster[0].agenda.emplace(2 * second, [&] {
         auto plan = std::make_shared<JobPlan>();
         plan->id = id, plan->name = "job", plan->text = "x", plan->deadline_us = 4 * second;
@@ -328,6 +328,7 @@ void join_later(const std::function<void(Node& c)>& change, const std::function<
     });
     cluster.run();
     for (uint32_t i : {0, 1}) {   // whatever becomes of c
+        if (cluster.dead[i]) continue;
         EXPECT_EQ(cluster[i].seen[id].start, 1u);
         EXPECT_EQ(cluster[i].seen[id].abort, 0u);
         EXPECT_GE(cluster[i].seen[id].closed_us, 20 * second);
@@ -336,7 +337,7 @@ void join_later(const std::function<void(Node& c)>& change, const std::function<
 }
 
 TEST(Membership, AJoinerIsToldWithWhatItMustCompute) {
-    join_later([](Node&) {},
+    join_later([](Cluster&) {},
                [](Cluster& cluster, const JobId& id) {
                    EXPECT_EQ(cluster[2].seen[id].start, 1u);
                    EXPECT_EQ(cluster[2].seen[id].deadline_us, 4 * second);
@@ -356,15 +357,37 @@ TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
             EXPECT_NE(cluster[0].seen[id].told.find(why), std::string::npos) << cluster[0].seen[id].told;
         };
     };
-    join_later([](Node& c) { c.kernel_set = "avx"; }, refused("the kernel set is avx here, k at the other nodes"));
-    join_later([](Node& c) { c.data_digest = "e"; }, refused("the digest of the data is e here, d at the other nodes"));
-    join_later([](Node& c) { c.start_digest = "s"; }, refused("the digest of net.start is s here, none at the other nodes"));
-    join_later([](Node& c) { c.open_status = fail(Code::data, "no such file"); },
+    join_later([](Cluster& cluster) { cluster[2].kernel_set = "avx"; }, refused("the kernel set is avx here, k at the other nodes"));
+    join_later([](Cluster& cluster) { cluster[2].data_digest = "e"; }, refused("the digest of the data is e here, d at the other nodes"));
+    join_later([](Cluster& cluster) { cluster[2].start_digest = "s"; },
+               refused("the digest of net.start is s here, none at the other nodes"));
+    join_later([](Cluster& cluster) { cluster[2].open_status = fail(Code::data, "no such file"); },
                [](Cluster& cluster, const JobId& id) {
                    EXPECT_EQ(cluster[2].seen[id].start, 0u);
                    EXPECT_NE(cluster[0].seen[id].told.find("node c does not join: no such file"), std::string::npos)
                        << cluster[0].seen[id].told;
                });
+}
+
+TEST(Membership, ANodeThatMayJoinIsNotNeededToBegin) {
+    join_later(
+        [](Cluster& cluster) {
+            cluster[1].open_us = 8 * second;   // the loss of c is noticed meanwhile
+            cluster.kill(2, 3 * second);
+        },
+        [](Cluster& cluster, const JobId& id) { EXPECT_TRUE(cluster[0].seen[id].submitted_status.ok()); });
+}
+
+TEST(Membership, AMemberThatDiesWhileAnotherNodeJoinsDoesNotHinderIt) {
+    join_later(
+        [](Cluster& cluster) {
+            cluster[2].open_us = 8 * second;
+            cluster.kill(0, 4 * second);
+        },
+        [](Cluster& cluster, const JobId& id) {
+            EXPECT_EQ(cluster[2].seen[id].start, 1u) << cluster[2].seen[id].abort_status.what;
+            EXPECT_EQ(cluster[1].seen[id].told, "");
+        });
 }
 
 TEST(Membership, AMemberThatDiesWhileItPreparesIsNamed) {
