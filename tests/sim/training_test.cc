@@ -269,6 +269,35 @@ TEST(SlowTraining, ARankThatCatchesUpWaitsForTheMemoryOfItsSteps) {
         }
 }
 
+// The slow rank's words are not needed until another one dies, of which only some have what it has sent.
+TEST(SlowTraining, ARankThatDiesIsMissedThoughAnotherOneIsSlow) {
+    std::string wanted;
+    for (const char* exchange : {"coded", "coded-rs"})
+        for (const char* options : {"m = 2\ns = 1\n", "m = 3\ns = 1\n"}) {
+            uint64_t whole_us = 0;
+            for (uint64_t at = 0; at <= 30; ++at) {
+                SCOPED_TRACE(fmt::format("{} {}, at {} of 30", exchange, options, at));
+                Cluster cluster;
+                cluster.exchange = exchange, cluster.options = options;
+                cluster.config.ranks = 4, cluster.config.seed = at + 1;
+                cluster.config.lost_after_us = 50'000;
+                cluster.config.jitter_us = 2'000;
+                cluster.spend_us = 500;
+                cluster.before = [&](Simulator& sim) {
+                    sim.slow(1, 5);
+                    if (at > 0) sim.kill(2, whole_us * (at + 4) / 35);   // not before the job begins
+                };
+                (void)cluster.run();
+                if (at == 0) whole_us = cluster.sim->now_us();
+                if (at == 0 && wanted.empty()) wanted = cluster.digest();
+                for (Rank r : {0u, 1u, 3u}) {
+                    EXPECT_TRUE(cluster.sim->result(r).ok()) << cluster.sim->result(r).what;
+                    EXPECT_EQ(cluster.engines[r]->status().digest, wanted);
+                }
+            }
+        }
+}
+
 // The starved rank is neither silent nor stuck: it reports that it waits, and the others wait for its acknowledgements.
 TEST(SlowTraining, ARankThatHoldsTheOthersUpIsGivenUp) {
     Cluster alone;

@@ -162,7 +162,7 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Actions& actions) {
     bucket.complete = true;
     if (++slots_[s].complete == slots_[s].buckets.size()) {
         waited_for_.store(last_, std::memory_order_relaxed);
-        summed_[s].store(slots_[s].step + 1, std::memory_order_release);
+        all_complete(s, actions);
     }
     tell(s, actions);
 }

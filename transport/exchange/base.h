@@ -72,6 +72,10 @@ protected:
     /// True: the exchange goes on without that rank.
     virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
     virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
+    /// All buckets of the step are complete here.
+    virtual void all_complete(uint32_t slot, Actions& actions) { (void)actions, not_needed(slot); }
+    /// What this rank has not computed of the step is not needed any more.
+    void not_needed(uint32_t slot) { summed_[slot].store(slots_[slot].step + 1, std::memory_order_release); }
 
     uint32_t n() const { return view_.n(); }
     uint32_t blocks_of(Rank rank) const { return shares_[rank + 1] - shares_[rank]; }   // of super-block `rank`
@@ -112,7 +116,7 @@ private:
 
     std::vector<uint32_t> shares_;                           // of the ranks: where their blocks end
     std::array<std::atomic<StepId>, step_slots> begun_{};    // by slot: the step
-    std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: 1 + the step whose buckets are all complete
+    std::array<std::atomic<StepId>, step_slots> summed_{};   // by slot: 1 + the step, see summed()
     std::atomic<uint64_t> arrivals_{0};                      // a statistic
     std::atomic<Rank> waited_for_{0};                        // likewise
     Rank last_ = 0;                                          // sender of the last packet; this rank: its own words came after it

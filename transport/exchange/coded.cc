@@ -90,6 +90,7 @@ Status Coded::plan_memory(Arena& arena) {
         slot.senders.resize(have);
         slot.gathered.resize(gathered);
         slot.parts.resize(next.first_part);
+        slot.complete.resize(n());
         slot.asked.resize(buckets * n());
         slot.wanted.resize(buckets * n());
         slot.left.resize(buckets * reducers());
@@ -144,6 +145,7 @@ void Coded::cleared(uint32_t s) {
     std::fill(slot.senders.begin(), slot.senders.end(), 0);
     std::fill(slot.gathered.begin(), slot.gathered.end(), 0);
     clear_records(s);
+    std::fill(slot.complete.begin(), slot.complete.end(), 0);
     std::fill(slot.asked.begin(), slot.asked.end(), 0);
     std::fill(slot.wanted.begin(), slot.wanted.end(), 0);
     std::fill(slot.rooms.begin(), slot.rooms.end(), Room{});
@@ -188,6 +190,8 @@ bool Coded::valid(Arrival* a) const {
     uint64_t bytes = 0;   // of the whole transfer
     if (a->record && a->phase == Phase::reduce) return record_valid(*a);
     if (a->record && (a->phase == Phase::want || a->phase == Phase::want_reply) && a->part < reducers() && spare()) {
+        bytes = sizeof(Le64);
+    } else if (a->record && a->phase == Phase::complete && a->bucket == 0 && a->part == 0 && tolerated() > 0) {
         bytes = sizeof(Le64);
     } else if (a->record || a->part >= cut.parts || local()) {
         return false;

@@ -21,6 +21,9 @@
 // s reducers are missing, and half the usual time from `ready` to the sum (of the last buckets) has passed since; at least 5 ms and at most
 // 1/32 of the deadline.
 //
+// A rank whose words come late may leave them out once all other ranks have told that they have the sums (Phase::complete): until then one
+// that is lost may have given its words, or its sums, to some of them only.
+//
 // Words of a part that another rank reduces need a room, and each bucket has few.  Words without a room are dropped; a rank that needs them
 // later has them sent once more (Phase::reply).  Each rank then sends once what it sent to the reducer, at most once for each bucket and
 // reducer, so a slow rank causes a bounded number of packets.  Such a part is decoded into the first accumulator, which is free by then:
@@ -113,6 +116,7 @@ private:
         std::vector<uint32_t> left;           // [bucket][reducer]: parts without a sum
         std::vector<Room> rooms;              // [bucket][reducer]
         std::vector<Reply> replies;           // parts to be sent when they are encoded
+        std::vector<uint8_t> complete;        // [rank]: it has all sums
         std::vector<Work> work;
     };
     struct Weights {
@@ -143,6 +147,8 @@ private:
     void computed(uint32_t slot, uint32_t id, Actions& actions) override;
     bool survives(Rank lost, Actions& actions) override;
     void timer(uint64_t id, Actions& actions) override;
+    void all_complete(uint32_t slot, Actions& actions) override;
+    void complete_at(uint32_t slot, Rank rank);
     bool wants(const Arrival& arrival);
     void encode_next(uint32_t slot, uint32_t bucket, Actions& actions);
     void encoded(uint32_t slot, uint32_t bucket, uint32_t part, Actions& actions);

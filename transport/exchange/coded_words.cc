@@ -11,6 +11,7 @@ namespace gradcast {
 bool Coded::wants(const Arrival& a) {
     const SlotState& slot = memory_[a.slot];
     if (a.record && a.phase == Phase::want) return !slot.asked[a.bucket * n() + a.part];
+    if (a.record && a.phase == Phase::complete) return !slot.complete[a.sender];
     if (a.record) return true;
     const Cut& cut = cuts_[a.bucket];
     const Part& part = part_of(a.slot, a.bucket, a.part);
@@ -41,6 +42,7 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
     SlotState& slot = memory_[a.slot];
     const Cut& cut = cuts_[a.bucket];
     if (a.record && a.phase == Phase::reduce) return record_taken(a, actions);
+    if (a.record && a.phase == Phase::complete) return complete_at(a.slot, a.sender);
     if (a.record) {
         ask(a.slot, a.bucket, a.part, actions);
         if (a.phase == Phase::want_reply) reply(a.slot, a.bucket, a.part, a.sender, actions);
@@ -288,6 +290,21 @@ void Coded::count_down(uint32_t s, uint32_t b, Actions& actions) {
                                    : (7 * usual_us_ + took) / 8;   // one slow step counts little
 }
 
+void Coded::all_complete(uint32_t s, Actions& actions) {
+    if (tolerated() == 0) return not_needed(s);
+    const Buffer nothing = memory_[s].asking.part(config_.self * sizeof(Le64), sizeof(Le64));
+    if (n() > 1) send(s, PacketType::record, Phase::complete, {0, 0, 0}, nothing, others(), actions);
+    complete_at(s, config_.self);
+}
+
+void Coded::complete_at(uint32_t s, Rank rank) {
+    std::vector<uint8_t>& complete = memory_[s].complete;
+    complete[rank] = 1;
+    for (Rank r = 0; r < n(); ++r)
+        if (!complete[r] && !lost_[r]) return;
+    not_needed(s);
+}
+
 // ---- a reducer is late or lost ---------------------------------------------------------------------------------------------------
 
 void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
@@ -383,6 +400,7 @@ void Coded::send_again(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
 bool Coded::survives(Rank rank, Actions& actions) {
     if (!std::exchange(lost_[rank], 1)) ++losses_;
     if (losses_ > tolerated()) return false;
+    for (uint32_t s = 0; s < step_slots; ++s) complete_at(s, rank);
     for (uint32_t s = 0; s < step_slots; ++s)
         for (uint32_t b = 0; b < cuts_.size(); ++b) {
             if (spare() && !state(s, b).complete) {

@@ -70,7 +70,7 @@ struct Exchange : Protocol {
     /// Any thread: the memory of plan() may be written, because the step that used it before has ended.  Always true where no rank may be
     /// missing.  With s >= 1 several steps may be summed without this rank, so it must ask.
     virtual bool begun(StepId step) const { return (void)step, true; }
-    /// Any thread: all buckets of `step` are complete, so its remaining blocks need not be computed (s >= 1).
+    /// Any thread: all buckets of `step` are complete, at every rank that lives, so its remaining blocks need not be computed (s >= 1).
     virtual bool summed(StepId step) const { return (void)step, false; }
     virtual void release(StepId step) = 0;   // the step is stable
     /// Any thread: the number of packets of words and records received.

@@ -53,6 +53,7 @@ enum class Phase : uint8_t {
     want = 4,         // an empty record that asks for `again`; `part` is the reducer
     reply = 5,        // like again, to a rank that had no memory for it before
     want_reply = 6,   // like want: asks for `again` and `reply`
+    complete = 7,     // an empty record: the sender has all sums of the step
 };
 
 /// PacketType::words and ::record (and parity of these).  A part of a bucket (part 0 is the whole bucket if the exchange does not cut it)
