@@ -311,7 +311,7 @@ ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) 
             why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : "not heard by others"));
         }
     for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
-    record.why = why.empty() ? "a loss that was none" : fmt::format("{}", fmt::join(why, ", "));
+    record.why = why.empty() ? "no node left or came" : fmt::format("{}", fmt::join(why, ", "));
     return record;
 }
 

@@ -14,6 +14,7 @@ struct SystemSurvive : testing::Test {
         text = job_text(make_data(cluster.folder + "/data.h5"), steps, "survivor", "8s");
         text.insert(text.find("seed"), "survive = true\n");
         ASSERT_TRUE(file_write(cluster.folder + "/job.toml", text).ok());
+        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
         ASSERT_NO_FATAL_FAILURE(cluster.up());
         const JobStatus alone = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", ""));
         ASSERT_EQ(alone.state, JobState::done) << alone.error;
@@ -222,6 +223,29 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
     EXPECT_EQ(status.views[1].came, std::vector<std::string>{"b"});
     EXPECT_EQ(status.views[1].why, "b joins");
     EXPECT_EQ(cluster[2].step(id), 0u);
+}
+
+TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
+    text.replace(text.find("steps = 600"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
+    quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
+    text.insert(text.find("seed"), "elastic = true\n");
+    for (const std::string exchange : {"\"multicast\"", "\"coded-rs\"\nm = 1\ns = 1"}) {
+        SCOPED_TRACE(exchange);
+        ask(cluster[2], {"drain", "c"});
+        ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
+        const std::string ring = std::exchange(text, std::string(text).replace(text.find("\"ring\""), 6, exchange));
+        const std::string id = begun(cluster[0], {"a", "b"});
+        text = ring;
+        ask(cluster[2], {"undrain", "c"});
+        for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+        const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
+        ASSERT_GE(status.views.size(), 2u);   // it may not be heard by all at its first attempt
+        EXPECT_EQ(status.views.back().came, std::vector<std::string>{"c"});
+        EXPECT_GT(status.views.back().first_step, 50u);
+        ASSERT_TRUE(status.datagrams.has_value());
+        EXPECT_TRUE(status.datagrams->multicast);
+        EXPECT_EQ(status.datagrams->reached, 2u);
+    }
 }
 
 TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
