@@ -227,7 +227,7 @@ Json metrics_json(const std::vector<MetricSample>& samples) {
                          {"p50", each.quantile(0.5)},
                          {"p99", each.quantile(0.99)},
                          {"buckets", each.counts}};
-        if (*row.label) json[row.name][each.label] = value;
+        if (*row.label) json[row.name][each.metric == Metric::memory ? key_of(each.label) : each.label] = value;   // others are names
         else json[row.name] = value;
     }
     return json;

@@ -9,7 +9,8 @@ namespace {
 TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     JobStatus& status = backend.add(id_a, "first")->summary.status;
     status.warnings = {"2 ranks are too few", "and slow"};
-    status.metrics = {{Metric::dropped, "forged", 3, {}}, {Metric::dropped, "replayed", 0, {}}};
+    status.metrics = {
+        {Metric::dropped, "forged", 3, {}}, {Metric::dropped, "replayed", 0, {}}, {Metric::memory, "job: read ahead", 1 << 21, {}}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
     status.gradients = 96, status.forwards = 5;
@@ -62,6 +63,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     const Json json = ask("describe aaaa -o json").json();
     EXPECT_EQ(json["status"]["step"], 1);
     EXPECT_EQ(json["status"]["metrics"]["dropped"]["forged"], 3);
+    EXPECT_EQ(json["status"]["metrics"]["memory"]["job_read_ahead"], 1 << 21);
     EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
     EXPECT_EQ(json["status"]["memory_bytes"]["job"]["read_ahead"], 1 << 21);
     EXPECT_EQ(json["status"]["view"], 3);
@@ -144,6 +146,24 @@ TEST_F(Ctl, TheTimeLeftIsByThePaceOfThisRun) {
     EXPECT_TRUE(told("10.0 s, 40.0 s left")) << read("err");
     backend.finish(detail, JobState::done);
     EXPECT_EQ(wait(pid).exit, 0);
+}
+
+TEST_F(Ctl, WarningsAreToldOnceWhenTheyCome) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->summary.status.warnings = {"more nodes gain nothing"};
+    serve();
+    const pid_t pid = start("--socket " + socket + " watch first");
+    EXPECT_TRUE(told("warning: more nodes gain nothing\n")) << read("err");
+    {
+        std::lock_guard lock(backend.mutex);
+        detail->summary.status.warnings.emplace(detail->summary.status.warnings.begin(), "another one");
+    }
+    EXPECT_TRUE(told("warning: another one\n")) << read("err");
+    backend.finish(detail, JobState::done);
+    const Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 0);
+    for (const char* warning : {"more nodes gain nothing", "another one"})
+        EXPECT_EQ(outcome.err.find(warning), outcome.err.rfind(warning)) << outcome.err;
 }
 
 TEST_F(Ctl, WaitEndsWithAccuracyAndDigest) {

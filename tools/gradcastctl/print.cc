@@ -105,6 +105,12 @@ ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 void ProgressBar::show(const JobDetail& job) {
     const JobStatus& status = job.summary.status;
+    for (const std::string& warning : status.warnings) {
+        if (std::find(warned_.begin(), warned_.end(), warning) != warned_.end()) continue;
+        end();
+        fmt::print(stderr, "warning: {}\n", warning);
+        warned_.push_back(warning);
+    }
     bool last = status.state != JobState::preparing && status.state != JobState::running;
     uint64_t now = clock_us();
     const uint64_t pause_us = terminal_ ? 100'000 : status.epoch != epoch_ ? 1'000'000 : 5'000'000;   // a file gets few lines
@@ -183,7 +189,6 @@ void print_warnings(const JobStatus& status) {
 int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept) {
     const JobStatus& status = job.summary.status;
     const bool done = status.state == JobState::done;
-    print_warnings(status);
     if (json) {
         Json all = job;
         Json list = Json::array();

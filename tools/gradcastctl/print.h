@@ -30,7 +30,7 @@ double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seco
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
-/// One rewritten line on a terminal; otherwise a line an epoch, and one every five seconds.
+/// One rewritten line on a terminal; otherwise a line an epoch, and one every five seconds.  Each warning of the job once, when it comes.
 class ProgressBar {
 public:
     ProgressBar();
@@ -41,6 +41,7 @@ public:
 private:
     bool terminal_, open_ = false;
     uint64_t shown_us_ = 0, epoch_ = 0, step_ = 0;
+    std::vector<std::string> warned_;
 };
 
 /// What one node of a job did, as far as we could ask it.
