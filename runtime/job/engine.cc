@@ -520,7 +520,7 @@ private:
         if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
         standing_.test_loss = sum.loss / samples;
         if (std::exchange(standing_.evaluated, steps) == steps) return {};   // the view before has told it
-        report_.evaluated(parts_.sampler->epoch_of(steps), standing_.accuracy, standing_.test_loss);
+        report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);
         return {};
     }
 

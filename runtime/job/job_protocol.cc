@@ -281,6 +281,7 @@ private:
         if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
         if (may_miss() && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
             if (again) return;
+            if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
             const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
             log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank), own_step(), lost_count(),
                       config_.losses_tolerated, why);

@@ -72,7 +72,7 @@ struct JobProtocolConfig {
     /// (stuck), or that again is neither (none) is told to this, and ends nothing.
     std::function<void(Rank, Suspicion)> suspect = {};
     const StepTimes* times = nullptr;                            // of this rank, told with each heartbeat; may be null
-    std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times
+    std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times; without steps: it is lost
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -120,6 +120,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(outcome.out.find("not known"), std::string::npos);
     expect_nothing_left();
     for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
+    EXPECT_NE(read("kept/log").find("epoch 1 step 6 loss "), std::string::npos) << read("kept/log");   // in the middle of the epoch
     EXPECT_NE(outcome.out.find("model kept/final.h5\nkept in kept\n"), std::string::npos) << outcome.out;
     const auto is_events = [](const fs::directory_entry& each) {
         return each.path().filename().string().starts_with("events.out.tfevents.");

@@ -31,7 +31,9 @@ struct Script {   // what one rank does
 };
 
 struct World {
-    explicit World(uint32_t n, SimConfig sim = {}, bool over_datagrams = false) : datagrams(over_datagrams), ranks(n), progress(n) {
+    explicit World(uint32_t n, SimConfig sim = {}, bool over_datagrams = false)
+        : datagrams(over_datagrams), ranks(n), progress(n), times_told(n, std::vector<uint32_t>(n)) {
+        times.step({}, 1);
         sim.ranks = n;
         sim.lost_after_us = timeouts_of(deadline_us).lost_us;
         simulator = Simulator::create(sim);
@@ -44,8 +46,21 @@ struct World {
             view.members.push_back({ranks[rank].name});
         }
         for (Rank rank = 0; rank < ranks.size(); ++rank) {
-            protocols.push_back(job_protocol({view, rank, deadline_us, ranks[rank].kernel_set, ranks[rank].data, ranks[rank].start,
-                                              &progress[rank], tolerated, !later, lost, steps, first},
+            protocols.push_back(job_protocol({view,
+                                              rank,
+                                              deadline_us,
+                                              ranks[rank].kernel_set,
+                                              ranks[rank].data,
+                                              ranks[rank].start,
+                                              &progress[rank],
+                                              tolerated,
+                                              !later,
+                                              lost,
+                                              steps,
+                                              first,
+                                              {},
+                                              &times,
+                                              [this, rank](Rank of, const RankTimes& told) { times_told[rank][of] = told.steps; }},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
@@ -122,6 +137,8 @@ struct World {
     std::vector<bool> lost;   // before this one
     std::vector<Script> ranks;
     std::vector<Progress> progress;
+    StepTimes times;
+    std::vector<std::vector<uint32_t>> times_told;   // [rank][of]: steps, when it was told last
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Protocol>> protocols;
 };
@@ -170,6 +187,8 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
         world.simulator->kill(dead, 700'000);
         world.run();
         world.one_line(Code::ok, {dead});
+        for (Rank rank = 0; rank < 5; ++rank)
+            for (Rank of = 0; rank != dead && of < 5; ++of) EXPECT_EQ(world.times_told[rank][of], of != dead && of != rank) << rank << of;
     }
     World world(5);
     world.tolerated = 1;
