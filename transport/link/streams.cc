@@ -214,8 +214,7 @@ void Streams::send_piece(const Send& send, uint32_t ticket) {
         Peer& peer = *peers_[rank];
         if (ticket != ticket_none) owner_.hold(ticket);
         if (!peer.lost && push(peer, send, ticket)) return;
-        if (!peer.lost)
-            give_up(rank, fail(Code::peer_lost, "{}: it does not take what we send, {} packets wait", peer.label, Sender::queue_max));
+        if (!peer.lost) give_up(rank, fail(Code::peer_lost, "it does not take what we send, {} packets wait", Sender::queue_max));
         if (ticket != ticket_none) owner_.done(ticket, peer.last);
     };
     if (!send.to.bits) return queue(send.to.rank);
@@ -242,7 +241,8 @@ void Streams::give_up(Rank rank, Status why) {
     Peer& peer = *peers_[rank];
     if (peer.lost) return;
     peer.losing = true;
-    for (auto& rail : peer.rails) fall(*rail, why);
+    const Status named = fail(why.code, "{}: {}", peer.label, why.what);
+    for (auto& rail : peer.rails) fall(*rail, named);
 }
 
 void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
