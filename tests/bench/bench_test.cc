@@ -427,7 +427,7 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     std::ifstream rows(results / "algorithms-loopback.csv");
     std::string line;
     std::getline(rows, line);
-    EXPECT_EQ(line, "kind,seed,accuracy,seconds,bytes_sent,gradients,forwards,rounds,digest");
+    EXPECT_EQ(line, "kind,seed,accuracy,seconds,bytes_sent,gradients,forwards,rounds,digest,date,cpu");
     for (const char* kind : {"ma,1,", "dane,1,", "asgd,1,"}) {
         std::getline(rows, line);
         EXPECT_EQ(line.rfind(kind, 0), 0u) << line;
