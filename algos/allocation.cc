@@ -23,20 +23,23 @@ void allocate(std::span<const float> speeds, uint64_t count, std::span<uint32_t>
     }
     for (; given < count; ++given) {
         const auto k = static_cast<size_t>(std::max_element(rest.begin(), rest.end()) - rest.begin());
-        ++shares[k], rest[k] -= 1;
+        ++shares[k];
+        rest[k] -= 1;
     }
     for (; given > count; --given) {   // those that were raised to one
         size_t k = n;
         for (size_t i = 0; i < n; ++i)
             if (shares[i] > 1 && (k == n || rest[i] < rest[k])) k = i;
-        --shares[k], rest[k] += 1;
+        --shares[k];
+        rest[k] += 1;
     }
 }
 
 Status Allocation::plan(const AlgorithmPlan& plan) {
     const AlgorithmSettings& settings = plan.settings;
     const LocalConfig& local = plan.local->config();
-    on_ = settings.allocation != "parts", measures_ = settings.allocation == "bsda";
+    on_ = settings.allocation != "parts";
+    measures_ = settings.allocation == "bsda";
     if (!on_) return {};
     speeds_.assign(plan.workers, 1), shares_.resize(plan.workers);
     title_ = fmt::format("gradcast allocation seed {} batch {} workers {} allocation_batches {} samples {}", local.seed, local.batch,

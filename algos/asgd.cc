@@ -65,14 +65,20 @@ public:
 
     Status plan(const AlgorithmPlan& plan) override {
         const AlgorithmSettings& settings = plan.settings;
-        workers_ = plan.workers, elements_ = plan.net.layout().elements;
+        workers_ = plan.workers;
+        elements_ = plan.net.layout().elements;
         collect_ = soft_ ? (settings.collect > 0 ? settings.collect : workers_) : 1;
         wait_ = soft_ && settings.pull == "wait";
-        scaling_ = settings.lambda, beta_ = settings.beta, staleness_most_ = settings.max_staleness;
-        updates_ = plan.updates, steps_ = std::max(settings.local_steps, 1u);
-        batch_ = plan.local->config().batch, optimiser_ = plan.optimiser;
+        scaling_ = settings.lambda;
+        beta_ = settings.beta;
+        staleness_most_ = settings.max_staleness;
+        updates_ = plan.updates;
+        steps_ = std::max(settings.local_steps, 1u);
+        batch_ = plan.local->config().batch;
+        optimiser_ = plan.optimiser;
         exact_ = soft_ && collect_ == workers_ && wait_ && scaling_ == "none";
-        servers_ = plan.servers, slots_ = plan.state_size / elements_;
+        servers_ = plan.servers;
+        slots_ = plan.state_size / elements_;
         if (exact_ && servers_ > 1)
             return fail(Code::invalid,
                         "algorithm.servers: softsync that collects all pushes, waits and does not scale them sums exactly, "
@@ -159,7 +165,9 @@ private:
     /// pushes: before this round.
     void begin(uint64_t pushes) {
         version_ = pushes / collect_;
-        handed_ = std::min<uint64_t>(workers_, updates_), taken_ = 0, loss_ = 0;
+        handed_ = std::min<uint64_t>(workers_, updates_);
+        taken_ = 0;
+        loss_ = 0;
         for (uint32_t k = 0; k < workers_; ++k) all_[k] = {version_, 0, false, k < handed_ ? State::ready : State::over};
         update_.begin(parts_, part_);
         log_.clear();
@@ -259,7 +267,10 @@ private:
                 return !open_[*k] || is_there(*k);
             }
             for (uint32_t i = 0; i < workers_; ++i, turn_ = (turn_ + 1) % workers_)   // in turn, so that nobody starves
-                if (is_there(turn_)) return *k = turn_, true;
+                if (is_there(turn_)) {
+                    *k = turn_;
+                    return true;
+                }
             return false;
         };
         GC_TRY(context.mail->wait_until(any, 10 * context.deadline_us, "push of a worker"));
@@ -334,8 +345,10 @@ private:
             for (uint32_t k = 0; k < workers_; ++k) {
                 if (!own(k)) continue;
                 Worker& worker = all_[k];
-                if (worker.state == State::computing && done(k))
-                    worker.state = head(answer(k)).go ? State::ready : State::over, worker.version = head(answer(k)).version;
+                if (worker.state == State::computing && done(k)) {
+                    worker.state = head(answer(k)).go ? State::ready : State::over;
+                    worker.version = head(answer(k)).version;
+                }
                 some |= worker.state == State::ready;
                 open |= worker.state == State::computing;
             }

@@ -32,7 +32,9 @@ public:
         else if (one_layer && spec.target_scale == 0) problems_ = logistic_problems();
         else return fail(Code::invalid, "algorithm.solver: exact is for the nets ridge and logistic: take sgd");
         d_ = plan.net.layout().elements;
-        mu_ = plan.settings.mu, eta_ = plan.settings.eta, rho_ = plan.settings.rho;
+        mu_ = plan.settings.mu;
+        eta_ = plan.settings.eta;
+        rho_ = plan.settings.rho;
         own_ = plan.own_workers.size();
         losses_.resize(own_);
         const uint64_t vector = d_ * sizeof(double);

@@ -55,8 +55,10 @@ Status Lbfgs::minimise(std::span<const double> first, Row x) {
             t = std::isinf(high) ? 2 * t : (low + high) / 2;
         }
         for (size_t i = 0; i < d; ++i) {
-            s(k)[i] = place[i] - x[i], y(k)[i] = there[i] - g[i];
-            x[i] = place[i], g[i] = there[i];
+            s(k)[i] = place[i] - x[i];
+            y(k)[i] = there[i] - g[i];
+            x[i] = place[i];
+            g[i] = there[i];
         }
         if (!(dot(s(k), y(k)) > 0)) return {};
     }

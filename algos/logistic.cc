@@ -20,12 +20,16 @@ class Logistic final : public LocalProblems {
 public:
     Status plan(const AlgorithmPlan& plan, double pull, const char* key) override {
         const NetSpec& spec = plan.net.spec();
-        features_ = uint64_t{spec.C} * spec.H * spec.W, classes_ = spec.classes, wide_ = (classes_ + width - 1) / width * width;
+        features_ = uint64_t{spec.C} * spec.H * spec.W;
+        classes_ = spec.classes;
+        wide_ = (classes_ + width - 1) / width * width;
         bias_ = spec.layers[0].bias;
         d_ = plan.net.layout().elements;
         if (d_ != classes_ * (features_ + bias_))
             return fail(Code::invalid, "algorithm.solver: exact takes samples without padding: take sgd");
-        pull_ = pull, key_ = key, l_ = plan.optimiser.weight_decay;
+        pull_ = pull;
+        key_ = key;
+        l_ = plan.optimiser.weight_decay;
         lengths_.resize(plan.own_workers.size());
         samples_.resize(plan.own_workers.size()), labels_.resize(plan.own_workers.size());
         for (size_t i = 0; i < samples_.size(); ++i) {
@@ -84,7 +88,10 @@ public:
             for (uint64_t j = 0; j < features_; ++j) g[c * features_ + j] = sums[j * wide_ + c] * share;
             if (bias_) g[classes_ * features_ + c] = sums[features_ * wide_ + c] * share;
         }
-        for (uint64_t i = 0; i < d_; ++i) g[i] += l_ * w[i], square += w[i] * w[i];
+        for (uint64_t i = 0; i < d_; ++i) {
+            g[i] += l_ * w[i];
+            square += w[i] * w[i];
+        }
         *value = objective * share + l_ / 2 * square;
         context.gradients += count;
         context.progress.advance();

@@ -102,7 +102,10 @@ Status Port::taken(Status so_far) {
     const Completion conflict = std::exchange(conflict_, {});
     if (!so_far.ok() || conflict.status.ok()) return so_far;
     // Others may be a step ahead.  Their conflict can be judged once this rank is in that step.
-    if (conflict.step > step_) return early_ = conflict, Status{};
+    if (conflict.step > step_) {
+        early_ = conflict;
+        return Status{};
+    }
     return judge_ ? judge_->judge(conflict.status, conflict.step) : conflict.status;
 }
 

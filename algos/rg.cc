@@ -23,7 +23,8 @@ class Rg final : public Gathering {
 public:
     Status plan(const AlgorithmPlan& plan) override {
         shrink_ = plan.settings.shrink;
-        n_ = plan.workers, classes_ = plan.net.spec().classes;
+        n_ = plan.workers;
+        classes_ = plan.net.spec().classes;
         samples_ = plan.local->config().validation;
         plan.arena.plan("outputs of models", n_ * samples_ * classes_ * sizeof(float), &outputs_);
         plan.arena.plan("mean of models", plan.net.layout().elements * sizeof(double), &mean_);
@@ -74,7 +75,10 @@ private:
         std::ranges::fill(ones_, 1.0);
         cholesky_solve(A_, alpha_), cholesky_solve(A_, ones_);
         double sum = 0, of_ones = 0;
-        for (size_t k = 0; k < n_; ++k) sum += alpha_[k], of_ones += ones_[k];
+        for (size_t k = 0; k < n_; ++k) {
+            sum += alpha_[k];
+            of_ones += ones_[k];
+        }
         for (size_t k = 0; k < n_; ++k) alpha_[k] += (1 - sum) / of_ones * ones_[k];
         return true;
     }

@@ -19,8 +19,10 @@ public:
         d_ = plan.net.layout().elements;
         if (d_ != uint64_t{spec.C} * spec.H * spec.W)
             return fail(Code::invalid, "algorithm.solver: exact takes samples without padding: take sgd");
-        scale_ = static_cast<double>(spec.target_scale), zero_ = spec.classes / 2.0;
-        pull_ = pull, l_ = plan.optimiser.weight_decay;
+        scale_ = static_cast<double>(spec.target_scale);
+        zero_ = spec.classes / 2.0;
+        pull_ = pull;
+        l_ = plan.optimiser.weight_decay;
         key_ = key;
         constants_.assign(plan.own_workers.size(), 0);
         plan.arena.plan("workers' problems", plan.own_workers.size() * (2 * d_ + vectors_of_worker) * d_ * sizeof(double), &problems_);

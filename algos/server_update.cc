@@ -8,7 +8,10 @@ namespace gradcast {
 
 void ServerUpdate::plan(const AlgorithmPlan& plan, uint32_t collect, bool exact) {
     const Layout& layout = plan.net.layout();
-    collect_ = collect, exact_ = exact, batch_ = plan.local->config().batch, elements_ = layout.elements;
+    collect_ = collect;
+    exact_ = exact;
+    batch_ = plan.local->config().batch;
+    elements_ = layout.elements;
     plan.arena.plan("server", elements_ * sizeof(float), &sum_);
     maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
     for (size_t b = 0; b < records_.size(); ++b)
@@ -16,7 +19,8 @@ void ServerUpdate::plan(const AlgorithmPlan& plan, uint32_t collect, bool exact)
 }
 
 void ServerUpdate::begin(const ServerParts& parts, uint32_t part) {
-    parts_ = parts, part_ = part;
+    parts_ = parts;
+    part_ = part;
     collected_.clear();
     for (Record& each : records_) each.blocks = 0;
 }
@@ -59,7 +63,10 @@ Status ServerUpdate::apply(Context& context, uint64_t version, std::span<float> 
     for (uint32_t b = 0; b < records_.size(); ++b) {
         GC_TRY(context.codec.finish(version, b, words(context, b)));
         Sum sum;
-        sum.step = version, sum.bucket = b, sum.words = words(context, b).words, sum.maxima = records_[b].maxima;
+        sum.step = version;
+        sum.bucket = b;
+        sum.words = words(context, b).words;
+        sum.maxima = records_[b].maxima;
         sums_.push_back({sum, context.codec.units(b)});
         clipped_ += records_[b].clipped;
     }

@@ -30,7 +30,8 @@ inline std::array<void*, 12> allocation_first;   // return addresses of the firs
 inline void allocations_watch() {
     std::array<void*, 4> warm;
     backtrace(warm.data(), 4);   // loads the unwinder
-    allocations_of_onednn = allocations = 0, allocations_watched = true;
+    allocations_of_onednn = allocations = 0;
+    allocations_watched = true;
 }
 
 // Who allocates?  The first caller that is not one of the allocators between us and it.

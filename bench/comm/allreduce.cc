@@ -320,10 +320,15 @@ Status Cell::train(nlohmann::json& mine) {
     GC_TRY(wrong_in(end - 1, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, &wrong));
     release(end - 1);
     mine["wrong"] = mine.value("wrong", uint64_t{0}) + wrong;
-    mine["took"] = ended, mine["raw"] = std::vector<uint64_t>(options.repeat);
-    mine["cpu"] = std::vector<uint64_t>(1, busy / options.repeat), mine["network"] = std::vector<uint64_t>(1, networking / options.repeat);
-    mine["sent"] = counters.bytes_sent - sent, mine["received"] = counters.bytes_received - received, mine["faults"] = faulted;
-    mine["wire_sent"] = wired.sent - wire.sent, mine["wire_received"] = wired.received - wire.received;
+    mine["took"] = ended;
+    mine["raw"] = std::vector<uint64_t>(options.repeat);
+    mine["cpu"] = std::vector<uint64_t>(1, busy / options.repeat);
+    mine["network"] = std::vector<uint64_t>(1, networking / options.repeat);
+    mine["sent"] = counters.bytes_sent - sent;
+    mine["received"] = counters.bytes_received - received;
+    mine["faults"] = faulted;
+    mine["wire_sent"] = wired.sent - wire.sent;
+    mine["wire_received"] = wired.received - wire.received;
     return {};
 }
 
@@ -352,8 +357,10 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
     }).join();
     GC_TRY(status);
     const BulkCounters& bulk = cell.bulk_counters;
-    mine["packets"] = bulk.packets_sent.load(), mine["repairs"] = bulk.repairs_sent.load();
-    mine["came"] = bulk.packets_received.load(), mine["lost"] = bulk.lost.load();
+    mine["packets"] = bulk.packets_sent.load();
+    mine["repairs"] = bulk.repairs_sent.load();
+    mine["came"] = bulk.packets_received.load();
+    mine["lost"] = bulk.lost.load();
     std::vector<nlohmann::json> all;
     const std::string path = cell.station.path();
     GC_TRY(bench.meeting.gather(mine, &all));
@@ -490,7 +497,10 @@ Status allreduce_run(Bench& bench, bool* wrong) {
                               options.s, options.r, options.servers,
                               options.skew_us ? "time of a step, back to back" : "time until the slowest rank has the sum"));
     report.set("quantiser", quantiser_name(options.quantiser));
-    report.set("m", options.m), report.set("s", options.s), report.set("r", options.r), report.set("servers", options.servers);
+    report.set("m", options.m);
+    report.set("s", options.s);
+    report.set("r", options.r);
+    report.set("servers", options.servers);
     if (options.skew_us) report.set("skew_us", options.skew_us);
     std::vector<Load> loads;
     GC_TRY(loads_of(options, &loads));

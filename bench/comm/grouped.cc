@@ -74,7 +74,9 @@ private:
     }
     Send make(PacketType type, Phase phase, uint32_t bucket, uint32_t part, uint32_t index, void* words, uint64_t bytes, RankSet to) {
         DataBody body{};
-        body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part)), body.index.set(index);
+        body.bucket.set(static_cast<uint16_t>(bucket));
+        body.part.set(static_cast<uint16_t>(part));
+        body.index.set(index);
         body.phase = static_cast<uint8_t>(phase);
         Send send;
         send.to = to;

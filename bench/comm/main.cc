@@ -69,7 +69,10 @@ int server_main(const Options& options) {
     std::string address;
     Status status;
     if (options.listen_fd < 0) status = socket_listen(alone ? "127.0.0.1:0" : options.server, &listener, &address);
-    else listener = Fd(options.listen_fd), address = options.server;
+    else {
+        listener = Fd(options.listen_fd);
+        address = options.server;
+    }
     std::vector<ClusterKey> keys;
     if (status.ok()) status = keys_of(options, &keys);
     if (!status.ok()) return failed(status);

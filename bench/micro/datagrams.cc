@@ -136,7 +136,10 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
         std::vector<Completion> completions;
         status = drivers[0]->host().wait(&completions, start + wait_us);
         const uint64_t took = clock_us() - start;
-        for (uint64_t seen = ~uint64_t{0}; seen != pourers[1].received;) seen = pourers[1].received, ::usleep(5000);
+        for (uint64_t seen = ~uint64_t{0}; seen != pourers[1].received;) {
+            seen = pourers[1].received;
+            ::usleep(5000);
+        }
         const uint64_t got = pourers[1].received - before;
         tally.seconds += static_cast<double>(took) * 1e-6;
         tally.cpu += cpu_seconds(RUSAGE_SELF) - cpu;

@@ -116,7 +116,10 @@ Status layers_run(const Options& options) {
     auto row = [&](const std::string& layer, const char* pass, double ns, double flop, double most) {
         nlohmann::json made{{"layer", layer},   {"pass", pass},      {"us", ns / 1e3},
                             {"gflop", nullptr}, {"gflops", nullptr}, {"percent_of_peak", nullptr}};
-        if (flop > 0) made["gflop"] = flop / 1e9, made["gflops"] = flop / ns;
+        if (flop > 0) {
+            made["gflop"] = flop / 1e9;
+            made["gflops"] = flop / ns;
+        }
         if (flop > 0 && most > 0) made["percent_of_peak"] = 100 * flop / ns / most;
         rows.push_back(std::move(made));
     };
@@ -132,7 +135,8 @@ Status layers_run(const Options& options) {
 
     if (options.json) {
         nlohmann::json report = head(options, kernels, peak);
-        report["blocks"] = options.blocks[0], report["rows"] = rows;
+        report["blocks"] = options.blocks[0];
+        report["rows"] = rows;
         fmt::print("{}\n", report.dump());
         return {};
     }

@@ -144,7 +144,10 @@ public:
         const char* event = "error";
         *last = true;
         try {
-            if (id[0] == overview_mark) return *last = false, look_at_all(id.substr(1));
+            if (id[0] == overview_mark) {
+                *last = false;
+                return look_at_all(id.substr(1));
+            }
             JobDetail detail;
             if (Status status = job(id, &detail); !status.ok()) {
                 json = Json{{"error", status.what}, {"code", code_name(status.code)}};
@@ -243,7 +246,10 @@ private:
     }
     void version(const Request&, Response& res, const ContentReader&) {
         Json json{{"version", version_text}, {"api", 1}};
-        if (!call->caller.name.empty()) json["role"] = role_name(call->caller.role), json["key"] = call->caller.name;
+        if (!call->caller.name.empty()) {
+            json["role"] = role_name(call->caller.role);
+            json["key"] = call->caller.name;
+        }
         answer(res, json);
     }
     void nodes(const Request&, Response& res, const ContentReader&) { answer(res, Json{{"nodes", backend_.nodes()}}); }

@@ -253,7 +253,10 @@ private:
             each.state = State::serving;
             each.serving_bytes = each.in.size();
             Caller caller{config_.role, {}, each.address};
-            if (const ControlKey* key = each.channel.key()) caller.role = key->role, caller.name = key->name;
+            if (const ControlKey* key = each.channel.key()) {
+                caller.role = key->role;
+                caller.name = key->name;
+            }
             give([this, id, request = std::move(each.in), caller = std::move(caller)] {
                 Answer answer = handler_.serve(request, caller);
                 std::lock_guard lock(mutex_);
@@ -323,7 +326,10 @@ private:
             if (stop_) return false;
             answers.swap(answers_);
             events.swap(events_);
-            if (new_keys_) keys_ = std::move(new_keys_), changed = true;
+            if (new_keys_) {
+                keys_ = std::move(new_keys_);
+                changed = true;
+            }
         }
         if (changed)
             std::erase_if(connections_, [&](const auto& each) { return each.second.state != State::serving && !stays(each.second); });

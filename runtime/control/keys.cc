@@ -21,7 +21,10 @@ const char* role_name(Role role) {
 
 bool role_parse(std::string_view text, Role* role) {
     for (Role each : {Role::view, Role::submit, Role::admin})
-        if (text == role_name(each)) return *role = each, true;
+        if (text == role_name(each)) {
+            *role = each;
+            return true;
+        }
     return false;
 }
 

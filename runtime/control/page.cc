@@ -101,10 +101,16 @@ const std::string& page_policy() {
 
 bool OverviewQuery::parse(const std::string& page, const std::string& nodes, const std::string& state, OverviewQuery* query,
                           std::string* why) {
-    if (!number(page, &query->page) || !number(nodes, &query->nodes_page)) return *why = "page and nodes must be numbers from 0 on", false;
+    if (!number(page, &query->page) || !number(nodes, &query->nodes_page)) {
+        *why = "page and nodes must be numbers from 0 on";
+        return false;
+    }
     const bool known =
         state.empty() || std::any_of(std::begin(states), std::end(states), [&](JobState each) { return state == job_state_name(each); });
-    if (!known) return *why = "state must be one of preparing, running, done, failed, cancelled", false;
+    if (!known) {
+        *why = "state must be one of preparing, running, done, failed, cancelled";
+        return false;
+    }
     query->state = state;
     return true;
 }

@@ -58,7 +58,10 @@ const ControlKey* TlsEnd::offered(std::string_view identity) {
 
 bool TlsEnd::hear(std::span<const char> bytes) {
     if (!why_.empty()) return false;
-    if (!open_ && heard_ > greeting_bytes_max && !connector_) return why_ = "it says too much in its handshake", false;
+    if (!open_ && heard_ > greeting_bytes_max && !connector_) {
+        why_ = "it says too much in its handshake";
+        return false;
+    }
     heard_ += bytes.size();   // counts from now on: behind the handshake a request may follow
     if (!bytes.empty())
         GC_ASSERT(BIO_write(SSL_get_rbio(ssl_), bytes.data(), static_cast<int>(bytes.size())) == static_cast<int>(bytes.size()));
@@ -66,7 +69,10 @@ bool TlsEnd::hear(std::span<const char> bytes) {
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_);
     if (result != 1) return !failed(result);
-    if (!SSL_session_reused(ssl_)) return why_ = "it has shown no key", false;   // psk_context() allows no such
+    if (!SSL_session_reused(ssl_)) {   // psk_context() allows no such
+        why_ = "it has shown no key";
+        return false;
+    }
     return open_ = true;
 }
 
@@ -106,7 +112,10 @@ void TlsEnd::wrote(size_t bytes) {
 bool TlsEnd::failed(int result) {
     const int error = SSL_get_error(ssl_, result);
     if (error == SSL_ERROR_WANT_READ) return false;
-    if (error == SSL_ERROR_ZERO_RETURN) return why_ = "it has ended", true;
+    if (error == SSL_ERROR_ZERO_RETURN) {
+        why_ = "it has ended";
+        return true;
+    }
     const unsigned long code = ERR_peek_last_error();
     const int reason = ERR_GET_REASON(code);
     const char* text = ERR_reason_error_string(code);

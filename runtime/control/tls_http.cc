@@ -96,17 +96,25 @@ bool TlsHttp::shake_hands(int fd) {
     const std::string here = fmt::format("{}:{}", host_, port_);
     const uint64_t end = clock_us() + static_cast<uint64_t>(connection_timeout_sec_) * 1'000'000;
     for (;;) {
-        if (!say(fd, *tls_)) return why_ = here + " breaks the connection off: is this its port of `control`?", false;
+        if (!say(fd, *tls_)) {
+            why_ = here + " breaks the connection off: is this its port of `control`?";
+            return false;
+        }
         if (tls_->open()) return true;
         if (!tls_->why().empty()) break;
         const uint64_t now = clock_us();
         pollfd readable{fd, POLLIN, 0};
-        if (now >= end || ::poll(&readable, 1, static_cast<int>((end - now + 999) / 1000)) == 0)
-            return why_ = here + " accepts the connection and says nothing: is this its port of `control`?", false;
+        if (now >= end || ::poll(&readable, 1, static_cast<int>((end - now + 999) / 1000)) == 0) {
+            why_ = here + " accepts the connection and says nothing: is this its port of `control`?";
+            return false;
+        }
         char raw[4096];
         const ssize_t heard = ::recv(fd, raw, sizeof raw, 0);
         if (heard < 0 && errno == EINTR) continue;
-        if (heard <= 0) return why_ = here + " breaks the connection off: is this its port of `control`?", false;
+        if (heard <= 0) {
+            why_ = here + " breaks the connection off: is this its port of `control`?";
+            return false;
+        }
         (void)tls_->hear({raw, static_cast<size_t>(heard)});
     }
     (void)say(fd, *tls_);   // the alert

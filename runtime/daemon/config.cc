@@ -28,7 +28,10 @@ struct Parser {
     void wrong(const toml::node& node, const std::string& text) { wrong(node.source().begin.line, text); }
     void wrong(uint32_t line, const std::string& text) { mistakes.push_back(fmt::format("{}:{}: {}", path, line, text)); }
     bool text(const toml::node& node, const char* key, std::string* value) {
-        if (auto string = node.value_exact<std::string>(); string && !string->empty()) return *value = *string, true;
+        if (auto string = node.value_exact<std::string>(); string && !string->empty()) {
+            *value = *string;
+            return true;
+        }
         wrong(node, fmt::format("{}: must be a text in quotes", key));
         return false;
     }
@@ -150,7 +153,10 @@ void read_rdma(const toml::node& node, Parser& parser) {
         if (status.ok()) status = module->find(text == "auto" ? "" : text, &found);
         if (status.code == Code::unsupported && text == "auto") return;   // a machine without
         if (!status.ok()) return parser.wrong(node, fmt::format("rdma: {}", status.what));
-        if (parser.config.rdma.empty()) parser.config.rdma_bytes = rdma_segment(found.mtu), parser.rdma_interface = found.interface;
+        if (parser.config.rdma.empty()) {
+            parser.config.rdma_bytes = rdma_segment(found.mtu);
+            parser.rdma_interface = found.interface;
+        }
         parser.config.rdma.push_back(text == "auto" ? fmt::format("{}:{}", found.name, found.port) : text);
     }
 }

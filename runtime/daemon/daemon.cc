@@ -394,7 +394,10 @@ void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
         if (std::none_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == peer.member.name; }))
             continue;
         if (peer.rdma_bytes == 0) without.push_back(peer.member.name);
-        else bytes = std::min(bytes, peer.rdma_bytes), ++with;
+        else {
+            bytes = std::min(bytes, peer.rdma_bytes);
+            ++with;
+        }
     }
     if (without.empty()) {
         plan->rdma = true;

@@ -216,8 +216,11 @@ Status JobRun::prepare() {
     link.ring = host_.ring;
     link.protect = config.job.protect;
     link.profile = engine->profile();
-    if (engine->views()) link.view = 0, link.peers_return = true;   // packets for a view may come before it is open
-    link.deadline_us = config.job.deadline_us / 2;                  // so that the loss of a peer is handled within D
+    if (engine->views()) {   // packets for a view may come before it is open
+        link.view = 0;
+        link.peers_return = true;
+    }
+    link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
     if (engine->datagrams()) {
         NetworkInterface interface;
         GC_TRY(interface_find(host_.config.interface, &interface));

@@ -239,7 +239,10 @@ Status Launch::begin(std::optional<JobDetail>* done) {
     while (!before.empty() && before.back() == '\n') before.pop_back();
     if (JobDetail run; !before.empty() && daemon_->job(before, &run).ok() && run.summary.status.state == JobState::done) {
         std::string text;
-        if (file_read(run.folder + "/job.toml", &text).ok() && text == text_) return *done = std::move(run), Status{};
+        if (file_read(run.folder + "/job.toml", &text).ok() && text == text_) {
+            *done = std::move(run);
+            return Status{};
+        }
     }
     if (!before.empty()) GC_TRY(daemon_->resume(before, submission, &id_));
     else GC_TRY(daemon_->submit(submission, &id_));

@@ -274,7 +274,9 @@ Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::
         if (made.size() == size_t{3} * mpi.size && made[size_t{3} * mpi.rank] == nonce) {
             placement->nodes.clear();
             for (uint32_t rank = 0; rank < mpi.size; ++rank) placement->nodes.push_back({made[3 * rank + 1], made[3 * rank + 2]});
-            placement->rank = mpi.rank, placement->local = mpi.local, placement->locals = mpi.locals;
+            placement->rank = mpi.rank;
+            placement->local = mpi.local;
+            placement->locals = mpi.locals;
             return {};
         }
         if (clock_us() > deadline_us)

@@ -164,7 +164,10 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
         }
         told = model.base;
         read.data_digest = model.data_digest;
-        if (file == final) read.digest = model.digest, read.model_steps = model.step;
+        if (file == final) {
+            read.digest = model.digest;
+            read.model_steps = model.step;
+        }
         break;
     }
     std::error_code error;

@@ -47,7 +47,8 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
             if (mail.lost(first_part + rank)) GC_TRY(run(rank));
         for (uint32_t batch = 0; batch < batches; ++batch) {
             const BatchResult& result = results[first(batch % n) + batch / n];
-            all.right += result.right, all.loss += result.loss;
+            all.right += result.right;
+            all.loss += result.loss;
         }
         *total(self).as<BatchResult>() = all;
         if (n > 1) mail.send({0, others_.data()}, tag + 1, total(self), sends + 1);

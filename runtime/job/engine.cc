@@ -48,7 +48,8 @@ public:
         for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
         uint32_t targets_least = 1;
         if (config_.join) {   // never opened: of this node alone
-            first.view = 0, first.nodes = {config_.self};
+            first.view = 0;
+            first.nodes = {config_.self};
             targets_least = first.exchange.config.m + first.exchange.config.s;
             ExchangeChoice alone = choice_;
             GC_TRY(alone.over({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
@@ -211,8 +212,10 @@ private:
         std::lock_guard lock(host_mutex_);
         host_ = &context.host;
         if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
-        else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok())
-            cancel_ = fail(Code::cancelled, "{}", leaves_), cancel_command_ = JobCommand::abort;
+        else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok()) {
+            cancel_ = fail(Code::cancelled, "{}", leaves_);
+            cancel_command_ = JobCommand::abort;
+        }
         if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
     }
     /// Whether the others can go on without this node.

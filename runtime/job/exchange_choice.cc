@@ -10,7 +10,8 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     balance_ = job.balance;
     Codec& codec = *parts.compute.codec;
     const uint32_t n = config.first_nodes > 0 ? config.first_nodes : static_cast<uint32_t>(config.roster.size());
-    name_ = job.exchange, datagram_bytes_ = config.datagram_bytes;
+    name_ = job.exchange;
+    datagram_bytes_ = config.datagram_bytes;
     asked_ = {.layout = &codec.words(),
               .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
               .quantiser = job.quantiser,
@@ -30,14 +31,17 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
 
 Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative) {
     ExchangeConfig config = asked_;
-    config.m = exchange.m, config.s = exchange.s;
-    config.r = std::min(config.r, n), config.servers = std::min(config.servers, n);
+    config.m = exchange.m;
+    config.s = exchange.s;
+    config.r = std::min(config.r, n);
+    config.servers = std::min(config.servers, n);
     if (config.weights.size() != n) config.weights.clear();   // of the ranks that the job began with
     // cssgd is for two nodes and more; multicast sums all that it does.
     const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
     alternatives_.clear();
     GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &alternatives_));
-    first_step_ = window_ = step, agreements_ = 0;   // as at a node that comes
+    first_step_ = window_ = step;   // as at a node that comes
+    agreements_ = 0;
     block_us_.clear();
     *alternative = first();
     return {};

@@ -152,9 +152,10 @@ private:
         for (Rank rank = 0; rank < peers_.size() && told < 3; ++rank) {
             const Peer& peer = peers_[rank];
             if (rank == config_.self || peer.lost) continue;
-            if (now_us_ - peer.heard_us > timeouts_.suspicion_us)
-                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6), ++told;
-            else if (peer.news.step.get() < step || !peer.news.waiting)
+            if (now_us_ - peer.heard_us > timeouts_.suspicion_us) {
+                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6);
+                ++told;
+            } else if (peer.news.step.get() < step || !peer.news.waiting)
                 text +=
                     fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", number(peer.news.step.get())),
                     ++told;

@@ -19,16 +19,22 @@ constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken 
 
 Membership::Membership(const MembershipConfig& config) : config_(config), peers_(config.names.size()) {
     GC_ASSERT(config_.self < peers_.size());
-    for (Rank peer = 0; peer < peers_.size(); ++peer) peers_[peer].member.name = config_.names[peer], peers_[peer].why = "not reached yet";
+    for (Rank peer = 0; peer < peers_.size(); ++peer) {
+        peers_[peer].member.name = config_.names[peer];
+        peers_[peer].why = "not reached yet";
+    }
     Peer& self = peers_[config_.self];
     self.alive = true, self.why.clear(), self.version = config_.version, self.isa = config_.isa,
     self.datagram_bytes = config_.datagram_bytes;
-    self.rdma_bytes = config_.rdma_bytes, self.rdma_devices = config_.rdma_devices, self.rails = config_.rails;
+    self.rdma_bytes = config_.rdma_bytes;
+    self.rdma_devices = config_.rdma_devices;
+    self.rails = config_.rails;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
 
 void Membership::start(Host& host, uint16_t channel) {
-    host_ = &host, channel_ = channel;
+    host_ = &host;
+    channel_ = channel;
     wake();   // the first event sets the timer
 }
 
@@ -312,7 +318,10 @@ void Membership::packet(const Packet& packet, Actions& actions) {
     Kind kind = static_cast<Kind>(body.kind.get());
     uint64_t offset = body.value.get() >> 32, total = body.value.get() & UINT32_MAX, bytes = packet.payload.bytes;
     Peer& peer = peers_[packet.sender];
-    if (offset == 0) peer.kind = kind, peer.message.clear();   // also when the one before was cut off by a restart
+    if (offset == 0) {   // also when the one before was cut off by a restart
+        peer.kind = kind;
+        peer.message.clear();
+    }
     if (total > message_max || offset != peer.message.size() || kind != peer.kind || offset + bytes > total || (bytes == 0 && total != 0)) {
         peer.message.clear();
         return;
@@ -421,10 +430,16 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     Peer& peer = peers_[from];
     if (peer.alive && peer.member.incarnation != said.member.incarnation)
         lost(from, peer.member.uuid == said.member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
-    peer.member = std::move(said.member), peer.version = std::move(said.version), peer.jobs = said.jobs;
-    peer.isa = said.isa, peer.datagram_bytes = said.datagram_bytes;
-    peer.rdma_bytes = said.rdma_bytes, peer.rdma_devices = said.rdma_devices, peer.rails = std::move(said.rails);
-    peer.draining = said.draining, peer.hinders = std::move(said.hinders);
+    peer.member = std::move(said.member);
+    peer.version = std::move(said.version);
+    peer.jobs = said.jobs;
+    peer.isa = said.isa;
+    peer.datagram_bytes = said.datagram_bytes;
+    peer.rdma_bytes = said.rdma_bytes;
+    peer.rdma_devices = said.rdma_devices;
+    peer.rails = std::move(said.rails);
+    peer.draining = said.draining;
+    peer.hinders = std::move(said.hinders);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -435,7 +450,8 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
              actions);
         return;
     }
-    peer.alive = true, peer.why.clear();
+    peer.alive = true;
+    peer.why.clear();
 }
 
 void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -465,19 +481,27 @@ void Membership::invite(Session& session, Actions& actions) {
         if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.member.incarnation <= part.incarnation) continue;
         if (rank >= session.plan->first_nodes() && !session.plan->elastic && !part.wanted) continue;
         JobPlan plan = *session.plan;
-        plan.joins = true, plan.resumes = false, plan.resume_holder = 0, plan.notes.clear();
+        plan.joins = true;
+        plan.resumes = false;
+        plan.resume_holder = 0;
+        plan.notes.clear();
         const Part& own = session.parts[session.self];
-        plan.kernel_set = own.kernel_set, plan.data_digest = own.data_digest, plan.start_digest = own.start_digest;
+        plan.kernel_set = own.kernel_set;
+        plan.data_digest = own.data_digest;
+        plan.start_digest = own.start_digest;
         plan.members[rank] = peer.member;
-        part.incarnation = peer.member.incarnation, part.wanted = false;
+        part.incarnation = peer.member.incarnation;
+        part.wanted = false;
         send(part.peer, Kind::invite, plan_write(plan), actions);
     }
 }
 
 void Membership::add_here(Session& session, const std::string& node) {
     for (Rank rank = 0; rank < session.parts.size(); ++rank)
-        if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended)
-            session.parts[rank].wanted = true, session.parts[rank].incarnation = session.plan->members[rank].incarnation;
+        if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended) {
+            session.parts[rank].wanted = true;
+            session.parts[rank].incarnation = session.plan->members[rank].incarnation;
+        }
 }
 
 void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -514,7 +538,9 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
     if (command.start_digest != plan.start_digest) return differs("the digest of net.start", command.start_digest, plan.start_digest);
     if (command.kernel_set != plan.kernel_set) return differs("the kernel set", command.kernel_set, plan.kernel_set);
     Part& own = session.parts[session.self];
-    own.kernel_set = command.kernel_set, own.data_digest = command.data_digest, own.start_digest = command.start_digest;
+    own.kernel_set = command.kernel_set;
+    own.data_digest = command.data_digest;
+    own.start_digest = command.start_digest;
     start(at, plan.deadline_us);
 }
 
@@ -524,7 +550,8 @@ void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
     auto plan = std::make_shared<JobPlan>(*session.plan);
     plan->deadline_us = deadline_us;
     session.plan = std::move(plan);
-    session.state = State::running, session.deadline_us = 0;
+    session.state = State::running;
+    session.deadline_us = 0;
     Notice notice{Notice::Kind::start, at->first, nullptr, 0, {}};
     notice.deadline_us = deadline_us;
     this->notice(std::move(notice));
@@ -537,15 +564,20 @@ void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set,
     if (rank == session.self) session.state = State::ready;
     if (session.self != 0) {
         Part& own = session.parts[rank];
-        own.kernel_set = kernel_set, own.data_digest = data_digest, own.start_digest = start_digest;
+        own.kernel_set = kernel_set;
+        own.data_digest = data_digest;
+        own.start_digest = start_digest;
         MessageWriter writer{id_write(at->first, {kernel_set, data_digest, start_digest})};
         writer.number(deadline_us);
         send(session.parts[0].peer, Kind::ready, std::move(writer.bytes), actions);
         return;
     }
     Part& part = session.parts[rank];
-    part.ready = true, part.kernel_set = std::move(kernel_set), part.data_digest = std::move(data_digest);
-    part.start_digest = std::move(start_digest), part.deadline_us = deadline_us;
+    part.ready = true;
+    part.kernel_set = std::move(kernel_set);
+    part.data_digest = std::move(data_digest);
+    part.start_digest = std::move(start_digest);
+    part.deadline_us = deadline_us;
     if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
 }
 
@@ -607,7 +639,13 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
 /// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
 void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
-    peer.alive = false, peer.why = why, peer.hello_ticket = 0, peer.jobs = 0, peer.finds = 0, peer.draining = false, peer.hinders.clear();
+    peer.alive = false;
+    peer.why = why;
+    peer.hello_ticket = 0;
+    peer.jobs = 0;
+    peer.finds = 0;
+    peer.draining = false;
+    peer.hinders.clear();
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);
@@ -645,7 +683,8 @@ uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Ac
     auto shared = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
     for (uint64_t offset = 0; offset < shared->size(); offset += fragment_bytes) {
         JobBody body{};
-        body.kind.set(static_cast<uint32_t>(kind)), body.value.set(offset << 32 | shared->size());
+        body.kind.set(static_cast<uint32_t>(kind));
+        body.value.set(offset << 32 | shared->size());
         // The link only reads what it sends.
         Buffer payload{const_cast<std::byte*>(shared->data()) + offset, nullptr,
                        std::min<uint64_t>(fragment_bytes, shared->size() - offset)};

@@ -74,7 +74,8 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.id = reader.id();
     result.name = reader.text(reason_max), result.text = reader.text(job_text_max), result.path = reader.text(4096),
     result.base = reader.text(4096);
-    result.deadline_us = reader.number(), result.submitted_unix = reader.number();
+    result.deadline_us = reader.number();
+    result.submitted_unix = reader.number();
     uint64_t members = reader.number();
     if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > deadline_us_max) return false;
     for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
@@ -92,8 +93,10 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     const uint64_t returns = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
     for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
     if (returns > 1 || joins > 1 || first > members || elastic > 1) return false;
-    result.first = static_cast<uint32_t>(first), result.elastic = elastic == 1;
-    result.returns = returns == 1, result.joins = joins == 1;
+    result.first = static_cast<uint32_t>(first);
+    result.elastic = elastic == 1;
+    result.returns = returns == 1;
+    result.joins = joins == 1;
     if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
     if (resumes > 1 || holder >= result.first_nodes() || result.resume_steps > UINT32_MAX) return false;
     result.resumes = resumes == 1;

@@ -27,7 +27,10 @@ struct MessageReader {
     std::span<const std::byte> bytes;
     bool good = true;
     void raw(void* data, size_t size) {
-        if (size > bytes.size()) good = false, bytes = {};
+        if (size > bytes.size()) {
+            good = false;
+            bytes = {};
+        }
         if (good) std::memcpy(data, bytes.data(), size), bytes = bytes.subspan(size);
     }
     uint64_t number() {
@@ -37,7 +40,11 @@ struct MessageReader {
     }
     std::string text(size_t bytes_max) {
         uint64_t size = number();
-        if (size > bytes_max || size > bytes.size()) good = false, bytes = {}, size = 0;
+        if (size > bytes_max || size > bytes.size()) {
+            good = false;
+            bytes = {};
+            size = 0;
+        }
         std::string value(size, '\0');
         raw(value.data(), size);
         return value;

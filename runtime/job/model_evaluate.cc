@@ -59,7 +59,10 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
                     .class_names = set->shards()[0].info.class_names,
                     .digest = model.digest,
                     .kernels = net->kernels()};
-    for (const BatchResult& result : results) done.right += result.right, done.loss += result.loss;
+    for (const BatchResult& result : results) {
+        done.right += result.right;
+        done.loss += result.loss;
+    }
     done.loss /= static_cast<double>(info.count);
     *evaluation = std::move(done);
     return {};

@@ -162,7 +162,9 @@ bool layers_parse(const std::string& text, NetSpec* net) {
         int found = std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u %u %u %lf %64s", kind, name, &layer.outputs,
                                 &layer.kernel, &layer.stride, &layer.pad, &ceil, &bias, &layer.rate, from);
         if (found != 6 && found != 10) return false;
-        layer.kind = kind, layer.ceil = ceil != 0, layer.bias = bias != 0;
+        layer.kind = kind;
+        layer.ceil = ceil != 0;
+        layer.bias = bias != 0;
         if (std::string_view(from) != "-") layer.from = from;
         if (std::string_view(name) != "-") layer.name = name;
         net->layers.push_back(std::move(layer));

@@ -198,7 +198,8 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
         record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
         sent - sent_, received - received_, step.kernels, step.kernel_set, step.exchange, quantiser_);
-    sent_ = sent, received_ = received;
+    sent_ = sent;
+    received_ = received;
     if (events_.is_open()) {
         const double before = std::exchange(wall_seconds_, begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6);
         const double seconds = wall_seconds_ - (scalars_count_ > 0 ? before : begin_wall_);

@@ -127,7 +127,8 @@ private:
         for (const Entry& entry : entries_) {
             if (entry.begin < at) return wrong(fmt::format("the tensors {} and {} overlap", *before, entry.name));
             if (entry.begin > at) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, entry.begin));
-            at = entry.end, before = &entry.name;
+            at = entry.end;
+            before = &entry.name;
         }
         if (at != data_bytes) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, data_bytes));
         return {};
@@ -158,7 +159,8 @@ private:
         Entry entry{.name = name, .tensor = tensor};
         if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
             return bad("its data_offsets are not two whole numbers");
-        entry.begin = offsets[0].get<uint64_t>(), entry.end = offsets[1].get<uint64_t>();
+        entry.begin = offsets[0].get<uint64_t>();
+        entry.end = offsets[1].get<uint64_t>();
         if (entry.end > data_bytes)
             return bad(fmt::format("it ends at byte {} of {} bytes of data: the file is cut short", entry.end, data_bytes));
         if (entry.begin > entry.end) return bad(fmt::format("it begins at byte {} and ends at {}", entry.begin, entry.end));

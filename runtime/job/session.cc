@@ -100,7 +100,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                                            .first_step = config_.first_step,
                                                                            .kept_parameters = kept_parameters_,
                                                                            .kept_exponents = kept_exponents_});
-    context.self = self_, context.ranks = view_.n();
+    context.self = self_;
+    context.ranks = view_.n();
     context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
@@ -115,7 +116,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
 
 Status Session::barrier(JobCommand command, uint64_t tag, Buffer buffer) {
     Event event = command_event(command);
-    event.tag = tag, event.buffer = buffer;
+    event.tag = tag;
+    event.buffer = buffer;
     context_->host.post(on(Channel::job), event);
     return dispatch_->wait_job(event.command);
 }

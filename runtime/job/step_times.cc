@@ -31,7 +31,8 @@ const char* advice_for(StepPhase phase) {
 }   // namespace
 
 void RankTimesWire::set(const RankTimes& times) {
-    steps.set(times.steps), blocks.set(times.blocks);
+    steps.set(times.steps);
+    blocks.set(times.blocks);
     for (size_t i = 0; i < step_phases; ++i) {
         phases[i].recent.set(times.phases[i].recent);
         phases[i].p50.set(times.phases[i].p50);
@@ -41,7 +42,8 @@ void RankTimesWire::set(const RankTimes& times) {
 
 RankTimes RankTimesWire::get() const {
     RankTimes times;
-    times.steps = steps.get(), times.blocks = blocks.get();
+    times.steps = steps.get();
+    times.blocks = blocks.get();
     for (size_t i = 0; i < step_phases; ++i) times.phases[i] = {phases[i].recent.get(), phases[i].p50.get(), phases[i].p99.get()};
     return times;
 }

@@ -30,7 +30,10 @@ void ViewChange::join(uint64_t now_us) {
 
 ViewMessage ViewChange::message(Kind kind) const {
     ViewMessage message;
-    message.kind = kind, message.from = config_.self, message.incarnation = config_.incarnation, message.view = view_.number;
+    message.kind = kind;
+    message.from = config_.self;
+    message.incarnation = config_.incarnation;
+    message.view = view_.number;
     return message;
 }
 
@@ -53,7 +56,8 @@ void ViewChange::send_everybody(const ViewMessage& message) {
 
 void ViewChange::send_view(std::vector<NodeId> to) {
     ViewMessage said = message(Kind::view);
-    said.ballot = chosen_, said.value = view_;
+    said.ballot = chosen_;
+    said.value = view_;
     send(std::move(to), std::move(said));
 }
 
@@ -145,7 +149,10 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     if (said.kind == Kind::view && said.value.number >= view_.number && !ended_) return learn(said.value, said.ballot, now_us);
     // Who is behind is answered with the view, whatever it wants; who is ahead tells it when it hears which one is known here.
     if (said.view < view_.number) {
-        if (said.kind == Kind::join) node(said.from).ready_us = now_us, wake(now_us);
+        if (said.kind == Kind::join) {
+            node(said.from).ready_us = now_us;
+            wake(now_us);
+        }
         return send_view({said.from});
     }
     if (ended_) return;
@@ -194,13 +201,16 @@ void ViewChange::freeze(uint64_t now_us) {
     // From here on this watches who is silent.
     if (stage_ == ViewStage::going)
         for (ViewNode& each : nodes_) each.heard_us = now_us;
-    stage_ = ViewStage::frozen, frozen_us_ = now_us;
+    stage_ = ViewStage::frozen;
+    frozen_us_ = now_us;
     wake(now_us);
 }
 
 ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
     ViewMessage said = message(Kind::promise);
-    said.ballot = ballot, said.has_state = has_state_, said.ready = wants_in_ && !rank_;
+    said.ballot = ballot;
+    said.has_state = has_state_;
+    said.ready = wants_in_ && !rank_;
     said.reach.resize((config_.nodes + 63) / 64);
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         const ViewNode& its = nodes_[each];
@@ -210,8 +220,10 @@ ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
             (its.suspicion == Suspicion::none && !its.proven_dead() && (heard || (its.newest > 0 && now_us - its.heard_us < part(4)))))
             said.reach[each / 64] |= uint64_t{1} << each % 64;
     }
-    if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots)
-        said.accepted = accepted_, said.value = accepted_value_;
+    if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
+        said.accepted = accepted_;
+        said.value = accepted_value_;
+    }
     return said;
 }
 
@@ -225,7 +237,8 @@ void ViewChange::prepare(const ViewMessage& said, uint64_t now_us) {
     if (said.ballot != promised_) {
         // A proposer that was refused goes on unless one of a lower rank has come meanwhile.
         if (again_us_ > 0 && rank_ && *rank_of(said.from) < *rank_) again_us_ = 0;
-        promised_ = said.ballot, promised_us_ = now_us;
+        promised_ = said.ballot;
+        promised_us_ = now_us;
         if (config_.mutant != ViewMutant::no_ballots) proposal_.reset();
     }
     freeze(now_us);
@@ -247,7 +260,8 @@ void ViewChange::accept(const ViewMessage& said, uint64_t now_us) {
         return send({said.from}, std::move(refusal));
     }
     if (proposal_ && said.ballot != proposal_->ballot()) proposal_.reset();
-    promised_ = accepted_ = said.ballot, promised_us_ = now_us;
+    promised_ = accepted_ = said.ballot;
+    promised_us_ = now_us;
     accepted_value_ = said.value;
     lonely_us_ = 0;
     freeze(now_us);
@@ -280,10 +294,16 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
         const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
         if (!stays) left.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
     }
-    view_ = next, chosen_ = chosen;
-    promised_ = accepted_ = 0, proposal_.reset();
-    round_least_ = 0, again_us_ = 0, asked_.reset();
-    learnt_us_ = now_us, lonely_us_ = 0, met_ = false;
+    view_ = next;
+    chosen_ = chosen;
+    promised_ = accepted_ = 0;
+    proposal_.reset();
+    round_least_ = 0;
+    again_us_ = 0;
+    asked_.reset();
+    learnt_us_ = now_us;
+    lonely_us_ = 0;
+    met_ = false;
     ranks_.assign(config_.nodes, {});
     for (uint32_t rank = 0; rank < view_.n(); ++rank) ranks_[index_of(view_.members[rank].node)] = rank;
     peers_.assign(view_.n(), {});
@@ -296,12 +316,18 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
         if (ranks_[each]) {
             its.newest = std::max(its.newest, view_.members[*ranks_[each]].incarnation);
             if (its.suspicion != Suspicion::expelled) its.suspicion = Suspicion::none;
-            its.heard_us = now_us, its.ready_us = 0, its.left_out = 0;
+            its.heard_us = now_us;
+            its.ready_us = 0;
+            its.left_out = 0;
         } else if (its.ready_us > 0) {
             its.retry_us = now_us + part(1) * ((1u << std::min(its.left_out++, 6u)) - 1);
         }
     }
-    if (was_in && !in) return rank_.reset(), stage_ = ViewStage::outside, end(ViewNotice::Kind::excluded);
+    if (was_in && !in) {
+        rank_.reset();
+        stage_ = ViewStage::outside;
+        return end(ViewNotice::Kind::excluded);
+    }
     if (!in) return wake(now_us);
     rank_ = static_cast<uint32_t>(own - next.members.begin());
     stage_ = ViewStage::installing;
@@ -367,7 +393,8 @@ void ViewChange::watch(uint64_t now_us) {
     if (changing() && !(view_quorum(living) && count >= config_.members_min)) {   // all wait for those that are only slow
         for (const ViewMember& member : view_.members)
             if (node(member.node).suspicion == Suspicion::stuck) node(member.node).suspicion = Suspicion::none;
-        living = unsuspected(), count = view_.n() - suspected_count();
+        living = unsuspected();
+        count = view_.n() - suspected_count();
     }
     if (!has_state_ && now_us - std::max(heard_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
     if (view_quorum(living) && count >= config_.members_min) lonely_us_ = 0;

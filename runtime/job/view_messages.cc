@@ -83,7 +83,9 @@ struct Reader {
 ExchangeWire wire_of(const ViewExchange& exchange) {
     ExchangeWire wire{};
     std::memcpy(wire.name, exchange.name.data(), std::min(exchange.name.size(), sizeof wire.name - 1));
-    wire.r.set(exchange.r), wire.m.set(exchange.m), wire.s.set(exchange.s);
+    wire.r.set(exchange.r);
+    wire.m.set(exchange.m);
+    wire.s.set(exchange.s);
     return wire;
 }
 bool parse(const ExchangeWire& wire, bool wanted, ViewExchange* exchange) {
@@ -117,20 +119,27 @@ bool parse(const ActionWire& wire, ViewAction* action) {
 
 void put(const AgreedView& view, Writer& writer) {
     ViewWire wire{};
-    wire.number.set(view.number), wire.parent.set(view.parent), wire.deadline_us.set(view.deadline_us);
-    wire.exchange = wire_of(view.exchange), wire.action = wire_of(view.action);
+    wire.number.set(view.number);
+    wire.parent.set(view.parent);
+    wire.deadline_us.set(view.deadline_us);
+    wire.exchange = wire_of(view.exchange);
+    wire.action = wire_of(view.action);
     wire.members.set(static_cast<uint16_t>(view.n()));
     writer.put(wire);
     for (const ViewMember& member : view.members) {
         MemberWire each{};
-        each.node.set(static_cast<uint16_t>(member.node)), each.weight.set(member.weight), each.incarnation.set(member.incarnation);
+        each.node.set(static_cast<uint16_t>(member.node));
+        each.weight.set(member.weight);
+        each.incarnation.set(member.incarnation);
         writer.put(each);
     }
 }
 bool get(Reader& reader, AgreedView* view) {
     ViewWire wire;
     if (!reader.get(&wire) || !parse(wire.exchange, true, &view->exchange) || !parse(wire.action, &view->action)) return false;
-    view->number = wire.number.get(), view->parent = wire.parent.get(), view->deadline_us = wire.deadline_us.get();
+    view->number = wire.number.get();
+    view->parent = wire.parent.get();
+    view->deadline_us = wire.deadline_us.get();
     const uint32_t members = wire.members.get();
     if (view->number == 0 || view->deadline_us == 0 || view->deadline_us > deadline_us_max || members == 0 || members > ranks_max ||
         reader.bytes.size() < members * sizeof(MemberWire))
@@ -205,21 +214,27 @@ ViewExchange AgreedView::fitted() const {
 std::vector<std::byte> view_message_write(const ViewMessage& message) {
     Writer writer;
     Head head{};
-    head.magic = head_magic, head.kind = static_cast<uint8_t>(message.kind), head.flags = flags_of(message);
-    head.from.set(static_cast<uint16_t>(message.from)), head.view.set(message.view), head.ballot.set(message.ballot);
+    head.magic = head_magic;
+    head.kind = static_cast<uint8_t>(message.kind);
+    head.flags = flags_of(message);
+    head.from.set(static_cast<uint16_t>(message.from));
+    head.view.set(message.view);
+    head.ballot.set(message.ballot);
     head.incarnation.set(message.incarnation);
     writer.put(head);
     switch (message.kind) {
         case Kind::suspect: {
             SuspectWire wire{};
-            wire.node.set(static_cast<uint16_t>(message.node)), wire.why = static_cast<uint8_t>(message.why);
+            wire.node.set(static_cast<uint16_t>(message.node));
+            wire.why = static_cast<uint8_t>(message.why);
             wire.action = wire_of(message.action);
             writer.put(wire);
             break;
         }
         case Kind::promise: {
             PromiseWire wire{};
-            wire.accepted.set(message.accepted), wire.words.set(static_cast<uint16_t>(message.reach.size()));
+            wire.accepted.set(message.accepted);
+            wire.words.set(static_cast<uint16_t>(message.reach.size()));
             writer.put(wire);
             for (const uint64_t word : message.reach) writer.put(word);
             if (message.accepted != 0) put(message.value, writer);
@@ -229,9 +244,12 @@ std::vector<std::byte> view_message_write(const ViewMessage& message) {
         case Kind::view: put(message.value, writer); break;
         case Kind::state: {
             StateWire wire{};
-            wire.stage = static_cast<uint8_t>(message.stage), wire.known = message.state.known;
-            wire.applied.set(message.state.applied), wire.digest.set(message.state.digest);
-            wire.evaluation_step.set(message.state.evaluation_step), wire.evaluation.set(message.state.evaluation);
+            wire.stage = static_cast<uint8_t>(message.stage);
+            wire.known = message.state.known;
+            wire.applied.set(message.state.applied);
+            wire.digest.set(message.state.digest);
+            wire.evaluation_step.set(message.state.evaluation_step);
+            wire.evaluation.set(message.state.evaluation);
             wire.ready_digest.set(message.ready_digest);
             writer.put(wire);
             break;
@@ -253,8 +271,10 @@ bool view_message_parse(std::span<const std::byte> bytes, ViewMessage* message) 
     if (head.from.get() >= nodes_max || head.incarnation.get() == 0) return false;
     *message = {};
     message->kind = static_cast<Kind>(head.kind);
-    message->from = NodeId{head.from.get()}, message->incarnation = head.incarnation.get();
-    message->view = head.view.get(), message->ballot = head.ballot.get();
+    message->from = NodeId{head.from.get()};
+    message->incarnation = head.incarnation.get();
+    message->view = head.view.get();
+    message->ballot = head.ballot.get();
     message->covered = message->kind == Kind::suspect && head.flags & flag_covered;
     message->has_state = message->kind == Kind::promise && head.flags & flag_has_state;
     message->ready = message->kind == Kind::promise && head.flags & flag_ready;

@@ -11,8 +11,11 @@ void ViewProposal::promised(const ViewMessage& message) {
     ViewVote& vote = votes_[index_of(message.from)];
     if (accepting_ || message.incarnation < vote.incarnation) return;
     vote = {};
-    vote.promised = true, vote.incarnation = message.incarnation;
-    vote.has_state = message.has_state, vote.ready = message.ready, vote.reach = message.reach;
+    vote.promised = true;
+    vote.incarnation = message.incarnation;
+    vote.has_state = message.has_state;
+    vote.ready = message.ready;
+    vote.reach = message.reach;
     vote.member = std::any_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
         return member.node == message.from && member.incarnation == message.incarnation;
     });
@@ -103,7 +106,8 @@ bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& ac
     }
     needed_.assign(nodes.size(), false);
     for (size_t node = 0; node < nodes.size(); ++node) needed_[node] = votes_[node].promised && !nodes[node].proven_dead();
-    accepting_ = true, accepting_us_ = now_us;
+    accepting_ = true;
+    accepting_us_ = now_us;
     return true;
 }
 

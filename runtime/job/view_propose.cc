@@ -58,7 +58,10 @@ void ViewChange::ask_for_change(uint64_t now_us) {
         asked_us_ = now_us;
         resend_us_ = now_us;
     }
-    if (why.covered) node(config_.self).told = why.node, node(config_.self).told_us = now_us;
+    if (why.covered) {
+        node(config_.self).told = why.node;
+        node(config_.self).told_us = now_us;
+    }
     if (*asked_ == *rank_) {
         if (!why.covered || confirmed(why.node, now_us)) propose(now_us);
         return;
@@ -66,7 +69,9 @@ void ViewChange::ask_for_change(uint64_t now_us) {
     if (now_us < resend_us_) return;
     resend_us_ = now_us + part(32);
     ViewMessage said = message(Kind::suspect);
-    said.node = why.node, said.why = why.why, said.covered = why.covered;
+    said.node = why.node;
+    said.why = why.why;
+    said.covered = why.covered;
     if (why.why == Suspicion::command) said.action = action_;
     send({view_.members[*asked_].node}, std::move(said));
 }
@@ -85,7 +90,10 @@ void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
     if (!rank_) return;
     if (said.why == Suspicion::command && !possible(said.action)) return;
     if (said.why == Suspicion::command && action_.kind == ViewAction::Kind::none) action_ = said.action;
-    if (said.covered) node(said.from).told = said.node, node(said.from).told_us = now_us;
+    if (said.covered) {
+        node(said.from).told = said.node;
+        node(said.from).told_us = now_us;
+    }
     if (stage_ == ViewStage::frozen || proposal_) return;
     if (!said.covered || confirmed(said.node, now_us)) propose(now_us);
 }
@@ -96,7 +104,8 @@ void ViewChange::propose(uint64_t now_us) {
     const uint32_t round = std::max({round_of(promised_), least, round_least_}) + 1;
     again_us_ = 0;
     if (round > round_max) return;
-    promised_ = ballot_of(round, config_.self), promised_us_ = now_us;
+    promised_ = ballot_of(round, config_.self);
+    promised_us_ = now_us;
     freeze(now_us);
     proposal_.emplace(view_, promised_, config_.nodes, config_.mutant);
     resend_us_ = now_us;
@@ -116,7 +125,8 @@ void ViewChange::advance(uint64_t now_us) {
     if (!proposal_) return;
     proposal_->promised(promise_message(promised_, now_us));   // whom it hears by now
     if (proposal_->propose(nodes_, action_, config_.members_min, now_us)) {
-        promised_ = accepted_ = proposal_->ballot(), promised_us_ = now_us;
+        promised_ = accepted_ = proposal_->ballot();
+        promised_us_ = now_us;
         accepted_value_ = proposal_->value();
         lonely_us_ = 0;
         ViewMessage own = message(Kind::accepted);

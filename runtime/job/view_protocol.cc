@@ -93,9 +93,13 @@ void ViewProtocol::carry_out(Actions& actions) {
             if (lost_[index_of(node)] || sending_.size() >= sending_max) continue;
             std::vector<std::byte>& payload = sending_[++ticket_] = bytes;
             JobBody body{};
-            body.kind.set(kind_view), body.value.set(ticket_);
+            body.kind.set(kind_view);
+            body.value.set(ticket_);
             Send send;
-            send.to.rank = index_of(node), send.type = PacketType::job, send.body = body_bytes(body), send.ticket = ticket_;
+            send.to.rank = index_of(node);
+            send.type = PacketType::job;
+            send.body = body_bytes(body);
+            send.ticket = ticket_;
             send.payload = {payload.data(), nullptr, payload.size()};
             actions.sends.push_back(send);
         }
@@ -123,7 +127,8 @@ void ViewProtocol::join(Host& host) { host.post(channel, command_event(Command::
 void ViewProtocol::watch(Host& host) { host.post(channel, command_event(Command::watch)); }
 void ViewProtocol::returned(Host& host, const ViewState& state) {
     Event event = command_event(Command::returned, state.applied);
-    event.id = state.known, event.tag = state.digest;
+    event.id = state.known;
+    event.tag = state.digest;
     host.post(channel, event);
 }
 void ViewProtocol::caught_up(Host& host, uint64_t digest) {
@@ -133,7 +138,8 @@ void ViewProtocol::caught_up(Host& host, uint64_t digest) {
 }
 void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) {
     Event event = command_event(Command::suspect);
-    event.rank = index_of(node), event.tag = static_cast<uint64_t>(why);
+    event.rank = index_of(node);
+    event.tag = static_cast<uint64_t>(why);
     host.post(channel, event);
 }
 void ViewProtocol::drain(Host& host, NodeId self) {

@@ -69,8 +69,12 @@ bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord
     for (MessageReader reader{bytes}; !reader.bytes.empty();) {
         ViewRecord& view = views->emplace_back();
         view.number = static_cast<uint32_t>(reader.number());
-        view.first_step = reader.number(), view.began_unix = reader.number(), view.stood_us = reader.number();
-        view.members = names_read(reader), view.came = names_read(reader), view.left = names_read(reader);
+        view.first_step = reader.number();
+        view.began_unix = reader.number();
+        view.stood_us = reader.number();
+        view.members = names_read(reader);
+        view.came = names_read(reader);
+        view.left = names_read(reader);
         view.why = reader.text(reason_max);
         if (!reader.good || views->size() > views_max) return false;
     }

@@ -8,7 +8,10 @@ namespace gradcast {
 ViewMessage ViewChange::state_message() const {
     ViewMessage said = message(ViewMessage::Kind::state);
     said.stage = stage_;
-    if (rank_) said.state = peers_[*rank_].state, said.ready_digest = peers_[*rank_].ready_digest;
+    if (rank_) {
+        said.state = peers_[*rank_].state;
+        said.ready_digest = peers_[*rank_].ready_digest;
+    }
     return said;
 }
 
@@ -56,12 +59,16 @@ void ViewChange::meet(uint64_t now_us) {
         states.push_back(peer.state);
     }
     meeting_ = view_meet(states, config_.mutant);
-    met_ = true, met_us_ = now_us;
+    met_ = true;
+    met_us_ = now_us;
     if (!meeting_.found || meeting_.tied) return end(ViewNotice::Kind::tied, meeting_.step);
     if (meeting_.wrong[*rank_]) return end(ViewNotice::Kind::wrong, meeting_.step);
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)
-        if (meeting_.wrong[rank]) node(view_.members[rank].node).suspicion = Suspicion::expelled, others = true;
+        if (meeting_.wrong[rank]) {
+            node(view_.members[rank].node).suspicion = Suspicion::expelled;
+            others = true;
+        }
     if (others) return;   // the next view is without them
     const ViewState& own = states[*rank_];
     if (own.known && own.applied >= meeting_.step) {
@@ -88,15 +95,20 @@ void ViewChange::go_if_all_ready() {
         // Who was one step behind has computed the state too, and may have found another.
         const bool computed = peer.state.known && peer.state.applied + 1 >= meeting_.step;
         states.push_back({computed, meeting_.step, peer.ready_digest});
-        if (peer.state.evaluation_step > go.evaluation_step)
-            go.evaluation_step = peer.state.evaluation_step, go.evaluation = peer.state.evaluation;
+        if (peer.state.evaluation_step > go.evaluation_step) {
+            go.evaluation_step = peer.state.evaluation_step;
+            go.evaluation = peer.state.evaluation;
+        }
     }
     const ViewMeeting found = view_meet(states);
     if (found.tied) return end(ViewNotice::Kind::tied, meeting_.step);
     if (found.wrong[*rank_]) return end(ViewNotice::Kind::wrong, found.step);
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)
-        if (found.wrong[rank]) node(view_.members[rank].node).suspicion = Suspicion::expelled, others = true;
+        if (found.wrong[rank]) {
+            node(view_.members[rank].node).suspicion = Suspicion::expelled;
+            others = true;
+        }
     if (others) return;
     stage_ = ViewStage::going;
     peers_[*rank_].stage = stage_;

@@ -44,7 +44,10 @@ private:
             for (size_t i = 0; i < rest.size(); ++i) {
                 const size_t links = static_cast<size_t>(
                     std::count_if(rest.begin(), rest.end(), [&](uint32_t each) { return each != rest[i] && mutual(each, rest[i]); }));
-                if (links <= fewest) fewest = links, worst = i;
+                if (links <= fewest) {
+                    fewest = links;
+                    worst = i;
+                }
             }
             if (rest.empty() || fewest + 1 == rest.size()) return rest;
             rest.erase(rest.begin() + static_cast<ptrdiff_t>(worst));
@@ -110,7 +113,10 @@ ViewMeeting view_meet(std::span<const ViewState> states, ViewMutant mutant) {
     uint32_t most = 0;
     for (const auto& [digest, count] : counts) {
         meeting.tied = count == most || (meeting.tied && count < most);
-        if (count > most) most = count, meeting.digest = digest;
+        if (count > most) {
+            most = count;
+            meeting.digest = digest;
+        }
     }
     meeting.wrong.resize(states.size());
     meeting.source = static_cast<uint32_t>(states.size());

@@ -34,7 +34,10 @@ void ViewSwitch::keep(const Context& context, const Standing& standing) {
     std::ranges::copy(state.optimiser, kept_.optimiser.as<float>());
     std::ranges::copy(state.exponents, kept_.exponents.as<int32_t>());
     kept_.algorithm.assign(algorithm.begin(), algorithm.end());
-    kept_.standing = standing, kept_.step = context.step, kept_.state = context.state, kept_.on = true;
+    kept_.standing = standing;
+    kept_.step = context.step;
+    kept_.state = context.state;
+    kept_.on = true;
 }
 
 uint32_t view_members_min(const JobConfig& job, uint32_t nodes) { return job.min_nodes > 0 ? job.min_nodes : (nodes + 1) / 2; }
@@ -44,7 +47,9 @@ Status ViewSwitch::restore(Context& context, Standing* standing) {
     const auto values = [](const Buffer& buffer) { return std::span<const float>(buffer.as<float>(), buffer.bytes / sizeof(float)); };
     parts_.restore(
         {values(kept_.parameters), values(kept_.optimiser), {kept_.exponents.as<int32_t>(), kept_.exponents.bytes / sizeof(int32_t)}, {}});
-    *standing = kept_.standing, context.step = kept_.step, context.state = kept_.state;
+    *standing = kept_.standing;
+    context.step = kept_.step;
+    context.state = kept_.state;
     return algorithm_.restore(kept_.algorithm);
 }
 
@@ -99,13 +104,16 @@ bool ViewSwitch::read_news() {
     std::vector<ViewNews> all = protocol_->take();
     for (ViewNews& news : all) switch (news.notice.kind) {
             case Kind::freeze:
-                frozen_ = true, go_ = false;
+                frozen_ = true;
+                go_ = false;
                 view_.reset(), step_.reset();
                 break;
             case Kind::view:
-                frozen_ = true, go_ = false;
+                frozen_ = true;
+                go_ = false;
                 for (const auto& [node, why] : news.notice.left) left_[node] = why_left(node, why, news.view.action);
-                view_ = std::move(news.view), step_.reset();
+                view_ = std::move(news.view);
+                step_.reset();
                 break;
             case Kind::met:
             case Kind::catch_up: step_ = std::move(news.notice); break;
@@ -115,7 +123,8 @@ bool ViewSwitch::read_news() {
             case Kind::wrong:
             case Kind::tied:
             case Kind::forgotten:
-                frozen_ = true, end_ = std::move(news.notice);
+                frozen_ = true;
+                end_ = std::move(news.notice);
                 drained_ = end_->kind == Kind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
                            news.view.action.node == config_.self;
                 break;
@@ -224,7 +233,10 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     const AgreedView view = *std::exchange(view_, {});
     taken_ = view.number;
     frozen_ = false;
-    if (view.deadline_us != parts_.deadline_us) parts_.agree(view.deadline_us, report_), context.deadline_us = view.deadline_us;
+    if (view.deadline_us != parts_.deadline_us) {
+        parts_.agree(view.deadline_us, report_);
+        context.deadline_us = view.deadline_us;
+    }
     SessionConfig config = place.session->config();
     const std::vector<NodeId> old = std::exchange(config.nodes, {});
     for (const ViewMember& member : view.members) config.nodes.push_back(member.node);
@@ -280,7 +292,9 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
         if (step.source != config_.self || step.behind.empty()) return {};
         behind_.assign((nodes.size() + 63) / 64, 0);
         for (const NodeId node : step.behind) behind_[rank_of(node) / 64] |= uint64_t{1} << rank_of(node) % 64;
-        standing->steps = context.step, standing->state = context.state, standing->algorithm_bytes = algorithm_.state().size();
+        standing->steps = context.step;
+        standing->state = context.state;
+        standing->algorithm_bytes = algorithm_.state().size();
         return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
     }
     if (has_state_) keep(context, *standing);

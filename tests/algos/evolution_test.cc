@@ -89,7 +89,9 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
                 EXPECT_EQ(after.cr[k], before.cr[k]);
                 continue;
             }
-            ++better, new_f += after.f[k] != before.f[k], new_cr += after.cr[k] != before.cr[k];
+            ++better;
+            new_f += after.f[k] != before.f[k];
+            new_cr += after.cr[k] != before.cr[k];
             EXPECT_GT(right(after.of[k]), right(learnt[k]));
             EXPECT_TRUE(after.f[k] == before.f[k] || (after.f[k] >= 0.1 && after.f[k] <= 1)) << after.f[k];
             EXPECT_TRUE(after.cr[k] == before.cr[k] || (after.cr[k] >= 0 && after.cr[k] <= 1)) << after.cr[k];
@@ -105,7 +107,9 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
                     else if (near(after.of[k][i], learnt[k][i])) ++of_worker;
                 }
                 if (of_mutant + of_worker < after.of[k].size() || of_mutant == 0) continue;
-                found = true, mutated += of_mutant, kept += of_worker;
+                found = true;
+                mutated += of_mutant;
+                kept += of_worker;
                 expected += after.cr[k] * static_cast<double>(after.of[k].size());
                 break;
             } while (std::next_permutation(r.begin(), r.end()));

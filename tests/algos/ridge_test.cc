@@ -61,7 +61,10 @@ protected:
         EXPECT_EQ(all.algorithm.size() % (w.size() * sizeof(double)), 0u);   // admm: multipliers behind it
         if (all.algorithm.size() >= w.size() * sizeof(double)) std::memcpy(w.data(), all.algorithm.data(), w.size() * sizeof(double));
         double off = 0, size = 0;
-        for (size_t i = 0; i < w.size(); ++i) off += (w[i] - best_[i]) * (w[i] - best_[i]), size += best_[i] * best_[i];
+        for (size_t i = 0; i < w.size(); ++i) {
+            off += (w[i] - best_[i]) * (w[i] - best_[i]);
+            size += best_[i] * best_[i];
+        }
         return std::sqrt(off / size);
     }
 
@@ -102,7 +105,10 @@ private:
         for (double rr = dot(r, r), first = rr; rr > 1e-28 * first;) {
             const std::vector<double> Ap = times(p);
             const double alpha = rr / dot(p, Ap), before = rr;
-            for (size_t i = 0; i < d; ++i) w[i] += alpha * p[i], r[i] -= alpha * Ap[i];
+            for (size_t i = 0; i < d; ++i) {
+                w[i] += alpha * p[i];
+                r[i] -= alpha * Ap[i];
+            }
             rr = dot(r, r);
             for (size_t i = 0; i < d; ++i) p[i] = r[i] + rr / before * p[i];
         }

@@ -109,18 +109,22 @@ private:
             body.step.set(number(0));
             body.slot = static_cast<uint8_t>(number(0));
             body.row = static_cast<uint8_t>(number(0));
-            body.count.set(number(1 << 24)), body.block.set(static_cast<uint16_t>(byte() % 2 ? 0x8000 | number(0) : number(0)));
+            body.count.set(number(1 << 24));
+            body.block.set(static_cast<uint16_t>(byte() % 2 ? 0x8000 | number(0) : number(0)));
             return body_bytes(body);
         }
         DataBody body{};
         body.step.set(number(0));
         body.reserved = static_cast<uint8_t>(number(0));
-        body.count.set(number(1 << 24)), body.index.set(number(1 << 24));
+        body.count.set(number(1 << 24));
+        body.index.set(number(1 << 24));
         return body_bytes(body);
     }
     std::array<std::byte, 16> any_feedback(std::vector<std::byte>* payload) {
         bulk::FeedbackBody body{};
-        body.highest.set(number(0) | uint64_t{byte()} % 4 << 48), body.window.set(number(0) * 1000), body.behind.set(number(0));
+        body.highest.set(number(0) | uint64_t{byte()} % 4 << 48);
+        body.window.set(number(0) * 1000);
+        body.behind.set(number(0));
         payload->resize(number(200));
         return body_bytes(body);
     }
@@ -154,7 +158,8 @@ private:
         const bool report = byte() % 4;
         bulk::FeedbackBody body{};
         body.highest.set((sent_ - std::min<uint64_t>(byte() % 8, sent_)) | uint64_t{report} << 48);
-        body.window.set(byte() * 1000), body.behind.set(byte() % 8);
+        body.window.set(byte() * 1000);
+        body.behind.set(byte() % 8);
         payload->clear();
         if (!report) return body_bytes(body);
         auto append = [&](const auto& item) {
@@ -167,7 +172,8 @@ private:
             if (!(known >> slot & 1) || byte() % 4 == 0) continue;
             bulk::PieceItem item{slot, byte() % 16 == 0, {}, {}};
             const uint16_t open = byte() % 4;   // of the transfer's two blocks
-            item.open.set(open), item.done.set(byte() % 4 & ~open);
+            item.open.set(open);
+            item.done.set(byte() % 4 & ~open);
             append(item);
             for (int blocks = std::popcount(open); blocks--;) {
                 bulk::BlockItem block{static_cast<uint8_t>(byte() % 128), byte() % 4 == 0, {}};

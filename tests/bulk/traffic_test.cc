@@ -188,8 +188,10 @@ TEST(SlowBulkTraffic, RepairsAreFewerThanPlainRetransmissionNeeds) {
             std::vector<uint64_t> lacking(blocks * 128);
             for (auto [sequence, index] : watched[0].first)
                 for (Rank r = 1; r < n; ++r)
-                    if (sequence >= watched[r].got.size() || !watched[r].got[sequence])
-                        ++lost[index / 128 * n + r], lacking[index] |= uint64_t{1} << r;
+                    if (sequence >= watched[r].got.size() || !watched[r].got[sequence]) {
+                        ++lost[index / 128 * n + r];
+                        lacking[index] |= uint64_t{1} << r;
+                    }
             double bound = 0;
             for (uint32_t b = 0; b < blocks; ++b) bound += *std::max_element(lost.begin() + b * n, lost.begin() + (b + 1) * n) / (1 - p);
             const double repairs = static_cast<double>(crowd.nodes[0].counters.repairs_sent.load()), packets = blocks * 128;

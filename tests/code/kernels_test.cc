@@ -49,7 +49,11 @@ std::vector<float> inputs(const Scale& scale, bool finite) {
         x.push_back(static_cast<float>((uniform(bits32(i + 5000)) * 4 - 2) * scale.limit * unit));
         x.push_back(static_cast<float>((static_cast<double>(bits32(i + 9000) % 2000) - 1000) * 0.5 * unit));   // ties
     }
-    if (!finite) x[x.size() / 2] = limits::quiet_NaN(), x[x.size() / 3] = limits::infinity(), x[5] = -limits::infinity();
+    if (!finite) {
+        x[x.size() / 2] = limits::quiet_NaN();
+        x[x.size() / 3] = limits::infinity();
+        x[5] = -limits::infinity();
+    }
     return x;
 }
 

@@ -91,7 +91,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.timeouts_us = {{"heartbeat", 750000}, {"recovery", 15000000}};
     detail.self = NodeId{1};
     status.settings = {{"mu", "0.1"}, {"workers", "4"}};
-    status.gradients = 1200, status.forwards = 34;
+    status.gradients = 1200;
+    status.forwards = 34;
     status.view = 2;
     status.change_us = 1500;
     status.views = {{.members = {"a", "b", "c"}},

@@ -242,7 +242,9 @@ TEST_F(Remote, ACertificateIsNoKey) {
 TEST_F(Remote, StrangersGetNothing) {
     // A name of 64 KiB, a ClientHello that goes on for ever, plain HTTP, noise, nothing.
     std::string name = "\x16\x03\x01\x40\x00\x01\x00\xff\xf0\x03\x03" + std::string(64 << 10, 'n');
-    name[3] = '\x40', name[4] = '\0', name[6] = '\0';
+    name[3] = '\x40';
+    name[4] = '\0';
+    name[6] = '\0';
     for (const std::string& bytes :
          {name, std::string("GET /v1/jobs HTTP/1.1\r\n\r\n"), std::string(100'000, '\0'), std::string("\x16\x03\x01\xff\xff", 5)}) {
         const Fd fd = connection();

@@ -13,7 +13,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
         {Metric::dropped, "forged", 3, {}}, {Metric::dropped, "replayed", 0, {}}, {Metric::memory, "job: read ahead", 1 << 21, {}}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
-    status.gradients = 96, status.forwards = 5;
+    status.gradients = 96;
+    status.forwards = 5;
     status.view = 3;
     status.change_us = 12'000;
     status.views = {{.first_step = 1, .began_unix = 1'700'000'000, .members = {"a", "b", "c"}},
@@ -140,7 +141,10 @@ TEST_F(Ctl, SubmitWaitsForTheMembersAndTellsWhyTheyRefuse) {
 TEST_F(Ctl, TheTimeLeftIsByThePaceOfThisRun) {
     JobDetail* detail = backend.add(id_a, "first");
     JobStatus& status = detail->summary.status;
-    status.resumed = 50, status.step = 60, status.steps = 100, status.seconds = 10;
+    status.resumed = 50;
+    status.step = 60;
+    status.steps = 100;
+    status.seconds = 10;
     serve();
     const pid_t pid = start("--socket " + socket + " watch first");
     EXPECT_TRUE(told("10.0 s, 40.0 s left")) << read("err");
@@ -237,7 +241,8 @@ TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
 TEST_F(Ctl, ANodeIsDrained) {
     backend.members.resize(2);
     for (NodeInfo& node : backend.members) node.alive = true;
-    backend.members[0].name = "node-1", backend.members[0].self = true;
+    backend.members[0].name = "node-1";
+    backend.members[0].self = true;
     backend.members[0].hinders = "job aaaa0000 (first): it is a benchmark";
     backend.members[1].name = "node-2";
     serve();

@@ -316,12 +316,16 @@ void join_later(const std::function<void(Cluster&)>& change, const std::function
     change(cluster);
     cluster[0].agenda.emplace(2 * second, [&] {
         auto plan = std::make_shared<JobPlan>();
-        plan->id = id, plan->name = "job", plan->text = "x", plan->deadline_us = 4 * second;
+        plan->id = id;
+        plan->name = "job";
+        plan->text = "x";
+        plan->deadline_us = 4 * second;
         for (uint32_t i = 0; i < 3; ++i) {
             const Identity identity = identity_of(i);
             plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
         }
-        plan->first = 2, plan->returns = plan->elastic = true;
+        plan->first = 2;
+        plan->returns = plan->elastic = true;
         Seen& job = cluster[0].seen[id];
         job.submitted_status = cluster[0].membership.submit(plan);
         EXPECT_TRUE(job.submitted_status.ok()) << job.submitted_status.what;

@@ -149,7 +149,10 @@ inline uint16_t free_port() {
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
         Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return ++random, ntohs(address.sin_port);
+        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+            ++random;
+            return ntohs(address.sin_port);
+        }
     }
 }
 

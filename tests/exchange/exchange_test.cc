@@ -193,8 +193,10 @@ TEST(Exchange, OverlapsTheBackwardPassAndPipelinesSegments) {
         std::map<Rank, uint32_t> sent_before_last_ready, sent;
         for (const SimTrace& line : world.simulator().trace()) {
             if (line.what == SimTrace::What::deliver && line.type == PacketType::words && line.bucket == 0) ++delivered[line.rank];
-            if (line.what == SimTrace::What::send && line.type == PacketType::words && line.bucket == 0)
-                ++sent[line.rank], passed[line.rank].push_back(delivered[line.rank]);
+            if (line.what == SimTrace::What::send && line.type == PacketType::words && line.bucket == 0) {
+                ++sent[line.rank];
+                passed[line.rank].push_back(delivered[line.rank]);
+            }
             if (line.what == SimTrace::What::ready && line.bucket == 1) sent_before_last_ready[line.rank] = sent[line.rank];
         }
         for (Rank r = 0; r < 3; ++r) {

@@ -69,7 +69,9 @@ inline Packet packet_make(PacketType type, Rank sender, StepId step, uint32_t bu
     packet.sender = sender;
     packet.view = 1;
     DataBody body{};
-    body.step.set(static_cast<uint32_t>(step)), body.bucket.set(static_cast<uint16_t>(bucket)), body.part.set(static_cast<uint16_t>(part));
+    body.step.set(static_cast<uint32_t>(step));
+    body.bucket.set(static_cast<uint16_t>(bucket));
+    body.part.set(static_cast<uint16_t>(part));
     body.index.set(index);
     body.phase = static_cast<uint8_t>(phase);
     packet.body = body_bytes(body);

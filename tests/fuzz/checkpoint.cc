@@ -27,9 +27,14 @@ std::string good_file() {
     Model model;
     model.net = {
         .C = 1, .H = 2, .W = 1, .classes = 2, .layers = {{.kind = "inner_product", .outputs = 2}, {.kind = "softmax_cross_entropy"}}};
-    model.mean = {0.5f}, model.std = {0.25f};
-    model.job = "[job]\n", model.base = "/base", model.kernel_set = std::string(16, 'b');
-    model.data_digest = std::string(64, 'c'), model.id = std::string(32, 'd'), model.step = 7;
+    model.mean = {0.5f};
+    model.std = {0.25f};
+    model.job = "[job]\n";
+    model.base = "/base";
+    model.kernel_set = std::string(16, 'b');
+    model.data_digest = std::string(64, 'c');
+    model.id = std::string(32, 'd');
+    model.step = 7;
     std::vector<Layer> layers;
     GC_ASSERT(layers_check(model.net, &layers).ok());
     const ModelVectors state{std::vector<float>(layers_layout(layers, 1).elements, 0.5f), {1, 2}, {3}, {}};

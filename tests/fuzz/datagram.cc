@@ -37,7 +37,12 @@ struct Sink : DatagramSink {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size < 2) return 0;
     DatagramShape shape;
-    shape.route = 0x6261, shape.view = 1, shape.ranks = 3, shape.segment_bytes = segment, shape.self = 0, shape.protect = Protect::none;
+    shape.route = 0x6261;
+    shape.view = 1;
+    shape.ranks = 3;
+    shape.segment_bytes = segment;
+    shape.self = 0;
+    shape.protect = Protect::none;
     static DatagramReceiver* receiver = nullptr;   // its windows are large
     if (!receiver) {
         receiver = new DatagramReceiver(shape);

@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size < 1) return 0;
     std::span rest = std::as_bytes(std::span(data, size)).subspan(1);
     Hello own;
-    own.name = "fuzz", own.stream = 1;
+    own.name = "fuzz";
+    own.stream = 1;
     if (data[0] % 4 == 0) {
         Hello hello;
         size_t used = 0;

@@ -36,7 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     namespace fs = std::filesystem;
     if (size == 0) return 0;
     const Case& chosen = cases[data[0] % std::size(cases)];
-    ++data, --size;
+    ++data;
+    --size;
     static const fs::path folder = fs::temp_directory_path() / fmt::format("gradcast-fuzz-import-{}", ::getpid());
     fs::remove_all(folder);
     bool large = false;
@@ -45,12 +46,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (name != chosen.files.back()) {
             if (size < 2) break;
             bytes = std::min<size_t>(data[0] | data[1] << 8, size - 2);
-            data += 2, size -= 2;
+            data += 2;
+            size -= 2;
         }
         const fs::path path = folder / name;
         fs::create_directories(path.parent_path());
         std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-        data += bytes, size -= bytes;
+        data += bytes;
+        size -= bytes;
         ImageFile image;
         if (!std::strcmp(chosen.kind, "images") && image_open(path, &image).ok()) large |= uint64_t{image.H} * image.W > pixels_max;
     }

@@ -40,7 +40,12 @@ struct Sink : ReceiverSink {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size < 2) return 0;
     StreamConfig config;
-    config.job = 0x64636261, config.view = 1, config.self = 0, config.peer = 1, config.ranks = 2, config.segment_bytes = segment;
+    config.job = 0x64636261;
+    config.view = 1;
+    config.self = 0;
+    config.peer = 1;
+    config.ranks = 2;
+    config.segment_bytes = segment;
     config.protect = Protect::none;
     Receiver receiver(config);
     Sink sink;
@@ -63,7 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         for (uint32_t i = 0; i < count && got < piece; ++i) {
             size_t take = std::min({places[i].iov_len, rest.size(), piece - got});
             std::copy_n(rest.begin(), take, static_cast<std::byte*>(places[i].iov_base));
-            rest = rest.subspan(take), got += take;
+            rest = rest.subspan(take);
+            got += take;
             if (take < places[i].iov_len) break;
         }
         receiver.received(got);

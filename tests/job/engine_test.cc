@@ -36,7 +36,9 @@ namespace {
 TEST(ModelFile, SaysWhyItCannotBeWritten) {
     std::string path = testing::TempDir() + "gc-model.h5";
     Model model;
-    model.net.C = model.net.H = model.net.W = model.net.classes = 1, model.mean = {0}, model.std = {1};
+    model.net.C = model.net.H = model.net.W = model.net.classes = 1;
+    model.mean = {0};
+    model.std = {1};
     std::vector<float> parameters(100'000, 1.0f);
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -125,7 +127,9 @@ TEST_F(EngineTest, ADeathAtTheLastBarrierLosesNoModel) {
         std::unique_ptr<DiesAtTheEnd> dies;
         for (Rank rank = 0; rank < n; ++rank) {
             EngineConfig c = config(job_text(), n, rank);
-            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            c.lanes = 0;
+            c.loader_threaded = false;
+            c.spend_us = 100;
             folders.push_back(c.folder);
             ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
             simulator->trainer(rank, [&, rank](Host& host) {
@@ -260,7 +264,10 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
         EXPECT_LT(status.loss, 0.7);   // ln 4 = 1.39 before
         EXPECT_GT(status.accuracy, 0.9);
         EXPECT_EQ(status.digest.size(), 64u);
-        if (digest.empty()) digest = status.digest, step_digest = status.step_digest;
+        if (digest.empty()) {
+            digest = status.digest;
+            step_digest = status.step_digest;
+        }
         EXPECT_EQ(status.digest, digest) << lanes;
         EXPECT_EQ(status.step_digest, step_digest);
 
@@ -775,7 +782,8 @@ TEST_F(EngineTest, AllRanksEndWithOneLine) {
     for (Rank rank : {0u, 1u}) {
         if (rank == 1) write("train.h5", 600, 1);
         EngineConfig c = config(job_text(), 2, rank);
-        c.lanes = 0, c.loader_threaded = false;
+        c.lanes = 0;
+        c.loader_threaded = false;
         engines.emplace_back();
         ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
         simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });

@@ -161,20 +161,25 @@ TEST(JobProtocol, AViewEndsWhereAllHaveTheSameState) {
 
 TEST(JobProtocol, ALaterViewBeginsWithoutTheRanksThatAreLost) {
     World known(4);   // before
-    known.tolerated = 1, known.later = true, known.lost = {false, false, true, false};
+    known.tolerated = 1;
+    known.later = true;
+    known.lost = {false, false, true, false};
     known.simulator->kill(2, 0);
     known.run();
     known.one_line(Code::ok, {2});
     for (bool dead : {true, false}) {   // or it never begins
         World meanwhile(4);
-        meanwhile.tolerated = 1, meanwhile.later = true, meanwhile.ranks[3].begins = false;
+        meanwhile.tolerated = 1;
+        meanwhile.later = true;
+        meanwhile.ranks[3].begins = false;
         if (dead) meanwhile.simulator->kill(3, 10'000);
         else meanwhile.simulator->partition({3}, 10'000, 100 * deadline_us);
         meanwhile.run();
         meanwhile.one_line(Code::ok, {3});
     }
     World first(4);
-    first.tolerated = 1, first.ranks[3].begins = false;
+    first.tolerated = 1;
+    first.ranks[3].begins = false;
     first.simulator->kill(3, 10'000);
     first.run();
     EXPECT_NE(first.one_line(Code::peer_lost, {3}).find("rank 3 (node-d) lost"), std::string::npos);
@@ -292,7 +297,9 @@ TEST(JobProtocol, NoSinglePacketMatters) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
         SimConfig sim;
         sim.seed = seed;
-        sim.loss = 0.2, sim.duplicate = 0.2, sim.jitter_us = 2000;
+        sim.loss = 0.2;
+        sim.duplicate = 0.2;
+        sim.jitter_us = 2000;
         World world(6, sim, true);
         world.run();
         world.one_line(Code::ok);
@@ -304,7 +311,8 @@ TEST(JobProtocol, MembersThatDifferAreNamed) {
     for (Rank odd : {0u, 2u}) {
         World kernels(4), data(4), start(4), state(4), end(4);
         for (auto& rank : start.ranks) rank.start = std::string(64, '5');
-        start.ranks[odd].start[0] = '6', start.ranks[odd].kernel_set[0] = 'f';   // follows from the other difference, and is not reported
+        start.ranks[odd].start[0] = '6';   // follows from the other difference, and is not reported
+        start.ranks[odd].kernel_set[0] = 'f';
         kernels.ranks[odd].kernel_set = "0123456789abcdef";
         data.ranks[odd].data[3] = 'x';
         state.ranks[odd].state = 8;
@@ -334,7 +342,8 @@ TEST(JobProtocol, CrossingCausesAgree) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         SimConfig sim;
         sim.seed = seed;
-        sim.latency_us = 5000, sim.jitter_us = 5000;   // so that they do cross
+        sim.latency_us = 5000;   // so that they do cross
+        sim.jitter_us = 5000;
         World world(7, sim);
         for (Rank rank : {1u, 3u, 6u}) {
             world.ranks[rank].fails_at = 3;
@@ -382,13 +391,19 @@ TEST(JobProtocol, AStuckTrainerIsLostAndAWaitingOneIsNot) {
 
     slow.ranks[0].steps = slow.ranks[2].steps = 4;   // rank 1 goes on for 2.5 D, while the others only wait for it
     slow.ranks[1].steps = 100;
-    for (Rank rank : {0u, 2u}) slow.ranks[rank].waits_from = 1, slow.ranks[rank].step_us = 2'500'000;
+    for (Rank rank : {0u, 2u}) {
+        slow.ranks[rank].waits_from = 1;
+        slow.ranks[rank].step_us = 2'500'000;
+    }
     slow.run();
     slow.one_line(Code::ok);
 
     World resumed(3);   // the first step of a run has 10 D, whatever its number
     resumed.first = 40;
-    for (Script& rank : resumed.ranks) rank.steps = 1, rank.step_us = 4 * deadline_us;
+    for (Script& rank : resumed.ranks) {
+        rank.steps = 1;
+        rank.step_us = 4 * deadline_us;
+    }
     for (Rank rank : {0u, 2u}) resumed.ranks[rank].waits_from = 40;
     resumed.run();
     resumed.one_line(Code::ok);
@@ -417,7 +432,8 @@ TEST(JobProtocol, ForgedNewsIsDropped) {
             Packet packet;
             packet.type = PacketType::job;
             packet.sender = length % 2 ? 1 : 7;
-            packet.body[0] = std::byte{1}, packet.body[8] = std::byte{9};
+            packet.body[0] = std::byte{1};
+            packet.body[8] = std::byte{9};
             packet.payload = {bytes.data(), nullptr, length};
             Event event;
             event.kind = Event::Kind::packet;

@@ -114,7 +114,9 @@ protected:
         std::vector<std::unique_ptr<Engine>> engines(n);
         for (Rank rank = 0; rank < n; ++rank) {
             EngineConfig c = config(text, n, rank);
-            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            c.lanes = 0;
+            c.loader_threaded = false;
+            c.spend_us = 100;
             GC_TRY(Engine::open(c, Log(), &engines[rank]));
             simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }

@@ -31,8 +31,13 @@ struct Trained {
     std::vector<float> parameters;
     /// As if trained: nothing is 0 or 1 any more.
     explicit Trained(const NetSpec& spec, uint64_t seed = 1) {
-        model.net = spec, model.mean.assign(spec.C, 0.4f), model.std.assign(spec.C, 0.3f);
-        model.digest = std::string(64, 'd'), model.kernel_set = std::string(16, 'c'), model.step = 7, model.accuracy = 0.5;
+        model.net = spec;
+        model.mean.assign(spec.C, 0.4f);
+        model.std.assign(spec.C, 0.3f);
+        model.digest = std::string(64, 'd');
+        model.kernel_set = std::string(16, 'c');
+        model.step = 7;
+        model.accuracy = 0.5;
         EXPECT_TRUE(layers_check(spec, &layers).ok());
         const Layout layout = layers_layout(layers, 1);
         parameters.resize(layout.elements);
@@ -72,7 +77,9 @@ std::vector<float> logits_of(const Trained& trained, const Samples& samples) {
         auto loss = [&](uint32_t as) {
             const auto label = static_cast<int32_t>(as);
             Samples one = samples;
-            one.images += uint64_t{n} * one.C * one.H * one.W, one.labels = &label, one.count = 1;
+            one.images += uint64_t{n} * one.C * one.H * one.W;
+            one.labels = &label;
+            one.count = 1;
             return rig.loss(one);
         };
         const double zero = loss(classes);

@@ -154,7 +154,8 @@ TEST_F(NetworkJob, AChangeOfViewChangesNoBit) {
 
 TEST_F(NetworkJob, AChangeOfViewTakesNoMoreThanTwoSteps) {
     if (!allocations_counted) GTEST_SKIP() << "a sanitizer makes everything slow";
-    hidden_ = 8192, change_every_ = 3;
+    hidden_ = 8192;
+    change_every_ = 3;
     for (bool datagrams : {false, true}) {
         datagrams_ = datagrams;
         uint64_t change_us = UINT64_MAX, step_us = 0;
@@ -165,7 +166,8 @@ TEST_F(NetworkJob, AChangeOfViewTakesNoMoreThanTwoSteps) {
                 if (!view.why.empty()) changes.push_back(view.stood_us);
             ASSERT_EQ(changes.size(), 6u);
             std::sort(changes.begin(), changes.end());
-            change_us = changes[changes.size() / 2], step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
+            change_us = changes[changes.size() / 2];
+            step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
         }
         EXPECT_LE(change_us, 2 * step_us) << (datagrams ? "datagrams" : "streams");
     }

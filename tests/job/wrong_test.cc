@@ -26,8 +26,12 @@ struct Spoiler : Protocol {
         for (const Event& event : events) {
             if (event.kind != Event::Kind::ready || event.step != step_wrong || event.bucket != 0) continue;
             const Plan plan = inner->plan(step_wrong, 0);
-            plan.words.as<int32_t>()[0] ^= 1 << 9, ++plan.record->digest;
-            if (nan) plan.record->maxima[0] = INFINITY, plan.record->diverged = 1;
+            plan.words.as<int32_t>()[0] ^= 1 << 9;
+            ++plan.record->digest;
+            if (nan) {
+                plan.record->maxima[0] = INFINITY;
+                plan.record->diverged = 1;
+            }
             spoiled = true;
         }
         inner->on(events, actions);
@@ -63,7 +67,8 @@ protected:
             rate_, way.exchange, way.m, way.s);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
         for (Rank rank = 0; rank < ranks; ++rank) config.roster.push_back({test_identity(rank).name, {}, 1});
-        config.self = NodeId{self}, config.folder = fmt::format("{}/job-{}", folder_, self);
+        config.self = NodeId{self};
+        config.folder = fmt::format("{}/job-{}", folder_, self);
         return config;
     }
 
@@ -75,7 +80,9 @@ protected:
         spoiler.nan = nan;
         for (Rank rank = 0; rank < ranks; ++rank) {
             EngineConfig c = config(way, rank);
-            c.lanes = 0, c.loader_threaded = false, c.spend_us = 100;
+            c.lanes = 0;
+            c.loader_threaded = false;
+            c.spend_us = 100;
             Status status = Engine::open(c, Log(), &engines[rank]);
             EXPECT_TRUE(status.ok()) << status.what;
             if (!status.ok()) return {};

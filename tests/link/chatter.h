@@ -94,7 +94,8 @@ private:
     void start(Actions& actions) {
         for (size_t i = 0; i < sizes_.size(); ++i) {
             MailBody body{};
-            body.tag.set(i), body.total.set(sizes_[i]);
+            body.tag.set(i);
+            body.total.set(sizes_[i]);
             Send send;
             send.to.bits = bits_.data();
             send.type = PacketType::mail;

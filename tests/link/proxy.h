@@ -60,8 +60,10 @@ private:
                 pipe.near = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
                 pipe.far = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
                 pipe.harm = harm_(connections_++);
-                if (::connect(pipe.far.get(), reinterpret_cast<const sockaddr*>(&target_.storage), target_.bytes) == 0)
-                    pipes_.push_back(std::move(pipe)), held_ += pipes_.back().held();
+                if (::connect(pipe.far.get(), reinterpret_cast<const sockaddr*>(&target_.storage), target_.bytes) == 0) {
+                    pipes_.push_back(std::move(pipe));
+                    held_ += pipes_.back().held();
+                }
             }
         }
     }

@@ -255,7 +255,9 @@ TEST(Packet, HeadersThatCannotBe) {
     good.magic.set(packet_magic);
     good.version = packet_version;
     good.type = static_cast<uint8_t>(PacketType::words);
-    good.job.set(7), good.sender.set(3), good.length.set(400);
+    good.job.set(7);
+    good.sender.set(3);
+    good.length.set(400);
     EXPECT_EQ(packet_invalid(good, 7, 4), nullptr);
     EXPECT_NE(packet_invalid(good, 8, 4), nullptr);
     EXPECT_NE(packet_invalid(good, 7, 3), nullptr);

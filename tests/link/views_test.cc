@@ -179,7 +179,9 @@ public:
                     MailBody body{};
                     body.tag.set(++told_);
                     Send send;
-                    send.to.bits = bits_.data(), send.type = PacketType::mail, send.body = body_bytes(body);
+                    send.to.bits = bits_.data();
+                    send.type = PacketType::mail;
+                    send.body = body_bytes(body);
                     actions.sends.push_back(send);
                     break;
                 }
@@ -239,7 +241,10 @@ TEST(Views, AStandingProtocolOutlivesThemInTheSimulator) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
         SCOPED_TRACE(seed);
         SimConfig config;
-        config.seed = seed, config.ranks = 3, config.break_per_packet = seed % 2 ? 0.01 : 0, config.lost_after_us = 100'000;
+        config.seed = seed;
+        config.ranks = 3;
+        config.break_per_packet = seed % 2 ? 0.01 : 0;
+        config.lost_after_us = 100'000;
         auto sim = Simulator::create(config);
         std::vector<std::unique_ptr<Standing>> standing;
         for (Rank r = 0; r < config.ranks; ++r) {
@@ -261,7 +266,8 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
     for (Rank r = 0; r < ranks; ++r) nodes[r].listen(r), addresses.push_back(nodes[r].listener->address());
     for (Rank r = 0; r < ranks; ++r) {
         LinkConfig config = test_config(GetParam(), Protect::auth, r, addresses);
-        config.view = 0, config.deadline_us = 300'000;
+        config.view = 0;
+        config.deadline_us = 300'000;
         ASSERT_TRUE(nodes[r].open(config).ok());
         nodes[r].driver->attach(standing_channel, standing.emplace_back(std::make_unique<Standing>(r, ranks)).get());
         nodes[r].start();

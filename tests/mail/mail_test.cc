@@ -57,8 +57,10 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
         letter.bytes = random_of(seed, id, 4) % 3 ? sizes[random_of(seed, id, 5) % 9] : random_of(seed, id, 6) % bytes_max;
         letter.bits.assign((ranks + 63) / 64, 0);
         for (Rank r = 0; r < ranks; ++r)
-            if (r != letter.from && (random_of(seed, id, 7 + r) % 3 == 0 || r == (letter.from + 1) % ranks))
-                letter.to.push_back(r), letter.bits[r / 64] |= uint64_t{1} << r % 64;
+            if (r != letter.from && (random_of(seed, id, 7 + r) % 3 == 0 || r == (letter.from + 1) % ranks)) {
+                letter.to.push_back(r);
+                letter.bits[r / 64] |= uint64_t{1} << r % 64;
+            }
         letters.push_back(letter);
     }
     std::vector<std::unique_ptr<Protocol>> protocols;
@@ -149,7 +151,9 @@ Packet fragment(Rank from, uint64_t tag, uint32_t offset, uint32_t total) {
     packet.sender = from;
     packet.view = 1;
     MailBody body;
-    body.tag.set(tag), body.offset.set(offset), body.total.set(total);
+    body.tag.set(tag);
+    body.offset.set(offset);
+    body.total.set(total);
     packet.body = body_bytes(body);
     return packet;
 }

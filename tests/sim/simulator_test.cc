@@ -106,12 +106,17 @@ struct Chatter {
         ++sends;
     }
     Landing land(Node& node, const Packet& packet, uint64_t bytes, Buffer* place) {
-        if (push_back && next() % 4 == 0) return ++node.later, Landing::later;
+        if (push_back && next() % 4 == 0) {
+            ++node.later;
+            return Landing::later;
+        }
         if (bytes <= 1000) return Landing::lease;
         int64_t owner = static_cast<int64_t>(packet.sender) << 32 | static_cast<int64_t>(packet.body[0]);
-        if (node.owner >= 0 && node.owner != owner)
-            return ++node.later, Landing::later;   // the one place is taken until its packet arrives
-        node.owner = owner;                        // a packet may ask again after its connection broke
+        if (node.owner >= 0 && node.owner != owner) {   // the one place is taken until its packet arrives
+            ++node.later;
+            return Landing::later;
+        }
+        node.owner = owner;   // a packet may ask again after its connection broke
         *place = {node.place.data(), nullptr, bytes};
         return Landing::place;
     }
@@ -204,7 +209,8 @@ TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
         toys[0].each = [&](const Event& event, Actions& actions) {
             if (event.kind == Event::Kind::peer_up) {
                 DataBody body{};
-                body.step.set(3), body.bucket.set(2);
+                body.step.set(3);
+                body.bucket.set(2);
                 actions.sends.push_back({{1}, PacketType::words, body_bytes(body), buffer_of(payload), 1, 0});
                 actions.timers.push_back({1, actions.now_us + 1});
             } else if (event.kind == Event::Kind::timer) {

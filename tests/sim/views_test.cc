@@ -100,9 +100,16 @@ struct Lossy {
         for (Rank r = 0; r < sim_config.ranks; ++r) roster[r].name = fmt::format("node{}", r);
         for (Rank r = 0; r < sim_config.ranks; ++r) {
             EngineConfig config;
-            config.job = job, config.roster = roster, config.self = NodeId{r}, config.folder = own_folder(r), config.resume = resume;
+            config.job = job;
+            config.roster = roster;
+            config.self = NodeId{r};
+            config.folder = own_folder(r);
+            config.resume = resume;
             if (!resume.on) std::filesystem::remove_all(config.folder);
-            config.lanes = 0, config.loader_threaded = false, config.spend_us = spend_us, config.change_every = change_every;
+            config.lanes = 0;
+            config.loader_threaded = false;
+            config.spend_us = spend_us;
+            config.change_every = change_every;
             config.datagram_bytes = datagrams ? 1432 : 0;
             config.first_nodes = sim_config.ranks - static_cast<uint32_t>(joins.size());
             config.join = r >= config.first_nodes;
@@ -164,7 +171,8 @@ const Quiet& quiet(uint32_t steps = steps_few) {
     static std::map<uint32_t, Quiet> known;
     if (const auto found = known.find(steps); found != known.end()) return found->second;
     Lossy alone(3);
-    alone.survive = false, alone.steps = steps;
+    alone.survive = false;
+    alone.steps = steps;
     alone.run();
     alone.expect(alone.engines[0]->status().digest);
     return known[steps] = {alone.engines[0]->status().digest, lines_in(alone.own_folder(0)), alone.sim->now_us()};
@@ -240,7 +248,8 @@ TEST(JobViews, TheOthersGoOnWithoutALostNode) {
 TEST(JobViews, TheOthersComputeWhileTheyAgree) {
     constexpr uint64_t spend_us = D / 100;
     const auto prepare = [](Lossy& job) {
-        job.spend_us = spend_us, job.sim_config.lost_after_us = 5'000;
+        job.spend_us = spend_us;
+        job.sim_config.lost_after_us = 5'000;
         job.more_layers = "[[net.layers]]\nkind = \"inner_product\"\noutputs = 128\n";   // a bucket of its own
     };
     Lossy whole(3);
@@ -277,7 +286,9 @@ void sweep(uint64_t seeds, uint32_t ranks, uint32_t count, const std::string& ex
     uint32_t begun = 0, changed = 0;
     for_seeds(seeds, [&](uint64_t seed) {
         Lossy job(ranks, seed);
-        job.exchange = exchange, job.options = options, job.datagrams = datagrams;
+        job.exchange = exchange;
+        job.options = options;
+        job.datagrams = datagrams;
         job.sim_config.jitter_us = 100;
         uint64_t random = splitmix64(seed);
         for (uint32_t i = 0; i < count; ++i) {
@@ -339,7 +350,9 @@ struct Faults {
             {"ring", "", false},    {"auto", "s = 0\n", false},           {"multicast", "", true}, {"coded-rs", "m = 2\ns = 1\n", false},
             {"unicast", "", false}, {"coded-rs", "m = 1\ns = 1\n", true}, {"ps", "", false}};
         const Kind& kind = kinds[next(std::size(kinds))];
-        job.exchange = kind.exchange, job.options = kind.options, job.datagrams = kind.datagrams;
+        job.exchange = kind.exchange;
+        job.options = kind.options;
+        job.datagrams = kind.datagrams;
         job.steps = 14;   // `auto` chooses after some
         job.sim_config.jitter_us = 100;
         job.sim_config.lost_after_us = next(2) ? 5'000 : D / 2;   // a connection that is refused; a host that is gone
@@ -361,7 +374,8 @@ struct Faults {
         }
         if (next(3) == 0) {
             const Rank rank = static_cast<Rank>(next(hit.size()));
-            job.slow.emplace_back(rank, 20), text += fmt::format(", rank {} is slow", rank);
+            job.slow.emplace_back(rank, 20);
+            text += fmt::format(", rank {} is slow", rank);
         }
     }
 
@@ -376,7 +390,8 @@ private:
         switch (next(3)) {
             case 0: job.kills.emplace_back(rank, at_us), text += fmt::format(", rank {} dies at {} us", rank, at_us); break;
             case 1:
-                job.stalls.push_back({rank, at_us, to_us}), text += fmt::format(", rank {} stops from {} to {} us", rank, at_us, to_us);
+                job.stalls.push_back({rank, at_us, to_us});
+                text += fmt::format(", rank {} stops from {} to {} us", rank, at_us, to_us);
                 break;
             default:
                 job.partitions.push_back({{rank}, at_us, to_us});
@@ -406,7 +421,8 @@ TEST(JobViews, TheOthersOutliveFaultsFromSeeds) {
 TEST(JobViews, ANodeThatIsCutOffFromACodedExchangeEndsByName) {
     for (const uint64_t at : {3u, 5u, 7u}) {
         Lossy job(7, at);
-        job.exchange = "coded-rs", job.options = "m = 2\ns = 1\n";
+        job.exchange = "coded-rs";
+        job.options = "m = 2\ns = 1\n";
         job.partitions = {{{2}, quiet().us * at / 10, 40 * D}};
         job.run();
         expect_one_line(job);
@@ -418,7 +434,8 @@ TEST(JobViews, NodesJoinWhileItRuns) {
     uint32_t joined = 0;
     const auto one = [&](uint64_t seed) {
         Lossy job(3 + seed % 3, seed);
-        job.steps = 14, job.exchange = seed % 4 == 0 ? "auto" : "ring";
+        job.steps = 14;
+        job.exchange = seed % 4 == 0 ? "auto" : "ring";
         job.sim_config.jitter_us = 100;
         const uint64_t span_us = quiet(job.steps).us;
         job.joins = {splitmix64(seed) % span_us};
@@ -446,10 +463,12 @@ TEST(JobViews, NodesJoinOverDatagrams) {
     uint32_t joined = 0;
     for_seeds(20, [&](uint64_t seed) {
         Lossy job(3 + seed % 3, seed);
-        job.steps = 14, job.datagrams = true;
+        job.steps = 14;
+        job.datagrams = true;
         job.exchange = seed % 2 == 0 ? "multicast" : "coded-rs";
         job.options = seed % 2 == 0 ? "" : seed % 4 == 1 ? "m = 2\ns = 0\n" : "m = 1\ns = 1\n";
-        job.sim_config.jitter_us = 100, job.sim_config.loss = seed % 3 == 0 ? 0.02 : 0;
+        job.sim_config.jitter_us = 100;
+        job.sim_config.loss = seed % 3 == 0 ? 0.02 : 0;
         const uint64_t span_us = quiet(job.steps).us;
         job.joins = {splitmix64(seed) % span_us};
         SCOPED_TRACE(fmt::format("{} over {} ranks, joins at {} us", job.exchange, job.sim_config.ranks, job.joins[0]));

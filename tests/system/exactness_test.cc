@@ -55,9 +55,12 @@ JobStatus simulated(Way way, const std::string& folder, uint32_t n, double loss 
         std::vector<JobMistake> mistakes;
         EXPECT_TRUE(job_parse(job_text(way), "job.toml", folder, &config.job, &mistakes)) << mistakes[0].text;
         for (Rank each = 0; each < n; ++each) config.roster.push_back({std::string(1, static_cast<char>('a' + each))});
-        config.self = NodeId{rank}, config.folder = folder + "/simulated-" + std::to_string(rank);
-        config.lanes = 0, config.loader_threaded = false;
-        config.datagram_bytes = loss >= 0 ? 1432 : 0, config.spend_us = slow < n ? 1000 : 0;
+        config.self = NodeId{rank};
+        config.folder = folder + "/simulated-" + std::to_string(rank);
+        config.lanes = 0;
+        config.loader_threaded = false;
+        config.datagram_bytes = loss >= 0 ? 1432 : 0;
+        config.spend_us = slow < n ? 1000 : 0;
         Status status = Engine::open(config, Log(), &engines[rank]);
         EXPECT_TRUE(status.ok()) << status.what;
         if (!status.ok()) return {};

@@ -363,7 +363,11 @@ AgreedView view_of(uint32_t number, uint32_t parent, const Nodes& nodes) {
 }
 ViewMessage from(uint32_t node, Kind kind, uint32_t view, Ballot ballot, const AgreedView& value = {}) {
     ViewMessage message;
-    message.kind = kind, message.from = NodeId{node}, message.incarnation = 1, message.view = view, message.ballot = ballot;
+    message.kind = kind;
+    message.from = NodeId{node};
+    message.incarnation = 1;
+    message.view = view;
+    message.ballot = ballot;
     message.value = value;
     return message;
 }
@@ -406,7 +410,8 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
     nodes[0].dead = 1;
     ViewProposal proposal(first, ballot, 3, ViewMutant::none);
     ViewMessage promise = from(1, Kind::promise, 1, ballot);
-    promise.has_state = true, promise.reach = {7};
+    promise.has_state = true;
+    promise.reach = {7};
     proposal.promised(promise);
     EXPECT_FALSE(proposal.propose(nodes, {}, 1, D)) << "node 2 may know more";
     proposal.promised(from(2, Kind::promise, 1, ballot));

@@ -20,20 +20,34 @@ AgreedView some_view() {
 
 ViewMessage some_message(Kind kind) {
     ViewMessage message;
-    message.kind = kind, message.from = NodeId{2}, message.incarnation = 9, message.view = ballot_of(1, NodeId{0}),
+    message.kind = kind;
+    message.from = NodeId{2};
+    message.incarnation = 9;
+    message.view = ballot_of(1, NodeId{0});
     message.ballot = ballot_of(4, NodeId{2});
     switch (kind) {
         case Kind::suspect:
-            message.node = NodeId{3}, message.why = Suspicion::command, message.covered = true;
+            message.node = NodeId{3};
+            message.why = Suspicion::command;
+            message.covered = true;
             message.action = {ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}};
             break;
         case Kind::promise:
-            message.has_state = message.ready = true, message.reach = {5, 1}, message.accepted = ballot_of(3, NodeId{2}),
+            message.has_state = message.ready = true;
+            message.reach = {5, 1};
+            message.accepted = ballot_of(3, NodeId{2});
             message.value = some_view();
             break;
         case Kind::accept: message.value = some_view(); break;
-        case Kind::view: message.value = some_view(), message.view = message.value.number; break;
-        case Kind::state: message.stage = ViewStage::ready, message.state = {true, 17, 18, 19, 20}, message.ready_digest = 21; break;
+        case Kind::view:
+            message.value = some_view();
+            message.view = message.value.number;
+            break;
+        case Kind::state:
+            message.stage = ViewStage::ready;
+            message.state = {true, 17, 18, 19, 20};
+            message.ready_digest = 21;
+            break;
         case Kind::prepare:
         case Kind::nack:
         case Kind::accepted:

@@ -28,7 +28,9 @@ WorldConfig draw_world(uint64_t seed, Draw& draw) {
     config.others = draw.one_in(2) ? static_cast<uint32_t>(draw.below(3)) : 0;
     config.s = static_cast<uint16_t>(draw.below(std::min(3u, config.members)));
     config.m = static_cast<uint16_t>(1 + draw.below(config.members - config.s));
-    config.loss = draw.one_in(2) ? 0 : 0.03, config.duplicate = draw.one_in(2) ? 0 : 0.05, config.late = draw.one_in(2) ? 0 : 0.05;
+    config.loss = draw.one_in(2) ? 0 : 0.03;
+    config.duplicate = draw.one_in(2) ? 0 : 0.05;
+    config.late = draw.one_in(2) ? 0 : 0.05;
     config.late_us = draw.one_in(2) ? D / 8 : 2 * D;
     config.jitter_us = draw.one_in(2) ? 0 : 20'000;
     config.step_us = D / 40 + draw.below(D / 16);
@@ -178,7 +180,10 @@ std::string trouble(uint64_t seed, ViewMutant mutant, Seen* seen = nullptr) {
         for (uint32_t node = 0; node < world.n(); ++node)
             if (world.in(node) && !world.going(node)) return fmt::format("node {} still waits\n{}", node, world.describe());
     }
-    if (seen) *seen = world.seen(), seen->quorums = can;
+    if (seen) {
+        *seen = world.seen();
+        seen->quorums = can;
+    }
     return world.violation();
 }
 
@@ -188,9 +193,16 @@ TEST(View, SeedsGetEverywhere) {
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
         Seen one;
         ASSERT_EQ(trouble(seed, ViewMutant::none, &one), "") << "seed " << seed;
-        all.views += one.views, all.by_proof += one.by_proof, all.adopted += one.adopted, all.refused += one.refused;
-        all.joiners += one.joiners, all.sums += one.sums, all.states += one.states;
-        all.excluded += one.excluded, all.minority += one.minority, all.forgotten += one.forgotten;
+        all.views += one.views;
+        all.by_proof += one.by_proof;
+        all.adopted += one.adopted;
+        all.refused += one.refused;
+        all.joiners += one.joiners;
+        all.sums += one.sums;
+        all.states += one.states;
+        all.excluded += one.excluded;
+        all.minority += one.minority;
+        all.forgotten += one.forgotten;
         all.quorums += one.quorums;
     }
     std::printf(

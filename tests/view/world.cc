@@ -27,11 +27,14 @@ World::World(const WorldConfig& config) : config_(config), random_(config.seed),
     AgreedView first{
         .number = 1, .parent = 0, .deadline_us = D, .exchange = {"coded-rs", 2, config.m, config.s}, .action = {}, .members = {}};
     for (uint32_t each = 0; each < config.members; ++each) first.members.push_back({NodeId{each}, 1, 1});
-    views_[1] = first, went_[1] = 0;
+    views_[1] = first;
+    went_[1] = 0;
     for (uint32_t each = 0; each < n(); ++each) start(each, 1);
     for (uint32_t each = 0; each < config.members; ++each) {
         Node& node = nodes_[each];
-        node.has_state = true, node.digest = state(0), node.installed = 1;
+        node.has_state = true;
+        node.digest = state(0);
+        node.installed = 1;
         node.machine->begin(first, now_us_);
         stepped(each, 1);
         after(each);
@@ -44,7 +47,11 @@ void World::start(uint32_t which, uint64_t incarnation) {
     const double slow = node.slow;
     const uint64_t stalled_us = node.stalled_us;
     node = {};
-    node.up = true, node.incarnation = incarnation, node.epoch = epoch, node.slow = slow, node.stalled_us = stalled_us;
+    node.up = true;
+    node.incarnation = incarnation;
+    node.epoch = epoch;
+    node.slow = slow;
+    node.stalled_us = stalled_us;
     node.peers.resize(n());
     node.machine = std::make_unique<ViewChange>(ViewConfig{.self = NodeId{which},
                                                            .incarnation = incarnation,
@@ -125,7 +132,10 @@ void World::after(uint32_t which) {
         for (const NodeId to : send_it.to) {
             if (passes && !passes(which, index_of(to), send_it.message)) continue;
             Packet packet;
-            packet.kind = Packet::Kind::view, packet.from = which, packet.to = index_of(to), packet.incarnation = node.incarnation;
+            packet.kind = Packet::Kind::view;
+            packet.from = which;
+            packet.to = index_of(to);
+            packet.incarnation = node.incarnation;
             packet.bytes = bytes;
             send(std::move(packet));
         }
@@ -155,7 +165,9 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
     switch (notice.kind) {
         case ViewNotice::Kind::freeze: node.frozen = true; return;
         case ViewNotice::Kind::view: {
-            node.frozen = true, node.session = 0, node.fetching = false;
+            node.frozen = true;
+            node.session = 0;
+            node.fetching = false;
             node.view = node.machine->view();
             check_line(which);
             // The trainer returns when it has computed what it is at.
@@ -174,13 +186,17 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
         case ViewNotice::Kind::catch_up:
             check_meeting(which, notice.step);
             ++(notice.sums ? seen_.sums : seen_.states);
-            node.fetching = true, node.wanted = notice;
+            node.fetching = true;
+            node.wanted = notice;
             return fetch(which);
         case ViewNotice::Kind::go: {
             check_meeting(which, notice.step);
             const auto [at, fresh] = went_.try_emplace(node.view.number, notice.step);
             if (!fresh && at->second != notice.step) violate(fmt::format("view {} goes on from two steps", node.view.number));
-            if (node.applied != notice.step || !node.has_state) node.applied = notice.step, node.digest = notice.digest;
+            if (node.applied != notice.step || !node.has_state) {
+                node.applied = notice.step;
+                node.digest = notice.digest;
+            }
             if (node.digest != state(node.applied))
                 violate(fmt::format("node {} goes on with another state of step {}", which, node.applied));
             node.has_state = true;
@@ -197,7 +213,9 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             seen_.excluded += notice.kind == ViewNotice::Kind::excluded;
             seen_.minority += notice.kind == ViewNotice::Kind::minority;
             seen_.forgotten += notice.kind == ViewNotice::Kind::forgotten;
-            node.session = 0, node.frozen = true, node.fetching = false;
+            node.session = 0;
+            node.frozen = true;
+            node.fetching = false;
             if (chance(config_.returns)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
             return;
     }
@@ -256,7 +274,8 @@ void World::deliver(const Packet& packet) {
             if (!ours) break;
             peer.heard_us = now_us_;
             if (packet.waiting || packet.step != peer.step) peer.moved_us = now_us_;
-            peer.step = packet.step, peer.waiting = packet.waiting;
+            peer.step = packet.step;
+            peer.waiting = packet.waiting;
             if (packet.step < node.applied) {
                 // What it lacks was lost.
                 for (StepId step = packet.step; step < std::min(node.applied + 1, packet.step + behind_most); ++step)
@@ -313,7 +332,8 @@ void World::deliver(const Packet& packet) {
             break;
         case Packet::Kind::give:
             if (ours && packet.step > node.applied) {
-                node.applied = packet.step, node.digest = packet.digest;
+                node.applied = packet.step;
+                node.digest = packet.digest;
                 stepped(packet.to, node.session);
             } else if (node.fetching && packet.view == node.view.number && packet.step == node.wanted.step &&
                        packet.digest == node.wanted.digest) {
@@ -368,7 +388,9 @@ void World::engine(uint32_t which) {
 void World::stepped(uint32_t which, uint32_t view) {
     Node& node = nodes_[which];
     if (node.session != view) {
-        node.view = node.machine->view(), node.session = view, node.frozen = false;
+        node.view = node.machine->view();
+        node.session = view;
+        node.frozen = false;
         node.records.clear();
         for (Peer& peer : node.peers) peer = {.heard_us = now_us_, .moved_us = now_us_};
     }
@@ -384,7 +406,8 @@ void World::compute(uint32_t which) {
     plan(node.computing_us, which, [this, which, session = node.session, step = node.applied] {
         Node& its = nodes_[which];
         if (its.session != session || its.applied != step || its.frozen) return;
-        its.computing = false, its.computed = true;
+        its.computing = false;
+        its.computed = true;
         its.records[step][which] = its.digest;
         for (const ViewMember& member : its.view.members)
             if (index_of(member.node) != which)

@@ -158,11 +158,15 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
             for (size_t end; (end = text.find("\n\n")) != std::string::npos && http == 200; text.erase(0, end + 2)) {
                 if (size_t at = text.find("data: "); at < end) {
                     Json json = Json::parse(text.substr(at + 6, end - at - 6), nullptr, false);
-                    if (text.starts_with("event: error")) return wrong = json.value("error", "the job is gone"), false;
+                    if (text.starts_with("event: error")) {
+                        wrong = json.value("error", "the job is gone");
+                        return false;
+                    }
                     try {
                         *detail = json.get<JobDetail>();
                     } catch (const Json::exception& error) {
-                        return wrong = error.what(), false;
+                        wrong = error.what();
+                        return false;
                     }
                 }
                 if (!(wanted = seen(*detail))) return false;   // after an idle line: the last status again

@@ -106,7 +106,10 @@ Status folder_make(std::string* folder) {
     for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
         if (base.empty() || base[0] != '/' || base.size() > 60) continue;
         base += "/gradcast-XXXXXX";
-        if (::mkdtemp(base.data())) return *folder = base, Status{};
+        if (::mkdtemp(base.data())) {
+            *folder = base;
+            return Status{};
+        }
     }
     return fail_sys(errno, "cannot make a folder in /tmp");
 }

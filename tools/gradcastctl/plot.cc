@@ -15,7 +15,10 @@ constexpr double width = 560, height = 300, left = 62, right = 12, top = 28, bot
 /// About five round numbers that enclose low and high.
 std::vector<double> ticks(double low, double high) {
     const double room = std::max(std::abs(high) * 1e-3, 1e-12);
-    if (high - low < room) low -= room, high += room;
+    if (high - low < room) {
+        low -= room;
+        high += room;
+    }
     const double rough = (high - low) / 5, power = std::pow(10, std::floor(std::log10(rough)));
     double unit = 10 * power;
     for (const double each : {5.0, 2.0, 1.0})
@@ -54,8 +57,10 @@ std::string plot_svg(const Plot& plot) {
     for (const Series& each : plot.series) {
         any |= each.points.size() > 1;
         for (const auto& [x, y] : each.points) {
-            x_low = std::min(x_low, x), x_high = std::max(x_high, x);
-            y_low = std::min(y_low, y), y_high = std::max(y_high, y);
+            x_low = std::min(x_low, x);
+            x_high = std::max(x_high, x);
+            y_low = std::min(y_low, y);
+            y_high = std::max(y_high, y);
         }
     }
     if (!any) return {};

@@ -156,7 +156,10 @@ private:
         const Evaluation* names = nullptr;
         for (const RunRecord& run : runs_) {
             if (!run.evaluation) missing += "<p class=\"dim\">" + html_text(run.name + ": " + run.why) + "</p>\n";
-            else if (run.evaluation->count_of_class.size() > most) most = run.evaluation->count_of_class.size(), names = &*run.evaluation;
+            else if (run.evaluation->count_of_class.size() > most) {
+                most = run.evaluation->count_of_class.size();
+                names = &*run.evaluation;
+            }
         }
         if (names == nullptr) return html + missing;
         const std::vector<std::string> labels = labels_of(*names);

@@ -44,10 +44,14 @@ private:
         for (const char* key : {"compute_us", "wait_us", "apply_us"})
             if (const double us = number(key); us > 0) run_.seconds += us * 1e-6;
         if (const double bytes = number("bytes_sent"); bytes > 0) run_.bytes += bytes;
-        if (const double loss = number("loss"); std::isfinite(loss)) sum_ += loss, ++count_;
+        if (const double loss = number("loss"); std::isfinite(loss)) {
+            sum_ += loss;
+            ++count_;
+        }
         if (count_ >= every_) {
             put(run_.loss, sum_ / static_cast<double>(count_));
-            sum_ = 0, count_ = 0;
+            sum_ = 0;
+            count_ = 0;
             if (run_.loss.size() >= points_max) halve();
         }
         if (const double accuracy = number("accuracy"); accuracy >= 0) {

@@ -125,7 +125,8 @@ public:
         termios raw = before_;
         raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
         raw.c_cc[VSUSP] = _POSIX_VDISABLE;   // stopped, it would leave the terminal like this
-        raw.c_cc[VMIN] = 0, raw.c_cc[VTIME] = 0;
+        raw.c_cc[VMIN] = 0;
+        raw.c_cc[VTIME] = 0;
         ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
         struct sigaction resize {};
         resize.sa_handler = [](int) {};   // ends poll()
@@ -142,7 +143,10 @@ public:
     /// False: the terminal is gone.
     bool show(const std::vector<Line>& lines, const Line& foot) const {
         winsize size{};
-        if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 2 || size.ws_col < 10) size.ws_row = 24, size.ws_col = 80;
+        if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 2 || size.ws_col < 10) {
+            size.ws_row = 24;
+            size.ws_col = 80;
+        }
         const size_t rows = size.ws_row - 1u;
         std::string text = "\x1b[H";
         for (size_t i = 0; i < rows; ++i) {

@@ -492,8 +492,11 @@ void Sender::report_block(Rank from, uint32_t slot, uint32_t b, const BlockItem*
         }
     uint64_t again[2] = {};
     uint32_t count = 0;
-    for (uint32_t i = 0; i < before && count < lost; ++i)
-        if (bit(missing, i)) set_bit(again, i), ++count;
+    for (uint32_t i = 0; i < before && count < lost; ++i) {
+        if (!bit(missing, i)) continue;
+        set_bit(again, i);
+        ++count;
+    }
     if (count == 0) return;
     const bool waits = piece.repair >> b & 1;
     const uint32_t asked = !waits               ? 0

@@ -173,7 +173,10 @@ Handshake::~Handshake() { SSL_free(ssl_); }
 const ClusterKey* Handshake::psk_find(std::string_view id) {
     offered_ = printable(id, ' ') ? std::string(id.substr(0, 32)) : "?";
     for (const ClusterKey& key : tls_->keys)
-        if (key.id == id) return known_ = true, &key;
+        if (key.id == id) {
+            known_ = true;
+            return &key;
+        }
     return nullptr;
 }
 

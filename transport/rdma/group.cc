@@ -242,7 +242,10 @@ bool Group::send_one(Op& op) {
         std::memcpy(out_.at(slot) + bytes, static_cast<std::byte*>(from.iov_base) + at_, take);
         bytes += static_cast<uint32_t>(take);
         at_ += take;
-        if (at_ == from.iov_len) ++vector_, at_ = 0;
+        if (at_ == from.iov_len) {
+            ++vector_;
+            at_ = 0;
+        }
     }
     ibv_sge part = out_.part(slot, bytes);
     ibv_send_wr work{}, *bad;

@@ -198,7 +198,10 @@ bool Pipe::transmit() {
             in_slot = !memory;
             message.bytes += take;
             at += take;
-            if (at == from.iov_len) ++vector, at = 0;
+            if (at == from.iov_len) {
+                ++vector;
+                at = 0;
+            }
         }
         total += static_cast<int32_t>(message.bytes);
     }

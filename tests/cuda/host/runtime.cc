@@ -397,7 +397,10 @@ cudaError_t cudaMalloc(void** at, size_t bytes) {
     std::lock_guard running(rt().execution);
     std::lock_guard lock(rt().queues);
     if (in_context() >= rt().devices) return result(cudaErrorNoDevice);
-    if (bytes == 0) return *at = nullptr, cudaSuccess;
+    if (bytes == 0) {
+        *at = nullptr;
+        return cudaSuccess;
+    }
     if (bytes > rt().limit - rt().used[device]) return result(cudaErrorMemoryAllocation);
     if (rt().memory.empty()) {
         struct sigaction action {};
