@@ -12,6 +12,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.metrics = {
         {Metric::dropped, "forged", 3, {}}, {Metric::dropped, "replayed", 0, {}}, {Metric::memory, "job: read ahead", 1 << 21, {}}};
     status.timeouts_us = {{"peer lost", 2'000'000}};
+    status.stragglers = {{"node-2", "compute", 9'800, 4'500, "look there"}};
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
     status.gradients = 96;
     status.forwards = 5;
@@ -54,10 +55,12 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word :
-         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         forged 3\n", "peer lost 2.00 s", "128 in 8 blocks",
-          "settings        workers 8, local_steps 4\n", "computed        96 gradients of samples and 5 forward passes, at this node\n",
-          "node-1, node-2", "3.00 MiB", "warning         2 ranks are too few\n", "warning         and slow\n",
-          "node-1, node-2; this one is node-1\n", ": a, b, c\n", "view            2 from step 8, 2023-11-1",
+         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         forged 3\n",
+          "straggler       node-2: compute takes 9.8 ms of a step, 4.5 ms at the others: look there\n", "peer lost 2.00 s",
+          "128 in 8 blocks", "settings        workers 8, local_steps 4\n",
+          "computed        96 gradients of samples and 5 forward passes, at this node\n", "node-1, node-2", "3.00 MiB",
+          "warning         2 ranks are too few\n", "warning         and slow\n", "node-1, node-2; this one is node-1\n", ": a, b, c\n",
+          "view            2 from step 8, 2023-11-1",
           ": a, d; with d; without b, c; why: b silent, c drained, d joins; the job stood for 1.50 s\n", "longest change  0.01 s\n",
           "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;

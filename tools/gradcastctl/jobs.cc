@@ -251,8 +251,8 @@ int command_describe(const Options& options, const std::string& which) {
     line("computed", fmt::format("{} gradients of samples{}, at this node", status.gradients,
                                  status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
     for (const Straggler& each : status.stragglers)
-        line("straggler", fmt::format("{}: {} takes {} of a step, {} at the others: {}", each.node, each.phase,
-                                      text_seconds(each.us * 1e-6), text_seconds(each.others_us * 1e-6), each.advice));
+        line("straggler", fmt::format("{}: {} takes {:.1f} ms of a step, {:.1f} ms at the others: {}", each.node, each.phase,
+                                      each.us * 1e-3, each.others_us * 1e-3, each.advice));
     print_times(status.times);
     print_metrics(status.metrics);
     for (const ViewRecord& view : status.views) line("view", view_text(view));

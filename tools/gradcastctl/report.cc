@@ -223,8 +223,8 @@ private:
             html += "<h3>" + name_of(i) + "</h3>\n";
             for (const Straggler& each : status.stragglers)
                 html += "<p class=\"bad\">" +
-                        html_text(fmt::format("{} is slow: {} takes {} of a step, {} at the others. {}", each.node, each.phase,
-                                              text_seconds(each.us * 1e-6), text_seconds(each.others_us * 1e-6), each.advice)) +
+                        html_text(fmt::format("{} is slow: {} takes {:.1f} ms of a step, {:.1f} ms at the others. {}", each.node,
+                                              each.phase, each.us * 1e-3, each.others_us * 1e-3, each.advice)) +
                         "</p>\n";
             if (status.stragglers.empty()) html += "<p class=\"dim\">No node is a straggler. p50 / p99 in ms of its last steps:</p>\n";
             Row head = {"node"};
