@@ -528,15 +528,18 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
 void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
     Session& session = at->second;
     const JobPlan& plan = *session.plan;
-    const auto differs = [&](const char* what, const std::string& here, const std::string& there) {
+    const auto differs = [&](const char* what, const std::string& here, const std::string& there, const char* way) {
         give_up(at,
-                fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes", job_id_text(plan.id), what,
-                     here.empty() ? "none" : here, there.empty() ? "none" : there),
+                fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes: {}", job_id_text(plan.id), what,
+                     here.empty() ? "none" : here, there.empty() ? "none" : there, way),
                 actions);
     };
-    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest);
-    if (command.start_digest != plan.start_digest) return differs("the digest of net.start", command.start_digest, plan.start_digest);
-    if (command.kernel_set != plan.kernel_set) return differs("the kernel set", command.kernel_set, plan.kernel_set);
+    constexpr char files[] = "give it the files of the others";
+    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest, files);
+    if (command.start_digest != plan.start_digest)
+        return differs("the digest of net.start", command.start_digest, plan.start_digest, files);
+    if (command.kernel_set != plan.kernel_set)
+        return differs("the kernel set", command.kernel_set, plan.kernel_set, "set isa in gradcastd.toml as at the others, and restart it");
     Part& own = session.parts[session.self];
     own.kernel_set = command.kernel_set;
     own.data_digest = command.data_digest;
