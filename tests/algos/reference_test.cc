@@ -38,15 +38,7 @@ protected:
             }
             labels[n] = static_cast<int32_t>(sum) % static_cast<int32_t>(levels);
         }
-        const DataInfo info{.count = samples,
-                            .C = 1,
-                            .H = 1,
-                            .W = features,
-                            .classes = levels,
-                            .mean = {0.5f},
-                            .std = {0.25f},
-                            .source = "test",
-                            .target_scale = 0.03125f};
+        const DataInfo info = regression(samples, features, levels);
         ASSERT_TRUE(shard_write(folder_ + "/line.h5", info, pixels.data(), labels.data()).ok());
         std::vector<uint64_t> order(samples);
         Sampler(samples, seed, 1, 1).range(0, order);

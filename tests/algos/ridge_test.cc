@@ -35,15 +35,7 @@ protected:
             for (uint32_t f = 0; f < features; ++f)
                 pixels[order[n] * features + f] = static_cast<uint8_t>(random4(Purpose::test, 7, n % part, f)[0] % 256);
         }
-        const DataInfo info{.count = samples,
-                            .C = 1,
-                            .H = 1,
-                            .W = features,
-                            .classes = levels,
-                            .mean = {0.5f},
-                            .std = {0.25f},
-                            .source = "test",
-                            .target_scale = 0.03125f};
+        const DataInfo info = regression(samples, features, levels);
         std::filesystem::create_directories(folder_ + "/ridge");
         ASSERT_TRUE(shard_write(folder_ + "/ridge/train.h5", info, pixels.data(), labels.data()).ok());
         best_ = solution(folder_ + "/ridge/train.h5");

@@ -6,6 +6,19 @@
 
 namespace gradcast {
 
+/// Pictures of one row whose labels are targets in steps of 1/32.
+inline DataInfo regression(uint32_t samples, uint32_t features, uint32_t levels) {
+    return {.count = samples,
+            .C = 1,
+            .H = 1,
+            .W = features,
+            .classes = levels,
+            .mean = {0.5f},
+            .std = {0.25f},
+            .source = "test",
+            .target_scale = 0.03125f};
+}
+
 class AlgosTest : public RunsTest {
 protected:
     Run run(const std::string& text, const SimConfig& network, bool datagrams = false, const std::function<void(Simulator&)>& meddle = {},
