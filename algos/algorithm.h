@@ -55,6 +55,10 @@ struct AlgorithmKind {
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
 };
 std::span<const AlgorithmKind> algorithm_kinds();
+/// What is computed depends on the order in which things come, so a round that is repeated may give other bits; without a replay log.
+inline bool follows_clock(const AlgorithmKind& kind, const AlgorithmSettings& settings) {
+    return (kind.server || settings.allocation == "bsda") && settings.replay.empty();
+}
 Status algorithm_find(std::string_view name, const AlgorithmKind** kind);
 
 }   // namespace gradcast

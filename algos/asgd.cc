@@ -13,7 +13,11 @@
 // mini-batch of worker k is block k of synchronous SGD's.  Where softsync collects all workers' pushes, waits and does not scale, they are
 // quantised and summed as by an exchange: the result is that of ssgd bit for bit, whatever their order.  A round is `updates`
 // pushes; then all ranks get w and the optimiser's state, so evaluation and checkpoints are as ever.  Which worker's push came when is kept
-// in replay.log in the server's job folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
+// in replay.log in the job's folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
+//
+// With `survive` every node votes, as each has the whole state after every round.  A round that loses a server or a worker is repeated by
+// the others from its beginning: the lowest of them are the servers, and workers move to where nodes are.  Pushes of another view are
+// never taken.  What is lost is at most `updates` pushes.
 //
 // Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
 // answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.
@@ -100,7 +104,10 @@ public:
         message_ = sizeof(Head) + elements_ * sizeof(float);
         plan.arena.plan("server", elements_ * sizeof(float), &w_);
         update_.plan(plan, collect_, exact_);
-        plan.arena.plan("server", (elements_ + plan.state_size + plan.scales) * sizeof(float), &final_);
+        const uint64_t state = (elements_ + plan.state_size + plan.scales) * sizeof(float);
+        plan.arena.plan("server", state, &final_);
+        plan.arena.plan("state before the round", state, &before_);
+        plan.arena.plan("order of pushes", updates_ * sizeof(Push), &log_);
         if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
@@ -110,18 +117,24 @@ public:
 
     Status round(Context& context) override {
         const uint64_t begin_us = context.host.now_us();
-        const std::span<float> parameters = context.net.parameters();
-        std::ranges::copy(parameters, w().begin());
-        parts_ = {context.ranks == 1 ? 1 : servers_, elements_};
+        std::ranges::copy(context.net.parameters(), w().begin());
+        whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::ranges::copy(own, at).out; });
+        parts_ = {context.ranks == 1 ? 1 : std::min(servers_, context.ranks - 1), elements_};   // nodes may have been lost
         part_ = context.self < parts_.servers ? context.self : 0;
         begin(context.step * updates_);
         if (context.ranks > 1) context.mail->begin(tickets());
-        const Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
-        if (!status.ok()) std::ranges::copy(w(), parameters.begin());   // of a worker; the server's job is over
-        GC_TRY(status);
-        GC_TRY(spread(context));
-        std::ranges::copy(w(), parameters.begin());
+        Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
+        if (status.ok()) status = spread(context);
+        if (!status.ok()) {
+            whole_state(context, [at = before_.host](std::span<std::byte> own) mutable {
+                std::copy_n(at, own.size(), own.begin());
+                at += own.size();
+            });
+            context.optimiser.refresh();
+        }
+        std::ranges::copy(w(), context.net.parameters().begin());
         context.net.refresh();
+        GC_TRY(status);
         StepRecord record;
         record.loss = loss_;
         record.clipped = update_.clipped();
@@ -138,10 +151,14 @@ private:
         bool held = false;      // its answer waits
         State state = State::over;
     };
+    struct Push {   // of the log
+        uint32_t worker, tau;
+    };
 
     std::span<float> w() { return {w_.as<float>(), elements_}; }
     Buffer push(uint32_t k) const { return pushes_.part(k * message_, message_); }
     Buffer answer(uint32_t k) const { return answers_.part(k * message_, message_); }
+    std::span<Push> log() const { return {log_.as<Push>(), updates_}; }
     static Head& head(const Buffer& message) { return *message.as<Head>(); }
     std::span<float> values(const Buffer& message) const {
         return {message.part(sizeof(Head), message.bytes - sizeof(Head)).as<float>(), elements_};
@@ -170,7 +187,6 @@ private:
         loss_ = 0;
         for (uint32_t k = 0; k < workers_; ++k) all_[k] = {version_, 0, false, k < handed_ ? State::ready : State::over};
         update_.begin(parts_, part_);
-        log_.clear();
     }
 
     /// The sum of gradients of the worker's next mini-batches from its own parameters on, to its push.
@@ -233,7 +249,7 @@ private:
             if (!std::isfinite(each))
                 return fail(Code::diverged, "round {}: the gradient of worker {} holds NaN or Inf: {}", context.step + 1, k,
                             context.advice);
-        fmt::format_to(std::back_inserter(log_), "{} {}\n", k, tau);
+        log()[taken_] = {k, static_cast<uint32_t>(tau)};
         loss_ += told.loss / static_cast<double>(updates_);   // at server 0
         GC_TRY(update_.add(context, {version_, k}, push(k).part(sizeof(Head), elements_ * sizeof(float)), lambda(tau)));
         ++taken_;
@@ -401,6 +417,13 @@ private:
         return final_.part((1 + slots_) * parts_.first(s) * sizeof(float),
                            bytes + (parts_.servers == 1 ? context.codec.exponents().size_bytes() : 0));
     }
+    /// with(w), with(the optimiser's state), with(the scales).
+    template <typename With>
+    void whole_state(Context& context, With with) {
+        with(std::as_writable_bytes(w()));
+        with(std::as_writable_bytes(context.optimiser.state()));
+        with(std::as_writable_bytes(context.codec.exponents()));
+    }
     /// copy(what a server has, where it is in final_), part by part.
     template <typename Copy>
     void each_of_server(Context& context, uint32_t s, Copy copy) {
@@ -413,16 +436,15 @@ private:
         if (parts_.servers == 1) copy(std::as_writable_bytes(context.codec.exponents()), from.host + (1 + slots_) * bytes);
     }
 
-    /// All ranks get the servers' state.
+    /// All ranks get the servers' state and the order of pushes.
     Status spread(Context& context) {
         const auto pack = [](std::span<std::byte> own, std::byte* to) { std::ranges::copy(own, to); };
         const auto unpack = [](std::span<std::byte> own, const std::byte* from) { std::copy_n(from, own.size(), own.begin()); };
         if (context.self < parts_.servers) each_of_server(context, context.self, pack);
-        if (context.self == 0) GC_TRY(replay_keep(log_path_, title_, context.step * updates_, log_));
         if (context.ranks > 1) {
-            const uint64_t of_loss = 1 + parts_.servers;
+            const uint64_t of_loss = 1 + parts_.servers, of_log = of_loss + 1;
             const Buffer number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
-            context.mail->begin(of_loss);
+            context.mail->begin(of_log);
             others_ = ranks_but(context.self, context.ranks);
             const auto exchange = [&](uint32_t s, const Buffer& what, uint64_t ticket) {
                 const uint64_t of_end = tags | uint64_t{1} << 33 | ticket;
@@ -431,8 +453,12 @@ private:
             };
             for (uint32_t s = 0; s < parts_.servers; ++s) exchange(s, of_server(context, s), 1 + s);
             exchange(0, number, of_loss);
-            GC_TRY(context.mail->wait(1, of_loss, (10 + updates_) * context.deadline_us, "state of a server"));
+            exchange(0, log_, of_log);
+            GC_TRY(context.mail->wait(1, of_log, (10 + updates_) * context.deadline_us, "state of a server"));
         }
+        std::string lines;
+        for (const Push& push : log()) fmt::format_to(std::back_inserter(lines), "{} {}\n", push.worker, push.tau);
+        GC_TRY(replay_keep(log_path_, title_, context.step * updates_, lines));
         for (uint32_t s = 0; s < parts_.servers; ++s) each_of_server(context, s, unpack);
         context.optimiser.refresh();
         return {};
@@ -443,7 +469,7 @@ private:
     uint64_t elements_ = 0, updates_ = 0, message_ = 0;
     bool wait_ = false, exact_ = false;
     OptimiserConfig optimiser_;
-    std::string scaling_, title_, log_path_, log_;
+    std::string scaling_, title_, log_path_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
     std::vector<uint32_t> order_;
@@ -455,7 +481,7 @@ private:
     uint64_t slots_ = 0;                             // values of the optimiser's state for a parameter
     ServerParts parts_;
     std::vector<uint32_t> orders_;   // workers whose pushes come next, as server 0 tells them; [push % size]
-    Buffer w_, final_, local_, pushes_, answers_;
+    Buffer w_, before_, final_, local_, pushes_, answers_, log_;
     ServerUpdate update_;
 };
 

@@ -129,6 +129,9 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     engine.job = folder.job;
     engine.job.exchange = "unicast";   // of one rank; any exchange has the same sums
     engine.job.s = 0;
+    const AlgorithmKind* kind;
+    if (algorithm_find(folder.job.algorithm, &kind).ok() && follows_clock(*kind, folder.job.settings))
+        engine.job.settings.replay = folder.path + "/replay.log";   // the nodes' own
     engine.job.stop_at = 0;
     engine.job.checkpoint_keep = 0;
     engine.job.profile = 0;

@@ -67,7 +67,7 @@ public:
                                  .optimiser = parts_.schedule,
                                  .local = parts_.local.get(),
                                  .updates = parts_.updates,
-                                 .rounds = parts_.steps,
+                                 .rounds = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps,
                                  .servers = job_.servers,
                                  .folder = config_.folder,
                                  .arena = parts_.arena}));

@@ -535,8 +535,6 @@ private:
                     "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32");
         if (job_.settings.beta != 0.9 && job_.settings.lambda != "exp")
             mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
-        if (algorithm->server && job_.survive)
-            mistake(line("job.survive"), "job.survive", fmt::format("{} ends when a node is lost in this version", job_.algorithm));
         if (algorithm->sums == 0 && !algorithm->gathers && (job_.exchange == "auto" || job_.s > 0))
             mistake(line("algorithm.exchange"), "algorithm.exchange", fmt::format("{} sends by no exchange: leave it out", job_.algorithm));
         if (algorithm->server && job_.quantiser != Quantiser::auto32)

@@ -90,11 +90,11 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     const uint64_t most = job.quantiser == Quantiser::auto16 ? auto16_blocks_max : blocks_max;
     const uint64_t workers = job.algorithm == "serial" ? 1
                              : settings.workers > 0    ? settings.workers
-                             : algorithm->server       ? std::max<size_t>(config.roster.size(), job.servers + 1) - job.servers
-                                                       : config.roster.size();
+                             : algorithm->server       ? std::max(config.nodes(), job.servers + 1) - job.servers
+                                                       : config.nodes();
     const uint32_t validation = algorithm->gathers ? settings.validation : 0;
-    if (algorithm->server && config.roster.size() > 1 && job.servers >= config.roster.size())
-        return fail(Code::invalid, "algorithm.servers: {} of {} nodes leave none to the workers", job.servers, config.roster.size());
+    if (algorithm->server && config.nodes() > 1 && job.servers >= config.nodes())
+        return fail(Code::invalid, "algorithm.servers: {} of {} nodes leave none to the workers", job.servers, config.nodes());
     if (validation >= train->info().count)
         return fail(Code::invalid, "algorithm.validation: {} samples are not fewer than the {} of {}", validation, train->info().count,
                     job.train);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "algos/algorithm.h"
 #include "runtime/core/crypto.h"
 
 namespace gradcast {
@@ -41,7 +42,11 @@ Status Report::open(const EngineConfig& config) {
         const std::string node = nodes_.empty() ? "" : nodes_[static_cast<size_t>(self_)];
         GC_TRY(events_.open(config.folder, node, wall_seconds(), config.lanes > 0, log_));
     }
-    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, config.resume.on || config.join, log_);
+    // A node that was shut out may have trained a step that the others have repeated.
+    const AlgorithmKind* kind;
+    GC_TRY(algorithm_find(config.job.algorithm, &kind));
+    const bool goes_on = config.resume.on || (config.join && !follows_clock(*kind, config.job.settings));
+    return steps_log_.open(config.folder + "/steps.jsonl", config.lanes > 0, goes_on, log_);
 }
 
 void Report::warn(const std::string& text) {

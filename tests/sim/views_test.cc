@@ -92,8 +92,9 @@ struct Lossy {
             "{}\n{}[[net.layers]]\n"
             "kind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = "
             "\"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n"
-            "exchange = \"{}\"\n{}",
-            steps, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers, exchange, options);
+            "{}{}",
+            steps, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers,
+            exchange.empty() ? "" : fmt::format("exchange = \"{}\"\n", exchange), options);
         ASSERT_TRUE(job_parse(text, "job.toml", "/", &job, &mistakes)) << mistakes.front().text;
         sim = Simulator::create(sim_config);
         std::vector<Member> roster(sim_config.ranks);
@@ -544,6 +545,80 @@ TEST(JobViews, AMinorityKeepsItsStateAndSaysSo) {
     rest.resume = {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{1}, .path = path, .notes = {}};
     rest.run();
     rest.expect(quiet().digest);
+}
+
+/// Parameter servers: a round that loses a server or a worker is repeated by the others.
+void servers_from_seeds(const std::string& options, const std::string& digest, uint64_t span_us) {
+    uint32_t changed = 0, joined = 0;
+    for_seeds(24, [&](uint64_t seed) {
+        Lossy job(4 + seed % 3, seed);
+        job.exchange = "";
+        job.options = options;
+        job.sim_config.jitter_us = 100;
+        if (seed % 3 == 0) job.joins = {splitmix64(seed + 1) % span_us};
+        const Rank members = job.sim_config.ranks - static_cast<Rank>(job.joins.size());
+        const uint64_t first_us = 1'000 + splitmix64(seed) % span_us;
+        job.kills = {{static_cast<Rank>(seed % members), first_us}};
+        if (members > 4) job.kills.emplace_back((seed + 1 + seed % 2) % members, first_us + splitmix64(seed + 2) % (3 * D / 2));
+        SCOPED_TRACE(fmt::format("{} members of {}, rank {} is lost at {} us", members, job.sim_config.ranks, seed % members, first_us));
+        job.run();
+        if (!job.began()) return;
+        std::optional<std::string> reached;
+        std::map<uint64_t, uint64_t> lines;   // digests by step
+        for (Rank r = 0; r < job.sim_config.ranks; ++r) {
+            if (job.killed(r) || (r >= members && !job.sim->result(r).ok())) continue;
+            EXPECT_TRUE(job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+            const JobStatus status = job.engines[r]->status();
+            if (!reached) reached = digest.empty() ? status.digest : digest;
+            EXPECT_EQ(status.digest, *reached) << "rank " << r;
+            EXPECT_EQ(status.step, uint64_t{job.steps});
+            changed += r == 0 && status.views.size() > 1;
+            joined += r >= members;
+            for (const StepLine& line : lines_in(job.own_folder(r)))
+                EXPECT_EQ(lines.try_emplace(line.step, line.digest).first->second, line.digest) << "rank " << r << ", step " << line.step;
+        }
+        expect_the_same_views(job);
+        // The order that a member has kept repeats the training, on one node.  Who was behind has not all of it.
+        bool whole = false;
+        for (Rank r = 0; r < members && reached && !whole; ++r) {
+            std::string order;
+            whole = !job.killed(r) && file_read(job.own_folder(r) + "/replay.log", &order).ok() &&
+                    std::count(order.begin(), order.end(), '\n') == 1 + 12 * job.steps;
+            if (!whole) continue;
+            AuditFolder kept;
+            Status status = audit_read(job.own_folder(r), "/", &kept);
+            ASSERT_TRUE(status.ok()) << status.what;
+            AuditResult result;
+            AuditConfig audit;
+            audit.scratch = folder() + "/audit";
+            status = audit_stretch(kept, audit, &result);
+            EXPECT_TRUE(status.ok()) << status.what;
+            EXPECT_EQ(result.finding, "") << "rank " << r;
+            EXPECT_EQ(result.compared, kept.lines.size());
+        }
+        EXPECT_TRUE(whole);
+    });
+    EXPECT_GT(changed, std::getenv("GC_SEED") ? 0u : 8u);
+    EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 2u);
+}
+
+TEST(JobViews, ServersOfEachPush) {
+    const std::string options = "kind = \"asgd\"\nworkers = 4\nupdates = 12\n";
+    Lossy whole(4);
+    whole.exchange = "", whole.options = options;
+    whole.run();
+    whole.expect(whole.engines[0]->status().digest);
+    for (const char* servers : {"", "servers = 2\n"}) servers_from_seeds(options + servers, "", whole.sim->now_us());
+}
+
+TEST(JobViews, AServerThatSumsExactlyHasOneDigest) {
+    const std::string options = "kind = \"softsync\"\nworkers = 4\nupdates = 12\npull = \"wait\"\nstream = \"whole\"\n";
+    Lossy whole(1);
+    whole.exchange = "", whole.options = options;
+    whole.run();
+    const std::string digest = whole.engines[0]->status().digest;
+    ASSERT_EQ(digest.size(), 64u) << whole.sim->result(0).what;
+    servers_from_seeds(options, digest, whole.sim->now_us());
 }
 
 }   // namespace
