@@ -191,6 +191,7 @@ private:
 
     /// The sum of gradients of the worker's next mini-batches from its own parameters on, to its push.
     Status compute(Context& context, uint32_t k, std::span<const float> at) {
+        const WorkerTurn turn(context, k);
         std::ranges::copy(at, context.net.parameters().begin());
         context.net.refresh();
         const std::span<float> sum = values(push(k));
@@ -203,6 +204,7 @@ private:
             double of_step = 0;
             GC_TRY(context.local->batch(context, k, first + i, gradient, &of_step));
             loss += of_step / steps_;
+            context.samples += batch_;
             if (i + 1 < steps_) descend(context, all_[k].version, gradient);
             for (uint64_t j = 0; i > 0 && j < elements_; ++j) sum[j] += gradient[j];
         }

@@ -108,6 +108,7 @@ Status Averaging::train_share(Context& context, size_t own) {
 Status Averaging::learn(Context& context) {
     WorkerSum& workers = *context.workers;
     for (size_t i = 0; i < workers.own().size(); ++i) {
+        const WorkerTurn turn(context, workers.own()[i]);
         std::ranges::copy(start(i), context.net.parameters().begin());
         context.net.refresh();
         worker_begins(i, context.optimiser.state());

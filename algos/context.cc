@@ -1,5 +1,7 @@
 #include "algos/context.h"
 
+#include <utility>
+
 #include "runtime/core/digest.h"
 
 namespace gradcast {
@@ -17,6 +19,26 @@ void Context::round_done(StepRecord applied) {
     record = applied;
     progress.step.store(step, std::memory_order_relaxed);
     progress.advance();
+}
+
+WorkerTurn::WorkerTurn(Context& context, uint32_t worker)
+    : context_(context),
+      worker_(worker),
+      begin_us_(context.host.now_us()),
+      samples_(context.samples),
+      gradients_(context.gradients),
+      forwards_(context.forwards) {
+    GC_ASSERT(worker < context.counts.size());
+}
+
+WorkerTurn::~WorkerTurn() {
+    WorkerCounts& counts = context_.counts[worker_];
+    counts.worker = worker_;
+    if (std::exchange(counts.last_round, context_.step + 1) != context_.step + 1) ++counts.rounds;
+    counts.samples += context_.samples - samples_;
+    counts.gradients += context_.gradients - gradients_;
+    counts.forwards += context_.forwards - forwards_;
+    counts.compute_us += context_.host.now_us() - begin_us_;
 }
 
 }   // namespace gradcast

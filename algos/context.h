@@ -44,12 +44,14 @@ struct Context {
     uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
     Profile* profile = nullptr;   // of all steps; the round of its own turns events on and off
 
-    StepId first = 0;         // first step of this run of the job
-    StepId step = 0;          // next step to compute
-    uint64_t state = 0;       // digest of the state before that step
-    uint64_t gradients = 0;   // samples whose gradient this rank has computed, so far
-    uint64_t forwards = 0;    // samples of training data that it has only evaluated
-    StepRecord record = {};   // of the last applied step
+    StepId first = 0;                        // first step of this run of the job
+    StepId step = 0;                         // next step to compute
+    uint64_t state = 0;                      // digest of the state before that step
+    uint64_t gradients = 0;                  // samples whose gradient this rank has computed, so far
+    uint64_t forwards = 0;                   // samples of training data that it has only evaluated
+    uint64_t samples = 0;                    // that its workers have trained on, each as often as a step took it
+    std::vector<WorkerCounts> counts = {};   // by worker: their shares of these (WorkerTurn)
+    StepRecord record = {};                  // of the last applied step
 
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
     const std::function<Status(uint32_t worker)>* try_worker = nullptr;
@@ -69,6 +71,20 @@ struct Context {
     uint64_t digest(StepId next, uint64_t model) const;
     /// At the end of a round whose parameters and optimiser state are in place.
     void round_done(StepRecord applied);
+};
+
+/// This rank computes for that worker during the lifetime of this object, and what is counted meanwhile is the worker's, too.
+class WorkerTurn {
+public:
+    WorkerTurn(Context& context, uint32_t worker);
+    ~WorkerTurn();
+    WorkerTurn(const WorkerTurn&) = delete;
+    WorkerTurn& operator=(const WorkerTurn&) = delete;
+
+private:
+    Context& context_;
+    const uint32_t worker_;
+    const uint64_t begin_us_, samples_, gradients_, forwards_;   // before it
 };
 
 }   // namespace gradcast

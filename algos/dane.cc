@@ -32,6 +32,7 @@ private:
         Local& local = *context.local;
         for (size_t i = 0; i < workers.own().size(); ++i) {
             const uint32_t worker = workers.own()[i];
+            const WorkerTurn turn(context, worker);
             GC_TRY(local.gradient(context, worker, local.config().pass_share, workers.vector(i), &losses()[i]));
             scale(workers.vector(i), local.weight(worker));
         }

@@ -138,6 +138,7 @@ private:
         const std::span<float> trial = floats(trial_);
         for (uint32_t k = 0; k < workers(); ++k) drawn_[k] = draw(context, k);
         for (size_t i = 0; i < own_->size(); ++i) {
+            const WorkerTurn turn(context, (*own_)[i]);
             uint64_t right = 0;
             if (workers() > 1) {
                 cross(context, (*own_)[i], trial);

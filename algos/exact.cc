@@ -67,10 +67,15 @@ public:
         WorkerSum& all = *context.workers;
         if (all.own().size() != own_)
             return fail(Code::unsupported, "the exact solver keeps the workers of its first view: leave out survive");
-        for (size_t i = 0; i < own_ && !built_; ++i) GC_TRY(problems_->build(context, i));
+        for (size_t i = 0; i < own_ && !built_; ++i) {
+            const WorkerTurn turn(context, all.own()[i]);
+            GC_TRY(problems_->build(context, i));
+        }
         built_ = true;
         StepRecord record;
         for (size_t i = 0; i < own_; ++i) {
+            const WorkerTurn turn(context, all.own()[i]);
+            context.samples += context.local->samples(all.own()[i]);
             problems_->gradient(context, i, w(), vector(i, gradient), &losses_[i]);
             losses_[i] *= context.local->weight(all.own()[i]);
         }
@@ -104,6 +109,7 @@ private:
         for (size_t i = 0; i < own_; ++i) {
             const Row r = vector(i, value);
             for (size_t j = 0; j < d_; ++j) r[j] = eta_ * mean()[j];
+            const WorkerTurn turn(context, context.workers->own()[i]);
             GC_TRY(problems_->step(context, i, w(), vector(i, gradient), r, vector(i, step)));
         }
         GC_TRY(mean_of(context, step, nullptr));
@@ -115,6 +121,7 @@ private:
         for (size_t i = 0; i < own_; ++i) {
             const Row u = multipliers_.of<double>(i), r = vector(i, value), s = vector(i, step), g = vector(i, gradient);
             for (size_t j = 0; j < d_; ++j) r[j] = g[j] + rho_ * u[j];
+            const WorkerTurn turn(context, context.workers->own()[i]);
             GC_TRY(problems_->step(context, i, w(), g, r, s));
             for (size_t j = 0; j < d_; ++j) s[j] += u[j];
         }

@@ -22,7 +22,9 @@ public:
         const uint64_t begin_us = context.host.now_us();
         for (size_t i = 0; i < workers.own().size(); ++i) {
             const uint32_t worker = workers.own()[i];
+            const WorkerTurn turn(context, worker);
             GC_TRY(context.local->gradient(context, worker, 1, workers.vector(i), &losses_[i]));
+            context.samples += context.local->samples(worker);
             scale(workers.vector(i), context.local->weight(worker));
             losses_[i] *= context.local->weight(worker);
         }

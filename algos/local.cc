@@ -202,6 +202,7 @@ void Local::step(Context& context, Shape shape, const LocalTerm& term, double* l
         work.local.update(work.context, work.local.pieces_[i], work.context.net.parameters(), {}, work.term, work.shape);
     });
     context.net.refresh();
+    context.samples += shape.samples;
     context.gradients += shape.samples;
     context.progress.advance();
 }

@@ -51,6 +51,7 @@ private:
         const uint32_t steps = context.local->config().steps;
         if (context.self == 0) {
             const uint64_t begin_us = context.host.now_us();
+            const WorkerTurn turn(context, 0);
             GC_TRY(context.local->train(context, 0, context.step * steps, steps, {}, &record->loss));
             record->compute_us = context.host.now_us() - begin_us;
             if (!std::isfinite(record->loss))

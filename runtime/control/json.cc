@@ -124,6 +124,17 @@ void fields(const Each& each, typename Each::template Of<Straggler>& straggler) 
 }
 
 template <typename Each>
+void fields(const Each& each, typename Each::template Of<WorkerCounts>& counts) {
+    each("worker", counts.worker);
+    each("rounds", counts.rounds);
+    each("last_round", counts.last_round);
+    each("samples", counts.samples);
+    each("gradients", counts.gradients);
+    each("forwards", counts.forwards);
+    each("compute_us", counts.compute_us);
+}
+
+template <typename Each>
 void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
@@ -137,6 +148,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("resumed", status.resumed);
     each("gradients", status.gradients);
     each("forwards", status.forwards);
+    each("workers", status.workers);
     each("loss", status.loss, status.step > 0);
     each("accuracy", status.accuracy, status.accuracy >= 0);
     each("test_loss", status.test_loss, status.test_loss >= 0);
@@ -260,6 +272,8 @@ void to_json(Json& json, const DatagramsFound& found) { write(json, found); }
 void from_json(const Json& json, DatagramsFound& found) { read(json, found); }
 void to_json(Json& json, const ViewRecord& view) { write(json, view); }
 void from_json(const Json& json, ViewRecord& view) { read(json, view); }
+void to_json(Json& json, const WorkerCounts& counts) { write(json, counts); }
+void from_json(const Json& json, WorkerCounts& counts) { read(json, counts); }
 void to_json(Json& json, const Straggler& straggler) { write(json, straggler); }
 void from_json(const Json& json, Straggler& straggler) { read(json, straggler); }
 void to_json(Json& json, const JobSummary& summary) { write(json, summary); }

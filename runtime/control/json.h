@@ -23,6 +23,8 @@ void to_json(Json& json, const ViewRecord& view);
 void from_json(const Json& json, ViewRecord& view);
 void to_json(Json& json, const NodeTimes& node);
 void from_json(const Json& json, NodeTimes& node);
+void to_json(Json& json, const WorkerCounts& counts);
+void from_json(const Json& json, WorkerCounts& counts);
 void to_json(Json& json, const Straggler& straggler);
 void from_json(const Json& json, Straggler& straggler);
 void to_json(Json& json, const JobStatus& status);

@@ -136,7 +136,8 @@ public:
                         .spend_us = config_.spend_us,
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,
-                        .step = config_.resume.steps};
+                        .step = config_.resume.steps,
+                        .counts = std::vector<WorkerCounts>(parts_.local ? parts_.block_sizes.size() : 0)};
         {
             std::lock_guard lock(host_mutex_);
             run_host_ = &host;
@@ -492,6 +493,7 @@ private:
         report_.step({.record = context.record,
                       .gradients = context.gradients,
                       .forwards = context.forwards,
+                      .workers = context.counts,
                       .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
                       .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
                       .now_us = context.host.now_us(),

@@ -29,6 +29,7 @@ Status Report::open(const EngineConfig& config) {
     self_ = config.self;
     nodes_times_.plan(nodes_.size());
     status_.curve.reserve(curve_points_max);
+    status_.workers.reserve(workers_told_max);
     std::vector<std::string> phases, reasons = {"stream_refused"};
     for (size_t i = 0; i < step_phases; ++i) phases.emplace_back(step_phase_name(static_cast<StepPhase>(i)));
     for (const char* each : drop_names)
@@ -222,6 +223,9 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.loss = record_.loss;
     status_.gradients = step.gradients;
     status_.forwards = step.forwards;
+    status_.workers.clear();
+    for (const WorkerCounts& each : step.workers)
+        if (each.rounds > 0 && status_.workers.size() < workers_told_max) status_.workers.push_back(each);
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;

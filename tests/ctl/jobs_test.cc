@@ -16,6 +16,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
     status.gradients = 96;
     status.forwards = 5;
+    for (uint32_t worker = 0; worker < 40; ++worker)
+        status.workers.push_back({.worker = worker, .rounds = 2, .last_round = 2, .samples = 48, .gradients = 96, .compute_us = 1'500'000});
     status.view = 3;
     status.change_us = 12'000;
     status.views = {{.first_step = 1, .began_unix = 1'700'000'000, .members = {"a", "b", "c"}},
@@ -55,13 +57,26 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word :
-         {id_a.c_str(), "ring", "1 of 10, epoch 1 of 1\n", "dropped         forged 3\n",
-          "straggler       node-2: compute takes 9.8 ms of a step, 4.5 ms at the others: look there\n", "peer lost 2.00 s",
-          "128 in 8 blocks", "settings        workers 8, local_steps 4\n",
-          "computed        96 gradients of samples and 5 forward passes, at this node\n", "node-1, node-2", "3.00 MiB",
-          "warning         2 ranks are too few\n", "warning         and slow\n", "node-1, node-2; this one is node-1\n", ": a, b, c\n",
+         {id_a.c_str(),
+          "ring",
+          "1 of 10, epoch 1 of 1\n",
+          "dropped         forged 3\n",
+          "straggler       node-2: compute takes 9.8 ms of a step, 4.5 ms at the others: look there\n",
+          "peer lost 2.00 s",
+          "128 in 8 blocks",
+          "settings        workers 8, local_steps 4\n",
+          "computed        96 gradients of samples and 5 forward passes, at this node\n",
+          "worker  node    rounds  samples  gradients  forward only  computing\n",
+          "31      node-1       2       48         96             0     1.50 s\nand 8 workers more: -o json has 256 of a node, at most\n",
+          "node-1, node-2",
+          "3.00 MiB",
+          "warning         2 ranks are too few\n",
+          "warning         and slow\n",
+          "node-1, node-2; this one is node-1\n",
+          ": a, b, c\n",
           "view            2 from step 8, 2023-11-1",
-          ": a, d; with d; without b, c; why: b silent, c drained, d joins; the job stood for 1.50 s\n", "longest change  0.01 s\n",
+          ": a, d; with d; without b, c; why: b silent, c drained, d joins; the job stood for 1.50 s\n",
+          "longest change  0.01 s\n",
           "memory          job: parameters 1.0 MiB, read ahead 2.0 MiB, 3.0 MiB in all; view: sums 1.0 MiB, 1.0 MiB in all\n"})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     const Json json = ask("describe aaaa -o json").json();
@@ -71,6 +86,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     EXPECT_EQ(json["status"]["timeouts_us"]["peer_lost"], 2'000'000);
     EXPECT_EQ(json["status"]["memory_bytes"]["job"]["read_ahead"], 1 << 21);
     EXPECT_EQ(json["status"]["view"], 3);
+    EXPECT_EQ(json["status"]["workers"].size(), 40u);
+    EXPECT_EQ(json["status"]["workers"][39]["gradients"], 96);
     EXPECT_FALSE(json.contains("folder"));   // there is none
 
     outcome = ask("nodes");

@@ -250,6 +250,7 @@ int command_describe(const Options& options, const std::string& which) {
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
     line("computed", fmt::format("{} gradients of samples{}, at this node", status.gradients,
                                  status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
+    print_workers({{self < job.summary.nodes.size() ? job.summary.nodes[self] : "", status}});
     for (const Straggler& each : status.stragglers)
         line("straggler", fmt::format("{}: {} takes {:.1f} ms of a step, {:.1f} ms at the others: {}", each.node, each.phase,
                                       each.us * 1e-3, each.others_us * 1e-3, each.advice));

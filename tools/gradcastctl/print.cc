@@ -161,6 +161,27 @@ void print_times(const std::vector<NodeTimes>& nodes) {
     print_table(rows);
 }
 
+void print_workers(const std::vector<NodeResult>& nodes) {
+    constexpr size_t lines_max = 32;
+    std::vector<std::vector<std::string>> rows = {{"worker", "node", "rounds", "samples", "gradients", "forward only", "computing"}};
+    bool several = false;
+    size_t more = 0;
+    for (const NodeResult& node : nodes) {
+        if (!node.status) continue;
+        several |= node.status->workers.size() > 1;
+        for (const WorkerCounts& each : node.status->workers) {
+            if (rows.size() > lines_max) ++more;
+            else
+                rows.push_back({std::to_string(each.worker), node.name, std::to_string(each.rounds), std::to_string(each.samples),
+                                std::to_string(each.gradients), std::to_string(each.forwards),
+                                text_seconds(static_cast<double>(each.compute_us) * 1e-6)});
+        }
+    }
+    if (!several) return;
+    print_table(rows);
+    if (more > 0) fmt::print("and {} workers more: -o json has {} of a node, at most\n", more, workers_told_max);
+}
+
 void print_metrics(const std::vector<MetricSample>& samples) {
     auto text = [](const MetricSample& each) -> std::string {
         const MetricRow& row = metric_row(each.metric);
@@ -214,6 +235,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                             std::to_string(each.forwards)});
         }
         if (rows.size() > 1) print_table(rows);
+        print_workers(nodes);
         if (!unknown.empty()) fmt::print("not known here: {} (each daemon knows the bytes of its own node)\n", fmt::join(unknown, ", "));
         fmt::print("time {}, {} of {} steps, {:.0f} samples/s\n", text_seconds(status.seconds), status.step, status.steps,
                    status.samples_per_second);

@@ -51,6 +51,9 @@ struct NodeResult {
 };
 /// A line a node: p50 and p99 of each phase of its last steps, in milliseconds.
 void print_times(const std::vector<NodeTimes>& nodes);
+/// A line for each worker at each node, 32 at most; nothing where no node has several: then a node's counts are its worker's.  Bytes and
+/// waiting belong to nodes.
+void print_workers(const std::vector<NodeResult>& nodes);
 /// All that are not zero, a line a metric.
 void print_metrics(const std::vector<MetricSample>& samples);
 /// On stderr.
