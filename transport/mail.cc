@@ -1,12 +1,16 @@
-// A message is cut into fragments, which go to the link at once: between two ranks they arrive in order and without other mail between them
-// (mail needs a stream link).
+// A message is cut into fragments, which go to the link together: between two ranks they arrive in order and without other mail between
+// them (mail needs a stream link).
 //
-// A receive: posted -fragment 0-> begun -last fragment-> completed.  Fragments above lease_bytes_max land in the receiver's buffer, smaller
-// ones are copied there.  The protocol owns the buffer until the completion.
+// A send, to each rank: waiting (small: for room; large: until the rank asks) -> fragments with the link -> sent, or the rank is lost.
+// A receive: posted, and asked for if it is large -fragment 0-> begun -last fragment-> completed.  Fragments above lease_bytes_max land in
+// the receiver's buffer, smaller ones are copied there.  The protocol owns the buffer until the completion.
+//
+// No packet lands later, which would hold up its sender's other packets: one that nobody has asked for, or above the room, is dropped.
 #include "transport/mail.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/wire/packet.h"
 
@@ -18,17 +22,15 @@ enum class MailCommand : uint32_t { send = 1, receive = 2 };
 class MailProtocol : public Protocol {
 public:
     MailProtocol(Rank self, uint32_t ranks, uint32_t segment_bytes)
-        : self_(self), ranks_(ranks), segment_bytes_(segment_bytes), peers_(ranks) {}
+        : self_(self), ranks_(ranks), segment_bytes_(segment_bytes), room_(mail_room(ranks)), peers_(ranks, Peer{.room = room_}) {}
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
         if (!valid(packet, bytes)) return Landing::drop;
+        if (packet.type == PacketType::mail_word) return Landing::lease;
         const MailBody body = body_of<MailBody>(packet);
         const uint64_t offset = body.offset.get(), total = body.total.get();
         Receive* receive = find(packet.sender, body.tag.get(), offset);
-        if (!receive) {
-            if (offset > 0) return Landing::drop;   // its receive ended with a conflict of sizes
-            return total <= early_bytes() && early_.size() < mail_early_max ? Landing::lease : Landing::later;
-        }
+        if (!receive) return small(total) ? Landing::lease : Landing::drop;   // large: its receive ended with a conflict of sizes
         if (bytes <= lease_bytes_max) return Landing::lease;
         if (total == receive->buffer.bytes) {
             *place = receive->buffer.part(offset, bytes);
@@ -51,7 +53,7 @@ public:
                         case MailCommand::receive: receive(event, actions); break;
                     }
                     break;
-                case Event::Kind::peer_up: peers_[event.rank].lost = {}; break;
+                case Event::Kind::peer_up: up(event.rank); break;
                 case Event::Kind::peer_lost: lost(event, actions); break;
                 case Event::Kind::timer:
                 case Event::Kind::computed:
@@ -62,9 +64,14 @@ public:
 
 private:
     struct Outgoing {
-        uint64_t ticket;
-        uint32_t left = 0;   // fragments whose memory the link holds; 0: free
+        uint64_t ticket, tag;
+        Buffer message;
+        uint32_t left = 0;   // ranks that it waits for, and fragments whose memory the link holds; 0: free
         Status status;
+    };
+    struct Waiting {
+        Rank to;
+        uint32_t outgoing;
     };
     struct Receive {
         Rank from;
@@ -79,15 +86,22 @@ private:
         std::vector<std::byte> bytes;
     };
     struct Peer {
-        Status lost;
-        std::vector<std::byte> unwanted;
+        Status lost = {};
+        std::vector<std::byte> unwanted = {};
+        // As receiver of messages: small ones that may go to it, tags it asks for before they are sent.
+        uint32_t room = 0;
+        std::vector<uint64_t> asked = {};
+        // As sender: small messages of it in early_, and those taken since it was told of room.
+        uint32_t early = 0, taken = 0;
     };
     static constexpr uint32_t index_bits = 20;   // of an Outgoing in a ticket
 
-    uint64_t early_bytes() const { return std::min(mail_early_bytes, segment_bytes_); }
+    bool small(uint64_t bytes) const { return bytes <= std::min(mail_early_bytes, segment_bytes_); }
 
     bool valid(const Packet& packet, uint64_t bytes) const {
-        if (packet.type != PacketType::mail || packet.sender >= ranks_ || packet.sender == self_) return false;
+        if (packet.sender >= ranks_ || packet.sender == self_) return false;
+        if (packet.type == PacketType::mail_word) return bytes == 0 && body_of<MailWordBody>(packet).reserved.get() == 0;
+        if (packet.type != PacketType::mail) return false;
         const MailBody body = body_of<MailBody>(packet);
         const uint64_t offset = body.offset.get(), total = body.total.get();
         if (offset % segment_bytes_ != 0 || (offset >= total && offset > 0)) return false;
@@ -119,16 +133,20 @@ private:
 
     void take(const Packet& packet, Actions& actions) {
         if (!valid(packet, packet.payload.bytes)) return;
+        if (packet.type == PacketType::mail_word) return hear(packet.sender, body_of<MailWordBody>(packet), actions);
         const MailBody body = body_of<MailBody>(packet);
         const uint64_t offset = body.offset.get(), total = body.total.get(), tag = body.tag.get();
         Receive* receive = find(packet.sender, tag, offset);
         if (!receive) {
             // Also a message whose receive went to the message before it, after land().
-            if (offset == 0 && total == packet.payload.bytes)
-                early_.push_back({packet.sender, tag, {packet.payload.host, packet.payload.host + packet.payload.bytes}});
+            Peer& peer = peers_[packet.sender];
+            if (!small(total) || peer.early == room_) return;
+            ++peer.early;
+            early_.push_back({packet.sender, tag, {packet.payload.host, packet.payload.host + packet.payload.bytes}});
             return;
         }
         if (offset != receive->got) return;
+        if (small(total)) taken(packet.sender, actions);
         if (total != receive->buffer.bytes)
             return complete(*receive, wrong_size(packet.sender, tag, total, receive->buffer.bytes), actions);
         std::byte* place = receive->buffer.host + offset;
@@ -141,34 +159,20 @@ private:
         if (receive->got == total) complete(*receive, {}, actions);
     }
 
-    void send(const Event& event, Actions& actions) {
-        GC_ASSERT(!event.to.bits ? event.to.rank < ranks_ && event.to.rank != self_ : (event.to.bits[self_ / 64] >> self_ % 64 & 1) == 0);
-        GC_ASSERT(event.buffer.bytes <= UINT32_MAX);
-        const auto free = std::find_if(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.left == 0; });
-        const auto index = static_cast<uint64_t>(free - outgoing_.begin());
-        if (free == outgoing_.end()) outgoing_.emplace_back();
-        GC_ASSERT(index < 1u << index_bits);
-        Outgoing& out = outgoing_[index];
-        out = {event.ticket, 0, {}};
-        uint64_t offset = 0;
-        do {
-            MailBody body;
-            body.tag.set(event.tag);
-            body.offset.set(static_cast<uint32_t>(offset));
-            body.total.set(static_cast<uint32_t>(event.buffer.bytes));
-            const uint64_t bytes = std::min<uint64_t>(segment_bytes_, event.buffer.bytes - offset);
-            actions.sends.push_back(
-                {event.to, PacketType::mail, body_bytes(body), event.buffer.part(offset, bytes), ++tickets_ << index_bits | index, 0});
-            ++out.left;
-            offset += bytes;
-        } while (offset < event.buffer.bytes);
+    // ---- of the receiver of messages ----
+
+    void word(Rank to, MailWord kind, uint64_t value, Actions& actions) {
+        MailWordBody body{};
+        body.value.set(value);
+        body.kind.set(static_cast<uint32_t>(kind));
+        actions.sends.push_back({{to}, PacketType::mail_word, body_bytes(body), {}, 0, 0});
     }
 
-    void sent(const Event& event, Actions& actions) {
-        Outgoing& out = outgoing_[event.id & ((1u << index_bits) - 1)];
-        GC_ASSERT(out.left > 0);
-        if (!event.status.ok()) out.status = event.status;
-        if (--out.left == 0) complete(out.ticket, out.status, actions);
+    /// A receive has taken a small message of this rank.
+    void taken(Rank from, Actions& actions) {
+        Peer& peer = peers_[from];
+        if (++peer.taken < room_ / 2) return;
+        word(from, MailWord::room, std::exchange(peer.taken, 0), actions);
     }
 
     void receive(const Event& event, Actions& actions) {
@@ -179,11 +183,119 @@ private:
             if (fits) std::copy(early->bytes.begin(), early->bytes.end(), event.buffer.host);
             complete(event.ticket, fits ? Status{} : wrong_size(event.rank, event.tag, early->bytes.size(), event.buffer.bytes), actions);
             early_.erase(early);
-            return;
+            --peers_[event.rank].early;
+            return taken(event.rank, actions);
         }
         const Status& lost = peers_[event.rank].lost;
         if (!lost.ok()) return complete(event.ticket, lost, actions);
         receives_.push_back({event.rank, event.tag, event.ticket, event.buffer});
+        if (!small(event.buffer.bytes)) word(event.rank, MailWord::ask, event.tag, actions);
+    }
+
+    // ---- of the sender ----
+
+    void send(const Event& event, Actions& actions) {
+        GC_ASSERT(event.buffer.bytes <= UINT32_MAX);
+        const auto free = std::find_if(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.left == 0; });
+        const auto index = static_cast<uint32_t>(free - outgoing_.begin());
+        if (free == outgoing_.end()) outgoing_.emplace_back();
+        GC_ASSERT(index < 1u << index_bits);
+        outgoing_[index] = {event.ticket, event.tag, event.buffer, 1, {}};   // 1: while it is handed out
+        if (!event.to.bits) send_to(event.to.rank, index, actions);
+        for (Rank rank = 0; event.to.bits && rank < ranks_; ++rank)
+            if (event.to.bits[rank / 64] >> rank % 64 & 1) send_to(rank, index, actions);
+        release(index, {}, actions);
+    }
+
+    void send_to(Rank to, uint32_t index, Actions& actions) {
+        GC_ASSERT(to < ranks_ && to != self_);
+        Outgoing& out = outgoing_[index];
+        Peer& peer = peers_[to];
+        const auto asked = std::find(peer.asked.begin(), peer.asked.end(), out.tag);
+        if (!peer.lost.ok()) {
+            out.status = peer.lost;
+        } else if (small(out.message.bytes) ? peer.room > 0 : asked != peer.asked.end()) {
+            if (small(out.message.bytes)) --peer.room;
+            else peer.asked.erase(asked);
+            hand_out(to, index, actions);
+        } else {
+            ++out.left;
+            waiting_.push_back({to, index});
+        }
+    }
+
+    /// To the link.
+    void hand_out(Rank to, uint32_t index, Actions& actions) {
+        Outgoing& out = outgoing_[index];
+        uint64_t offset = 0;
+        do {
+            MailBody body;
+            body.tag.set(out.tag);
+            body.offset.set(static_cast<uint32_t>(offset));
+            body.total.set(static_cast<uint32_t>(out.message.bytes));
+            const uint64_t bytes = std::min<uint64_t>(segment_bytes_, out.message.bytes - offset);
+            actions.sends.push_back(
+                {{to}, PacketType::mail, body_bytes(body), out.message.part(offset, bytes), ++tickets_ << index_bits | index, 0});
+            ++out.left;
+            offset += bytes;
+        } while (offset < out.message.bytes);
+    }
+
+    /// One of those that it waits for, or a fragment.
+    void release(uint32_t index, Status status, Actions& actions) {
+        Outgoing& out = outgoing_[index];
+        GC_ASSERT(out.left > 0);
+        if (!status.ok()) out.status = status;
+        if (--out.left == 0) complete(out.ticket, out.status, actions);
+    }
+
+    void sent(const Event& event, Actions& actions) {
+        release(static_cast<uint32_t>(event.id & ((1u << index_bits) - 1)), event.status, actions);
+    }
+
+    /// The first message that waits for this rank, if `which` says so, goes to the link.
+    template <typename Which>
+    bool resume(Rank to, Which which, Actions& actions) {
+        for (auto each = waiting_.begin(); each != waiting_.end(); ++each) {
+            if (each->to != to || !which(outgoing_[each->outgoing])) continue;
+            const uint32_t index = each->outgoing;
+            waiting_.erase(each);
+            hand_out(to, index, actions);
+            release(index, {}, actions);
+            return true;
+        }
+        return false;
+    }
+
+    void hear(Rank from, const MailWordBody& body, Actions& actions) {
+        Peer& peer = peers_[from];
+        const uint64_t value = body.value.get();
+        switch (static_cast<MailWord>(body.kind.get())) {
+            case MailWord::ask:
+                if (resume(
+                        from, [&](const Outgoing& out) { return out.tag == value && !small(out.message.bytes); }, actions))
+                    break;
+                if (peer.asked.size() < std::max(mail_asked_max / ranks_, 1u)) peer.asked.push_back(value);
+                break;
+            case MailWord::room:
+                peer.room = static_cast<uint32_t>(std::min<uint64_t>(peer.room + std::min<uint64_t>(value, room_), room_));
+                while (peer.room > 0 && resume(
+                                            from, [&](const Outgoing& out) { return small(out.message.bytes); }, actions))
+                    --peer.room;
+                break;
+        }
+    }
+
+    // ---- ranks that come and go ----
+
+    /// Where the rank was lost, neither side keeps anything from before.
+    void up(Rank rank) {
+        Peer& peer = peers_[rank];
+        if (std::exchange(peer.lost, Status{}).ok()) return;
+        std::erase_if(early_, [&](const Early& each) { return each.from == rank; });
+        peer.asked.clear();
+        peer.room = room_;
+        peer.early = peer.taken = 0;
     }
 
     void lost(const Event& event, Actions& actions) {
@@ -193,12 +305,22 @@ private:
             if (receives_[i].from == event.rank) complete(receives_[i], status, actions);
             else ++i;
         }
+        for (size_t i = 0; i < waiting_.size();) {
+            if (waiting_[i].to != event.rank) {
+                ++i;
+                continue;
+            }
+            const uint32_t index = waiting_[i].outgoing;
+            waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+            release(index, status, actions);
+        }
     }
 
     const Rank self_;
-    const uint32_t ranks_, segment_bytes_;
+    const uint32_t ranks_, segment_bytes_, room_;
     uint64_t tickets_ = 0;
     std::vector<Outgoing> outgoing_;
+    std::vector<Waiting> waiting_;    // in the order of sends
     std::vector<Receive> receives_;   // in posting order
     std::vector<Early> early_;        // in arrival order
     std::vector<Peer> peers_;

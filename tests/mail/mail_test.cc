@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "runtime/core/digest.h"
@@ -184,6 +185,26 @@ struct Fixture : ::testing::Test {
         event.packet = &packet;
         one.on(event);
     }
+    void hear(Rank from, MailWord kind, uint64_t value) {
+        MailWordBody body{};
+        body.value.set(value);
+        body.kind.set(static_cast<uint32_t>(kind));
+        Packet packet = fragment(from, 0, 0, 0);
+        packet.type = PacketType::mail_word;
+        packet.body = body_bytes(body);
+        deliver(packet, 0);
+    }
+    void sent(const Send& send, Status status = {}) { one.on(sent_event(send.ticket, status)); }
+    void lost(Rank rank) { one.on(lost_event(rank, fail(Code::peer_lost, "rank {} is lost: no answer in 30 s", rank))); }
+    void up(Rank rank) { one.on(up_event(rank)); }
+    static uint64_t tag_of(const Send& send) { return std::bit_cast<MailBody>(send.body).tag.get(); }
+    bool said(Rank to, MailWord kind, uint64_t value) {
+        if (one.actions.sends.size() != 1) return false;
+        const Send& send = one.actions.sends[0];
+        const auto body = std::bit_cast<MailWordBody>(send.body);
+        return send.type == PacketType::mail_word && send.to.rank == to && !send.to.bits && send.payload.bytes == 0 &&
+               body.kind.get() == static_cast<uint32_t>(kind) && body.value.get() == value;
+    }
     bool told(uint64_t ticket, Code code) {
         return one.actions.completions.size() == 1 && one.actions.completions[0].id == ticket &&
                one.actions.completions[0].status.code == code;
@@ -194,23 +215,134 @@ struct MailOfBigFragments : Fixture {
     MailOfBigFragments() : Fixture(segment_bytes_stream) {}
 };
 
-TEST_F(MailByHand, SmallOnesAreKeptAndBigOnesWait) {
+TEST_F(MailByHand, SmallOnesAreKeptAndBigOnesAreAskedFor) {
     EXPECT_EQ(deliver(fragment(0, 7, 0, mail_early_bytes), mail_early_bytes), Landing::lease);
-    EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::later);
-    EXPECT_EQ(deliver(fragment(0, 9, 0, 5000), 4096), Landing::later);
+    EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::drop);
+    EXPECT_EQ(deliver(fragment(0, 9, 0, 5000), 4096), Landing::drop);
     std::vector<std::byte> small(mail_early_bytes), big(mail_early_bytes + 1);
     mail.receive(0, 8, buffer_of(big), 1);
     EXPECT_TRUE(one.actions.completions.empty());
+    EXPECT_TRUE(said(0, MailWord::ask, 8));
     EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::lease);
     EXPECT_TRUE(told(1, Code::ok));
     EXPECT_EQ(big[1024], std::byte{5});
     mail.receive(2, 7, buffer_of(small), 2);   // of another rank
-    EXPECT_TRUE(one.actions.completions.empty());
+    EXPECT_TRUE(one.actions.completions.empty() && one.actions.sends.empty());
     mail.receive(0, 7, buffer_of(small), 3);
     EXPECT_TRUE(told(3, Code::ok));
     EXPECT_EQ(small[0], std::byte{5});
-    for (uint32_t i = 0; i < mail_early_max; ++i) ASSERT_EQ(deliver(fragment(0, 100 + i, 0, 0), 0), Landing::lease);
-    EXPECT_EQ(deliver(fragment(0, 99, 0, 0), 0), Landing::later);
+}
+
+TEST_F(MailByHand, KeepsABoundedNumberOfSmallOnesOfEachSender) {
+    const uint32_t room = mail_room(4);
+    for (uint32_t i = 0; i < room; ++i) ASSERT_EQ(deliver(fragment(0, i, 0, 0), 0), Landing::lease);
+    deliver(fragment(0, room, 0, 0), 0);   // of a sender that knows no bounds: forgotten
+    mail.receive(0, room, {}, 1);
+    EXPECT_TRUE(one.actions.completions.empty());
+    deliver(fragment(0, room, 0, 0), 0);   // now it is awaited
+    EXPECT_TRUE(told(1, Code::ok));
+    deliver(fragment(2, 5, 0, 0), 0);   // another sender has its own room
+    mail.receive(2, 5, {}, 2);
+    EXPECT_TRUE(told(2, Code::ok));
+    // Half the room is taken: the sender hears of it.
+    for (uint32_t i = 0; i + 2 < room / 2; ++i) {
+        mail.receive(0, i, {}, 10 + i);
+        EXPECT_TRUE(told(10 + i, Code::ok) && one.actions.sends.empty());
+    }
+    mail.receive(0, room / 2, {}, 3);
+    EXPECT_TRUE(told(3, Code::ok) && said(0, MailWord::room, room / 2));
+}
+
+TEST_F(MailByHand, ASenderKeepsWhatNobodyHasRoomFor) {
+    const uint32_t room = mail_room(4);
+    const uint64_t to_all[] = {0b1101};
+    for (uint32_t i = 0; i < room; ++i) {
+        mail.send({2}, i, {}, i);
+        ASSERT_EQ(one.actions.sends.size(), 1u);
+        ASSERT_TRUE(one.actions.completions.empty());
+        sent(one.actions.sends[0]);
+        ASSERT_TRUE(told(i, Code::ok));
+    }
+    mail.send({0, to_all}, 5000, {}, 5000);
+    mail.send({2}, 5001, {}, 5001);
+    EXPECT_TRUE(one.actions.sends.empty());
+    hear(2, MailWord::room, 1);
+    ASSERT_EQ(one.actions.sends.size(), 1u);
+    EXPECT_EQ(tag_of(one.actions.sends[0]), 5000u);
+    hear(2, MailWord::room, ~uint64_t{0});   // more than there can be
+    ASSERT_EQ(one.actions.sends.size(), 1u);
+    EXPECT_EQ(tag_of(one.actions.sends[0]), 5001u);
+    for (uint32_t i = 0; i + 1 < room; ++i) {
+        mail.send({2}, i, {}, i);
+        ASSERT_EQ(one.actions.sends.size(), 1u);
+    }
+    mail.send({2}, room, {}, room);
+    EXPECT_TRUE(one.actions.sends.empty());
+}
+
+TEST_F(MailByHand, ASenderKeepsABigOneUntilItIsAskedFor) {
+    std::vector<std::byte> memory(10000), small(10);
+    const uint64_t to_all[] = {0b1101};
+    hear(0, MailWord::ask, 7);
+    EXPECT_TRUE(one.actions.sends.empty());
+    mail.send({0, to_all}, 7, buffer_of(memory), 42);
+    ASSERT_EQ(one.actions.sends.size(), 3u);   // to rank 0, which has asked before
+    std::vector<Send> sends = one.actions.sends;
+    for (const Send& each : sends) EXPECT_TRUE(each.to.rank == 0 && !each.to.bits);
+    mail.send({2}, 8, buffer_of(small), 43);   // does not wait for those before
+    EXPECT_EQ(one.actions.sends.size(), 1u);
+    hear(2, MailWord::ask, 9);   // of another one
+    hear(2, MailWord::ask, 8);   // no large one
+    EXPECT_TRUE(one.actions.sends.empty());
+    hear(2, MailWord::ask, 7);
+    ASSERT_EQ(one.actions.sends.size(), 3u);
+    sends.insert(sends.end(), one.actions.sends.begin(), one.actions.sends.end());
+    hear(2, MailWord::ask, 7);   // for the next one of that tag
+    EXPECT_TRUE(one.actions.sends.empty());
+    for (const Send& each : sends) {
+        sent(each);
+        EXPECT_TRUE(one.actions.completions.empty());
+    }
+    lost(3);   // between the send and its ask
+    EXPECT_TRUE(told(42, Code::peer_lost));
+    mail.send({3}, 7, buffer_of(memory), 44);
+    EXPECT_TRUE(told(44, Code::peer_lost) && one.actions.sends.empty());
+    mail.send({3}, 7, buffer_of(small), 45);
+    EXPECT_TRUE(told(45, Code::peer_lost) && one.actions.sends.empty());
+    mail.send({2}, 7, buffer_of(memory), 46);
+    EXPECT_EQ(one.actions.sends.size(), 3u);
+}
+
+TEST_F(MailByHand, ARankThatComesAgainIsANewOne) {
+    std::vector<std::byte> memory(10000);
+    hear(2, MailWord::ask, 7);
+    deliver(fragment(2, 1, 0, 10), 10);
+    for (uint32_t i = 0; i < mail_room(4); ++i) mail.send({2}, i, {}, i);
+    lost(2);
+    up(2);
+    mail.send({2}, 7, buffer_of(memory), 1);
+    EXPECT_TRUE(one.actions.sends.empty());
+    mail.send({2}, 8, {}, 2);
+    EXPECT_EQ(one.actions.sends.size(), 1u);
+    mail.receive(2, 1, {memory.data(), nullptr, 10}, 3);
+    EXPECT_TRUE(one.actions.completions.empty());
+    up(0);   // for the first time: what was sent before counts
+    for (uint32_t i = 0; i < mail_room(4); ++i) mail.send({3}, i, {}, i);
+    up(3);
+    mail.send({3}, 9, {}, 4);
+    EXPECT_TRUE(one.actions.sends.empty());
+}
+
+TEST_F(MailByHand, ForgetsAsksAboveTheBound) {
+    std::vector<std::byte> memory(mail_early_bytes + 1);
+    const uint64_t most = mail_asked_max / 4;
+    for (uint64_t i = 0; i <= most; ++i) hear(0, MailWord::ask, i);
+    mail.send({0}, most, buffer_of(memory), 1);
+    EXPECT_TRUE(one.actions.sends.empty());
+    mail.send({0}, most - 1, buffer_of(memory), 2);
+    EXPECT_EQ(one.actions.sends.size(), 1u);
+    hear(0, MailWord::ask, most);
+    EXPECT_EQ(one.actions.sends.size(), 1u);
 }
 
 TEST_F(MailByHand, AWrongSizeIsAConflict) {
@@ -244,25 +376,20 @@ TEST_F(MailOfBigFragments, AWrongSizeIsAConflict) {
 TEST_F(MailByHand, ALostRankEndsItsReceives) {
     std::vector<std::byte> memory(10);
     mail.receive(0, 7, buffer_of(memory), 1);
-    Event event;
-    event.kind = Event::Kind::peer_lost;
-    event.rank = 2;
-    event.status = fail(Code::peer_lost, "rank 2 is lost: no answer in 30 s");
-    one.on(event);
+    lost(2);
     EXPECT_TRUE(one.actions.completions.empty());
-    event.rank = 0;
-    one.on(event);
+    lost(0);
     EXPECT_TRUE(told(1, Code::peer_lost));
     mail.receive(0, 7, buffer_of(memory), 2);
     EXPECT_TRUE(told(2, Code::peer_lost));
-    event.kind = Event::Kind::peer_up;
-    one.on(event);
+    up(0);
     mail.receive(0, 7, buffer_of(memory), 3);
     EXPECT_TRUE(one.actions.completions.empty());
 }
 
 TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
     std::vector<std::byte> memory(10000);
+    hear(2, MailWord::ask, 7);
     mail.send({2}, 7, buffer_of(memory), 42);
     ASSERT_EQ(one.actions.sends.size(), 3u);
     std::vector<Send> sends = one.actions.sends;
@@ -270,15 +397,10 @@ TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
     EXPECT_EQ(sends[2].payload.host, memory.data() + 8192);
     mail.send({3}, 7, {}, 43);
     ASSERT_EQ(one.actions.sends.size(), 1u);
-    Event event;
-    event.kind = Event::Kind::sent;
-    event.id = one.actions.sends[0].ticket;
-    one.on(event);
+    sent(one.actions.sends[0]);
     EXPECT_TRUE(told(43, Code::ok));
-    for (int i : {2, 0, 1}) {
-        event.id = sends[static_cast<size_t>(i)].ticket;
-        event.status = i == 0 ? fail(Code::peer_lost, "rank 2 is lost") : Status{};
-        one.on(event);
+    for (size_t i : {2, 0, 1}) {
+        sent(sends[i], i == 0 ? fail(Code::peer_lost, "rank 2 is lost") : Status{});
         EXPECT_EQ(one.actions.completions.size(), i == 1 ? 1u : 0u);
     }
     EXPECT_TRUE(told(42, Code::peer_lost));
@@ -305,18 +427,34 @@ TEST_F(MailByHand, RefusesWhatCannotBe) {
     Packet packet = fragment(0, 7, 0, 10000);
     packet.type = PacketType::words;
     refused(packet, 4096);
+    MailWordBody word{};
+    word.value.set(7);
+    word.kind.set(static_cast<uint32_t>(MailWord::ask));
+    packet.type = PacketType::mail_word;
+    packet.body = body_bytes(word);
+    refused(packet, 8);   // a word has no payload
+    word.reserved.set(1);
+    packet.body = body_bytes(word);
+    refused(packet, 0);
+    for (uint32_t kind : {0u, 3u, ~0u}) hear(0, static_cast<MailWord>(kind), 7);
+    mail.send({0}, 7, buffer_of(memory), 2);
+    EXPECT_TRUE(one.actions.sends.empty());
     EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::lease);
-    EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::later);   // begun: this would be another message of that tag
+    EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::drop);   // begun: this would be another message of that tag
     EXPECT_EQ(deliver(fragment(0, 7, 4096, 10000), 4096), Landing::lease);
     EXPECT_EQ(deliver(fragment(0, 7, 8192, 10000), 10000 - 8192), Landing::lease);
     EXPECT_TRUE(told(1, Code::ok));
 }
 
+// Fragments and words of all kinds, between posts that fit them or do not.
 TEST_F(MailByHand, NoiseDoesNoHarm) {
-    std::vector<std::byte> memory(9000);
+    std::vector<std::byte> memory(9000), message(9000);
     for (uint32_t i = 0; i < 50'000; ++i) {
-        auto a = random4(Purpose::test, 3, i, 0);
+        auto a = random4(Purpose::test, 3, i, 0), b = random4(Purpose::test, 3, i, 1);
         if (i % 50 == 0) mail.receive(a[0] % 2 * 2, a[1] % 4, {memory.data(), nullptr, a[2] % 9000}, i);
+        if (i % 50 == 1) mail.send({a[0] % 2 * 2}, a[1] % 4, {message.data(), nullptr, a[2] % 9000}, i);
+        if (i % 3 == 0) hear(b[0] % 5, static_cast<MailWord>(b[1] % 4), b[2] % 2 ? b[2] % 8 : b[2]);
+        if (i % 5000 == 0) b[3] % 2 ? lost(b[0] % 4) : up(b[0] % 4);
         const uint32_t totals[] = {0, 10, 4096, 4097, 9000, a[3]};
         const uint32_t total = totals[a[1] % 6], offset = a[2] % 4 * 4096;
         deliver(fragment(a[0] % 5, a[1] % 4, offset, total), a[3] % 3 ? std::min<uint64_t>(4096, total - offset) : a[3] % 5000);

@@ -75,6 +75,17 @@ struct MailBody {
 };
 static_assert(sizeof(MailBody) == 16);
 
+enum class MailWord : uint32_t {
+    ask = 1,    // value: the tag of a large message, whose receive its sender has posted
+    room = 2,   // value: how many small messages the receives of its sender have taken, which others may follow
+};
+/// PacketType::mail_word: from the receiver of messages to their sender.
+struct MailWordBody {
+    Le64 value;
+    Le32 kind, reserved;
+};
+static_assert(sizeof(MailWordBody) == 16);
+
 /// PacketType::job: runtime/job defines `kind` and `value`.
 struct JobBody {
     Le32 kind, reserved;
