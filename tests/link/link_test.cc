@@ -279,6 +279,32 @@ TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {
     EXPECT_FALSE(two.wait(0).ok());
 }
 
+// It is told as lost at once, nobody knocks at its address, and it connects when it comes.
+TEST_P(Link, PeerThatComesLaterBeginsAsLost) {
+    Two two;
+    two.nodes[0].listen(0);
+    const std::vector<std::string> addresses = {two.nodes[0].listener->address(), "nowhere.invalid:1"};
+    const auto open = [&](Rank rank) {
+        LinkConfig config = test_config(kind(), protect(), rank, addresses);
+        config.first = 1;
+        config.peers_return = true;
+        config.peers[1].identity.incarnation = 0;
+        two.open(rank, config);
+    };
+    open(0);
+    const Status status = two.wait(0);
+    EXPECT_EQ(status.code, Code::peer_lost);
+    EXPECT_TRUE(holds(status.what, "peer 'node1' (rank 1, nowhere.invalid:1): it has not come yet")) << status.what;
+    two.go(0, ChatterCommand::forget);
+    two.go(0, ChatterCommand::await);
+    open(1);
+    EXPECT_TRUE(two.wait(0).ok());
+    two.go(0), two.go(1);
+    EXPECT_TRUE(two.wait(0).ok());
+    EXPECT_TRUE(two.wait(1).ok());
+    EXPECT_EQ(two.chatters[0]->ups_, 1u);
+}
+
 TEST_P(Link, RestartProvesDeath) {
     for (bool any : {false, true}) {   // any: the mesh of daemons accepts the next incarnation, a job does not
         Two two;

@@ -249,7 +249,8 @@ void Datagrams::say_unreachable() {
 void Datagrams::settle(bool multicast) {
     uint32_t peers = 0, reach = 0, rate = ~0u;
     for (Rank rank = 0; rank < mates_.size(); ++rank) {
-        if (rank == config_.rank) continue;
+        const bool later = config_.first > 0 && rank >= config_.first && mates_[rank].lost;   // it has not come, or is gone again
+        if (rank == config_.rank || later) continue;
         ++peers;
         reach += reached(mates_[rank], multicast ? 0 : 1);
         if (concerns(rank) && mates_[rank].rate_mbit) rate = std::min(rate, mates_[rank].rate_mbit);

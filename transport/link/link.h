@@ -71,13 +71,15 @@ struct LinkConfig {
     uint32_t view = 1;   // of protocols that belong to none; 0 where views are opened beside them
     Identity self;
     Rank rank = 0;
-    std::vector<PeerAddress> peers;   // by rank, with an entry for self; the lower rank connects
+    std::vector<PeerAddress> peers;   // by rank, with an entry for self; the lower rank connects (but see `first`)
     std::vector<ClusterKey> keys;
     std::shared_ptr<KeyRing> ring;   // in place of keys, where they may be replaced meanwhile (handshake.h)
     Protect protect = Protect::auth;
     uint64_t packets_per_key = packets_per_key_default;   // the same at every rank
     uint64_t deadline_us = 30'000'000;                    // a stream that is down this long makes peer_lost
     bool peers_return = false;                            // a peer that is lost may come again, as the same or a later incarnation: peer_up
+    /// So many are here from the start; 0: all.  Those behind them begin as lost and connect to the others when they come.
+    uint32_t first = 0;
     uint32_t segment_bytes = segment_bytes_stream;
     /// Connections that a peer's stream is spread over, the same at every rank: over these interfaces (empty: as the kernel routes), or
     /// over the devices of `rdma`.

@@ -16,6 +16,12 @@ constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
 constexpr uint32_t strikes_max = 3;       // offers of keys to a peer that was never up
 
+/// Whoever is not here from the start connects: nobody knocks at nodes that may never come.
+bool connects(const LinkConfig& config, Rank to) {
+    const bool later = config.first > 0 && std::max(config.rank, to) >= config.first;
+    return later ? config.rank > to : config.rank < to;
+}
+
 bool in_use(const Rail& rail) { return rail.connect.busy || rail.receive.busy || rail.send.busy || rail.watch.busy; }
 }   // namespace
 
@@ -47,7 +53,7 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
         peers_.back() = std::make_unique<Peer>(rank);
         Peer& peer = *peers_.back();
         peer.identity = c.peers[rank].identity;
-        peer.active = c.rank < rank;
+        peer.active = connects(c, rank);
         peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
         const std::vector<std::string>& more = c.peers[rank].rails;
         for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
@@ -73,6 +79,13 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
 
 void Streams::begin(uint64_t now) {
     each_rail([now](Rail& rail) { rail.down_us = now; });
+    for (Rank rank = config_.first; config_.first > 0 && rank < peers_.size(); ++rank) {
+        if (!peers_[rank]) continue;
+        Peer& peer = *peers_[rank];
+        peer.lost = true;
+        peer.last = fail(Code::peer_lost, "{}: it has not come yet", peer.label);
+        owner_.lost(rank, peer.last);
+    }
 }
 
 void Streams::tend(uint64_t now, bool again) {
