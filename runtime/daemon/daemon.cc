@@ -321,7 +321,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->first = static_cast<uint32_t>(plan->members.size());
     for (const NodeAddress& node : config_.members) {
         const bool in = std::any_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == node.name; });
-        if (plan->elastic && !in) plan->members.push_back({node.name, {}, 0});
+        if (plan->returns && !plan->rdma && !in) plan->members.push_back({node.name, {}, 0});
     }
     rails_for(plan);
     return {};
@@ -408,7 +408,8 @@ void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
     }
 }
 
-/// As many connections between two nodes as every member has interfaces, or RDMA devices.
+/// As many connections between two nodes as every member that begins it has interfaces, or RDMA devices.  Others connect to those that they
+/// reach.
 void Daemon::rails_for(JobPlan* plan) const {
     const std::vector<PeerState> peers = membership_->peers();
     size_t rails = rails_max;
@@ -416,8 +417,9 @@ void Daemon::rails_for(JobPlan* plan) const {
     for (const Member& member : plan->members) {
         const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == member.name; });
         const PeerState known = peer == peers.end() ? PeerState{} : *peer;
+        if (addresses.size() < plan->first_nodes())
+            rails = std::min(rails, plan->rdma ? known.rdma_devices : names_split(known.rails).size());
         addresses.push_back(known.rails);
-        rails = std::min(rails, plan->rdma ? known.rdma_devices : names_split(known.rails).size());
     }
     plan->rails = static_cast<uint32_t>(std::max<size_t>(rails, 1));
     if (plan->rails > 1) plan->addresses = std::move(addresses);

@@ -33,8 +33,8 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId 
     detail_.summary.id = job_id_text(plan_->id);
     detail_.summary.name = plan_->name;
     detail_.summary.submitted_unix = plan_->submitted_unix;
-    const size_t nodes = index_of(self_) < plan_->first_nodes() ? plan_->first_nodes() : plan_->members.size();
-    for (size_t node = 0; node < nodes; ++node) detail_.summary.nodes.push_back(plan_->members[node].name);
+    for (uint32_t node = 0; node < plan_->members.size(); ++node)
+        if (node < plan_->first_nodes() || NodeId{node} == self_) detail_.summary.nodes.push_back(plan_->members[node].name);
     detail_.self = self_;
     detail_.folder = host_.folder + "/" + detail_.summary.id;
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
@@ -89,9 +89,10 @@ Status JobRun::drain(const std::string& why) {
 
 Status JobRun::may_join(const std::string& node) const {
     const bool may = std::any_of(plan_->members.begin(), plan_->members.end(), [&](const Member& each) { return each.name == node; });
-    if (plan_->returns && may) return {};
-    return fail(Code::conflict, "job {} takes no new nodes: {} is not set in its job file", detail_.summary.id,
-                plan_->returns ? "elastic" : "survive");
+    if (!plan_->returns) return fail(Code::conflict, "job {} takes no nodes in: survive is not set in its job file", detail_.summary.id);
+    if (may) return {};
+    return fail(Code::conflict, "job {} goes over RDMA, which takes no other nodes in: with transport.kind = \"ip\" it does",
+                detail_.summary.id);
 }
 
 void JobRun::tell(const std::string& warning) {
@@ -219,6 +220,7 @@ Status JobRun::prepare() {
     if (engine->views()) {   // packets for a view may come before it is open
         link.view = 0;
         link.peers_return = true;
+        link.first = plan_->first_nodes();
     }
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
     if (engine->datagrams()) {

@@ -143,7 +143,7 @@ constexpr Option options[] = {
      "the job goes on without nodes that are lost, while more than half of the nodes remain, or exactly half with the first one",
      set<&JobConfig::survive>},
     {"job", "elastic", Kind::flag, "false", 0, 1, false, nullptr,
-     "with survive: other nodes of `members` in gradcastd.toml that are alive and not drained join the job while it runs",
+     "with survive: other nodes of `members` in gradcastd.toml that are alive and not drained join the job by themselves while it runs",
      set<&JobConfig::elastic>},
     {"job", "min_nodes", Kind::integer, "0", 0, ranks_max, false, nullptr,
      "with survive: where fewer nodes are left, each writes a checkpoint and the job ends; 0: half of those that it began with",

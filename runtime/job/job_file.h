@@ -27,7 +27,7 @@ struct JobConfig {
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
     bool survive = false;       // go on without nodes that are lost, while the others are a quorum
-    bool elastic = false;       // with survive: other configured nodes become members while it runs
+    bool elastic = false;       // with survive: other configured nodes become members by themselves while it runs
     uint32_t min_nodes = 0;     // fewer do not go on; 0: half of the first ones
     bool tensorboard = false;   // event files in the job's folder
     std::string train, test;    // absolute patterns; test may be empty

@@ -479,7 +479,8 @@ void Membership::invite(Session& session, Actions& actions) {
         Part& part = session.parts[rank];
         const Peer& peer = peers_[part.peer];
         if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.member.incarnation <= part.incarnation) continue;
-        if (rank >= session.plan->first_nodes() && !session.plan->elastic && !part.wanted) continue;
+        const bool comes = rank < session.plan->first_nodes() || session.plan->elastic || part.wanted || part.incarnation > 0;
+        if (!comes) continue;
         JobPlan plan = *session.plan;
         plan.joins = true;
         plan.resumes = false;

@@ -38,7 +38,7 @@ struct JobPlan {
     uint64_t submitted_unix = 0;
     std::vector<Member> members;                   // by rank; 0 coordinates.  From `first` on: who may join while it runs
     uint32_t first = 0;                            // so many begin it; 0: all
-    bool elastic = false;                          // those that may join do so by themselves
+    bool elastic = false;                          // those that may join are invited by themselves, else by add() alone
     uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
     bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
     uint32_t rails = 1;                            // LinkConfig's
@@ -151,7 +151,7 @@ private:
         Rank peer = 0;
         bool ready = false, ended = false;
         bool wanted = false;        // an operator wants it in
-        uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job
+        uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job, nor invited
         uint64_t deadline_us = 0;   // that it needs
         std::string kernel_set, data_digest, start_digest;
     };

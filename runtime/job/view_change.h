@@ -27,7 +27,8 @@ namespace gradcast {
 struct ViewConfig {
     NodeId self{};
     uint64_t incarnation = 0;               // not 0
-    uint32_t nodes = 0;                     // of the job: all that are configured
+    uint32_t nodes = 0;                     // of the job: all that may be its members
+    uint32_t asked = 0;                     // so many count for a quorum by proof (ViewProposal), the others once heard of; 0: all
     uint64_t deadline_us = 30'000'000;      // until a view tells D
     uint32_t members_min = 1;               // fewer do not go on
     ViewMutant mutant = ViewMutant::none;   // of tests alone

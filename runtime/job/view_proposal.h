@@ -22,7 +22,7 @@ struct ViewNode {
 
 class ViewProposal {
 public:
-    ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, ViewMutant mutant);
+    ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, ViewMutant mutant);
     Ballot ballot() const { return ballot_; }
     bool accepting() const { return accepting_; }
     const AgreedView& value() const { return value_; }
@@ -38,7 +38,8 @@ public:
     bool chosen() const;
 
 private:
-    /// Every member that is not proven dead votes, and so does every other node of the job: it knows no later view.
+    /// Every member that is not proven dead votes, and so does every other node of the job: it knows no later view.  One that only an
+    /// operator takes in is asked if it was ever heard of here: members of a view have heard each other.
     bool all_living_promised(std::span<const ViewNode> nodes) const;
     bool quorum(bool ViewVote::*vote) const;
     /// The next view by the votes so far.
@@ -47,6 +48,7 @@ private:
 
     const AgreedView& view_;   // that chooses; outlives this
     const Ballot ballot_;
+    const uint32_t asked_;
     const ViewMutant mutant_;
     std::vector<ViewVote> votes_;   // by node
     bool accepting_ = false, by_proof_ = false;

@@ -107,7 +107,7 @@ void ViewChange::propose(uint64_t now_us) {
     promised_ = ballot_of(round, config_.self);
     promised_us_ = now_us;
     freeze(now_us);
-    proposal_.emplace(view_, promised_, config_.nodes, config_.mutant);
+    proposal_.emplace(view_, promised_, config_.nodes, config_.asked, config_.mutant);
     resend_us_ = now_us;
     advance(now_us);
 }

@@ -66,6 +66,7 @@ Status ViewSwitch::open(const Session& session) {
     const ViewConfig config{.self = config_.self,
                             .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
                             .nodes = static_cast<uint32_t>(config_.roster.size()),
+                            .asked = config_.job.elastic ? 0 : config_.nodes(),
                             .deadline_us = parts_.deadline_us,
                             .members_min = members_min_};
     protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);

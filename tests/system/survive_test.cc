@@ -139,8 +139,9 @@ TEST_F(SystemSurvive, AJobThatNeedsANodeHindersItsDrain) {
     std::string bound = text;
     bound.erase(bound.find("survive = true\n"), 15);
     bound.replace(bound.find("survivor"), 8, "bound");
-    const std::string id = cluster[0].submit(bound).value("id", ""), digits = id.substr(0, 8);
+    const std::string id = cluster[0].submit(bound, {"a", "b"}).value("id", ""), digits = id.substr(0, 8);
     ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 50; }));
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "c"}, 1), "takes no nodes in: survive is not set in its job file"));
     const std::string needed = "needed by job " + digits + " (bound): survive is not set in its job file";
     EXPECT_TRUE(has(ask(cluster[0], {"drain", "b"}, 1), needed)) << ask(cluster[0], {"nodes"});
     EXPECT_TRUE(has(ask(cluster[0], {"nodes"}), needed));
@@ -228,15 +229,23 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
 TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
     text.replace(text.find("steps = 600"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
     quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
-    text.insert(text.find("seed"), "elastic = true\n");
     for (const std::string exchange : {"\"multicast\"", "\"coded-rs\"\nm = 1\ns = 1"}) {
         SCOPED_TRACE(exchange);
+        const bool elastic = exchange == "\"multicast\"";   // else an operator adds it
         ask(cluster[2], {"drain", "c"});
         ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
         const std::string ring = std::exchange(text, std::string(text).replace(text.find("\"ring\""), 6, exchange));
+        if (elastic) text.insert(text.find("seed"), "elastic = true\n");
         const std::string id = begun(cluster[0], {"a", "b"});
         text = ring;
         ask(cluster[2], {"undrain", "c"});
+        if (!elastic) {
+            ASSERT_TRUE(eventually([&] { return !has(ask(cluster[0], {"nodes"}), "drained"); }));
+            const uint64_t before = cluster[0].step(id);
+            ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > before + 100; }));
+            EXPECT_EQ(cluster[2].step(id), 0u) << "nobody has asked for it";
+            EXPECT_TRUE(has(ask(cluster[1], {"job", "add-node", id, "c"}), "node c is in job " + id + " from step "));
+        }
         for (Node& node : cluster.nodes) expect_quiet_end(node, id);
         const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
         ASSERT_GE(status.views.size(), 2u);   // it may not be heard by all at its first attempt

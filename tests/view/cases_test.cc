@@ -408,7 +408,7 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
     std::vector<ViewNode> nodes(3);
     for (ViewNode& each : nodes) each.newest = 1;
     nodes[0].dead = 1;
-    ViewProposal proposal(first, ballot, 3, ViewMutant::none);
+    ViewProposal proposal(first, ballot, 3, 0, ViewMutant::none);
     ViewMessage promise = from(1, Kind::promise, 1, ballot);
     promise.has_state = true;
     promise.reach = {7};
@@ -422,6 +422,22 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
     EXPECT_FALSE(proposal.chosen()) << "who lived when it was proposed is still needed";
     proposal.accepted(from(2, Kind::accepted, 1, ballot));
     EXPECT_TRUE(proposal.chosen());
+}
+
+TEST(View, WithProofOfDeathANodeOutsideIsAskedIfItWasHeardOf) {
+    const AgreedView first = view_of(1, 0, {0, 1});
+    const Ballot ballot = ballot_of(1, NodeId{1});
+    for (const uint64_t heard : {0, 1}) {
+        std::vector<ViewNode> nodes(3);
+        nodes[0].newest = nodes[0].dead = nodes[1].newest = 1;
+        nodes[2].newest = heard;
+        ViewProposal proposal(first, ballot, 3, 2, ViewMutant::none);
+        ViewMessage promise = from(1, Kind::promise, 1, ballot);
+        promise.has_state = true;
+        promise.reach = {7};
+        proposal.promised(promise);
+        EXPECT_EQ(proposal.propose(nodes, {}, 1, D), heard == 0);
+    }
 }
 
 TEST(View, OldIncarnationIsNotHeard) {

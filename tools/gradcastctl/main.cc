@@ -185,7 +185,7 @@ int run(int argc, char** argv) {
     node_argument(add("undrain", "a node takes jobs again", [&] { return command_undrain(options, node); }));
     CLI::App* on_job = app.add_subcommand("job", "change a job that runs");
     on_job->require_subcommand(1);
-    command = on_job->add_subcommand("add-node", "a node joins a job that runs (with job.elastic, or one that was started anew)");
+    command = on_job->add_subcommand("add-node", "a node joins a job with job.survive while it runs (not over RDMA)");
     commands.emplace_back(command, [&] { return command_add_node(options, job, node); });
     job_argument(command);
     node_argument(command);
