@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "algos/context.h"
+#include "algos/replay.h"
 
 namespace gradcast {
 
@@ -21,6 +22,7 @@ struct AlgorithmPlan {
     uint64_t updates, rounds;   // of a server in a round; of the job
     uint32_t servers;           // that share the parameters
     std::string folder;         // the job's at this node
+    const Facts& job;           // that its result depends on, beside the kernels and the parameters that it begins with
     Arena& arena;
 };
 

@@ -42,12 +42,17 @@ Status Allocation::plan(const AlgorithmPlan& plan) {
     measures_ = settings.allocation == "bsda";
     if (!on_) return {};
     speeds_.assign(plan.workers, 1), shares_.resize(plan.workers);
-    title_ = fmt::format("gradcast allocation seed {} batch {} workers {} allocation_batches {} samples {}", local.seed, local.batch,
-                         plan.workers, settings.allocation_batches, plan.local->samples_in_all());
+    // Shares, wherever they come from, may be repeated by any job that has mini-batches for them.
+    const Facts job = {{"job.seed", fmt::format("{}", local.seed)},
+                       {"job.batch", fmt::format("{}", local.batch)},
+                       {"algorithm.workers", fmt::format("{}", plan.workers)},
+                       {"algorithm.allocation_batches", fmt::format("{}", settings.allocation_batches)},
+                       {"samples", fmt::format("{}", plan.local->samples_in_all())}};
+    head_ = replay_head(job);
     path_ = plan.folder + "/replay.log";
     if (settings.replay.empty()) return {};
     std::string text;
-    GC_TRY(replay_read(settings.replay, title_, &text));
+    GC_TRY(replay_read(settings.replay, job, &text));
     for (const char *at = text.data(), *end = at + text.size(); at < end;) {
         uint32_t share = 0;
         const auto [stop, error] = std::from_chars(at, end, share);
@@ -78,7 +83,7 @@ uint64_t Allocation::first(uint32_t worker) const {
 Status Allocation::applied(uint64_t round) {
     std::string line;
     for (const uint32_t each : shares_) line += fmt::format("{}{}", line.empty() ? "" : " ", each);
-    return replay_keep(path_, title_, round, line + "\n");
+    return replay_keep(path_, head_, round, line + "\n");
 }
 
 }   // namespace gradcast

@@ -38,7 +38,7 @@ public:
 
 private:
     bool on_ = false, measures_ = false;
-    std::string title_, path_, replay_;
+    std::string head_, path_, replay_;
     std::vector<float> speeds_;
     std::vector<uint32_t> shares_, log_;   // log_: [rounds, workers]
 };

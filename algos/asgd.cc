@@ -48,9 +48,9 @@ struct Head {
 };
 
 /// The order of pushes of an earlier run.  Bytes from outside.
-Status log_read(const std::string& path, const std::string& title, uint64_t workers, std::vector<uint32_t>* order) {
+Status log_read(const std::string& path, const Facts& job, uint64_t workers, std::vector<uint32_t>* order) {
     std::string text;
-    GC_TRY(replay_read(path, title, &text));
+    GC_TRY(replay_read(path, job, &text));
     for (size_t at = 0; at < text.size();) {
         const size_t end = std::min(text.find('\n', at), text.size());
         uint64_t worker = 0;
@@ -91,13 +91,9 @@ public:
             return fail(Code::invalid, "algorithm.collect: {} pushes are more than the {} workers", collect_, workers_);
         if (updates_ % collect_ != 0)
             return fail(Code::invalid, "algorithm.updates: {} pushes of a round are no multiple of collect, {}", updates_, collect_);
-        title_ =
-            fmt::format("gradcast {} seed {} batch {} workers {} updates {} collect {} pull {} max_staleness {} local_steps {} stream {}",
-                        soft_ ? "softsync" : "asgd", plan.local->config().seed, batch_, workers_, updates_, collect_,
-                        wait_ ? "wait" : "now", staleness_most_, steps_, settings.stream);
         log_path_ = plan.folder + "/replay.log";
         if (!settings.replay.empty()) {
-            GC_TRY(log_read(settings.replay, title_, workers_, &order_));
+            GC_TRY(log_read(settings.replay, plan.job, workers_, &order_));
             if (order_.size() < plan.rounds * updates_)
                 return fail(Code::data, "{}: has {} pushes, the job makes {}", settings.replay, order_.size(), plan.rounds * updates_);
         }
@@ -460,7 +456,7 @@ private:
         }
         std::string lines;
         for (const Push& push : log()) fmt::format_to(std::back_inserter(lines), "{} {}\n", push.worker, push.tau);
-        GC_TRY(replay_keep(log_path_, title_, context.step * updates_, lines));
+        GC_TRY(replay_keep(log_path_, context.replay_head, context.step * updates_, lines));
         for (uint32_t s = 0; s < parts_.servers; ++s) each_of_server(context, s, unpack);
         context.optimiser.refresh();
         return {};
@@ -471,7 +467,7 @@ private:
     uint64_t elements_ = 0, updates_ = 0, message_ = 0;
     bool wait_ = false, exact_ = false;
     OptimiserConfig optimiser_;
-    std::string scaling_, title_, log_path_;
+    std::string scaling_, log_path_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
     std::vector<uint32_t> order_;

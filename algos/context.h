@@ -58,6 +58,8 @@ struct Context {
 
     const char* advice = "lower the learning rate, or look at the data";   // where a worker diverges
 
+    std::string replay_head = {};   // of logs of this job
+
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.

@@ -57,6 +57,7 @@ public:
         }
         session_ = std::make_unique<Session>(first, config_, parts_, report_);
         GC_TRY(session_->plan());
+        const Facts facts = parts_.facts(job_);
         GC_TRY(algorithm_->plan({.settings = job_.settings,
                                  .net = *parts_.compute.net,
                                  .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
@@ -70,6 +71,7 @@ public:
                                  .rounds = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps,
                                  .servers = job_.servers,
                                  .folder = config_.folder,
+                                 .job = facts,
                                  .arena = parts_.arena}));
         report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });
         if (DeviceWords* device = parts_.compute.codec->device())
@@ -78,6 +80,9 @@ public:
         memory.push_back(session_->arena().use("view"));
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
+        std::string order;   // which the algorithm has taken in; an audit has its own word for other kernels
+        if (parts_.algorithm->server && !job_.settings.replay.empty() && config_.until == 0)
+            GC_TRY(replay_read(job_.settings.replay, parts_.facts(job_), &order));
         GC_TRY(session_->ready());
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on && config_.resume.holder == config_.self) GC_TRY(resume_load(config_, parts_, *algorithm_, &standing_));
@@ -137,7 +142,8 @@ public:
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,
                         .step = config_.resume.steps,
-                        .counts = std::vector<WorkerCounts>(parts_.local ? parts_.block_sizes.size() : 0)};
+                        .counts = std::vector<WorkerCounts>(parts_.local ? parts_.block_sizes.size() : 0),
+                        .replay_head = replay_head(parts_.facts(job_))};
         {
             std::lock_guard lock(host_mutex_);
             run_host_ = &host;

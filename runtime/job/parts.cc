@@ -159,10 +159,24 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
     std::vector<std::pair<std::string, std::string>> all = algorithm_settings(job);
     for (auto& [key, value] : all)
         if (key == "workers") value = fmt::format("{}", block_sizes.size());
+        else if (key == "collect" && value == "0") value = fmt::format("{}", block_sizes.size());
         else if (key == "updates") value = fmt::format("{}", updates);
         else if (key == "local_steps")
             value = fmt::format("{}", updates > 0 ? std::max(job.settings.local_steps, 1u) : local->config().steps);
     if (algorithm->server) all.emplace_back("servers", fmt::format("{}", job.servers));
+    return all;
+}
+
+Facts JobParts::facts(const JobConfig& job) const {
+    Facts all = job_identity(job);
+    std::erase_if(all, [](const auto& each) { return each.first == "algorithm.replay" || each.first == "algorithm.evaluate_workers"; });
+    for (const auto& [taken, value] : settings(job))
+        for (auto& [key, said] : all)
+            if (key == "algorithm." + taken) said = value;
+    all.emplace_back("data", data_digest);
+    if (kernel_set.empty()) return all;
+    all.emplace_back("net.start", start_digest.empty() ? "none" : start_digest);
+    all.emplace_back("kernel set", kernel_set);
     return all;
 }
 

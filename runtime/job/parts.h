@@ -44,6 +44,9 @@ struct JobParts {
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
+    /// What the result depends on; of the kernels and net.start once they are ready.
+    Facts facts(const JobConfig& job) const;
+
     static bool exact(const JobConfig& job) { return job.settings.solver == "exact"; }
     /// Steps of the exchange in a round.
     uint64_t sums() const { return (exact_ ? 2 : 1) * algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }

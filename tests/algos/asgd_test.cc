@@ -19,7 +19,8 @@ protected:
     static std::vector<uint64_t> staleness(const std::string& path) {
         std::ifstream file(path);
         std::string line;
-        std::getline(file, line);
+        while (std::getline(file, line) && !line.empty()) {
+        }   // the head
         std::vector<uint64_t> all;
         for (uint64_t worker, tau; file >> worker >> tau;) all.push_back(tau);
         return all;
@@ -186,21 +187,61 @@ TEST_F(AsgdTest, BadLogsAndSettingsAreRefused) {
     ASSERT_TRUE(run.status.ok()) << run.status.what;
     std::string whole;
     ASSERT_TRUE(file_read(run.folders[0] + "/replay.log", &whole).ok());
-    const std::string title = whole.substr(0, whole.find('\n')), path = folder_ + "/bad.log";
+    const std::string head = whole.substr(0, whole.find("\n\n") + 2), path = folder_ + "/bad.log";
     const auto with = [&](const std::string& content, const std::string& of = "") {
         EXPECT_TRUE(file_write(path, content).ok());
         return this->run((of.empty() ? job : of) + replay(path), 2).digest();
     };
     EXPECT_EQ(with(whole), run.digest());
-    EXPECT_EQ(with(whole, text("asgd", "workers = 3\nupdates = 6\n")),
-              fmt::format("{}: of another job: it begins with \"{}\" instead of \"{}\"", path, title.substr(0, 80),
-                          replaced(title, "workers 2", "workers 3")));
-    EXPECT_EQ(with(title + "\n0 0\n7 0\n"), path + ": push 2 is no worker and its staleness");
-    EXPECT_EQ(with(title + "\n0 0\n"), path + ": has 1 pushes, the job makes 12");
-    std::string same = title + "\n";
+    EXPECT_EQ(with(head + "0 0\n7 0\n"), path + ": push 2 is no worker and its staleness");
+    EXPECT_EQ(with(head + "0 0\n"), path + ": has 1 pushes, the job makes 12");
+    std::string same = head;
     for (int i = 0; i < 12; ++i) same += "0 0\n";
     EXPECT_NE(with(same).find("the replay log has a push of worker 0 that it cannot have made"), std::string::npos) << with(same);
-    EXPECT_NE(with(whole, text("asgd", "workers = 2\nupdates = 6\nlocal_steps = 2\n")).find(": of another job: "), std::string::npos);
+    EXPECT_EQ(with("gradcast asgd seed 1 batch 24 workers 2\n0 0\n"),
+              path + ": a replay log of version 1, which does not say all of its job, and this is version 2: train anew");
+    EXPECT_EQ(with("\x7f"
+                   "ELF"),
+              path +
+                  ": begins with \"\x7f"
+                  "ELF\", not with \"gradcast replay 2\"");
+    EXPECT_NE(with(replaced(whole, "kernel set = ", "kernel set = x")).find(": of another job: kernel set is x"), std::string::npos);
+    EXPECT_EQ(with(head.substr(0, head.find("algorithm.kind")) + "\n0 0\n"),
+              path + ": of another job: algorithm.kind is not set there and asgd here");
+    EXPECT_EQ(with(replaced(whole, "data = ", "layer 5 = relu\ndata = ")).find(": of another job: layer 5 is relu there and not set here"),
+              path.size());
+
+    // Each setting that the result depends on.
+    const auto of = [&](const std::string& kind, const std::string& more) { return text(kind, "workers = 2\nupdates = 6\n" + more); };
+    const auto differs = [&](const std::string& other, const std::string& what) {
+        EXPECT_EQ(with(whole, other), path + ": of another job: " + what);
+    };
+    const auto changed = [&](const char* from, const char* to) { return replaced(job, from, to); };
+    differs(text("asgd", "workers = 3\nupdates = 6\n"), "algorithm.workers is 2 there and 3 here");
+    differs(text("asgd", "workers = 2\nupdates = 8\n"), "algorithm.updates is 6 there and 8 here");
+    differs(of("asgd", "local_steps = 2\n"), "algorithm.local_steps is 1 there and 2 here");
+    differs(of("asgd", "stream = \"whole\"\n"), "algorithm.stream is parts there and whole here");
+    differs(of("asgd", "lambda = \"inverse\"\n"), "algorithm.lambda is none there and inverse here");
+    differs(of("asgd", "max_staleness = 2\n"), "algorithm.max_staleness is 0 there and 2 here");
+    differs(of("softsync", "collect = 1\npull = \"now\"\n"), "algorithm.kind is asgd there and softsync here");
+    differs(changed("batch = 24", "batch = 12"), "job.batch is 24 there and 12 here");
+    differs(changed("[data]", "seed = 5\n[data]"), "job.seed is 1 there and 5 here");
+    differs(changed("lr = 0.05", "lr = 0.25"), "optimiser.lr is 0.05 there and 0.25 here");
+    differs(changed("lr = 0.05", "lr = 0.05\nschedule = \"cosine\""), "optimiser.schedule is constant there and cosine here");
+    differs(changed("outputs = 16", "outputs = 17"),
+            "layer 1 is inner_product  16 0 1 0 0 1 0  there and inner_product  17 0 1 0 0 1 0  here");
+    EXPECT_EQ(with(whole, changed("train.h5", "test.h5")).find(": of another job: data is "), path.size());
+
+    const std::string exp = of("asgd", "lambda = \"exp\"\nbeta = 0.5\n"), soft = of("softsync", "collect = 2\n");
+    const auto log_of = [&](const std::string& other) {
+        EXPECT_TRUE(file_read(this->run(other, 2).folders[0] + "/replay.log", &whole).ok());
+    };
+    log_of(exp);
+    differs(replaced(exp, "beta = 0.5", "beta = 0.25"), "algorithm.beta is 0.5 there and 0.25 here");
+    log_of(soft);
+    differs(replaced(soft, "collect = 2", "collect = 1"), "algorithm.collect is 2 there and 1 here");
+    differs(soft + "pull = \"now\"\n", "algorithm.pull is wait there and now here");
+    EXPECT_EQ(with(whole, replaced(soft, "collect = 2\n", "")).size(), 64u);   // which is what it takes
     EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 3\n"), 1).digest(),
               "algorithm.collect: 3 pushes are more than the 2 workers");
     EXPECT_EQ(this->run(text("softsync", "workers = 2\ncollect = 2\nupdates = 5\n"), 1).digest(),

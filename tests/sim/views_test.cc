@@ -583,7 +583,7 @@ void servers_from_seeds(const std::string& options, const std::string& digest, u
         for (Rank r = 0; r < members && reached && !whole; ++r) {
             std::string order;
             whole = !job.killed(r) && file_read(job.own_folder(r) + "/replay.log", &order).ok() &&
-                    std::count(order.begin(), order.end(), '\n') == 1 + 12 * job.steps;
+                    std::count(order.begin() + static_cast<ptrdiff_t>(order.find("\n\n")), order.end(), '\n') == 2 + 12 * job.steps;
             if (!whole) continue;
             AuditFolder kept;
             Status status = audit_read(job.own_folder(r), "/", &kept);
