@@ -15,9 +15,9 @@
 // pushes; then all ranks get w and the optimiser's state, so evaluation and checkpoints are as ever.  Which worker's push came when is kept
 // in replay.log in the job's folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
 //
-// With `survive` every node votes, as each has the whole state after every round.  A round that loses a server or a worker is repeated by
-// the others from its beginning: the lowest of them are the servers, and workers move to where nodes are.  Pushes of another view are
-// never taken.  What is lost is at most `updates` pushes.
+// With `survive` every node votes, as each has the whole state after every round.  In the next view workers move to where nodes are and
+// pull anew, and pushes of the view before are never taken, so each applies at most once.  The updates of a single server that has stayed
+// are kept; where a server is lost, or there are several, the round is repeated from its beginning.
 //
 // Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
 // answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.
@@ -44,11 +44,19 @@ constexpr uint64_t tags = uint64_t{1} << 60;   // below those of other mail
 /// Before the values of a message.
 struct Head {
     uint64_t go, version;   // of an answer: whether the worker computes another gradient, and the version of the parameters
+    uint64_t pushes;        // of an answer: that the server has taken from the worker in this round
     double loss;            // of a push: mean
 };
 
+/// A push in the order in which the server has taken them.
+struct Push {
+    uint32_t worker, tau;
+    uint32_t anew;   // all workers had pulled anew before it, after a change of view
+    static constexpr const char* word = " anew";
+};
+
 /// The order of pushes of an earlier run.  Bytes from outside.
-Status log_read(const std::string& path, const Facts& job, uint64_t workers, std::vector<uint32_t>* order) {
+Status log_read(const std::string& path, const Facts& job, uint64_t workers, std::vector<Push>* order) {
     std::string text;
     GC_TRY(replay_read(path, job, &text));
     for (size_t at = 0; at < text.size();) {
@@ -57,7 +65,8 @@ Status log_read(const std::string& path, const Facts& job, uint64_t workers, std
         const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, worker);
         if (error != std::errc() || worker >= workers || stop == text.data() + end || *stop != ' ')
             return fail(Code::data, "{}: push {} is no worker and its staleness", path, order->size() + 1);
-        order->push_back(static_cast<uint32_t>(worker));
+        const bool anew = std::string_view(text).substr(at, end - at).ends_with(Push::word);
+        order->push_back({static_cast<uint32_t>(worker), 0, anew});
         at = end + 1;
     }
     return {};
@@ -107,27 +116,22 @@ public:
         if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
-        all_.resize(workers_), orders_.resize(2 * workers_);
+        all_.resize(workers_), orders_.resize(2 * workers_), last_.resize(workers_), applied_.pushes.resize(workers_);
         return {};
     }
 
     Status round(Context& context) override {
         const uint64_t begin_us = context.host.now_us();
         std::ranges::copy(context.net.parameters(), w().begin());
-        whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::ranges::copy(own, at).out; });
         parts_ = {context.ranks == 1 ? 1 : std::min(servers_, context.ranks - 1), elements_};   // nodes may have been lost
         part_ = context.self < parts_.servers ? context.self : 0;
-        begin(context.step * updates_);
+        begin(context);
         if (context.ranks > 1) context.mail->begin(tickets());
         Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
         if (status.ok()) status = spread(context);
-        if (!status.ok()) {
-            whole_state(context, [at = before_.host](std::span<std::byte> own) mutable {
-                std::copy_n(at, own.size(), own.begin());
-                at += own.size();
-            });
-            context.optimiser.refresh();
-        }
+        // A replay has the pulls of the first run alone.
+        applied_.on = !status.ok() && context.self == 0 && parts_.servers == 1 && order_.empty() && !updating_;
+        if (!status.ok()) swap_states(context);   // before_ has that of the last update
         std::ranges::copy(w(), context.net.parameters().begin());
         context.net.refresh();
         GC_TRY(status);
@@ -147,8 +151,13 @@ private:
         bool held = false;      // its answer waits
         State state = State::over;
     };
-    struct Push {   // of the log
-        uint32_t worker, tau;
+    /// After the last update of a round.
+    struct Applied {
+        bool on = false;   // the round has ended early: its state is in before_, and the log has the order
+        StepId step = 0;
+        uint64_t taken = 0;
+        double loss = 0;
+        std::vector<uint64_t> pushes;   // by worker
     };
 
     std::span<float> w() { return {w_.as<float>(), elements_}; }
@@ -175,14 +184,43 @@ private:
         return context.ranks == 1 ? 0 : parts_.servers + k % (context.ranks - parts_.servers);
     }
 
-    /// pushes: before this round.
-    void begin(uint64_t pushes) {
-        version_ = pushes / collect_;
-        handed_ = std::min<uint64_t>(workers_, updates_);
-        taken_ = 0;
-        loss_ = 0;
-        for (uint32_t k = 0; k < workers_; ++k) all_[k] = {version_, 0, false, k < handed_ ? State::ready : State::over};
+    void begin(Context& context) {
+        const bool goes_on = std::exchange(applied_.on, false) && applied_.step == context.step && context.self == 0 && parts_.servers == 1;
+        if (goes_on) {
+            swap_states(context);
+        } else {
+            whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::ranges::copy(own, at).out; });
+            applied_.step = context.step;
+            applied_.taken = 0;
+            applied_.loss = 0;
+            std::ranges::fill(applied_.pushes, 0);
+        }
+        pull_ = std::exchange(view_, context.view) != context.view;
+        taken_ = applied_.taken;
+        anew_at_ = goes_on ? taken_ : 0;
+        loss_ = applied_.loss;
+        for (uint32_t k = 0; k < workers_; ++k) all_[k] = {.pushes = applied_.pushes[k]};
+        std::ranges::fill(last_, 0);
+        for (uint64_t i = 0; !order_.empty() && i < updates_; ++i) last_[order_[context.step * updates_ + i].worker] = i + 1;
         update_.begin(parts_, part_);
+        start(context);
+    }
+    /// The first workers begin a gradient with the present parameters, as many as there are pushes left.
+    void start(const Context& context) {
+        version_ = (context.step * updates_ + taken_) / collect_;
+        const uint64_t ready = std::min<uint64_t>(workers_, updates_ - taken_);
+        handed_ = taken_ + ready;
+        for (uint32_t k = 0; k < workers_; ++k) {
+            all_[k].version = version_;
+            all_[k].held = false;
+            all_[k].state = k < ready ? State::ready : State::over;
+        }
+    }
+    /// In a replay workers begin those gradients that the log has.
+    bool begins(uint32_t k, bool handed) const { return order_.empty() ? handed : last_[k] > taken_; }
+    /// The replayed run pulled anew before the next push.
+    bool replays_anew(const Context& context) const {
+        return !order_.empty() && anew_at_ != taken_ && order_[context.step * updates_ + taken_].anew;
     }
 
     /// The sum of gradients of the worker's next mini-batches from its own parameters on, to its push.
@@ -247,13 +285,18 @@ private:
             if (!std::isfinite(each))
                 return fail(Code::diverged, "round {}: the gradient of worker {} holds NaN or Inf: {}", context.step + 1, k,
                             context.advice);
-        log()[taken_] = {k, static_cast<uint32_t>(tau)};
+        log()[taken_] = {k, static_cast<uint32_t>(tau), taken_ > 0 && anew_at_ == taken_};
         loss_ += told.loss / static_cast<double>(updates_);   // at server 0
         GC_TRY(update_.add(context, {version_, k}, push(k).part(sizeof(Head), elements_ * sizeof(float)), lambda(tau)));
         ++taken_;
         if (update_.full()) {
+            updating_ = true;
             GC_TRY(update_.apply(context, version_, w()));
+            updating_ = false;
             ++version_;
+            applied_.taken = taken_;
+            applied_.loss = loss_;
+            for (uint32_t each = 0; each < workers_; ++each) applied_.pushes[each] = all_[each].pushes;
         }
         if (!wait_) all_[k].held = true;
         else if (update_.full())
@@ -263,13 +306,17 @@ private:
             if (!all_[each].held || (handed_ < updates_ && !may_begin(each))) continue;
             all_[each].held = false;
             all_[each].version = version_;
-            head(answer(each)) = {handed_ < updates_ ? 1ull : 0ull, version_, 0};
-            handed_ += head(answer(each)).go;
-            if (!head(answer(each)).go) all_[each].state = State::over;
-            std::ranges::copy(own_part(w()), own_part(values(answer(each))).begin());
+            const bool handed = handed_ < updates_;
+            handed_ += handed;
+            if (!handed) all_[each].state = State::over;
+            fill(each, begins(each, handed));
             answered->push_back(each);
         }
         return {};
+    }
+    void fill(uint32_t k, bool go) {
+        head(answer(k)) = {go, version_, all_[k].pushes, 0};
+        std::ranges::copy(own_part(w()), own_part(values(answer(k))).begin());
     }
 
     /// The next push in the order of the log, else whichever is there.
@@ -277,7 +324,7 @@ private:
         const auto is_there = [&](uint32_t each) { return open_[each] && context.mail->done(push_ticket(each, 0)); };
         const auto any = [&] {
             if (!order_.empty()) {
-                *k = order_[context.step * updates_ + taken_];
+                *k = order_[context.step * updates_ + taken_].worker;
                 return !open_[*k] || is_there(*k);
             }
             for (uint32_t i = 0; i < workers_; ++i, turn_ = (turn_ + 1) % workers_)   // in turn, so that nobody starves
@@ -288,7 +335,8 @@ private:
             return false;
         };
         GC_TRY(context.mail->wait_until(any, 10 * context.deadline_us, "push of a worker"));
-        if (!open_[*k]) return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", *k);
+        if (!open_[*k] || all_[*k].state == State::over)
+            return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", *k);
         turn_ = (*k + 1) % workers_;
         return {};
     }
@@ -320,13 +368,42 @@ private:
         context.mail->receive(rank_of(context, k), tag(k, false), message(push(k), part_), push_ticket(k, part_));
     }
 
+    void reply(Context& context, uint32_t k) {
+        context.mail->send({rank_of(context, k), nullptr}, tag(k, true), message(answer(k), part_), answer_ticket(k, part_));
+    }
+    /// What workers have computed meanwhile is dropped.
+    Status pull_anew(Context& context) {
+        anew_at_ = taken_;
+        std::vector<uint32_t> waiting;
+        for (uint32_t k = 0; k < workers_; ++k) {
+            if (open_[k])
+                GC_TRY(context.mail->wait(push_ticket(k, part_), push_ticket(k, part_), 10 * context.deadline_us, "push of a worker"));
+            if (open_[k] || all_[k].held) waiting.push_back(k);
+            open_[k] = false;
+        }
+        start(context);
+        for (const uint32_t k : waiting) {
+            const bool go = begins(k, true);
+            if (go) expect(context, k);
+            GC_TRY(context.mail->wait(answer_ticket(k, part_), answer_ticket(k, part_), 10 * context.deadline_us, "answer to a worker"));
+            fill(k, go);
+            reply(context, k);
+        }
+        return {};
+    }
+
     Status serve(Context& context) {
         open_.assign(workers_, false);
         other_servers_.assign(1 + parts_.servers / 64, 0);
         for (uint32_t s = 1; s < parts_.servers; ++s) other_servers_[s / 64] |= uint64_t{1} << s % 64;
-        for (uint32_t k = 0; k < handed_; ++k) expect(context, k);
+        for (uint32_t k = 0; k < workers_; ++k) {
+            const bool go = all_[k].state == State::ready && begins(k, true);
+            if (go) expect(context, k);
+            if (pull_) fill(k, go), reply(context, k);
+        }
         std::vector<uint32_t> answered;
         while (taken_ < updates_) {
+            if (replays_anew(context)) GC_TRY(pull_anew(context));
             uint32_t k = 0;
             GC_TRY(next(context, &k));
             all_[k].pushes++;
@@ -337,7 +414,7 @@ private:
                 if (head(answer(each)).go) expect(context, each);
                 const uint64_t ticket = answer_ticket(each, part_);
                 GC_TRY(context.mail->wait(ticket, ticket, 10 * context.deadline_us, "answer to a worker"));
-                context.mail->send({rank_of(context, each), nullptr}, tag(each, true), message(answer(each), part_), ticket);
+                reply(context, each);
             }
             context.progress.advance();
         }
@@ -362,14 +439,21 @@ private:
                 if (worker.state == State::computing && done(k)) {
                     worker.state = head(answer(k)).go ? State::ready : State::over;
                     worker.version = head(answer(k)).version;
+                    worker.pushes = head(answer(k)).pushes;
                 }
                 some |= worker.state == State::ready;
                 open |= worker.state == State::computing;
             }
             return some || !open;
         };
-        for (uint32_t k = 0; k < workers_; ++k)
-            if (own(k)) std::ranges::copy(w(), values(answer(k)).begin());
+        for (uint32_t k = 0; k < workers_; ++k) {
+            if (!own(k)) continue;
+            if (!begins(k, true)) all_[k].state = State::over;
+            if (pull_) all_[k].state = State::computing;
+            for (uint32_t s = 0; pull_ && s < parts_.servers; ++s)
+                context.mail->receive(s, tag(k, true), message(answer(k), s), answer_ticket(k, s));
+            if (!pull_) std::ranges::copy(w(), values(answer(k)).begin());
+        }
         for (;;) {
             GC_TRY(context.mail->wait_until(settle, 10 * context.deadline_us, "answer of the server"));
             bool some = false;
@@ -389,16 +473,25 @@ private:
 
     Status alone(Context& context) {
         std::deque<uint32_t> ready;
-        for (uint32_t k = 0; k < workers_; ++k) {
-            std::ranges::copy(w(), values(answer(k)).begin());
-            if (k < handed_) ready.push_back(k);
-        }
+        const auto all_pull = [&] {
+            ready.clear();
+            for (uint32_t k = 0; k < workers_; ++k) {
+                fill(k, true);
+                if (all_[k].state == State::ready) ready.push_back(k);
+            }
+        };
+        all_pull();
         std::vector<uint32_t> answered;
         while (taken_ < updates_) {
-            uint32_t k = ready.front();
-            if (!order_.empty()) k = order_[context.step * updates_ + taken_];
+            if (replays_anew(context)) {
+                anew_at_ = taken_;
+                start(context);
+                all_pull();
+            }
+            uint32_t k = order_.empty() ? ready.front() : order_[context.step * updates_ + taken_].worker;
             const auto at = std::find(ready.begin(), ready.end(), k);
-            if (at == ready.end()) return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", k);
+            if (at == ready.end() || all_[k].state == State::over)
+                return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", k);
             ready.erase(at);
             GC_TRY(compute(context, k, values(answer(k))));
             answered.clear();
@@ -421,6 +514,11 @@ private:
         with(std::as_writable_bytes(w()));
         with(std::as_writable_bytes(context.optimiser.state()));
         with(std::as_writable_bytes(context.codec.exponents()));
+    }
+    /// With that in before_.
+    void swap_states(Context& context) {
+        whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::swap_ranges(own.begin(), own.end(), at); });
+        context.optimiser.refresh();
     }
     /// copy(what a server has, where it is in final_), part by part.
     template <typename Copy>
@@ -455,7 +553,8 @@ private:
             GC_TRY(context.mail->wait(1, of_log, (10 + updates_) * context.deadline_us, "state of a server"));
         }
         std::string lines;
-        for (const Push& push : log()) fmt::format_to(std::back_inserter(lines), "{} {}\n", push.worker, push.tau);
+        for (const Push& push : log())
+            fmt::format_to(std::back_inserter(lines), "{} {}{}\n", push.worker, push.tau, push.anew ? Push::word : "");
         GC_TRY(replay_keep(log_path_, context.replay_head, context.step * updates_, lines));
         for (uint32_t s = 0; s < parts_.servers; ++s) each_of_server(context, s, unpack);
         context.optimiser.refresh();
@@ -470,7 +569,13 @@ private:
     std::string scaling_, log_path_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
-    std::vector<uint32_t> order_;
+    uint32_t view_ = 0;                               // of the last round
+    bool pull_ = false;       // the first round of a view, in which workers begin with the answer to a push that they have not made
+    uint64_t anew_at_ = 0;    // pushes of this round after which all workers have pulled anew
+    Applied applied_;         // at a single server
+    bool updating_ = false;   // w and the optimiser's state are between two updates
+    std::vector<Push> order_;
+    std::vector<uint64_t> last_;   // by worker: number of its last push of the round in order_, from 1; 0: none
     std::vector<Worker> all_;
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;

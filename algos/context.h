@@ -63,6 +63,7 @@ struct Context {
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.
+    uint32_t view = 0;   // its number
     Rank self = 0;
     uint32_t ranks = 1;
     SynchronousStep* synchronous = nullptr;

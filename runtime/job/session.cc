@@ -100,6 +100,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                                            .first_step = config_.first_step,
                                                                            .kept_parameters = kept_parameters_,
                                                                            .kept_exponents = kept_exponents_});
+    context.view = config_.view;
     context.self = self_;
     context.ranks = view_.n();
     context.workers = workers_.get();

@@ -88,6 +88,36 @@ TEST_F(AsgdTest, ALostServerEndsTheJobByName) {
     }
 }
 
+/// A server that loses a worker in mid-round keeps its updates, and the log says where the others have pulled anew.
+TEST_F(AsgdTest, ALostWorkerCostsNoUpdate) {
+    const auto survives = [](const std::string& job) { return with_job(job, "survive = true\n"); };
+    uint32_t kept = 0;
+    for (const auto& [kind, more] : {std::pair{"asgd", ""},
+                                     {"asgd", "max_staleness = 1\nlocal_steps = 2\n"},
+                                     {"softsync", "collect = 3\n"},
+                                     {"softsync", "collect = 2\npull = \"wait\"\n"}})
+        for (const uint64_t at_us : {5'000, 8'000}) {
+            const std::string job = replaced(text(kind, std::string("workers = 4\nupdates = 30\n") + more), "steps = 2\n", "steps = 3\n");
+            const Run first = run(survives(job), restless(4, 1), false, [&](Simulator& sim) { sim.kill(2, at_us); });
+            const std::string& digest = first.ranks[0].digest;
+            ASSERT_EQ(digest.size(), 64u) << first.ranks[0].error;
+            EXPECT_EQ(first.ranks[1].digest, digest);
+            EXPECT_EQ(first.ranks[3].digest, digest);
+            std::string order;
+            ASSERT_TRUE(file_read(first.folders[0] + "/replay.log", &order).ok());
+            kept += order.find(" anew\n") != order.npos;
+            const std::string path = log(first);
+            for (const uint32_t n : {1u, 3u, 5u})
+                EXPECT_EQ(run(job + replay(path), restless(n, n)).digest(), digest) << n << " " << more << at_us;
+            if (at_us != 5'000) continue;
+            EXPECT_EQ(run(job + "servers = 2\n" + replay(path), restless(5, 4)).digest(), digest) << more;
+            // Also where the replay loses a node: its rounds are repeated from their beginning.
+            const Run again = run(survives(job + replay(path)), restless(4, 2), false, [](Simulator& sim) { sim.kill(1, 4'000); });
+            EXPECT_EQ(again.ranks[0].digest, digest) << more;
+        }
+    EXPECT_GT(kept, 4u);
+}
+
 TEST_F(AsgdTest, StalenessIsBounded) {
     const auto most = [&](const std::string& more) {
         const Run run = this->run(replaced(text("asgd", "workers = 4\nupdates = 60\n" + more), "steps = 2\n", "steps = 1\n"),
