@@ -34,7 +34,7 @@ namespace gradcast {
 namespace {
 
 TEST(ModelFile, SaysWhyItCannotBeWritten) {
-    std::string path = testing::TempDir() + "gc-model.h5";
+    std::string path = testing::TempDir() + "gc-model-" + std::to_string(getpid()) + ".h5";
     Model model;
     model.net.C = model.net.H = model.net.W = model.net.classes = 1;
     model.mean = {0};

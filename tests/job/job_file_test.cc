@@ -1,6 +1,7 @@
 #include "runtime/job/job_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -331,7 +332,7 @@ TEST(JobFile, Layers) {
 }
 
 TEST(JobFile, ReadsAgainstItsOwnFolder) {
-    std::string folder = ::testing::TempDir() + "gradcast_job_file";
+    std::string folder = ::testing::TempDir() + "gradcast_job_file_" + std::to_string(getpid());
     ASSERT_TRUE(make_directories(folder).ok());
     ASSERT_TRUE(file_write(folder + "/job.toml", example).ok());
     JobConfig job;

@@ -38,7 +38,8 @@ class EngineTest : public ::testing::Test {
 protected:
     void SetUp() override {
         log_level(Level::error);
-        folder_ = ::testing::TempDir() + "gradcast_engine_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        folder_ = ::testing::TempDir() + "gradcast_engine_" + std::to_string(getpid()) + "_" +
+                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
         std::filesystem::remove_all(folder_);
         ASSERT_TRUE(make_directories(folder_).ok());
         write("train.h5", 600, 0);

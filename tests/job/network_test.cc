@@ -1,4 +1,6 @@
 // Whole jobs over real streams, several ranks in this process, each with its threads as in the daemon: trainer, lanes, loader, network.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -31,7 +33,8 @@ class NetworkJob : public ::testing::Test {
 protected:
     void SetUp() override {
         log_level(Level::error);
-        folder_ = ::testing::TempDir() + "gradcast_network_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        folder_ = ::testing::TempDir() + "gradcast_network_" + std::to_string(getpid()) + "_" +
+                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
         std::filesystem::remove_all(folder_);
         ASSERT_TRUE(make_directories(folder_).ok());
         write_noise(folder_ + "/train.h5", 240);

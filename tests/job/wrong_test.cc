@@ -1,6 +1,8 @@
 // A rank that computes wrongly, in whole jobs: one bit of its sums is flipped in one step.  The other holders of its blocks find it in
 // that step (spec/coded-sgd.md section 5): of three holders two outvote the third, which then counts as lost; where two disagree another
 // rank computes the blocks again, and the job ends and names the wrong one.
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "algos/synchronous.h"
@@ -48,7 +50,8 @@ class WrongRank : public ::testing::Test {
 protected:
     void SetUp() override {
         log_level(Level::warn);
-        folder_ = ::testing::TempDir() + "gradcast_wrong_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        folder_ = ::testing::TempDir() + "gradcast_wrong_" + std::to_string(getpid()) + "_" +
+                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
         std::filesystem::remove_all(folder_);
         ASSERT_TRUE(make_directories(folder_).ok());
         for (const char* name : {"/train.h5", "/test.h5"}) write_noise(folder_ + name, 96);

@@ -102,6 +102,44 @@ TEST_F(SystemSurvive, AnyNodeIsKilledAndTheClientFollowsTheJob) {
     }
 }
 
+/// A server dies, comes back and takes workers, then a worker dies.  softsync that sums exactly has one digest; the others' order is kept.
+TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
+    text.erase(text.find("[algorithm]"));
+    text.replace(text.find("steps = 600"), 11, "steps = 150\nevaluate = 50");
+    text.replace(text.find("preset = \"mlp\""), 14,
+                 "[[net.layers]]\nkind = \"inner_product\"\noutputs = 40\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\n"
+                 "kind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"");
+    const std::string servers = text;
+    for (const std::string of : {"softsync\"\npull = \"wait\"", "asgd\""}) {
+        SCOPED_TRACE(of);
+        text = servers + "[algorithm]\nkind = \"" + of + "\nworkers = 4\nupdates = 40\nstream = \"whole\"\n";
+        const bool exact = of != "asgd\"";
+        if (exact) quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
+        const Json answer = cluster[1].submit(text);
+        const std::string id = answer.value("id", "");
+        ASSERT_TRUE(eventually([&] { return cluster[1].step(id) >= 5; })) << answer.dump() << logs(cluster);
+        kill(cluster[0]);
+        ASSERT_NO_FATAL_FAILURE(up_again(cluster[0]));
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 0; })) << cluster[0].job(id).dump(2) << logs(cluster);
+        kill(cluster[2]);
+        const JobStatus status = cluster[1].ended(id, 4 * patience_us);
+        EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+        EXPECT_EQ(status.step, 150u);
+        std::vector<std::string> left, came;
+        for (const ViewRecord& view : status.views) {
+            left.insert(left.end(), view.left.begin(), view.left.end());
+            came.insert(came.end(), view.came.begin(), view.came.end());
+        }
+        EXPECT_EQ(left, (std::vector<std::string>{"a", "c"}));
+        EXPECT_EQ(came, std::vector<std::string>{"a"});
+        if (!exact) quiet = status.digest;
+        expect_quiet_end(cluster[1], id);
+        expect_quiet_end(cluster[0], id);
+        EXPECT_TRUE(has(ask(cluster[1], {"verify", id, "--steps", "1..20"}), "steps 1..20 verified: 20 digests equal"));
+        ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
+    }
+}
+
 TEST_F(SystemSurvive, ADrainedNodeLeavesItsJobsAndTakesNoNewOnes) {
     const std::string id = begun(cluster[0]);
     EXPECT_TRUE(has(ask(cluster[2], {"drain", "nobody"}, 2), "there is no node nobody: the nodes are a, b, c"));
