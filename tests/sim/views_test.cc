@@ -609,7 +609,7 @@ TEST(JobViews, ServersOfEachPush) {
     whole.exchange = "", whole.options = options;
     whole.run();
     whole.expect(whole.engines[0]->status().digest);
-    servers_from_seeds(options, "", whole.sim->now_us());
+    for (const char* servers : {"", "servers = 2\n"}) servers_from_seeds(options + servers, "", whole.sim->now_us());
 }
 
 TEST(JobViews, AServerThatSumsExactlyHasOneDigest) {
