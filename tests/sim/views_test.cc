@@ -597,7 +597,7 @@ void servers_from_seeds(const std::string& options, const std::string& digest, u
             EXPECT_EQ(result.finding, "") << "rank " << r;
             EXPECT_EQ(result.compared, kept.lines.size());
         }
-        EXPECT_TRUE(whole);
+        EXPECT_TRUE(whole || !job.joins.empty());   // a node that has joined may be the only one that was not behind
     });
     EXPECT_GT(changed, std::getenv("GC_SEED") ? 0u : 8u);
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 2u);
