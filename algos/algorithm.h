@@ -55,6 +55,8 @@ struct AlgorithmKind {
     bool server = false;          // the first ranks have the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
+    /// It sums over the exchange; others send by mail alone.
+    bool exchanges() const { return sums > 0 || gathers; }
 };
 std::span<const AlgorithmKind> algorithm_kinds();
 /// What is computed depends on the order in which things come, so a round that is repeated may give other bits; without a replay log.

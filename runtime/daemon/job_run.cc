@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "algos/algorithm.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/checkpoint.h"
@@ -243,7 +244,9 @@ Status JobRun::prepare() {
     if (engine->views()) driver->attach(static_cast<uint16_t>(Channel::view), engine->views());
 
     std::lock_guard lock(mutex_);
-    detail_.exchange = config.job.exchange;
+    const AlgorithmKind* kind;
+    GC_TRY(algorithm_find(config.job.algorithm, &kind));
+    detail_.exchange = kind->exchanges() ? config.job.exchange : "none";
     detail_.quantiser = quantiser_name(config.job.quantiser);
     detail_.algorithm = config.job.algorithm;
     detail_.protect = protect_name(config.job.protect);

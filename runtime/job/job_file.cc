@@ -535,11 +535,18 @@ private:
                     "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32");
         if (job_.settings.beta != 0.9 && job_.settings.lambda != "exp")
             mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
-        if (algorithm->sums == 0 && !algorithm->gathers && (job_.exchange == "auto" || job_.s > 0))
-            mistake(line("algorithm.exchange"), "algorithm.exchange", fmt::format("{} sends by no exchange: leave it out", job_.algorithm));
+        for (const char* key : {"algorithm.exchange", "algorithm.m", "algorithm.s", "algorithm.r", "algorithm.weights"})
+            if (known && has(key) && !algorithm->exchanges())
+                mistake(line(key), key,
+                        fmt::format("{} sends by no exchange: leave it out{}", job_.algorithm,
+                                    job_.algorithm == "softsync" && key == std::string_view("algorithm.s")
+                                        ? " (s-softsync is collect = workers / s)"
+                                        : ""));
         if (algorithm->server && job_.quantiser != Quantiser::auto32)
             mistake(line("algorithm.quantiser"), "algorithm.quantiser",
                     fmt::format("{} sends floats to a server, which sums 32 bits: leave it out", job_.algorithm));
+        else if (!algorithm->exchanges() && job_.quantiser != Quantiser::auto32)
+            mistake(line("algorithm.quantiser"), "algorithm.quantiser", fmt::format("{} sends floats: leave it out", job_.algorithm));
         else if (algorithm->workers && job_.quantiser == Quantiser::fixed)
             mistake(line("algorithm.quantiser"), "algorithm.quantiser",
                     fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));

@@ -47,6 +47,14 @@ TEST_F(BadInputTest, ExchangesThatCannotCarryAnAlgorithm) {
     };
     EXPECT_EQ(with("asgd", "", "auto"), "algorithm.exchange: asgd sends by no exchange: leave it out");
     EXPECT_EQ(with("serial", "s = 1\n", "coded-rs"), "algorithm.exchange: serial sends by no exchange: leave it out");
+    for (const char* key : {"exchange = \"ring\"\n", "m = 2\n", "s = 0\n", "r = 2\n", "weights = [1, 2]\n"}) {
+        const std::string name = std::string(key).substr(0, std::string_view(key).find(' '));
+        for (const char* kind : {"asgd", "softsync", "serial"})
+            EXPECT_TRUE(with(kind, key, "ring").starts_with(fmt::format("algorithm.{}: {} sends by no exchange: leave it out", name, kind)))
+                << with(kind, key, "ring");
+    }
+    EXPECT_TRUE(with("softsync", "s = 2\n", "ring").ends_with(" (s-softsync is collect = workers / s)"));
+    EXPECT_EQ(with("serial", "quantiser = \"auto16\"\n", "ring"), "algorithm.quantiser: serial sends floats: leave it out");
     EXPECT_EQ(with("diloco", "", "auto"), "algorithm.exchange: workers of diloco have state and keep their nodes: name an exchange");
     EXPECT_EQ(with("ma", "quantiser = \"fixed\"\n", "ring"),
               "algorithm.quantiser: fixed clips what is above 10, and ma sums more than gradients: take auto32 or auto16");

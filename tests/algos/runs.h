@@ -29,8 +29,9 @@ protected:
 
     /// Eight steps a worker in two rounds, unless `more` says otherwise.
     std::string text(const std::string& kind, const std::string& more = "", const std::string& exchange = "ring") {
-        return replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\nexchange = \"{}\"\n{}", kind, exchange, more)), "epochs = 2\n",
-                        "steps = 2\n");
+        const bool mail = kind == "asgd" || kind == "softsync" || kind == "serial";   // they take no exchange
+        const std::string line = mail && exchange == "ring" ? "" : fmt::format("exchange = \"{}\"\n", exchange);
+        return replaced(job_text(fmt::format("[algorithm]\nkind = \"{}\"\n{}{}", kind, line, more)), "epochs = 2\n", "steps = 2\n");
     }
     /// One digest whatever the number of nodes, the exchange, the losses and the seed of the network.  `all`: every exchange.
     void one_digest(const std::string& kind, const std::string& more, bool all = false) {
