@@ -135,6 +135,7 @@ public:
         std::ranges::copy(w(), context.net.parameters().begin());
         context.net.refresh();
         GC_TRY(status);
+        for (const Push& push : log()) context.staleness.add(push.tau);
         StepRecord record;
         record.loss = loss_;
         record.clipped = update_.clipped();

@@ -6,6 +6,7 @@
 #include "algos/local.h"
 #include "algos/mailbox.h"
 #include "algos/progress.h"
+#include "algos/staleness.h"
 #include "datasets/reader.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
@@ -51,6 +52,7 @@ struct Context {
     uint64_t forwards = 0;                   // samples of training data that it has only evaluated
     uint64_t samples = 0;                    // that its workers have trained on, each as often as a step took it
     std::vector<WorkerCounts> counts = {};   // by worker: their shares of these (WorkerTurn)
+    Staleness staleness = {};                // of the pushes that servers have applied, so far
     StepRecord record = {};                  // of the last applied step
 
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.

@@ -135,6 +135,13 @@ void fields(const Each& each, typename Each::template Of<WorkerCounts>& counts) 
 }
 
 template <typename Each>
+void fields(const Each& each, typename Each::template Of<StalenessBin>& bin) {
+    each("from", bin.from);
+    each("to", bin.to);
+    each("pushes", bin.pushes);
+}
+
+template <typename Each>
 void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
@@ -149,6 +156,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("gradients", status.gradients);
     each("forwards", status.forwards);
     each("workers", status.workers);
+    each("staleness", status.staleness);
     each("loss", status.loss, status.step > 0);
     each("accuracy", status.accuracy, status.accuracy >= 0);
     each("test_loss", status.test_loss, status.test_loss >= 0);
@@ -274,6 +282,8 @@ void to_json(Json& json, const ViewRecord& view) { write(json, view); }
 void from_json(const Json& json, ViewRecord& view) { read(json, view); }
 void to_json(Json& json, const WorkerCounts& counts) { write(json, counts); }
 void from_json(const Json& json, WorkerCounts& counts) { read(json, counts); }
+void to_json(Json& json, const StalenessBin& bin) { write(json, bin); }
+void from_json(const Json& json, StalenessBin& bin) { read(json, bin); }
 void to_json(Json& json, const Straggler& straggler) { write(json, straggler); }
 void from_json(const Json& json, Straggler& straggler) { read(json, straggler); }
 void to_json(Json& json, const JobSummary& summary) { write(json, summary); }

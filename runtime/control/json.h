@@ -25,6 +25,8 @@ void to_json(Json& json, const NodeTimes& node);
 void from_json(const Json& json, NodeTimes& node);
 void to_json(Json& json, const WorkerCounts& counts);
 void from_json(const Json& json, WorkerCounts& counts);
+void to_json(Json& json, const StalenessBin& bin);
+void from_json(const Json& json, StalenessBin& bin);
 void to_json(Json& json, const Straggler& straggler);
 void from_json(const Json& json, Straggler& straggler);
 void to_json(Json& json, const JobStatus& status);

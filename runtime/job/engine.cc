@@ -500,6 +500,7 @@ private:
                       .gradients = context.gradients,
                       .forwards = context.forwards,
                       .workers = context.counts,
+                      .staleness = context.staleness,
                       .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
                       .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
                       .now_us = context.host.now_us(),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "algos/progress.h"
+#include "algos/staleness.h"
 #include "runtime/core/memory_use.h"
 #include "runtime/core/metrics.h"
 #include "runtime/core/status.h"
@@ -53,6 +54,7 @@ struct JobStatus {
     std::vector<std::pair<std::string, std::string>> settings;   // of the algorithm, with what was taken where the file says nothing
     uint64_t gradients = 0, forwards = 0;   // samples whose gradient this node has computed; that it has only evaluated, test data aside
     std::vector<WorkerCounts> workers;      // that have computed at this node; workers_told_max at most
+    std::vector<StalenessBin> staleness;    // of the pushes that servers have applied in this run; bins with some
     double loss = 0;                        // of the last step, mean over the mini-batch
     double accuracy = -1;                   // on the test data, 0..1; -1: not known, or a regression
     double test_loss = -1;                  // mean; of a regression its mean squared error; -1: not known

@@ -30,6 +30,7 @@ Status Report::open(const EngineConfig& config) {
     nodes_times_.plan(nodes_.size());
     status_.curve.reserve(curve_points_max);
     status_.workers.reserve(workers_told_max);
+    status_.staleness.reserve(Staleness::bins);
     std::vector<std::string> phases, reasons = {"stream_refused"};
     for (size_t i = 0; i < step_phases; ++i) phases.emplace_back(step_phase_name(static_cast<StepPhase>(i)));
     for (const char* each : drop_names)
@@ -226,6 +227,9 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.workers.clear();
     for (const WorkerCounts& each : step.workers)
         if (each.rounds > 0 && status_.workers.size() < workers_told_max) status_.workers.push_back(each);
+    status_.staleness.clear();
+    for (uint32_t i = 0; i < Staleness::bins; ++i)
+        if (const StalenessBin bin = step.staleness.bin(i); bin.pushes > 0) status_.staleness.push_back(bin);
     if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;

@@ -45,6 +45,7 @@ public:
         StepRecord record;
         uint64_t gradients, forwards;   // so far
         std::span<const WorkerCounts> workers;
+        const Staleness& staleness;
         uint64_t epoch, load_wait_us, now_us;
         std::array<uint64_t, step_phases> phases_us;
         uint32_t blocks;                    // that this node computes

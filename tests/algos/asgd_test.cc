@@ -131,6 +131,27 @@ TEST_F(AsgdTest, StalenessIsBounded) {
     EXPECT_LE(most("max_staleness = 1\n"), 9u);   // (W - 1) (2 S + 1)
 }
 
+// All nodes tell the same.
+TEST_F(AsgdTest, StalenessIsToldAsTheLogHasIt) {
+    const Run run =
+        this->run(text("asgd", "workers = 3\nupdates = 300\n"), restless(4, 3), false, [](Simulator& sim) { sim.slow(2, 300); });
+    ASSERT_TRUE(run.status.ok()) << run.status.what;
+    std::map<uint64_t, uint64_t> wanted;   // by the first tau of a bin
+    for (const uint64_t tau : staleness(log(run))) ++wanted[tau < 16 ? tau : std::bit_floor(tau)];
+    EXPECT_GE(wanted.rbegin()->first, 16u);
+    for (const JobStatus& node : run.ranks) {
+        std::map<uint64_t, uint64_t> told;
+        for (const StalenessBin& each : node.staleness) {
+            told[each.from] = each.pushes;
+            EXPECT_EQ(each.to, each.from < 16 ? each.from : 2 * each.from - 1);
+        }
+        EXPECT_EQ(told, wanted);
+    }
+    Staleness most;
+    most.add(~0u);
+    EXPECT_EQ(most.bin(Staleness::bins - 1), (StalenessBin{1u << 31, ~0u, 1}));
+}
+
 TEST_F(AsgdTest, OneWorkerIsSerialSgd) {
     for (const bool all : {false, true}) {
         const auto job = [&](const char* kind, const char* more) {

@@ -93,6 +93,7 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     status.settings = {{"mu", "0.1"}, {"workers", "4"}};
     status.gradients = 1200;
     status.forwards = 34;
+    status.staleness = {{0, 0, 30}, {16, 31, 2}};
     status.workers = {{.worker = 3, .rounds = 2, .last_round = 5, .samples = 64, .gradients = 96, .forwards = 10, .compute_us = 700}};
     status.view = 2;
     status.change_us = 1500;
@@ -134,6 +135,7 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(back.self, NodeId{1});
     EXPECT_EQ(back.summary.status.datagrams, status.datagrams);
     EXPECT_EQ(back.summary.status.workers, status.workers);
+    EXPECT_EQ(back.summary.status.staleness, status.staleness);
     EXPECT_EQ(back.summary.status.choice, status.choice);
     const Json json = Json(detail)["status"];
     EXPECT_EQ(json["memory_bytes"], Json::parse(R"({"job": {"parameters": 1024, "what_it_has_else": 7}, "gpu_0": {"parameters": 2048}})"));

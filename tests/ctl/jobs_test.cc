@@ -18,6 +18,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.forwards = 5;
     for (uint32_t worker = 0; worker < 40; ++worker)
         status.workers.push_back({.worker = worker, .rounds = 2, .last_round = 2, .samples = 48, .gradients = 96, .compute_us = 1'500'000});
+    status.staleness = {{0, 0, 30}, {16, 31, 2}};
     status.view = 3;
     status.change_us = 12'000;
     status.views = {{.first_step = 1, .began_unix = 1'700'000'000, .members = {"a", "b", "c"}},
@@ -66,6 +67,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
           "128 in 8 blocks",
           "settings        workers 8, local_steps 4\n",
           "computed        96 gradients of samples and 5 forward passes, at this node\n",
+          "staleness       0: 30, 16-31: 2 pushes\n",
           "worker  node    rounds  samples  gradients  forward only  computing\n",
           "31      node-1       2       48         96             0     1.50 s\nand 8 workers more: -o json has 256 of a node, at most\n",
           "node-1, node-2",

@@ -250,6 +250,11 @@ int command_describe(const Options& options, const std::string& which) {
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
     line("computed", fmt::format("{} gradients of samples{}, at this node", status.gradients,
                                  status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
+    std::string staleness;
+    for (const StalenessBin& each : status.staleness)
+        staleness += fmt::format("{}{}{}: {}", staleness.empty() ? "" : ", ", each.from,
+                                 each.to > each.from ? fmt::format("-{}", each.to) : "", each.pushes);
+    line("staleness", staleness + (staleness.empty() ? "" : " pushes"));
     print_workers({{self < job.summary.nodes.size() ? job.summary.nodes[self] : "", status}});
     for (const Straggler& each : status.stragglers)
         line("straggler", fmt::format("{}: {} takes {:.1f} ms of a step, {:.1f} ms at the others: {}", each.node, each.phase,
