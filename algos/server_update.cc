@@ -13,7 +13,8 @@ void ServerUpdate::plan(const AlgorithmPlan& plan, uint32_t collect, bool exact)
     batch_ = plan.local->config().batch;
     elements_ = layout.elements;
     plan.arena.plan("server", elements_ * sizeof(float), &sum_);
-    maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
+    maxima_.resize(layout.groups.size());
+    records_.resize(layout.buckets.size());
     for (size_t b = 0; b < records_.size(); ++b)
         records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
 }

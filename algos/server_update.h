@@ -1,5 +1,6 @@
 // What a parameter server makes of gradients: their mean, each times a factor of its own, and the optimiser's step along it.
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "algos/algorithm.h"

@@ -8,25 +8,13 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t workers = 4, part = 16, validation = 30;
-constexpr double lr = 0.2;
+constexpr uint32_t workers = 4;
 
-class EvolutionTest : public SoftmaxTest {
+class EvolutionTest : public ChoiceTest<workers> {
 protected:
-    void SetUp() override {
-        SoftmaxTest::SetUp();
-        make(workers * part + validation);
-    }
     static std::string text(const char* kind, uint32_t steps, const std::string& more = "") {
         return job(fmt::format("kind = \"{}\"\nworkers = {}\nlocal_steps = 2\nvalidation = {}\n{}", kind, workers, validation, more), steps,
                    part, lr, 0);
-    }
-    Vector trained_alone(Vector w, uint32_t k) const {
-        for (uint32_t step = 0; step < 2; ++step) {
-            const Vector g = gradient(w, k * part, part, 0);
-            for (size_t i = 0; i < g.size(); ++i) w[i] -= lr * g[i];
-        }
-        return w;
     }
     uint32_t right(const Vector& w) const {
         uint32_t count = 0;
@@ -78,7 +66,7 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
         ASSERT_TRUE(checkpoint_read(path, &model, &left).ok());
         const Population after = population(left.algorithm, before.of[0].size());
         std::array<Vector, workers> learnt;
-        for (uint32_t k = 0; k < workers; ++k) learnt[k] = trained_alone(before.of[k], k);
+        for (uint32_t k = 0; k < workers; ++k) learnt[k] = trained_alone(before.of[k], k, 2);
         uint32_t best = 0;
         for (uint32_t k = 0; k < workers; ++k) {
             SCOPED_TRACE(fmt::format("round {} worker {}", round, k));
@@ -133,7 +121,7 @@ TEST_F(EvolutionTest, TheSoupIsGreedy) {
         Vector w = initial();
         for (uint32_t round = 0; round < rounds; ++round) {
             std::vector<Vector> models;
-            for (uint32_t k = 0; k < workers; ++k) models.push_back(trained_alone(w, k));
+            for (uint32_t k = 0; k < workers; ++k) models.push_back(trained_alone(w, k, 2));
             std::vector<uint32_t> order(workers), in;
             std::iota(order.begin(), order.end(), 0u);
             std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return right(models[a]) > right(models[b]); });

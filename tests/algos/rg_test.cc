@@ -4,15 +4,10 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t workers = 3, part = 16, validation = 30;
-constexpr double lr = 0.2;
+constexpr uint32_t workers = 3;
 
-class RgTest : public SoftmaxTest {
+class RgTest : public ChoiceTest<workers> {
 protected:
-    void SetUp() override {
-        SoftmaxTest::SetUp();
-        make(workers * part + validation);
-    }
     /// (1/N) |Y - sum_k alpha_k P_k|^2 + shrink |alpha - 1/n|^2
     double objective(const std::vector<Vector>& models, const Vector& alpha, double shrink) const {
         double sum = 0;
@@ -43,12 +38,8 @@ TEST_F(RgTest, WeightsAreThoseOfLeastSquares) {
     for (const double shrink : {1e-3, 0.1, 10.0}) {
         Vector w = initial();
         for (uint32_t round = 0; round < 3; ++round) {
-            std::vector<Vector> models(workers, w);
-            for (uint32_t k = 0; k < workers; ++k)
-                for (uint32_t step = 0; step < 5; ++step) {
-                    const Vector g = gradient(models[k], k * part, part, 0);
-                    for (size_t i = 0; i < g.size(); ++i) models[k][i] -= lr * g[i];
-                }
+            std::vector<Vector> models;
+            for (uint32_t k = 0; k < workers; ++k) models.push_back(trained_alone(w, k, 5));
             const Vector alpha = weights(models, shrink);
             if (shrink < 1e-2) {
                 EXPECT_GT(std::abs(alpha[0] - alpha[1]), 0.1);   // not the mean

@@ -95,4 +95,25 @@ private:
     std::vector<uint32_t> label_;
 };
 
+/// Of those that choose among models: workers with parts of their own, and samples to choose by behind these.
+template <uint32_t workers>
+class ChoiceTest : public SoftmaxTest {
+protected:
+    static constexpr uint32_t part = 16, validation = 30;
+    static constexpr double lr = 0.2;
+
+    void SetUp() override {
+        SoftmaxTest::SetUp();
+        make(workers * part + validation);
+    }
+    /// What worker k makes of w.
+    Vector trained_alone(Vector w, uint32_t k, uint32_t steps) const {
+        for (uint32_t step = 0; step < steps; ++step) {
+            const Vector g = gradient(w, k * part, part, 0);
+            for (size_t i = 0; i < g.size(); ++i) w[i] -= lr * g[i];
+        }
+        return w;
+    }
+};
+
 }   // namespace gradcast

@@ -35,6 +35,12 @@ Result shell(const std::string& command) {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out};
 }
 Result run(const std::string& command) { return shell(build_folder() + "/" + command); }
+/// What this script is without here; empty: nothing.
+std::string lacks(const std::string& script, bool python = true) {
+    if (!std::filesystem::exists(script) || !std::filesystem::exists(build_folder() + "/gradcastd"))
+        return script + " or gradcastd is missing: run it in the folder of the sources, after make";
+    return python && shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0 ? script + ": python3 is missing" : "";
+}
 
 TEST(SystemBench, MicroRuns) {
     Result result = run("bench/micro/micro --benchmark_min_time=0.001 --benchmark_format=json 2>/dev/null");
@@ -251,10 +257,9 @@ TEST(SystemBench, WrongFlagsAreUsage) {
 // Jobs of real daemons on two hosts of a lab, and PyTorch beside them if installed.
 TEST(SystemBench, TrainingTimesStepsInALab) {
     namespace fs = std::filesystem;
-    if (!fs::exists("bench/training") || !fs::exists(build_folder() + "/gradcastd"))
-        GTEST_SKIP() << "bench/training or gradcastd is missing: run it in the folder of the sources, after make";
+    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
     if (::geteuid() != 0) GTEST_SKIP() << "bench/training: the lab needs root";
-    for (const char* tool : {"ip", "tc", "nft", "/usr/bin/python3"})
+    for (const char* tool : {"ip", "tc", "nft"})
         if (shell(std::string("PATH=$PATH:/usr/sbin:/sbin; command -v ") + tool + " 2>/dev/null").code != 0)
             GTEST_SKIP() << "bench/training: " << tool << " is missing (make deps-lab)";
     const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-training-{}", ::getpid());
@@ -281,9 +286,8 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
 // Idle daemons, jobs in a row, watchers and requests.
 TEST(SystemBench, LoadMeetsItsBounds) {
     namespace fs = std::filesystem;
-    if (!fs::exists("bench/load") || !fs::exists(build_folder() + "/gradcastd"))
-        GTEST_SKIP() << "bench/load or gradcastd is missing: run it in the folder of the sources, after make";
-    for (const char* tool : {"wrk", "systemd-socket-activate", "/usr/bin/python3"})
+    if (const std::string missing = lacks("bench/load"); !missing.empty()) GTEST_SKIP() << missing;
+    for (const char* tool : {"wrk", "systemd-socket-activate"})
         if (shell(std::string("command -v ") + tool + " 2>/dev/null").code != 0)
             GTEST_SKIP() << "bench/load: " << tool << " is missing (make deps-lab)";
     const fs::path file = fs::path(testing::TempDir()) / fmt::format("gc-load-{}.json", ::getpid());
@@ -340,8 +344,7 @@ void two_classes(const std::filesystem::path& folder, int train = 240) {
 TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/paper/steps") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/paper/steps or gradcastd is missing: run it in the folder of the sources, after make";
+    if (const std::string missing = lacks("bench/paper/steps", false); !missing.empty()) GTEST_SKIP() << missing;
     fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-paper-{}", ::getpid());
     fs::create_directories(folder);
     two_classes(folder);
@@ -413,9 +416,7 @@ TEST(SystemBench, PaperFindsTheStepsAndDrawsTheFigures) {
 TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/algorithms") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/algorithms or gradcastd is missing: run it in the folder of the sources, after make";
-    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/algorithms: python3 is missing";
+    if (const std::string missing = lacks("bench/algorithms"); !missing.empty()) GTEST_SKIP() << missing;
     fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-algorithms-{}", ::getpid()), results = folder / "results";
     fs::create_directories(folder);
     two_classes(folder, 2100);   // a mini-batch for each of 4 nodes in a tenth of them, beside 1000 to choose models by
@@ -448,9 +449,7 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
 TEST(SystemBench, PaperRunsLogicalWorkers) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/paper/dane") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/paper/dane or gradcastd is missing: run it in the folder of the sources, after make";
-    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/dane: python3 is missing";
+    if (const std::string missing = lacks("bench/paper/dane"); !missing.empty()) GTEST_SKIP() << missing;
     fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-workers-{}", ::getpid()), results = folder / "results";
     fs::create_directories(folder);
     two_classes(folder);
@@ -481,9 +480,7 @@ TEST(SystemBench, PaperRunsLogicalWorkers) {
 TEST(SystemBench, PaperEvolvesModels) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/paper/dedn") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/paper/dedn or gradcastd is missing: run it in the folder of the sources, after make";
-    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/dedn: python3 is missing";
+    if (const std::string missing = lacks("bench/paper/dedn"); !missing.empty()) GTEST_SKIP() << missing;
     fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-dedn-{}", ::getpid()), results = folder / "results";
     fs::create_directories(folder);
     two_classes(folder, 2100);   // a mini-batch for each of 8 nodes
@@ -524,9 +521,7 @@ TEST(SystemBench, PaperEvolvesModels) {
 TEST(SystemBench, PaperTrainsToAnAccuracy) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/paper/curves") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/paper/curves or gradcastd is missing: run it in the folder of the sources, after make";
-    if (shell("/usr/bin/python3 -c 0 2>/dev/null").code != 0) GTEST_SKIP() << "bench/paper/curves: python3 is missing";
+    if (const std::string missing = lacks("bench/paper/curves"); !missing.empty()) GTEST_SKIP() << missing;
     fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-curves-{}", ::getpid()), results = folder / "results";
     fs::create_directories(folder / "cut");
     two_classes(folder);
@@ -580,8 +575,7 @@ TEST(SystemBench, PaperTrainsToAnAccuracy) {
 TEST(SystemBench, QuantisersAreCompared) {
     namespace fs = std::filesystem;
     const std::string build = build_folder();
-    if (!fs::exists("bench/quantisers") || !fs::exists(build + "/gradcastd"))
-        GTEST_SKIP() << "bench/quantisers or gradcastd is missing: run it in the folder of the sources, after make";
+    if (const std::string missing = lacks("bench/quantisers", false); !missing.empty()) GTEST_SKIP() << missing;
     const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-quantisers-{}", ::getpid());
     fs::create_directories(folder);
     two_classes(folder);
