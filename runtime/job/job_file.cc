@@ -700,7 +700,12 @@ std::vector<FileKey> job_keys() {
         else if (option.kind == Kind::integer || option.kind == Kind::duration)
             range = fmt::format("{} .. {}", bound(option, option.min), bound(option, option.max));
         else if (option.kind == Kind::flag) range = "true, false";
-        else if (option.kind == Kind::number) range = option.above ? "above 0" : option.max == 1 ? "0 .. 1" : "0 and more";
+        else if (option.kind == Kind::number) {
+            const bool bounded = option.max < 1e6;   // others are beyond what anybody means
+            if (option.above)
+                range = bounded ? fmt::format("above {}, at most {}", option.min, option.max) : fmt::format("above {}", option.min);
+            else range = bounded ? fmt::format("{} .. {}", option.min, option.max) : fmt::format("{} and more", option.min);
+        }
         keys.push_back({list ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key, option.value,
                         option.help, range});
     }

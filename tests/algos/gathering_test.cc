@@ -92,6 +92,31 @@ TEST_F(GatheringTest, BadSettingsAreRefused) {
         EXPECT_NE(all.find(what), all.npos) << all;
 }
 
+// Every kind has a page in tools/jobs, which the list there links; it has each setting with its default and range.
+TEST(JobPages, NameEverySetting) {
+    std::string list;
+    ASSERT_TRUE(file_read("tools/jobs/README.md", &list).ok());
+    const std::vector<FileKey> keys = job_keys();
+    for (const AlgorithmKind& kind : algorithm_kinds()) {
+        SCOPED_TRACE(kind.name);
+        EXPECT_NE(list.find(fmt::format("[{0}]({0}.md)", kind.name)), std::string::npos);
+        std::string page;
+        const Status read = file_read(fmt::format("tools/jobs/{}.md", kind.name), &page);
+        ASSERT_TRUE(read.ok()) << read.what;
+        for (const char* part :
+             {"**When.**", "**A round.**", "**Settings.**", "**Messages and bytes.**", "**Keeps.**", "**May go wrong.**"})
+            EXPECT_NE(page.find(part), std::string::npos) << part;
+        std::istringstream words(std::string(kind.keys) + (kind.server ? "servers" : ""));
+        for (std::string word; words >> word;) {
+            const auto key = std::find_if(keys.begin(), keys.end(),
+                                          [&](const FileKey& each) { return each.section == "[algorithm]" && each.key == word; });
+            ASSERT_NE(key, keys.end()) << word;
+            const std::string row = fmt::format("\n| `{}` | {} | {} | ", word, key->value, key->range.empty() ? "any path" : key->range);
+            EXPECT_NE(page.find(row), std::string::npos) << row;
+        }
+    }
+}
+
 // Every kind has a job file in tools/jobs, which is good and trains.
 TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
     write("train28.h5", 600, 0, 28);

@@ -220,8 +220,9 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         all["kept"] = kept;
         fmt::print("{}\n", json_text(all, 2));
     } else {
-        std::vector<std::vector<std::string>> rows = {
-            {"node", "sent", "at least (" + job.exchange + ")", "received", "exchange wait", "load wait", "gradients", "forward only"}};
+        std::vector<std::vector<std::string>> rows = {{"node", "sent",
+                                                       job.exchange == "none" ? "at least" : "at least (" + job.exchange + ")", "received",
+                                                       "exchange wait", "load wait", "gradients", "forward only"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
