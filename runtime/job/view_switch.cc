@@ -154,7 +154,11 @@ Status ViewSwitch::ended() const {
                         end_->step);
         case Kind::tied:
             return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
-        default: return fail(Code::peer_lost, "the other nodes go on without {}, which was silent or without progress for too long", own);
+        default:
+            return fail(Code::peer_lost,
+                        "the other nodes go on without {}, which was silent or without progress for too long; it may join again when its "
+                        "gradcastd is started anew",
+                        own);
     }
 }
 
