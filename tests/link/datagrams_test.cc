@@ -359,27 +359,35 @@ TEST_P(DatagramVerdicts, AnAbsentPeerIsNotWaitedForForEver) {
     EXPECT_TRUE(holds(company.text(0), "reaches 1 of 2")) << company.text(0);
 }
 
-// Who is not here from the start holds nobody up, and is reached when it comes.
+// Who is not here from the start holds nobody up, and is reached when it comes; also who was not known at the start.
 TEST_P(DatagramVerdicts, APeerThatComesLaterIsNotWaitedFor) {
-    Company company(3);
-    const std::string group = test_group();
-    const auto open = [&](Rank rank, const std::vector<Cry>& cries, uint64_t expected) {
-        LinkConfig config = company.config(kind(), protect(), rank, group);
-        config.first = 2;
-        config.peers_return = true;
-        config.peers[2].identity.incarnation = 0;
-        company.open(rank, config, cries, expected);
-        company.nodes[rank].start(), company.go(rank);
-    };
-    const uint64_t start = clock_us();
-    for (Rank rank : {0u, 1u}) open(rank, std::vector<Cry>(20, Cry{segment}), 20);
-    for (Rank rank : {0u, 1u}) company.await(rank);
-    EXPECT_LT(clock_us() - start, 10'000'000u) << "the deadline is 30 s";
-    EXPECT_TRUE(holds(company.text(0), "reaches 1 of 1")) << company.text(0);
-    open(2, {}, 40);
-    for (Rank rank : {0u, 1u, 2u}) company.await_text(rank, "reaches 2 of 2");
-    company.go(0), company.go(1);
-    company.await(2);
+    for (const bool known : {true, false}) {
+        Company company(3);
+        const std::string group = test_group();
+        PeerAddress later{test_identity(2), company.addresses[2]};
+        later.identity.incarnation = 0;
+        const auto open = [&](Rank rank, const std::vector<Cry>& cries, uint64_t expected) {
+            LinkConfig config = company.config(kind(), protect(), rank, group);
+            config.first = 2;
+            config.peers_return = true;
+            config.peers[2] = later;
+            if (!known && rank < 2) config.peers.pop_back();
+            company.open(rank, config, cries, expected);
+            company.nodes[rank].start(), company.go(rank);
+        };
+        const uint64_t start = clock_us();
+        for (Rank rank : {0u, 1u}) open(rank, std::vector<Cry>(20, Cry{segment}), 20);
+        for (Rank rank : {0u, 1u}) company.await(rank);
+        EXPECT_LT(clock_us() - start, 10'000'000u) << "the deadline is 30 s";
+        EXPECT_TRUE(holds(company.text(0), "reaches 1 of 1")) << company.text(0);
+        for (Rank rank : {0u, 1u})
+            if (!known) company.nodes[rank].driver->add(later);
+        open(2, {}, 40);
+        for (Rank rank : {0u, 1u, 2u}) company.await_text(rank, "reaches 2 of 2");
+        company.go(0), company.go(1);
+        company.await(2);
+        for (Rank rank : {0u, 1u}) EXPECT_EQ(company.criers[rank]->losses, 1u) << "told once, at the start";
+    }
 }
 
 // A restarted peer has a new key and counts from the start.

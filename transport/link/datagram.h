@@ -59,6 +59,7 @@ public:
     void attach(uint16_t channel) { channels_.push_back(channel); }
     uint32_t view() const { return shape_.view; }
     bool attached(uint16_t channel) const;
+    void add() { senders_.resize(++shape_.ranks); }   // one more sender
     /// Sets the sender's key.  True if it is new; the replay windows of the sender are then empty.
     bool key(Rank sender, const Key& key);
     void forget(Rank sender) { senders_[sender] = nullptr; }
@@ -71,7 +72,7 @@ private:
         PacketKeys keys;
         std::vector<ReplayWindow> windows;   // by index in channels_
     };
-    const DatagramShape shape_;
+    DatagramShape shape_;
     std::vector<uint16_t> channels_;
     std::vector<std::unique_ptr<Sender>> senders_;
 };

@@ -98,6 +98,12 @@ Status Datagrams::open(Proactor& proactor, Rdma* rdma) {
     return {};
 }
 
+void Datagrams::add_peer() {
+    mates_.emplace_back();
+    receiver_.add();
+    if (view_receiver_) view_receiver_->add();
+}
+
 void Datagrams::Queue::push(const Queued& queued) {
     if (size() == ring_.size()) {
         std::vector<Queued> larger(2 * ring_.size());

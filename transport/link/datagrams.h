@@ -28,6 +28,7 @@ class Datagrams final : public Link, private DatagramSink {
 public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner);
     Status open(Proactor& proactor, Rdma* rdma);   // rdma: the same one, or null: over UDP
+    void add_peer();                               // the next peer, which LinkConfig has now
     void attach(uint16_t channel) override { receiver_.attach(channel); }
     void open_view(uint32_t number, std::span<const uint16_t> channels) override;
     void close_view(uint32_t number, std::span<const uint16_t> channels) override;   // drops Sends that are not sealed yet

@@ -121,7 +121,10 @@ public:
     virtual Status run() = 0;
     virtual void stop() = 0;                                   // any thread
     virtual void adopt(std::unique_ptr<AcceptedStream>) = 0;   // any thread
-    virtual Host& host() = 0;                                  // for the trainer
+    /// One more rank, behind the others, at a numeric address.  Any thread.  It begins as lost, by which protocols hear of it: those of a
+    /// view must not mind, and name ranks by ranks_max bits.  Not over RDMA.
+    virtual void add(const PeerAddress& peer) = 0;
+    virtual Host& host() = 0;   // for the trainer
     virtual const LinkCounters& counters() const = 0;
     virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused; "rdma_rc"
     /// "uring_udp", "epoll_udp", "rdma_ud"; "" without datagrams.

@@ -76,6 +76,13 @@ void Loop::adopt(std::unique_ptr<AcceptedStream> stream) {
     }
     wake();
 }
+void Loop::add(const PeerAddress& peer) {
+    {
+        std::lock_guard lock(mutex_);
+        added_.push_back(peer);
+    }
+    wake();
+}
 void Loop::stop() {
     stop_.store(true);
     wake();
@@ -112,6 +119,7 @@ Status Loop::open() {
         status = open_datagrams();
     }
     GC_TRY(status);
+    heard_us_.reserve(ranks_max);
     heard_us_.resize(c.peers.size());
     streams_ = std::make_unique<Streams>(config_, log_, counters_, pool_, owner, heard_us_.data());
     GC_TRY(streams_->open(*proactor_, c.rdma.streams ? rdma_ : nullptr));
@@ -215,7 +223,7 @@ uint64_t Loop::sleep_us(uint64_t now) {
     if (stopping_us_) until = std::min(until, stopping_us_);
     asleep_.store(true);
     std::lock_guard lock(mutex_);
-    if (!posted_.empty() || !adopted_.empty() || (stop_.load() && !stopping_us_)) return 0;
+    if (!posted_.empty() || !adopted_.empty() || !added_.empty() || (stop_.load() && !stopping_us_)) return 0;
     return until > now ? until - now : 0;
 }
 
@@ -226,12 +234,15 @@ bool Loop::flushed(uint64_t now) {
 
 void Loop::take_posted() {
     std::vector<std::unique_ptr<Accepted>> adopted;
+    std::vector<PeerAddress> added;
     taken_.clear();
     {
         std::lock_guard lock(mutex_);
         std::swap(taken_, posted_);
         std::swap(adopted, adopted_);
+        std::swap(added, added_);
     }
+    for (const PeerAddress& each : added) take_peer(each);
     for (const Posted& each : taken_) {
         if (each.what == Posted::What::open_view) begin_view(each);
         else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
@@ -240,6 +251,15 @@ void Loop::take_posted() {
         else if (attached(each.channel)) tell(each.channel, each.event);
     }
     for (auto& stream : adopted) streams_->invite(std::move(stream));
+}
+
+void Loop::take_peer(const PeerAddress& peer) {
+    GC_ASSERT(!rdma_);
+    if (config_.peers.size() == ranks_max) return;
+    config_.peers.push_back(peer);
+    heard_us_.push_back(0);
+    if (datagrams_) datagrams_->add_peer();
+    if (const Status status = streams_->add_peer(clock_us()); !status.ok()) log_.warn("peer '{}': {}", peer.identity.name, status.what);
 }
 
 // In order of time, also if several are due.

@@ -41,6 +41,7 @@ public:
     Status run() override;
     void stop() override;
     void adopt(std::unique_ptr<AcceptedStream> stream) override;
+    void add(const PeerAddress& peer) override;
     Host& host() override { return *this; }
     const LinkCounters& counters() const override { return counters_; }
     const char* name() const override { return rdma_ && config_.rdma.streams ? "rdma_rc" : proactor_->name(); }
@@ -109,6 +110,7 @@ private:
     void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
     void tell_all(const Event& event);
     void take_posted();
+    void take_peer(const PeerAddress& peer);
     void ring_alarms(uint64_t now);
     bool dispatch(uint64_t now);
     void carry_out(const Attached& attached);
@@ -124,7 +126,7 @@ private:
     bool view_drained();
     void forget_view();
 
-    const LinkConfig config_;
+    LinkConfig config_;   // the network thread's: its peers grow
     const Log log_;
     std::unique_ptr<Proactor> proactor_;
     Rdma* rdma_ = nullptr;   // it too, or null
@@ -146,14 +148,15 @@ private:
     std::vector<Alarm> alarms_;
     std::vector<Ticket> tickets_;
     std::vector<uint32_t> tickets_free_;
-    std::vector<uint64_t> heard_us_;   // by rank: time of its last bytes
+    std::vector<uint64_t> heard_us_;   // by rank: time of its last bytes.  Does not move
     uint64_t turn_us_ = 0;             // start of the current turn
     bool handled_ = false;             // the last dispatch had events: call land() again for packets that wait
     uint64_t stopping_us_ = 0;         // deadline of the flush; 0: not stopping
 
-    std::mutex mutex_;   // guards posted_ and adopted_
+    std::mutex mutex_;   // guards posted_, adopted_, added_
     std::vector<Posted> posted_, taken_;
     std::vector<std::unique_ptr<Accepted>> adopted_;
+    std::vector<PeerAddress> added_;
     std::atomic<bool> asleep_{false}, stop_{false};
 };
 

@@ -38,6 +38,15 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
         interfaces_.push_back(found.address);
     }
     ring_ = c.ring ? c.ring : std::make_shared<KeyRing>(c.keys);
+    while (peers_.size() < c.peers.size()) GC_TRY(make_peer());
+    return {};
+}
+
+Status Streams::make_peer() {
+    const LinkConfig& c = config_;
+    const auto rank = static_cast<Rank>(peers_.size());
+    peers_.emplace_back();
+    if (rank == c.rank) return {};
     StreamConfig stream;
     std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
     stream.view = c.view;
@@ -46,46 +55,53 @@ Status Streams::open(Proactor& proactor, Rdma* rdma) {
     stream.segment_bytes = c.segment_bytes;
     stream.protect = c.protect;
     stream.packets_per_key = c.packets_per_key;
-    for (Rank rank = 0; rank < c.peers.size(); ++rank) {
-        peers_.emplace_back();
-        if (rank == c.rank) continue;
-        stream.peer = rank;
-        peers_.back() = std::make_unique<Peer>(rank);
-        Peer& peer = *peers_.back();
-        peer.identity = c.peers[rank].identity;
-        peer.active = connects(c, rank);
-        peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
-        const std::vector<std::string>& more = c.peers[rank].rails;
-        for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
-            if (Status status = address_resolve(address, false, &peer.addresses.emplace_back()); peer.active) GC_TRY(status);
-        for (uint32_t number = 0; number < c.rails; ++number) {
-            Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
-            rail.way = number % ways(peer);
-            for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) {
-                op->link = this;
-                op->owner = &rail;
-            }
-            rail.connect.kind = Op::Kind::connect;
-            rail.receive.kind = Op::Kind::receive;
-            rail.send.kind = Op::Kind::send;
-            rail.watch.kind = Op::Kind::receive;
-            rail.watch.message.msg_iov = &rail.watch_to;
-            rail.watch.message.msg_iovlen = 1;
+    stream.peer = rank;
+    peers_.back() = std::make_unique<Peer>(rank);
+    Peer& peer = *peers_.back();
+    peer.identity = c.peers[rank].identity;
+    peer.active = connects(c, rank);
+    peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
+    Status resolved;
+    const std::vector<std::string>& more = c.peers[rank].rails;
+    for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
+        if (Status status = address_resolve(address, false, &peer.addresses.emplace_back()); peer.active && resolved.ok())
+            resolved = status;
+    for (uint32_t number = 0; number < c.rails; ++number) {
+        Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
+        rail.way = number % ways(peer);
+        for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) {
+            op->link = this;
+            op->owner = &rail;
         }
-        begin_anew(peer);
+        rail.connect.kind = Op::Kind::connect;
+        rail.receive.kind = Op::Kind::receive;
+        rail.send.kind = Op::Kind::send;
+        rail.watch.kind = Op::Kind::receive;
+        rail.watch.message.msg_iov = &rail.watch_to;
+        rail.watch.message.msg_iovlen = 1;
     }
-    return {};
+    begin_anew(peer);
+    if (!resolved.ok()) peer.active = false;   // nothing to connect to
+    return resolved;
 }
 
 void Streams::begin(uint64_t now) {
-    each_rail([now](Rail& rail) { rail.down_us = now; });
-    for (Rank rank = config_.first; config_.first > 0 && rank < peers_.size(); ++rank) {
-        if (!peers_[rank]) continue;
-        Peer& peer = *peers_[rank];
-        peer.lost = true;
-        peer.last = fail(Code::peer_lost, "{}: it has not come yet", peer.label);
-        owner_.lost(rank, peer.last);
-    }
+    for (const auto& peer : peers_)
+        if (peer) begin(*peer, now, config_.first == 0 || peer->rank < config_.first);
+}
+
+Status Streams::add_peer(uint64_t now) {
+    const Status status = make_peer();
+    begin(*peers_.back(), now, false);
+    return status;
+}
+
+void Streams::begin(Peer& peer, uint64_t now, bool here) {
+    for (const auto& rail : peer.rails) rail->down_us = now;
+    if (here) return;
+    peer.lost = true;
+    peer.last = fail(Code::peer_lost, "{}: it has not come yet", peer.label);
+    owner_.lost(peer.rank, peer.last);
 }
 
 void Streams::tend(uint64_t now, bool again) {

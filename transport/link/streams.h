@@ -79,6 +79,8 @@ public:
         : config_(config), log_(log), counters_(counters), pool_(pool), owner_(owner), heard_us_(heard_us) {}
     Status open(Proactor& proactor, Rdma* rdma);
     void begin(uint64_t now);   // before the first turn
+    /// The next peer, which LinkConfig has now.  An address that is none: it may come by itself all the same.
+    Status add_peer(uint64_t now);
     void attach(uint16_t) override {}
     void open_view(uint32_t, std::span<const uint16_t>) override {}
     void close_view(uint32_t number, std::span<const uint16_t> channels) override;
@@ -125,6 +127,8 @@ private:
     void packet(const Packet& packet) override;
     bool ack(uint64_t received) override;
 
+    Status make_peer();
+    void begin(Peer& peer, uint64_t now, bool here);
     void send_piece(const Send& send, uint32_t ticket);
     bool push(Peer& peer, const Send& send, uint32_t ticket);
     void parse(Rail& rail, uint64_t now);
