@@ -267,7 +267,9 @@ struct Option {
 };
 constexpr Option options[] = {
     {"name", "the host's name", "this node's name in members", read_name},
-    {"members", "this node alone", "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]",
+    {"members", "this node alone",
+     "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]; more whose names sort behind take effect "
+     "at SIGHUP",
      read_members},
     {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
     {"interface", "none",

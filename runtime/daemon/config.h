@@ -14,6 +14,7 @@ constexpr uint16_t multicast_port = 4701;   // of every group: groups differ
 
 struct NodeAddress {
     std::string name, address;
+    bool operator==(const NodeAddress&) const = default;
 };
 
 struct DaemonConfig {
@@ -35,6 +36,7 @@ struct DaemonConfig {
     std::string only;                      // text of the job file that this daemon was launched for (launch.h); "": it takes all jobs
     Rank self() const;                     // index of `name` in members
     uint32_t lanes() const;
+    bool operator==(const DaemonConfig&) const = default;
 };
 
 /// Checks the text against this machine's CPU and interfaces.  False: *mistakes has every mistake, "gradcastd.toml:3:

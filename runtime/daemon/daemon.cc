@@ -181,7 +181,7 @@ void Daemon::act(const Notice& notice) {
         std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
         searches_.erase(notice.id);   // somebody else was faster
         runs_.erase(notice.id);       // the run before has nothing to wait for any more
-        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, NodeId{notice.self});
+        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, members(), NodeId{notice.self});
         if (!leaving_.empty()) run->cancel(leaving_);
         if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
             if (!submitted->second.cancelled.empty()) run->cancel(submitted->second.cancelled);
@@ -226,12 +226,47 @@ void Daemon::act(const Notice& notice) {
 
 void Daemon::watch_peers(std::vector<PeerState>* before) {
     std::vector<PeerState> now = membership_->peers();
+    before->resize(now.size());
     for (size_t peer = 0; peer < now.size(); ++peer) {
-        if (now[peer].alive && !(*before)[peer].alive) log_.info("node {} is alive", config_.members[peer].name);
-        if (!now[peer].alive && now[peer].why != (*before)[peer].why)
-            log_.warn("node {} is not alive: {}", config_.members[peer].name, now[peer].why);
+        const std::string& name = now[peer].member.name;
+        if (now[peer].alive && !(*before)[peer].alive) log_.info("node {} is alive", name);
+        if (!now[peer].alive && now[peer].why != (*before)[peer].why) log_.warn("node {} is not alive: {}", name, now[peer].why);
     }
     *before = std::move(now);
+}
+
+std::vector<NodeAddress> Daemon::members() const {
+    std::lock_guard lock(members_mutex_);
+    return members_;
+}
+
+Status Daemon::extend(const std::vector<NodeAddress>& all, size_t* added) {
+    std::vector<NodeAddress> now = members();
+    *added = 0;
+    if (all.size() <= now.size()) return {};
+    // An index is the same rank of the mesh in every daemon.
+    if (!std::equal(now.begin(), now.end(), all.begin()))
+        return fail(Code::conflict, "jobs that run take no nodes in whose names do not sort behind {}", now.back().name);
+    std::vector<NodeAddress> more(all.begin() + static_cast<ptrdiff_t>(now.size()), all.end());
+    std::vector<std::string> numeric;   // the networks' threads look nothing up
+    for (const NodeAddress& each : more) {
+        SocketAddress address;
+        GC_TRY(address_resolve(each.address, false, &address));
+        numeric.push_back(address_text(address));
+    }
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < more.size(); ++i) {
+        {
+            std::lock_guard members_lock(members_mutex_);
+            members_.push_back(more[i]);
+        }
+        membership_->add_peer(more[i].name);
+        mesh_->add({{more[i].name, {}, 0}, numeric[i]});
+        for (const auto& [id, run] : runs_) run->add({more[i].name, numeric[i]});
+        for (auto& [id, search] : searches_) search.answers.push_back({.node = more[i].name, .member = false, .why = "it is new"});
+    }
+    *added = more.size();
+    return {};
 }
 
 /// The members of a job: this node, then the others in the order of gradcastd.toml.
@@ -319,10 +354,9 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     if (plan->rdma && std::exchange(plan->elastic, false))
         plan->notes += "elastic has no effect over RDMA: with transport.kind = \"ip\" other nodes join\n";
     plan->first = static_cast<uint32_t>(plan->members.size());
-    for (const NodeAddress& node : config_.members) {
-        const bool in = std::any_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == node.name; });
-        if (plan->returns && !plan->rdma && !in) plan->members.push_back({node.name, {}, 0});
-    }
+    std::vector<std::string> names;
+    for (const NodeAddress& node : members()) names.push_back(node.name);
+    plan->extend(names);
     rails_for(plan);
     return {};
 }
@@ -541,13 +575,14 @@ void Daemon::ended(JobDetail detail) {
 std::vector<NodeInfo> Daemon::nodes() {
     std::vector<NodeInfo> result;
     std::vector<PeerState> peers = membership_->peers();
+    const std::vector<NodeAddress> members = this->members();   // at least as many
     for (size_t peer = 0; peer < peers.size(); ++peer) {
         const PeerState& state = peers[peer];
         bool known = state.member.uuid != decltype(state.member.uuid){};
         bool self = peer == config_.self();
-        result.push_back({config_.members[peer].name, self ? address_ : config_.members[peer].address,
-                          known ? uuid_text(state.member.uuid) : "", state.version, self, state.alive, state.jobs, state.why,
-                          known ? isa_name(state.isa) : "", state.draining, state.hinders});
+        result.push_back({members[peer].name, self ? address_ : members[peer].address, known ? uuid_text(state.member.uuid) : "",
+                          state.version, self, state.alive, state.jobs, state.why, known ? isa_name(state.isa) : "", state.draining,
+                          state.hinders});
     }
     return result;
 }

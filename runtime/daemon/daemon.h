@@ -41,6 +41,8 @@ public:
 
     /// For all that is said from now on; streams that are open stay.  Any thread.
     void keys(const std::vector<ClusterKey>& keys) { ring_->replace(keys); }
+    /// Takes in the nodes of `all` that are behind the present ones, while jobs run.  Error: why it takes none.
+    Status extend(const std::vector<NodeAddress>& all, size_t* added);
     /// No new jobs; leaves those that are here to the others, or cancels them.
     void leave(const std::string& why, bool cancels = false);
     bool last_ended(JobDetail* detail) const;   // the job that has ended last since open(); false: none has
@@ -51,11 +53,12 @@ public:
     const std::string& address() const { return address_; }
 
 private:
-    Daemon(const DaemonConfig& config, const Log& log) : config_(config), log_(log) {}
+    Daemon(const DaemonConfig& config, const Log& log) : config_(config), log_(log), members_(config.members) {}
     Status open(int listen_fd);
     void steward();
     void act(const Notice& notice);
     void watch_peers(std::vector<PeerState>* before);
+    std::vector<NodeAddress> members() const;
     uint32_t datagrams_for(const std::vector<Member>& members) const;
     void rdma_for(bool wanted, JobPlan* plan) const;
     void rails_for(JobPlan* plan) const;
@@ -77,7 +80,7 @@ private:
     Status running(const std::string& which, JobDetail* detail, Runs::iterator* run);   // likewise; error: it has no engine here
     void ended(JobDetail detail);                                                       // holding mutex_
 
-    const DaemonConfig config_;
+    const DaemonConfig config_;   // but its members are members_
     const Log log_;
     Fd lock_;
     Identity identity_;
@@ -92,7 +95,9 @@ private:
     Lookers lookers_;                 // the steward's
     std::atomic<bool> stop_{false};   // read by the steward
 
-    struct Submitted {   // and not opened yet
+    mutable std::mutex members_mutex_;
+    std::vector<NodeAddress> members_;   // by peer; it grows, holding mutex_ too
+    struct Submitted {                   // and not opened yet
         JobDetail detail;
         std::string cancelled;             // why; empty: not
         std::optional<JobDetail> before;   // where it resumes: as it stood

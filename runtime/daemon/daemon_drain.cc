@@ -13,13 +13,13 @@ Status Daemon::drain(const std::string& node, bool on, bool cancel) {
     const ShortTexts told_to_the_client;
     const std::vector<PeerState> peers = membership_->peers();
     for (Rank peer = 0; peer < peers.size(); ++peer) {
-        if (config_.members[peer].name != node) continue;
+        if (peers[peer].member.name != node) continue;
         if (!peers[peer].alive) return fail(Code::peer_lost, "node {} is not alive: {}; new jobs leave it out", node, peers[peer].why);
         membership_->drain(peer, on, cancel);
         return {};
     }
     std::vector<std::string> names;
-    for (const NodeAddress& member : config_.members) names.push_back(member.name);
+    for (const PeerState& peer : peers) names.push_back(peer.member.name);
     return fail(Code::invalid, "there is no node {}: the nodes are {}", node, fmt::join(names, ", "));
 }
 

@@ -30,7 +30,18 @@ const char* protect_name(Protect protect) {
 
 }   // namespace
 
-JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId self) : host_(host), plan_(std::move(plan)), self_(self) {
+namespace {
+std::shared_ptr<const JobPlan> extended(const JobPlan& plan, const std::vector<NodeAddress>& nodes) {
+    auto all = std::make_shared<JobPlan>(plan);
+    std::vector<std::string> names;
+    for (const NodeAddress& each : nodes) names.push_back(each.name);
+    all->extend(names);
+    return all;
+}
+}   // namespace
+
+JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::vector<NodeAddress> nodes, NodeId self)
+    : host_(host), plan_(extended(*plan, nodes)), self_(self), nodes_(std::move(nodes)), roster_(plan_->members) {
     detail_.summary.id = job_id_text(plan_->id);
     detail_.summary.name = plan_->name;
     detail_.summary.submitted_unix = plan_->submitted_unix;
@@ -89,11 +100,25 @@ Status JobRun::drain(const std::string& why) {
 }
 
 Status JobRun::may_join(const std::string& node) const {
-    const bool may = std::any_of(plan_->members.begin(), plan_->members.end(), [&](const Member& each) { return each.name == node; });
+    const bool may = roster_.find(node) < roster_.size();
     if (!plan_->returns) return fail(Code::conflict, "job {} takes no nodes in: survive is not set in its job file", detail_.summary.id);
     if (may) return {};
     return fail(Code::conflict, "job {} goes over RDMA, which takes no other nodes in: with transport.kind = \"ip\" it does",
                 detail_.summary.id);
+}
+
+void JobRun::add(const NodeAddress& node) {
+    std::lock_guard lock(mutex_);
+    if (!plan_->grows()) return;
+    later_.push_back(node);
+    if (driver_) add_later();
+}
+
+void JobRun::add_later() {
+    for (const NodeAddress& each : std::exchange(later_, {})) {
+        roster_.push_back({each.name, {}, 0});
+        driver_->add({{each.name, {}, 0}, each.address});
+    }
 }
 
 void JobRun::tell(const std::string& warning) {
@@ -175,7 +200,7 @@ Status JobRun::prepare() {
     config.id = plan_->id;
     std::vector<JobMistake> mistakes;
     if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes)) return fail(Code::invalid, "{}", mistakes.front().text);
-    config.roster = plan_->members;
+    config.roster = roster_;
     config.self = self_;
     config.folder = detail_.folder;
     if (plan_->resumes) {
@@ -207,9 +232,8 @@ Status JobRun::prepare() {
     link.self = host_.identity;
     link.rank = static_cast<Rank>(self_);   // of the first view
     for (const Member& member : plan_->members) {
-        auto node = std::find_if(host_.config.members.begin(), host_.config.members.end(),
-                                 [&](const NodeAddress& each) { return each.name == member.name; });
-        GC_ASSERT(node != host_.config.members.end());   // membership has looked
+        auto node = std::find_if(nodes_.begin(), nodes_.end(), [&](const NodeAddress& each) { return each.name == member.name; });
+        GC_ASSERT(node != nodes_.end());   // membership has looked
         link.peers.push_back({{member.name, member.uuid, member.incarnation}, node->address});
     }
     link.rails = plan_->rails;
@@ -254,6 +278,7 @@ Status JobRun::prepare() {
     detail_.blocks = config.job.blocks;
     engine_ = std::move(engine);
     driver_ = std::move(driver);
+    add_later();
     return {};
 }
 

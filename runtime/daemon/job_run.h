@@ -32,8 +32,9 @@ struct JobHost {
 
 class JobRun {
 public:
-    JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, NodeId self);   // starts the worker
-    ~JobRun();                                                                       // joins it: only when over()
+    /// Starts the worker.  `nodes`: all that are configured.
+    JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::vector<NodeAddress> nodes, NodeId self);
+    ~JobRun();   // joins it: only when over()
     JobRun(const JobRun&) = delete;
     JobRun& operator=(const JobRun&) = delete;
 
@@ -46,6 +47,7 @@ public:
     /// Leaves the job to the others, where it is running.  Error: it cannot go on without this node, and why.
     Status drain(const std::string& why);
     Status may_join(const std::string& node) const;       // error: it cannot become a member, and why
+    void add(const NodeAddress& node);                    // one more is configured, at a numeric address
     void tell(const std::string& warning);                // shown with the job
     Status force_dead(const std::string& node);           // see Engine
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
@@ -61,6 +63,7 @@ private:
     void record() const;   // job.json
     JobDetail detail_locked() const;
     void ended_with(Status status);   // holding mutex_
+    void add_later();                 // likewise
 
     const JobHost& host_;
     const std::shared_ptr<const JobPlan> plan_;
@@ -76,7 +79,10 @@ private:
     std::atomic<bool> stop_{false};   // cancelled or aborted: read by the worker while it prepares
     JobDetail detail_;
     std::vector<std::string> told_;
-    ClusterKey key_;   // the newest at PREPARE, of the transcript
+    const std::vector<NodeAddress> nodes_;   // that were configured when it was made
+    std::vector<NodeAddress> later_;         // that engine and driver are to know when they are open
+    Roster roster_;                          // the engine's
+    ClusterKey key_;                         // the newest at PREPARE, of the transcript
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here
     std::unique_ptr<Driver> driver_;

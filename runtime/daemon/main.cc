@@ -1,5 +1,6 @@
 // gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
-// SIGHUP reads the file again; without jobs, or when they have ended, a Daemon made of it takes the place of the old one.
+// SIGHUP reads the file again; without jobs, or when they have ended, a Daemon made of it takes the place of the old one.  More nodes are
+// taken in at once.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -44,7 +45,7 @@ Status keys_read(const DaemonConfig& config, Keys* keys) {
     return {};
 }
 
-/// SIGHUP: keys at once, and the file for when no job runs.  *next has a name where it can take effect then.
+/// SIGHUP: keys and nodes behind the present ones at once, the rest of the file when no job runs: then *next has a name.
 void reload(const DaemonConfig& config, const std::string& path, const Log& log, Daemon& daemon, ControlServer& control,
             DaemonConfig* next) {
     Keys keys;
@@ -63,7 +64,13 @@ void reload(const DaemonConfig& config, const std::string& path, const Log& log,
         log.error("{} stays as it was: {}", path, read.what);
         *next = {};
     } else if (const size_t jobs = daemon.running(); jobs > 0) {
-        log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
+        size_t added = 0;
+        if (const Status status = daemon.extend(next->members, &added); !status.ok()) log.warn("{}: {}", path, status.what);
+        DaemonConfig rest = config;
+        rest.members = next->members;
+        if (added > 0) log.info("{}: {} node{} more, which may join jobs from now on", path, added, added == 1 ? "" : "s");
+        if (added > 0 && rest == *next) *next = {};   // nothing is left to do
+        else log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
     }
 }
 

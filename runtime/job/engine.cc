@@ -197,11 +197,11 @@ public:
     }
     Status force_dead(const std::string& node) override {
         if (!views_) return fail(Code::invalid, "the job does not go on without nodes: survive is not set in its job file");
-        const auto at = std::find_if(config_.roster.begin(), config_.roster.end(), [&](const Member& each) { return each.name == node; });
-        if (at == config_.roster.end()) return fail(Code::invalid, "{} is no node of the job", node);
+        const size_t at = config_.roster.find(node);
+        if (at == config_.roster.size()) return fail(Code::invalid, "{} is no node of the job", node);
         if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);
         report_.warn(fmt::format("an operator says that {} is dead", node));
-        const NodeId dead{static_cast<uint32_t>(at - config_.roster.begin())};
+        const NodeId dead{static_cast<uint32_t>(at)};
         std::lock_guard lock(host_mutex_);
         if (run_host_) ViewProtocol::force_dead(*run_host_, dead);   // also between two sessions
         else forced_.push_back(dead);

@@ -11,6 +11,7 @@
 #include "runtime/core/protocol.h"
 #include "runtime/job/job_file.h"
 #include "runtime/job/job_status.h"
+#include "runtime/job/roster.h"
 #include "transport/link/link.h"
 
 namespace gradcast {
@@ -28,9 +29,9 @@ struct Resume {
 struct EngineConfig {
     JobId id{};
     JobConfig job;
-    std::vector<Member> roster;   // by NodeId: all nodes of the job
-    uint32_t first_nodes = 0;     // so many of the roster's first are the ranks of the first view; 0: all
-    bool join = false;            // the job runs without this node, which becomes a member of its next view
+    Roster roster;              // all nodes of the job; the owner may add some while it runs (job.survive), as to the link
+    uint32_t first_nodes = 0;   // so many of the roster's first are the ranks of the first view; 0: all
+    bool join = false;          // the job runs without this node, which becomes a member of its next view
     uint32_t nodes() const { return first_nodes > 0 ? first_nodes : static_cast<uint32_t>(roster.size()); }   // of the first view
     NodeId self{};
     uint32_t datagram_bytes = 0;     // payload of one datagram between these nodes; 0: streams alone

@@ -17,10 +17,10 @@ constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken 
 
 }   // namespace
 
-Membership::Membership(const MembershipConfig& config) : config_(config), peers_(config.names.size()) {
+Membership::Membership(const MembershipConfig& config) : config_(config), names_(config.names), peers_(config.names.size()) {
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
-        peers_[peer].member.name = config_.names[peer];
+        peers_[peer].member.name = names_[peer];
         peers_[peer].why = "not reached yet";
     }
     Peer& self = peers_[config_.self];
@@ -125,6 +125,7 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
     std::lock_guard lock(mutex_);
     size_t before = notices_.size();
     for (const Event& event : events) {
+        if (event.kind == Event::Kind::peer_lost && event.rank == peers_.size()) take_peer();
         switch (event.kind) {
             case Event::Kind::packet: packet(*event.packet, actions); break;
             case Event::Kind::sent: flights_.erase(event.id); break;
@@ -272,11 +273,11 @@ Status Membership::why_not(const JobPlan& plan) const {
     if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
     for (Rank rank = 0; rank < plan.members.size(); ++rank) {
         const Member& member = plan.members[rank];
-        auto name = std::find(config_.names.begin(), config_.names.end(), member.name);
-        if (name == config_.names.end())
+        auto name = std::find(names_.begin(), names_.end(), member.name);
+        if (name == names_.end())
             return fail(Code::invalid, "there is no node {} in its gradcastd.toml: `members` must be the same everywhere", member.name);
         if (rank >= plan.first_nodes()) continue;
-        const Peer& peer = peers_[static_cast<size_t>(name - config_.names.begin())];
+        const Peer& peer = peers_[static_cast<size_t>(name - names_.begin())];
         bool same = peer.member.uuid == member.uuid && peer.member.incarnation == member.incarnation;
         if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
         // What we know of third parties may be older than what the coordinator knows.
@@ -297,19 +298,49 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     Session session;
     session.self = self;
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
-    for (const Member& member : plan->members) {
-        auto peer = std::find(config_.names.begin(), config_.names.end(), member.name);
-        session.parts.push_back({.peer = static_cast<Rank>(peer - config_.names.begin()),
-                                 .incarnation = member.incarnation,
-                                 .kernel_set = {},
-                                 .data_digest = {},
-                                 .start_digest = {}});
-    }
-    for (Rank rank = plan->first_nodes(); rank < session.parts.size(); ++rank)
-        if (rank != self) session.parts[rank].ready = session.parts[rank].ended = true;
     session.plan = plan;
-    notice({Notice::Kind::open, plan->id, plan, self, {}});
+    extend(session);
+    notice({Notice::Kind::open, plan->id, session.plan, self, {}});
     sessions_.emplace(plan->id, std::move(session));
+}
+
+/// To all nodes that are configured here, where the job grows, and a part for each.
+void Membership::extend(Session& session) {
+    auto plan = std::make_shared<JobPlan>(*session.plan);
+    plan->extend(names_);
+    if (plan->members.size() > session.plan->members.size()) session.plan = plan;
+    while (session.parts.size() < session.plan->members.size()) {
+        const auto rank = static_cast<Rank>(session.parts.size());
+        const Member& member = session.plan->members[rank];
+        Part part;
+        part.peer = static_cast<Rank>(std::find(names_.begin(), names_.end(), member.name) - names_.begin());
+        part.incarnation = member.incarnation;
+        part.ready = part.ended = rank >= session.plan->first_nodes() && rank != session.self;
+        session.parts.push_back(std::move(part));
+    }
+}
+
+void JobPlan::extend(std::span<const std::string> names) {
+    if (!grows()) return;
+    first = first_nodes();
+    for (const std::string& name : names) {
+        if (std::any_of(members.begin(), members.end(), [&](const Member& each) { return each.name == name; })) continue;
+        members.push_back({name, {}, 0});
+        if (!addresses.empty()) addresses.emplace_back();
+    }
+}
+
+void Membership::add_peer(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    coming_.push_back(name);
+}
+
+void Membership::take_peer() {
+    GC_ASSERT(!coming_.empty());
+    names_.push_back(std::move(coming_.front()));
+    coming_.pop_front();
+    peers_.emplace_back().member.name = names_.back();
+    for (auto& [id, session] : sessions_) extend(session);
 }
 
 void Membership::packet(const Packet& packet, Actions& actions) {
@@ -426,7 +457,7 @@ void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found 
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
     NodeHello said;
-    if (!hello_parse(bytes, &said) || said.member.name != config_.names[from]) return;
+    if (!hello_parse(bytes, &said) || said.member.name != names_[from]) return;
     Peer& peer = peers_[from];
     if (peer.alive && peer.member.incarnation != said.member.incarnation)
         lost(from, peer.member.uuid == said.member.uuid ? "it was restarted" : "another daemon calls itself that", actions);
@@ -445,7 +476,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
         lost(from,
              fmt::format("it has the same identity as node {} (a copied state folder?): stop one, and remove its state/identity",
-                         config_.names[other])
+                         names_[other])
                  .c_str(),
              actions);
         return;
@@ -459,7 +490,7 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
     if (!plan_parse(bytes, &plan)) return;
     auto self =
         std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == config_.identity.name; });
-    if (self == plan.members.end() || plan.members[0].name != config_.names[from] || self == plan.members.begin() ||
+    if (self == plan.members.end() || plan.members[0].name != names_[from] || self == plan.members.begin() ||
         self - plan.members.begin() >= plan.first_nodes())
         return;
     if (Status why = why_not(plan); !why.ok()) {
@@ -516,10 +547,10 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
     };
     const Rank self = member(config_.identity.name);
     if (self == plan.members.size() || plan.members[self].incarnation != config_.identity.incarnation ||
-        member(config_.names[from]) == plan.members.size())
+        member(names_[from]) == plan.members.size())
         return;
     for (const Member& each : plan.members)
-        if (std::find(config_.names.begin(), config_.names.end(), each.name) == config_.names.end()) return;
+        if (std::find(names_.begin(), names_.end(), each.name) == names_.end()) return;
     const JobId id = plan.id;
     begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
     for (Part& part : sessions_.at(id).parts) part.ended |= part.peer != config_.self && !peers_[part.peer].alive;
@@ -660,7 +691,7 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
         } else if (rank < session.plan->first_nodes() && (session.self == 0 || rank == 0)) {
             at = give_up(at,
                          fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
-                              config_.names[lost_peer], why),
+                              names_[lost_peer], why),
                          actions);
         } else {
             ++at;   // not in it, or not needed to begin it, or the coordinator will tell

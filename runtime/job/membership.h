@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,9 @@ struct JobPlan {
     std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     uint32_t first_nodes() const { return first > 0 ? first : static_cast<uint32_t>(members.size()); }
+    bool grows() const { return returns && !rdma; }   // nodes that it did not begin with may join it
+    /// Of these nodes those that are not in it go behind the others, in this order, so that all number them alike.  Where it grows.
+    void extend(std::span<const std::string> names);
     /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
     uint64_t prepare_us() const { return 10 * deadline_us; }
 };
@@ -136,6 +140,8 @@ public:
     void drain(Rank peer, bool on, bool cancel);
     /// A node that may join a job that runs here is invited, also if it has refused before.
     void add(const JobId& id, const std::string& node);
+    /// One more peer, behind the others, before the driver has it.  Jobs that grow may take it in.
+    void add_peer(const std::string& name);
     /// What this node tells of itself.
     void draining(bool on, std::string hinders);
     std::vector<Notice> notices();
@@ -201,6 +207,8 @@ private:
     void tick(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
+    void extend(Session& session);
+    void take_peer();
     void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
                uint64_t deadline_us, Actions& actions);
     void start(Sessions::iterator at, uint64_t deadline_us);
@@ -217,8 +225,10 @@ private:
     const MembershipConfig config_;
     Host* host_ = nullptr;
     uint16_t channel_ = 0;
-    mutable std::mutex mutex_;   // all below: network thread and callers, briefly
+    mutable std::mutex mutex_;         // all below: network thread and callers, briefly
+    std::vector<std::string> names_;   // by peer
     std::vector<Peer> peers_;
+    std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
     std::deque<Command> commands_;
     std::vector<Notice> notices_;

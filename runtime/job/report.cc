@@ -17,6 +17,8 @@ constexpr const char* drop_names[] = {nullptr, "truncated", "foreign",    "other
                                       nullptr, "type",      "before_key", "replayed",  "forged",     "no_room"};
 static_assert(std::size(drop_names) == static_cast<size_t>(DatagramFault::kinds));
 
+constexpr size_t nodes_later_max = 64;   // whose times are shown too, of those that the roster gets while the job runs
+
 enum SentKind : size_t { sent_own, sent_repairs, sent_feedback };
 
 double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -25,9 +27,11 @@ double wall_seconds() { return std::chrono::duration<double>(std::chrono::system
 
 Status Report::open(const EngineConfig& config) {
     quantiser_ = quantiser_name(config.job.quantiser);
-    for (const Member& member : config.roster) nodes_.push_back(member.name);
+    nodes_ = config.roster;
+    std::vector<std::string> nodes;
+    for (size_t node = 0; node < nodes_.size(); ++node) nodes.push_back(nodes_[node].name);
     self_ = config.self;
-    nodes_times_.plan(nodes_.size());
+    nodes_times_.plan(nodes.size() + nodes_later_max);
     status_.curve.reserve(curve_points_max);
     status_.workers.reserve(workers_told_max);
     status_.staleness.reserve(Staleness::bins);
@@ -36,12 +40,12 @@ Status Report::open(const EngineConfig& config) {
     for (const char* each : drop_names)
         if (each) reasons.emplace_back(each);
     metrics_.plan(Metric::phase_time, phases);
-    metrics_.plan(Metric::peer_wait, nodes_);
+    metrics_.plan(Metric::peer_wait, nodes);
     metrics_.plan(Metric::sent, {"own", "repairs", "feedback"});
     metrics_.plan(Metric::dropped, reasons);
     GC_TRY(log_.open(config.folder + "/log", fmt::format("job {}: ", hex(config.id).substr(0, 8))));
     if (config.job.tensorboard) {
-        const std::string node = nodes_.empty() ? "" : nodes_[static_cast<size_t>(self_)];
+        const std::string node = nodes.empty() ? "" : nodes[static_cast<size_t>(self_)];
         GC_TRY(events_.open(config.folder, node, wall_seconds(), config.lanes > 0, log_));
     }
     // A node that was shut out may have trained a step that the others have repeated.
@@ -66,7 +70,7 @@ JobStatus Report::status() const {
     }
     if (!status.views.empty())
         for (const std::string& member : status.views.back().members) {
-            const auto node = static_cast<size_t>(std::find(nodes_.begin(), nodes_.end(), member) - nodes_.begin());
+            const size_t node = nodes_.find(member);
             const RankTimes times = node == static_cast<size_t>(self_) ? times_.read() : nodes_times_.get(node);
             if (times.steps > 0) status.times.push_back({member, times});
         }

@@ -95,7 +95,7 @@ private:
     fmt::memory_buffer line_;
     uint32_t bulk_view_ = 0;
     std::array<uint64_t, 7> bulk_seen_{};   // in that view
-    std::vector<std::string> nodes_;        // by NodeId
+    Roster nodes_;
     NodeId self_{0};
     StepTimes times_;
     TimesOfNodes nodes_times_;

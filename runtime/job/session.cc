@@ -64,7 +64,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context_ = &context;
     std::vector<bool> lost_ranks(view_.n());
     for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
-    host_ = std::make_unique<ViewHost>(context.host, config_.nodes, job_.roster.size());
+    host_ = std::make_unique<ViewHost>(context.host, config_.nodes, !job_.job.survive && config_.nodes.size() == job_.roster.size());
     std::function<void(Rank, Suspicion)> suspect;
     if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     job_protocol_ = job_protocol({.view = view_,

@@ -11,6 +11,14 @@ ViewChange::ViewChange(const ViewConfig& config) : config_(config), nodes_(confi
     node(config.self).newest = config.incarnation;
 }
 
+void ViewChange::grow(uint32_t nodes) {
+    if (nodes <= config_.nodes || nodes > nodes_max) return;
+    config_.nodes = nodes;
+    nodes_.resize(nodes);
+    ranks_.resize(nodes);
+    if (proposal_) proposal_->grow(nodes);
+}
+
 void ViewChange::begin(const AgreedView& first, uint64_t now_us) {
     has_state_ = true;
     learn(first, first.number, now_us);

@@ -68,6 +68,7 @@ public:
     explicit ViewChange(const ViewConfig& config);
 
     void deadline(uint64_t deadline_us) { config_.deadline_us = deadline_us; }   // before begin() or join()
+    void grow(uint32_t nodes);                                                   // so many may be members from here on
     /// A member of the job's first view, with the state that it starts from.
     void begin(const AgreedView& first, uint64_t now_us);
     /// Its engine is open: it wants to be a member.

@@ -54,8 +54,7 @@ Landing RankedProtocol::land(const Packet& packet, uint64_t bytes, Buffer* place
     return rank_of(packet.sender, &ranked.sender) ? inner_.land(ranked, bytes, place) : Landing::drop;
 }
 
-ViewHost::ViewHost(Host& host, const std::vector<NodeId>& nodes, size_t roster) : host_(host), nodes_(nodes) {
-    same_ = nodes.size() == roster;
+ViewHost::ViewHost(Host& host, const std::vector<NodeId>& nodes, bool all) : host_(host), nodes_(nodes), same_(all) {
     for (uint32_t rank = 0; rank < nodes.size(); ++rank) same_ &= nodes[rank] == NodeId{rank};
 }
 

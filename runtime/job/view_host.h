@@ -31,8 +31,8 @@ private:
 /// The host of one view's session.
 class ViewHost final : public Host {
 public:
-    /// `nodes` by rank, of a link of `roster` nodes.
-    ViewHost(Host& host, const std::vector<NodeId>& nodes, size_t roster);
+    /// `nodes` by rank.  all: the link has no others, and gets none.
+    ViewHost(Host& host, const std::vector<NodeId>& nodes, bool all);
     uint64_t now_us() override { return host_.now_us(); }
     void post(uint16_t channel, const Event& event) override;
     void open_view(uint32_t number, std::span<const Attachment> attachments) override;

@@ -5,7 +5,7 @@
 namespace gradcast {
 
 ViewProposal::ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, ViewMutant mutant)
-    : view_(view), ballot_(ballot), asked_(asked > 0 ? asked : nodes), mutant_(mutant), votes_(nodes) {}
+    : view_(view), ballot_(ballot), asked_(asked), mutant_(mutant), votes_(nodes) {}
 
 void ViewProposal::promised(const ViewMessage& message) {
     ViewVote& vote = votes_[index_of(message.from)];
@@ -58,7 +58,7 @@ bool ViewProposal::all_living_promised(std::span<const ViewNode> nodes) const {
         if (!votes && nodes[index_of(member.node)].dead < member.incarnation) return false;
     }
     for (size_t node = 0; node < nodes.size(); ++node) {
-        if (node >= asked_ && nodes[node].newest == 0) continue;
+        if (asked_ > 0 && node >= asked_ && nodes[node].newest == 0) continue;
         const bool votes = votes_[node].promised && votes_[node].incarnation >= nodes[node].newest;
         if (!votes && !nodes[node].proven_dead()) return false;
     }

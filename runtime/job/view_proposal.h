@@ -23,6 +23,7 @@ struct ViewNode {
 class ViewProposal {
 public:
     ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, ViewMutant mutant);
+    void grow(uint32_t nodes) { votes_.resize(nodes); }
     Ballot ballot() const { return ballot_; }
     bool accepting() const { return accepting_; }
     const AgreedView& value() const { return value_; }

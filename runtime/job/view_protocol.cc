@@ -14,9 +14,9 @@ constexpr size_t sending_max = 4096;   // messages that the link has not taken: 
 
 }   // namespace
 
-ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, const std::vector<Member>& roster)
-    : change_(config), first_(first ? std::optional(*first) : std::nullopt), heard_us_(roster.size()), lost_(roster.size()) {
-    for (const Member& member : roster) incarnations_.push_back(view_incarnation(member));
+ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster)
+    : change_(config), first_(first ? std::optional(*first) : std::nullopt), heard_us_(config.nodes), lost_(config.nodes) {
+    for (uint32_t node = 0; node < config.nodes; ++node) incarnations_.push_back(view_incarnation(roster[node]));
 }
 
 void ViewProtocol::deadline(uint64_t deadline_us) {
@@ -30,7 +30,9 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
     for (uint32_t node = 0; actions.heard_us && node < heard_us_.size(); ++node)
         if (std::exchange(heard_us_[node], actions.heard_us[node]) < actions.heard_us[node])
             change_.heard(NodeId{node}, incarnations_[node], now_us);
-    for (const Event& event : events) switch (event.kind) {
+    for (const Event& event : events) {
+        if (event.kind == Event::Kind::peer_lost) grow(event.rank + 1);
+        switch (event.kind) {
             case Event::Kind::packet: packet(*event.packet, now_us); break;
             case Event::Kind::sent: sending_.erase(event.id); break;
             case Event::Kind::command: command(event, now_us); break;
@@ -47,8 +49,18 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::computed:
             case Event::Kind::ready: break;
         }
+    }
     if (!stopped_ && change_.next_us() > 0 && now_us >= change_.next_us()) change_.tick(now_us);
     carry_out(actions);
+}
+
+/// The link has more nodes (Driver::add).
+void ViewProtocol::grow(uint32_t nodes) {
+    if (nodes <= lost_.size()) return;
+    heard_us_.resize(nodes);
+    lost_.resize(nodes);
+    incarnations_.resize(nodes, view_incarnation({}));
+    change_.grow(nodes);
 }
 
 Landing ViewProtocol::land(const Packet& packet, uint64_t bytes, Buffer*) {

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "algos/dispatch.h"
+#include "runtime/job/roster.h"
 #include "runtime/job/view_change.h"
 
 namespace gradcast {
@@ -20,8 +21,8 @@ struct ViewNews {
 class ViewProtocol final : public Protocol {
 public:
     /// A member of `first`, the job's first view; null: join().  `roster` by NodeId: a message counts only if it is of that incarnation,
-    /// or of a later one that the link has told (peer_up).
-    ViewProtocol(const ViewConfig& config, const AgreedView* first, const std::vector<Member>& roster);
+    /// or of a later one that the link has told (peer_up).  A node behind it counts from the link's first word of it on.
+    ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster);
 
     /// D of the first view, and until a view tells it; before it is attached.
     void deadline(uint64_t deadline_us);
@@ -50,6 +51,7 @@ public:
 
 private:
     enum class Command : uint32_t { join, watch, returned, caught_up, suspect, drain, force_dead, stop };
+    void grow(uint32_t nodes);
     void command(const Event& event, uint64_t now_us);
     void packet(const Packet& packet, uint64_t now_us);
     void carry_out(Actions& actions);

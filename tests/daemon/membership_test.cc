@@ -374,6 +374,33 @@ TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
                });
 }
 
+// Whoever extends it, and when: the same numbers.
+TEST(Membership, APlanThatGrowsNumbersItsNodesAlikeEverywhere) {
+    JobPlan plan;
+    for (const char* name : {"c", "a"}) plan.members.push_back({name, {}, 1});
+    plan.addresses = {"10.0.0.3:1,10.1.0.3:1", "10.0.0.1:1,10.1.0.1:1"};
+    const auto names = [&] {
+        std::string text;
+        for (const Member& each : plan.members) text += each.name;
+        return text;
+    };
+    const std::vector<std::string> three = {"a", "b", "c"}, four = {"a", "b", "c", "d"};
+    plan.extend(four);
+    EXPECT_EQ(names(), "ca") << "it takes nobody in";
+    plan.returns = plan.rdma = true;
+    plan.extend(four);
+    EXPECT_EQ(names(), "ca") << "nor over RDMA";
+    plan.rdma = false;
+    plan.extend(three);
+    EXPECT_EQ(names(), "cab");
+    plan.extend(four);
+    EXPECT_EQ(names(), "cabd");
+    plan.extend(three);
+    EXPECT_EQ(names(), "cabd");
+    EXPECT_EQ(plan.first_nodes(), 2u);
+    EXPECT_EQ(plan.addresses.size(), 4u);
+}
+
 TEST(Membership, ANodeThatMayJoinIsNotNeededToBegin) {
     join_later(
         [](Cluster& cluster) {

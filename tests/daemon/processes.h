@@ -234,20 +234,22 @@ struct Cluster {
         static uint32_t number = 0;
         folder = ::testing::TempDir() + "gcd-" + std::to_string(::getpid()) + "-" + std::to_string(number++);
         std::filesystem::remove_all(folder);
-        nodes.resize(n);
-        for (uint32_t i = 0; i < n; ++i) {
-            nodes[i].name = std::string(1, static_cast<char>('a' + i));
-            nodes[i].port = free_port();
-            nodes[i].folder = folder + "/" + nodes[i].name;
-            nodes[i].socket = nodes[i].folder + "/run/control.sock";
-            std::filesystem::create_directories(nodes[i].folder);
-        }
+        for (uint32_t i = 0; i < n; ++i) more();
         EXPECT_TRUE(cluster_key_create(folder + "/key").ok());
         for (Node& node : nodes) configure(node);
     }
     ~Cluster() {
         for (Node& node : nodes) node.process.reset();
         if (!::testing::Test::HasFailure()) std::filesystem::remove_all(folder);
+    }
+    /// One more, which is not configured.
+    void more() {
+        Node& node = nodes.emplace_back();
+        node.name = std::string(1, static_cast<char>('a' + nodes.size() - 1));
+        node.port = free_port();
+        node.folder = folder + "/" + node.name;
+        node.socket = node.folder + "/run/control.sock";
+        std::filesystem::create_directories(node.folder);
     }
     Node& operator[](size_t i) { return nodes[i]; }
     std::string members() const {

@@ -81,6 +81,15 @@ TEST(SystemReload, KeysChangeWhileAJobRuns) {
     reload(next + old, "keys are read again: cluster keys k2, k1, 0 client keys");
     reload(next, "keys are read again: cluster key k2, 0 client keys");
     EXPECT_TRUE(has(a.process->output(), "takes effect when 1 job has ended"));
+    std::string file, first;
+    ASSERT_TRUE(file_read(a.folder + "/gradcastd.toml", &file).ok());
+    first = file;
+    ASSERT_TRUE(file_write(a.folder + "/gradcastd.toml", first.insert(first.find("\"a="), "\"0=127.0.0.1:1\", ")).ok());
+    a.process->kill(SIGHUP);
+    ASSERT_TRUE(eventually([&] { return has(a.process->output(), "jobs that run take no nodes in whose names do not sort behind b"); }))
+        << a.process->output();
+    ASSERT_TRUE(file_write(a.folder + "/gradcastd.toml", file).ok());
+    a.process->kill(SIGHUP);
     const std::string second = a.submit(job_text(data, 5, "second")).value("id", "");
     EXPECT_EQ(b.ended(second).state, JobState::done) << logs(cluster);
     reload("k3 short\n", "the keys stay as they were: " + key + ":1: a key is '<id> <64 hex digits>'");

@@ -267,32 +267,48 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
 TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
     text.replace(text.find("steps = 600"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
     quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
-    for (const std::string exchange : {"\"multicast\"", "\"coded-rs\"\nm = 1\ns = 1"}) {
-        SCOPED_TRACE(exchange);
-        const bool elastic = exchange == "\"multicast\"";   // else an operator adds it
-        ask(cluster[2], {"drain", "c"});
-        ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
+    ask(cluster[2], {"drain", "c"});
+    ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
+    const auto submitted = [&](const std::string& exchange, const std::string& more) {
         const std::string ring = std::exchange(text, std::string(text).replace(text.find("\"ring\""), 6, exchange));
-        if (elastic) text.insert(text.find("seed"), "elastic = true\n");
+        text.insert(text.find("seed"), more);
         const std::string id = begun(cluster[0], {"a", "b"});
         text = ring;
-        ask(cluster[2], {"undrain", "c"});
-        if (!elastic) {
-            ASSERT_TRUE(eventually([&] { return !has(ask(cluster[0], {"nodes"}), "drained"); }));
-            const uint64_t before = cluster[0].step(id);
-            ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > before + 100; }));
-            EXPECT_EQ(cluster[2].step(id), 0u) << "nobody has asked for it";
-            EXPECT_TRUE(has(ask(cluster[1], {"job", "add-node", id, "c"}), "node c is in job " + id + " from step "));
-        }
-        for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+        return id;
+    };
+    const auto expect_joined = [&](const std::string& id, const std::string& name) {
         const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
         ASSERT_GE(status.views.size(), 2u);   // it may not be heard by all at its first attempt
-        EXPECT_EQ(status.views.back().came, std::vector<std::string>{"c"});
+        EXPECT_EQ(status.views.back().came, std::vector<std::string>{name});
         EXPECT_GT(status.views.back().first_step, 50u);
         ASSERT_TRUE(status.datagrams.has_value());
         EXPECT_TRUE(status.datagrams->multicast);
         EXPECT_EQ(status.datagrams->reached, 2u);
+    };
+    {
+        SCOPED_TRACE("by itself");
+        const std::string id = submitted("\"multicast\"", "elastic = true\n");
+        ask(cluster[2], {"undrain", "c"});
+        for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+        expect_joined(id, "c");
     }
+    SCOPED_TRACE("by an operator; it was not known when the job began");
+    const std::string id = submitted("\"coded-rs\"\nm = 1\ns = 1", "");
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "d"}, 2), "there is no node d in gradcastd.toml"));
+    cluster.more();
+    for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
+    for (size_t i : {0, 1, 2}) cluster[i].process->kill(SIGHUP);
+    for (size_t i : {0, 1})
+        ASSERT_TRUE(eventually([&] { return has(cluster[i].process->output(), "1 node more, which may join jobs from now on"); }));
+    EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "d"}, 1), "node d is not alive: "));
+    cluster.start(cluster[3]);
+    ASSERT_TRUE(cluster[3].process->ready()) << cluster[3].process->output();
+    for (Node& node : cluster.nodes) ASSERT_TRUE(eventually([&] { return node.sees() == "a b c d"; })) << node.sees() << logs(cluster);
+    EXPECT_EQ(cluster[2].step(id) + cluster[3].step(id), 0u) << "nobody has asked for them";
+    EXPECT_TRUE(has(ask(cluster[1], {"job", "add-node", id, "d"}), "node d is in job " + id + " from step "));
+    for (size_t i : {0, 1, 3}) expect_quiet_end(cluster[i], id);
+    expect_joined(id, "d");
+    EXPECT_FALSE(has(cluster[0].process->output(), "is read again")) << "nothing was left to do";
 }
 
 TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {

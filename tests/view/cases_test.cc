@@ -440,6 +440,26 @@ TEST(View, WithProofOfDeathANodeOutsideIsAskedIfItWasHeardOf) {
     }
 }
 
+TEST(View, ANodeThatIsNotKnownYetIsInNoView) {
+    const Ballot ballot = ballot_of(1, NodeId{0});
+    const AgreedView first = view_of(1, 0, {0, 1}), next = view_of(ballot, 1, {0, 1, 2});
+    ViewChange member({.self = NodeId{1}, .incarnation = 1, .nodes = 2, .deadline_us = D});
+    member.begin(first, 0);
+    member.receive(from(2, Kind::join, 0, 0), 1);
+    member.receive(from(0, Kind::prepare, 1, ballot), 2);
+    member.receive(from(0, Kind::accept, 1, ballot, next), 3);
+    member.receive(from(0, Kind::view, ballot, ballot, next), 4);
+    EXPECT_EQ(member.view(), first);
+    member.grow(3);
+    member.receive(from(2, Kind::join, 0, 0), 5);
+    member.sends().clear();
+    member.receive(from(0, Kind::accept, 1, ballot, next), 6);
+    ASSERT_EQ(member.sends().size(), 1u);
+    EXPECT_EQ(member.sends()[0].message.kind, Kind::accepted);
+    member.receive(from(0, Kind::view, ballot, ballot, next), 7);
+    EXPECT_EQ(member.view(), next);
+}
+
 TEST(View, OldIncarnationIsNotHeard) {
     ViewChange member({.self = NodeId{0}, .incarnation = 1, .nodes = 3, .deadline_us = D});
     member.begin(view_of(1, 0, {0, 1, 2}), 0);

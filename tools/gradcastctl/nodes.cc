@@ -116,8 +116,10 @@ int command_add_node(const Options& options, const std::string& which, const std
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
-    return complain(exit_failed, "node {} is invited to job {} and has not joined yet: gradcastctl describe tells when it has", node,
-                    job.summary.id);
+    return complain(exit_failed,
+                    "node {} is invited to job {} and has not joined yet: gradcastctl describe tells when it has.  A new node must be in "
+                    "gradcastd.toml of all members, reloaded (SIGHUP)",
+                    node, job.summary.id);
 }
 
 int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
