@@ -55,7 +55,7 @@ struct AlgorithmKind {
     bool server = false;          // the first ranks have the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
-    /// It sums over the exchange; others send by mail alone.
+    /// It sums over the exchange; others send by mail, or what is for all ranks by multicast (Mailbox::broadcast).
     bool exchanges() const { return sums > 0 || gathers; }
 };
 std::span<const AlgorithmKind> algorithm_kinds();

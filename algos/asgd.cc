@@ -22,9 +22,11 @@
 // Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
 // answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.
 //
-// Messages: a push and an answer of P floats each for every mini-batch, and P values and the optimiser's state to all at the end of a
-// round. Keeps, for each own worker, its w and gradient; at the server a gradient of each worker.  May go wrong: with many workers and a
-// momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
+// Messages: a push and an answer of P floats each for every mini-batch, so 2 W P floats for W pushes; and P values and the optimiser's
+// state to each other node at the end of a round.  With exchange = multicast, over datagrams, these go once for all nodes; and so does the
+// answer where all workers get the same one: softsync with one server that collects all pushes and waits, and a worker at each other node.
+// An update is then (W + 1) P floats.  Keeps, for each own worker, its w and gradient; at the server a gradient of each worker.  May go
+// wrong: with many workers and a momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -127,6 +129,7 @@ public:
         part_ = context.self < parts_.servers ? context.self : 0;
         begin(context);
         if (context.ranks > 1) context.mail->begin(tickets());
+        one_answer_ = context.mail->multicasts() && wait_ && collect_ == workers_ && parts_.servers == 1 && context.ranks - 1 <= workers_;
         Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
         if (status.ok()) status = spread(context);
         // A replay has the pulls of the first run alone.
@@ -317,7 +320,7 @@ private:
     }
     void fill(uint32_t k, bool go) {
         head(answer(k)) = {go, version_, all_[k].pushes, 0};
-        std::ranges::copy(own_part(w()), own_part(values(answer(k))).begin());
+        if (!one_answer_ || k == 0) std::ranges::copy(own_part(w()), own_part(values(answer(k))).begin());
     }
 
     /// The next push in the order of the log, else whichever is there.
@@ -370,6 +373,8 @@ private:
     }
 
     void reply(Context& context, uint32_t k) {
+        if (one_answer_ && k > 0) return;   // that of worker 0 is for all
+        if (one_answer_) return context.mail->broadcast(0, tag(k, true), answer(k), answer_ticket(k, 0));
         context.mail->send({rank_of(context, k), nullptr}, tag(k, true), message(answer(k), part_), answer_ticket(k, part_));
     }
     /// What workers have computed meanwhile is dropped.
@@ -409,6 +414,8 @@ private:
             GC_TRY(next(context, &k));
             all_[k].pushes++;
             answered.clear();
+            if (one_answer_)   // its memory may be sent again until then
+                GC_TRY(context.mail->wait(answer_ticket(0, 0), answer_ticket(0, 0), 10 * context.deadline_us, "answer to the workers"));
             GC_TRY(take(context, k, &answered));
             for (const uint32_t each : answered) {
                 // The answer before has been received: the worker has pushed since.
@@ -426,10 +433,19 @@ private:
 
     Status work(Context& context) {
         const auto own = [&](uint32_t k) { return rank_of(context, k) == context.self; };
+        const uint32_t nodes = context.ranks - parts_.servers, first = context.self - parts_.servers;   // first: of the own workers
+        const auto answer_of = [&](uint32_t k) { return one_answer_ ? first : k; };                     // whose answer k reads
+        const auto await_answer = [&](uint32_t k) {
+            if (!one_answer_)
+                for (uint32_t s = 0; s < parts_.servers; ++s)
+                    context.mail->receive(s, tag(k, true), message(answer(k), s), answer_ticket(k, s));
+            else if (k + nodes >= workers_)   // the last of the own ones: nobody reads the answer before any more
+                context.mail->broadcast(0, tag(first, true), answer(first), answer_ticket(first, 0));
+        };
         const auto done = [&](uint32_t k) {
             bool all = true;
             for (uint32_t s = 0; s < parts_.servers; ++s)
-                all = all && context.mail->done(push_ticket(k, s)) && context.mail->done(answer_ticket(k, s));
+                all = all && context.mail->done(push_ticket(k, s)) && context.mail->done(answer_ticket(answer_of(k), s));
             return all;
         };
         const auto settle = [&] {   // answers that have come
@@ -438,9 +454,10 @@ private:
                 if (!own(k)) continue;
                 Worker& worker = all_[k];
                 if (worker.state == State::computing && done(k)) {
-                    worker.state = head(answer(k)).go ? State::ready : State::over;
-                    worker.version = head(answer(k)).version;
-                    worker.pushes = head(answer(k)).pushes;
+                    const Head& told = head(answer(answer_of(k)));
+                    worker.state = told.go ? State::ready : State::over;
+                    worker.version = told.version;
+                    worker.pushes = told.pushes;
                 }
                 some |= worker.state == State::ready;
                 open |= worker.state == State::computing;
@@ -451,9 +468,8 @@ private:
             if (!own(k)) continue;
             if (!begins(k, true)) all_[k].state = State::over;
             if (pull_) all_[k].state = State::computing;
-            for (uint32_t s = 0; pull_ && s < parts_.servers; ++s)
-                context.mail->receive(s, tag(k, true), message(answer(k), s), answer_ticket(k, s));
-            if (!pull_) std::ranges::copy(w(), values(answer(k)).begin());
+            if (pull_) await_answer(k);
+            else std::ranges::copy(w(), values(answer(k)).begin());
         }
         for (;;) {
             GC_TRY(context.mail->wait_until(settle, 10 * context.deadline_us, "answer of the server"));
@@ -461,11 +477,10 @@ private:
             for (uint32_t k = 0; k < workers_; ++k) {
                 if (!own(k) || all_[k].state != State::ready) continue;
                 some = true;
-                GC_TRY(compute(context, k, values(answer(k))));
-                for (uint32_t s = 0; s < parts_.servers; ++s) {
-                    context.mail->receive(s, tag(k, true), message(answer(k), s), answer_ticket(k, s));
+                GC_TRY(compute(context, k, values(answer(answer_of(k)))));
+                await_answer(k);
+                for (uint32_t s = 0; s < parts_.servers; ++s)
                     context.mail->send({s, nullptr}, tag(k, false), message(push(k), s), push_ticket(k, s));
-                }
                 all_[k].state = State::computing;
             }
             if (!some) return {};
@@ -542,11 +557,8 @@ private:
             const uint64_t of_loss = 1 + parts_.servers, of_log = of_loss + 1;
             const Buffer number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
             context.mail->begin(of_log);
-            others_ = ranks_but(context.self, context.ranks);
             const auto exchange = [&](uint32_t s, const Buffer& what, uint64_t ticket) {
-                const uint64_t of_end = tags | uint64_t{1} << 33 | ticket;
-                if (context.self == s) context.mail->send({0, others_.data()}, of_end, what, ticket);
-                else context.mail->receive(s, of_end, what, ticket);
+                context.mail->broadcast(s, tags | uint64_t{1} << 33 | ticket, what, ticket);
             };
             for (uint32_t s = 0; s < parts_.servers; ++s) exchange(s, of_server(context, s), 1 + s);
             exchange(0, number, of_loss);
@@ -565,7 +577,7 @@ private:
     const bool soft_;
     uint32_t workers_ = 0, collect_ = 1, staleness_most_ = 0, steps_ = 1, batch_ = 1;
     uint64_t elements_ = 0, updates_ = 0, message_ = 0;
-    bool wait_ = false, exact_ = false;
+    bool wait_ = false, exact_ = false, one_answer_ = false;   // one_answer_: an answer is for all workers, and goes by multicast
     OptimiserConfig optimiser_;
     std::string scaling_, log_path_;
     double beta_ = 1, loss_ = 0;
@@ -580,9 +592,9 @@ private:
     std::vector<Worker> all_;
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;
-    std::vector<uint64_t> others_, other_servers_;   // bits of ranks
-    uint32_t servers_ = 1, part_ = 0;                // of the job; this rank's number among them
-    uint64_t slots_ = 0;                             // values of the optimiser's state for a parameter
+    std::vector<uint64_t> other_servers_;   // bits of ranks
+    uint32_t servers_ = 1, part_ = 0;       // of the job; this rank's number among them
+    uint64_t slots_ = 0;                    // values of the optimiser's state for a parameter
     ServerParts parts_;
     std::vector<uint32_t> orders_;   // workers whose pushes come next, as server 0 tells them; [push % size]
     Buffer w_, before_, final_, local_, pushes_, answers_, log_;

@@ -2,9 +2,18 @@
 
 namespace gradcast {
 
-Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us)
-    : host_(host), dispatch_(dispatch), progress_(progress), deadline_us_(deadline_us), mail_(host, static_cast<uint16_t>(Channel::mail)) {
+Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us, Rank self, uint32_t ranks, bool multicasts)
+    : host_(host),
+      dispatch_(dispatch),
+      progress_(progress),
+      deadline_us_(deadline_us),
+      self_(self),
+      multicasts_(multicasts),
+      others_(ranks_but(self, ranks)),
+      mail_(host, static_cast<uint16_t>(Channel::mail)),
+      broadcast_(host, static_cast<uint16_t>(Channel::broadcast)) {
     dispatch.add(static_cast<uint16_t>(Channel::mail), this);
+    dispatch.add(static_cast<uint16_t>(Channel::broadcast), this);
 }
 
 void Mailbox::send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket) {
@@ -15,6 +24,13 @@ void Mailbox::send(const RankSet& to, uint64_t tag, Buffer message, uint64_t tic
 void Mailbox::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
     fates_[ticket] = Fate::open;
     mail_.receive(from, tag, message, ticket);
+}
+
+void Mailbox::broadcast(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
+    if (!multicasts_) return self_ == from ? send({0, others_.data()}, tag, message, ticket) : receive(from, tag, message, ticket);
+    fates_[ticket] = Fate::open;
+    if (self_ == from) broadcast_.send(message, ticket);
+    else broadcast_.receive(from, message, ticket);
 }
 
 Status Mailbox::take(const Completion& completion) {

@@ -1,22 +1,30 @@
-// Rounds of mail: a trainer numbers its sends and receives from 1, waits, and checks which of them succeeded.
+// Rounds of mail: a trainer numbers its sends and receives from 1, waits, and checks which of them succeeded.  What one rank has for all
+// others goes by multicast where the view has datagrams for it.
 #pragma once
 #include <functional>
 #include <vector>
 
 #include "algos/dispatch.h"
+#include "transport/broadcast.h"
 #include "transport/mail.h"
 
 namespace gradcast {
 
 class Mailbox final : public Consumer {
 public:
-    Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us);
+    /// multicasts: Channel::broadcast is attached.
+    Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us, Rank self, uint32_t ranks, bool multicasts);
 
     /// Begins a round with tickets 1 .. `tickets`.  The previous round has ended.
     void begin(uint64_t tickets) { fates_.assign(tickets + 1, Fate::done); }
     /// As Mail's; never to this rank itself.
     void send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket);
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
+    /// A message of `from` to all others, of 1 byte at least: sends it there, receives it elsewhere.  All ranks call it in the same order
+    /// for each `from`.
+    void broadcast(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
+    /// broadcast() sends one message for all others, not one to each.
+    bool multicasts() const { return multicasts_; }
     /// Blocks until tickets first .. last are done or their rank is lost.  `what` names the wait in the error, for example "result of the
     /// evaluation after step 938".
     Status wait(uint64_t first, uint64_t last, uint64_t us, const char* what);
@@ -36,7 +44,11 @@ private:
     Dispatch& dispatch_;
     Progress& progress_;
     const uint64_t deadline_us_;
+    const Rank self_;
+    const bool multicasts_;
+    const std::vector<uint64_t> others_;   // bits of ranks
     Mail mail_;
+    Broadcast broadcast_;
     std::vector<Fate> fates_;   // by ticket
 };
 

@@ -2,8 +2,8 @@
 //
 //     w <- `local_steps` steps of the optimiser from w, whose state goes on from round to round
 //
-// Messages: P values and the optimiser's state to all by mail, once a round, and the digest of what came from each.  Keeps a copy of both
-// from before the round.  May go wrong: nothing that does not go wrong alone.
+// Messages: P values and the optimiser's state to all once a round, by mail or, with an exchange that multicasts, in one copy; and the
+// digest of what came from each.  Keeps a copy of both from before the round.  May go wrong: nothing that does not go wrong alone.
 #include <cmath>
 
 #include "algos/algorithm.h"
@@ -67,12 +67,8 @@ private:
         Mailbox& mail = *context.mail;
         mail.begin(parts + context.ranks);
         digests_.assign(context.ranks, 0);   // allocates in the first round of a view only
-        others_ = ranks_but(0, context.ranks);
-        for (uint64_t i = 0; i < parts; ++i) {
-            if (all[i].bytes == 0) continue;
-            if (context.self == 0) mail.send({0, others_.data()}, tags | i, all[i], 1 + i);
-            else mail.receive(0, tags | i, all[i], 1 + i);
-        }
+        for (uint64_t i = 0; i < parts; ++i)
+            if (all[i].bytes > 0) mail.broadcast(0, tags | i, all[i], 1 + i);
         const auto answer = [&](Rank rank) { return bytes_of(std::span(digests_).subspan(rank, 1)); };
         const uint64_t us = (10 + context.local->config().steps) * context.deadline_us;
         if (context.self == 0) {
@@ -95,7 +91,7 @@ private:
     static uint64_t digest(Context& context) { return digest64(context.net.parameters()); }
 
     Buffer before_, state_before_;
-    std::vector<uint64_t> digests_, others_;   // by rank
+    std::vector<uint64_t> digests_;   // by rank
 };
 
 }   // namespace

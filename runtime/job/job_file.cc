@@ -536,10 +536,12 @@ private:
         if (job_.settings.beta != 0.9 && job_.settings.lambda != "exp")
             mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
         for (const char* key : {"algorithm.exchange", "algorithm.m", "algorithm.s", "algorithm.r", "algorithm.weights"})
-            if (known && has(key) && !algorithm->exchanges())
+            if (const bool names = key == std::string_view("algorithm.exchange");
+                known && has(key) && !algorithm->exchanges() && !(names && job_.exchange == "multicast"))
                 mistake(line(key), key,
                         fmt::format("{} sends by no exchange: leave it out{}", job_.algorithm,
-                                    job_.algorithm == "softsync" && key == std::string_view("algorithm.s")
+                                    names ? ", or take multicast, by which one copy of the parameters goes to all nodes"
+                                    : job_.algorithm == "softsync" && key == std::string_view("algorithm.s")
                                         ? " (s-softsync is collect = workers / s)"
                                         : ""));
         if (algorithm->server && job_.quantiser != Quantiser::auto32)

@@ -36,10 +36,12 @@ Status Session::plan() {
     own_blocks_ = placement_.blocks_of(self_);
     others_ = ranks_but(self_, view.n());
     GC_TRY(exchange_->install(view, arena_));
-    if (config_.exchange.datagrams)
+    if (config_.exchange.datagrams) {
+        if (!parts_.algorithm->exchanges()) broadcast_ = broadcast_protocol(self_, view.n(), job_.datagram_bytes);
         bulk_ =
             bulk_create({.self = self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
-                        *exchange_, arena_, &bulk_counters_);
+                        broadcast_ ? *broadcast_ : *exchange_, arena_, &bulk_counters_);
+    }
     mail_protocol_ = mail_protocol(self_, view.n(), segment_bytes_stream);
     if (parts_.evaluator) evaluation_.plan(*parts_.evaluator, self_, view.n(), losses_tolerated(), arena_);
     if (parts_.local) {
@@ -84,7 +86,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); }},
                                  report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
-    mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us);
+    mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);
     if (parts_.local)
         workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
                                                WorkerSumConfig{.placement = placement_,
@@ -106,11 +108,13 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
-    const Attachment attachments[] = {
+    const bool sums = bulk_ && !broadcast_;
+    std::vector<Attachment> attachments = {
         {on(Channel::job), job_protocol_.get(), false},
-        {on(Channel::gradient), bulk_ ? bulk_.get() : exchange_.get(), bulk_ != nullptr},
+        {on(Channel::gradient), sums ? bulk_.get() : exchange_.get(), sums},
         {on(Channel::mail), mail_protocol_.get(), false},
     };
+    if (broadcast_) attachments.push_back({on(Channel::broadcast), bulk_.get(), true});
     open_ = true;
     host_->open_view(view_.number, attachments);
 }

@@ -107,7 +107,8 @@ private:
     Arena arena_;
     BulkCounters bulk_counters_;
     std::unique_ptr<Exchange> exchange_;
-    std::unique_ptr<Protocol> bulk_;   // around the exchange, where that goes by datagrams
+    std::unique_ptr<Protocol> broadcast_;   // where datagrams go, and the algorithm uses no exchange
+    std::unique_ptr<Protocol> bulk_;        // around the exchange or broadcast, where that goes by datagrams
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
     Placement placement_;
     std::vector<uint32_t> own_blocks_;

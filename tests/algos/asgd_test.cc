@@ -177,6 +177,69 @@ TEST_F(AsgdTest, SoftsyncOfAllIsSsgd) {
         const std::string soft = job("[algorithm]\nkind = \"softsync\"\nworkers = 4\nupdates = 60\nstream = \"whole\"\n",
                                      "batch = 6\nblocks = 1\n", "steps = 2\n");
         for (const uint32_t n : {1u, 3u, 5u}) EXPECT_EQ(run(soft, restless(n, n)).digest(), ssgd.digest()) << n << " " << all;
+        for (const uint32_t n : {1u, 2u, 3u, 5u, 7u}) {   // the answers by multicast, but for two nodes without a worker
+            SimConfig lossy = restless(n, n);
+            lossy.loss = 0.02;
+            EXPECT_EQ(run(soft + "exchange = \"multicast\"\n", lossy, true).digest(), ssgd.digest()) << n << " " << all;
+        }
+    }
+}
+
+// With an exchange that multicasts an answer goes once for all workers, and at the end of a round the server's state for all nodes.
+TEST_F(AsgdTest, SoftsyncOfAllMulticastsItsAnswers) {
+    const auto sent = [&](uint32_t n, uint32_t workers, uint32_t updates, const char* exchange, bool datagrams, std::string* digest) {
+        const std::string job = text("softsync", fmt::format("workers = {}\nupdates = {}\n", workers, updates * workers), exchange);
+        const Run run =
+            this->run(replaced(replaced(job, "outputs = 16\n", "outputs = 500\n"), "steps = 2\n", "steps = 1\n"), {.ranks = n}, datagrams);
+        EXPECT_TRUE(run.status.ok()) << run.status.what;
+        EXPECT_TRUE(digest->empty() || *digest == run.digest());
+        *digest = run.digest();
+        return static_cast<double>(run.bytes_sent);
+    };
+    const double vector = [&] {   // of the parameters
+        const Run run = this->run(replaced(text("softsync", "workers = 1\nupdates = 1\n"), "outputs = 16\n", "outputs = 500\n"), 1);
+        return static_cast<double>(trained_state(run).parameters.size() * sizeof(float));
+    }();
+    const auto update = [&](uint32_t n, uint32_t workers, const char* exchange, bool datagrams) {
+        std::string few, many;
+        return (sent(n, workers, 12, exchange, datagrams, &many) - sent(n, workers, 4, exchange, datagrams, &few)) / 8 / vector;
+    };
+    for (const auto& [n, workers] : {std::pair{2u, 1u}, {5u, 4u}, {4u, 6u}, {9u, 8u}}) {
+        EXPECT_NEAR(update(n, workers, "multicast", true), workers + 1, 0.1 * (workers + 1)) << n;
+        EXPECT_NEAR(update(n, workers, "multicast", false), 2 * workers, 0.05 * workers) << n;
+        EXPECT_NEAR(update(n, workers, "ring", true), 2 * workers, 0.05 * workers) << n;
+    }
+    // The first round, of one update by 8 workers: all pull, 8 pushes, an answer, and parameters with the optimiser's momentum.
+    std::string one, same;
+    EXPECT_NEAR(sent(9, 8, 1, "multicast", true, &one) / vector, 1 + 8 + 1 + 2, 1.5);
+    EXPECT_NEAR(sent(9, 8, 1, "ring", true, &same) / vector, 8 + 8 + 8 + 2 * 8, 1.5);
+    EXPECT_EQ(one, same);
+}
+
+// Where the answers differ the workers get their own, and the end of a round alone goes by multicast: the digest of a replay is the same.
+TEST_F(AsgdTest, ReplaysOverMulticastAsOverStreams) {
+    for (const char* kind : {"asgd", "softsync"}) {
+        const std::string more = kind == std::string_view("asgd") ? "" : "collect = 2\npull = \"now\"\n";
+        const std::string job = text(kind, "workers = 4\nupdates = 24\n" + more + "servers = 2\n", "multicast");
+        SimConfig lossy = restless(5, 2);
+        lossy.loss = 0.02;
+        const Run first = run(job, lossy, true);
+        ASSERT_EQ(first.digest().size(), 64u) << first.digest();
+        const std::string path = log(first);
+        EXPECT_EQ(run(job + replay(path), restless(4, 4), true).digest(), first.digest());
+        EXPECT_EQ(run(job + replay(path), restless(3, 3)).digest(), first.digest());
+    }
+}
+
+// A node that dies while answers are multicast ends the job by name.
+TEST_F(AsgdTest, ALostNodeEndsAMulticastJobByName) {
+    for (const Rank dead : {0u, 2u}) {
+        const Run run =
+            this->run(replaced(text("softsync", "workers = 3\nupdates = 600\n", "multicast"), "deadline = \"20s\"", "deadline = \"4s\""),
+                      {.ranks = 4, .lost_after_us = 1'000'000}, true, [&](Simulator& sim) { sim.kill(dead, 3'000); });
+        EXPECT_EQ(run.status.code, Code::peer_lost);
+        const std::string name = fmt::format("rank {} (node-{})", dead, dead == 0 ? 'a' : 'c');
+        EXPECT_NE(run.ranks[1].error.find(name), std::string::npos) << run.ranks[1].error;
     }
 }
 

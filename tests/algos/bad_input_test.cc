@@ -45,8 +45,12 @@ TEST_F(BadInputTest, ExchangesThatCannotCarryAnAlgorithm) {
         const std::string all = mistake(text(kind, more, exchange));
         return all.substr(all.find("algorithm."), all.find('\n') - all.find("algorithm."));
     };
-    EXPECT_EQ(with("asgd", "", "auto"), "algorithm.exchange: asgd sends by no exchange: leave it out");
-    EXPECT_EQ(with("serial", "s = 1\n", "coded-rs"), "algorithm.exchange: serial sends by no exchange: leave it out");
+    EXPECT_EQ(with("asgd", "", "auto"),
+              "algorithm.exchange: asgd sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to "
+              "all nodes");
+    EXPECT_EQ(with("serial", "s = 1\n", "coded-rs"),
+              "algorithm.exchange: serial sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes "
+              "to all nodes");
     for (const char* key : {"exchange = \"ring\"\n", "m = 2\n", "s = 0\n", "r = 2\n", "weights = [1, 2]\n"}) {
         const std::string name = std::string(key).substr(0, std::string_view(key).find(' '));
         for (const char* kind : {"asgd", "softsync", "serial"})

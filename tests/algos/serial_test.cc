@@ -12,6 +12,8 @@ TEST_F(SerialTest, HasOneDigest) {
     ASSERT_EQ(wanted.size(), 64u) << wanted;
     for (const uint32_t n : {2u, 3u, 8u})
         EXPECT_EQ(run(job, {.seed = n, .ranks = n, .jitter_us = 300, .break_per_packet = 0.002}).digest(), wanted) << n;
+    const SimConfig lossy{.seed = 5, .ranks = 4, .jitter_us = 300, .loss = 0.02};
+    EXPECT_EQ(run(text("serial", "local_steps = 4\n", "multicast"), lossy, true).digest(), wanted);
     JobStatus lanes;
     ASSERT_TRUE(run_one(job, 3, &lanes).ok());
     EXPECT_EQ(lanes.digest, wanted);

@@ -52,9 +52,9 @@ protected:
             "[job]\nsteps = {}\ncheckpoint_keep = 0\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = "
             "\"train.h5\"\n[net]\n[[net.layers]]\nkind = "
             "\"inner_product\"\noutputs = {}\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
-            "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n{}"
+            "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\n{}{}"
             "[transport]\nprotect = \"{}\"\n",
-            steps, hidden_, exchange, algorithm_, protect);
+            steps, hidden_, *exchange ? fmt::format("exchange = \"{}\"\n", exchange) : "", algorithm_, protect);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &job, &mistakes)) << mistakes[0].text;
         std::vector<std::string> addresses;
         for (Rank rank = 0; rank < ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
@@ -152,6 +152,19 @@ TEST_F(NetworkJob, AChangeOfViewChangesNoBit) {
         for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) {
             SCOPED_TRACE(fmt::format("{} over datagrams, {}", exchange, static_cast<int>(kind)));
             EXPECT_EQ(train(exchange, "encrypt", kind, 20), wanted);
+        }
+}
+
+// A server's answers and state by multicast over real datagrams, in views that change.
+TEST_F(NetworkJob, SoftsyncByMulticastChangesNoBit) {
+    algorithm_ = "kind = \"softsync\"\nworkers = 2\nupdates = 8\n";
+    const std::string wanted = train("", "auth", LinkKind::uring_tcp, 6);
+    EXPECT_EQ(wanted.size(), 64u);
+    datagrams_ = true;
+    for (const uint32_t every : {0u, 2u})
+        for (LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp}) {
+            change_every_ = every;
+            EXPECT_EQ(train("multicast", "auth", kind, 6), wanted);
         }
 }
 

@@ -14,6 +14,7 @@ protected:
         Status status;
         std::vector<JobStatus> ranks;
         std::vector<std::string> folders;   // by rank
+        uint64_t bytes_sent = 0;            // by all
         /// That all ranks have; what failed where none or several are.
         std::string digest() const {
             if (!status.ok()) return status.what;
@@ -52,6 +53,7 @@ protected:
         if (options.meddle) options.meddle(*simulator);
         run.status = simulator->run();
         for (auto& engine : engines) run.ranks.push_back(engine->status());
+        for (Rank rank = 0; rank < network.ranks; ++rank) run.bytes_sent += simulator->bytes_sent(rank);
         simulator.reset();
         return run;
     }

@@ -548,13 +548,14 @@ TEST(JobViews, AMinorityKeepsItsStateAndSaysSo) {
 }
 
 /// Parameter servers that lose nodes, and that others join.
-void servers_from_seeds(const std::string& options, const std::string& digest, uint64_t span_us) {
+void servers_from_seeds(const std::string& options, const std::string& digest, uint64_t span_us, bool multicast = false) {
     uint32_t changed = 0, joined = 0;
     for_seeds(24, [&](uint64_t seed) {
         Lossy job(4 + seed % 3, seed);
-        job.exchange = "";
+        job.exchange = multicast ? "multicast" : "";
         job.options = options;
         job.sim_config.jitter_us = 100;
+        if (multicast) job.datagrams = true, job.sim_config.loss = 0.01;
         if (seed % 3 == 0) job.joins = {splitmix64(seed + 1) % span_us};
         const Rank members = job.sim_config.ranks - static_cast<Rank>(job.joins.size());
         const uint64_t first_us = 1'000 + splitmix64(seed) % span_us;
@@ -619,7 +620,7 @@ TEST(JobViews, AServerThatSumsExactlyHasOneDigest) {
     whole.run();
     const std::string digest = whole.engines[0]->status().digest;
     ASSERT_EQ(digest.size(), 64u) << whole.sim->result(0).what;
-    servers_from_seeds(options, digest, whole.sim->now_us());
+    for (const bool multicast : {false, true}) servers_from_seeds(options, digest, whole.sim->now_us(), multicast);
 }
 
 }   // namespace
