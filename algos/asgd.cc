@@ -28,13 +28,13 @@
 // An update is then (W + 1) P floats.  Keeps, for each own worker, its w and gradient; at the server a gradient of each worker.  May go
 // wrong: with many workers and a momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <deque>
 
 #include "algos/algorithm.h"
-#include "algos/replay.h"
+#include "algos/push_log.h"
 #include "algos/server_parts.h"
+#include "algos/server_state.h"
 #include "algos/server_update.h"
 #include "nn/layers.h"
 
@@ -49,30 +49,6 @@ struct Head {
     uint64_t pushes;        // of an answer: that the server has taken from the worker in this round
     double loss;            // of a push: mean
 };
-
-/// A push in the order in which the server has taken them.
-struct Push {
-    uint32_t worker, tau;
-    uint32_t anew;   // all workers had pulled anew before it, after a change of view
-    static constexpr const char* word = " anew";
-};
-
-/// The order of pushes of an earlier run.  Bytes from outside.
-Status log_read(const std::string& path, const Facts& job, uint64_t workers, std::vector<Push>* order) {
-    std::string text;
-    GC_TRY(replay_read(path, job, &text));
-    for (size_t at = 0; at < text.size();) {
-        const size_t end = std::min(text.find('\n', at), text.size());
-        uint64_t worker = 0;
-        const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, worker);
-        if (error != std::errc() || worker >= workers || stop == text.data() + end || *stop != ' ')
-            return fail(Code::data, "{}: push {} is no worker and its staleness", path, order->size() + 1);
-        const bool anew = std::string_view(text).substr(at, end - at).ends_with(Push::word);
-        order->push_back({static_cast<uint32_t>(worker), 0, anew});
-        at = end + 1;
-    }
-    return {};
-}
 
 class Asgd final : public Algorithm {
 public:
@@ -93,7 +69,6 @@ public:
         optimiser_ = plan.optimiser;
         exact_ = soft_ && collect_ == workers_ && wait_ && scaling_ == "none";
         servers_ = plan.servers;
-        slots_ = plan.state_size / elements_;
         if (exact_ && servers_ > 1)
             return fail(Code::invalid,
                         "algorithm.servers: softsync that collects all pushes, waits and does not scale them sums exactly, "
@@ -102,23 +77,14 @@ public:
             return fail(Code::invalid, "algorithm.collect: {} pushes are more than the {} workers", collect_, workers_);
         if (updates_ % collect_ != 0)
             return fail(Code::invalid, "algorithm.updates: {} pushes of a round are no multiple of collect, {}", updates_, collect_);
-        log_path_ = plan.folder + "/replay.log";
-        if (!settings.replay.empty()) {
-            GC_TRY(log_read(settings.replay, plan.job, workers_, &order_));
-            if (order_.size() < plan.rounds * updates_)
-                return fail(Code::data, "{}: has {} pushes, the job makes {}", settings.replay, order_.size(), plan.rounds * updates_);
-        }
+        GC_TRY(log_.plan(plan));
         message_ = sizeof(Head) + elements_ * sizeof(float);
-        plan.arena.plan("server", elements_ * sizeof(float), &w_);
+        state_.plan(plan);
         update_.plan(plan, collect_, exact_);
-        const uint64_t state = (elements_ + plan.state_size + plan.scales) * sizeof(float);
-        plan.arena.plan("server", state, &final_);
-        plan.arena.plan("state before the round", state, &before_);
-        plan.arena.plan("order of pushes", updates_ * sizeof(Push), &log_);
         if (steps_ > 1) plan.arena.plan("gradient of a local step", elements_ * sizeof(float), &local_);
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
-        all_.resize(workers_), orders_.resize(2 * workers_), last_.resize(workers_), applied_.pushes.resize(workers_);
+        all_.resize(workers_), orders_.resize(2 * workers_), applied_.pushes.resize(workers_);
         return {};
     }
 
@@ -133,12 +99,12 @@ public:
         Status status = context.ranks == 1 ? alone(context) : context.self < parts_.servers ? serve(context) : work(context);
         if (status.ok()) status = spread(context);
         // A replay has the pulls of the first run alone.
-        applied_.on = !status.ok() && context.self == 0 && parts_.servers == 1 && order_.empty() && !updating_;
-        if (!status.ok()) swap_states(context);   // before_ has that of the last update
+        applied_.on = !status.ok() && context.self == 0 && parts_.servers == 1 && !log_.replays() && !updating_;
+        if (!status.ok()) state_.swap(context);   // it keeps that of the last update
         std::ranges::copy(w(), context.net.parameters().begin());
         context.net.refresh();
         GC_TRY(status);
-        for (const Push& push : log()) context.staleness.add(push.tau);
+        for (const Push& push : log_.pushes()) context.staleness.add(push.tau);
         StepRecord record;
         record.loss = loss_;
         record.clipped = update_.clipped();
@@ -157,17 +123,16 @@ private:
     };
     /// After the last update of a round.
     struct Applied {
-        bool on = false;   // the round has ended early: its state is in before_, and the log has the order
+        bool on = false;   // the round has ended early: its state is kept, and the log has the order
         StepId step = 0;
         uint64_t taken = 0;
         double loss = 0;
         std::vector<uint64_t> pushes;   // by worker
     };
 
-    std::span<float> w() { return {w_.as<float>(), elements_}; }
+    std::span<float> w() { return state_.w(); }
     Buffer push(uint32_t k) const { return pushes_.part(k * message_, message_); }
     Buffer answer(uint32_t k) const { return answers_.part(k * message_, message_); }
-    std::span<Push> log() const { return {log_.as<Push>(), updates_}; }
     static Head& head(const Buffer& message) { return *message.as<Head>(); }
     std::span<float> values(const Buffer& message) const {
         return {message.part(sizeof(Head), message.bytes - sizeof(Head)).as<float>(), elements_};
@@ -191,9 +156,9 @@ private:
     void begin(Context& context) {
         const bool goes_on = std::exchange(applied_.on, false) && applied_.step == context.step && context.self == 0 && parts_.servers == 1;
         if (goes_on) {
-            swap_states(context);
+            state_.swap(context);
         } else {
-            whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::ranges::copy(own, at).out; });
+            state_.keep(context);
             applied_.step = context.step;
             applied_.taken = 0;
             applied_.loss = 0;
@@ -204,8 +169,7 @@ private:
         anew_at_ = goes_on ? taken_ : 0;
         loss_ = applied_.loss;
         for (uint32_t k = 0; k < workers_; ++k) all_[k] = {.pushes = applied_.pushes[k]};
-        std::ranges::fill(last_, 0);
-        for (uint64_t i = 0; !order_.empty() && i < updates_; ++i) last_[order_[context.step * updates_ + i].worker] = i + 1;
+        log_.begin(context.step);
         update_.begin(parts_, part_);
         start(context);
     }
@@ -221,11 +185,9 @@ private:
         }
     }
     /// In a replay workers begin those gradients that the log has.
-    bool begins(uint32_t k, bool handed) const { return order_.empty() ? handed : last_[k] > taken_; }
+    bool begins(uint32_t k, bool handed) const { return log_.replays() ? log_.has_more(k, taken_) : handed; }
     /// The replayed run pulled anew before the next push.
-    bool replays_anew(const Context& context) const {
-        return !order_.empty() && anew_at_ != taken_ && order_[context.step * updates_ + taken_].anew;
-    }
+    bool replays_anew() const { return log_.anew(taken_) && anew_at_ != taken_; }
 
     /// The sum of gradients of the worker's next mini-batches from its own parameters on, to its push.
     Status compute(Context& context, uint32_t k, std::span<const float> at) {
@@ -289,7 +251,7 @@ private:
             if (!std::isfinite(each))
                 return fail(Code::diverged, "round {}: the gradient of worker {} holds NaN or Inf: {}", context.step + 1, k,
                             context.advice);
-        log()[taken_] = {k, static_cast<uint32_t>(tau), taken_ > 0 && anew_at_ == taken_};
+        log_.pushes()[taken_] = {k, static_cast<uint32_t>(tau), taken_ > 0 && anew_at_ == taken_};
         loss_ += told.loss / static_cast<double>(updates_);   // at server 0
         GC_TRY(update_.add(context, {version_, k}, push(k).part(sizeof(Head), elements_ * sizeof(float)), lambda(tau)));
         ++taken_;
@@ -327,8 +289,8 @@ private:
     Status choose(Context& context, uint32_t* k) {
         const auto is_there = [&](uint32_t each) { return open_[each] && context.mail->done(push_ticket(each, 0)); };
         const auto any = [&] {
-            if (!order_.empty()) {
-                *k = order_[context.step * updates_ + taken_].worker;
+            if (log_.replays()) {
+                *k = log_.worker(taken_);
                 return !open_[*k] || is_there(*k);
             }
             for (uint32_t i = 0; i < workers_; ++i, turn_ = (turn_ + 1) % workers_)   // in turn, so that nobody starves
@@ -409,7 +371,7 @@ private:
         }
         std::vector<uint32_t> answered;
         while (taken_ < updates_) {
-            if (replays_anew(context)) GC_TRY(pull_anew(context));
+            if (replays_anew()) GC_TRY(pull_anew(context));
             uint32_t k = 0;
             GC_TRY(next(context, &k));
             all_[k].pushes++;
@@ -499,12 +461,12 @@ private:
         all_pull();
         std::vector<uint32_t> answered;
         while (taken_ < updates_) {
-            if (replays_anew(context)) {
+            if (replays_anew()) {
                 anew_at_ = taken_;
                 start(context);
                 all_pull();
             }
-            uint32_t k = order_.empty() ? ready.front() : order_[context.step * updates_ + taken_].worker;
+            uint32_t k = log_.replays() ? log_.worker(taken_) : ready.front();
             const auto at = std::find(ready.begin(), ready.end(), k);
             if (at == ready.end() || all_[k].state == State::over)
                 return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", k);
@@ -518,41 +480,9 @@ private:
         return {};
     }
 
-    /// Where w and the optimiser's state of server s are in final_; with one server the scales of its sums, too.
-    Buffer of_server(const Context& context, uint32_t s) const {
-        const uint64_t bytes = (1 + slots_) * parts_.count(s) * sizeof(float);
-        return final_.part((1 + slots_) * parts_.first(s) * sizeof(float),
-                           bytes + (parts_.servers == 1 ? context.codec.exponents().size_bytes() : 0));
-    }
-    /// with(w), with(the optimiser's state), with(the scales).
-    template <typename With>
-    void whole_state(Context& context, With with) {
-        with(std::as_writable_bytes(w()));
-        with(std::as_writable_bytes(context.optimiser.state()));
-        with(std::as_writable_bytes(context.codec.exponents()));
-    }
-    /// With that in before_.
-    void swap_states(Context& context) {
-        whole_state(context, [at = before_.host](std::span<std::byte> own) mutable { at = std::swap_ranges(own.begin(), own.end(), at); });
-        context.optimiser.refresh();
-    }
-    /// copy(what a server has, where it is in final_), part by part.
-    template <typename Copy>
-    void each_of_server(Context& context, uint32_t s, Copy copy) {
-        const Buffer from = of_server(context, s);
-        const uint64_t count = parts_.count(s), bytes = count * sizeof(float);
-        copy(std::as_writable_bytes(w().subspan(parts_.first(s), count)), from.host);
-        for (uint64_t slot = 0; slot < slots_; ++slot)
-            copy(std::as_writable_bytes(context.optimiser.state().subspan(slot * elements_ + parts_.first(s), count)),
-                 from.host + (1 + slot) * bytes);
-        if (parts_.servers == 1) copy(std::as_writable_bytes(context.codec.exponents()), from.host + (1 + slots_) * bytes);
-    }
-
     /// All ranks get the servers' state and the order of pushes.
     Status spread(Context& context) {
-        const auto pack = [](std::span<std::byte> own, std::byte* to) { std::ranges::copy(own, to); };
-        const auto unpack = [](std::span<std::byte> own, const std::byte* from) { std::copy_n(from, own.size(), own.begin()); };
-        if (context.self < parts_.servers) each_of_server(context, context.self, pack);
+        if (context.self < parts_.servers) state_.pack(context, parts_, context.self);
         if (context.ranks > 1) {
             const uint64_t of_loss = 1 + parts_.servers, of_log = of_loss + 1;
             const Buffer number{reinterpret_cast<std::byte*>(&loss_), nullptr, sizeof loss_};
@@ -560,16 +490,13 @@ private:
             const auto exchange = [&](uint32_t s, const Buffer& what, uint64_t ticket) {
                 context.mail->broadcast(s, tags | uint64_t{1} << 33 | ticket, what, ticket);
             };
-            for (uint32_t s = 0; s < parts_.servers; ++s) exchange(s, of_server(context, s), 1 + s);
+            for (uint32_t s = 0; s < parts_.servers; ++s) exchange(s, state_.of(context, parts_, s), 1 + s);
             exchange(0, number, of_loss);
-            exchange(0, log_, of_log);
+            exchange(0, log_.message(), of_log);
             GC_TRY(context.mail->wait(1, of_log, (10 + updates_) * context.deadline_us, "state of a server"));
         }
-        std::string lines;
-        for (const Push& push : log())
-            fmt::format_to(std::back_inserter(lines), "{} {}{}\n", push.worker, push.tau, push.anew ? Push::word : "");
-        GC_TRY(replay_keep(log_path_, context.replay_head, context.step * updates_, lines));
-        for (uint32_t s = 0; s < parts_.servers; ++s) each_of_server(context, s, unpack);
+        GC_TRY(log_.keep(context.replay_head, context.step));
+        for (uint32_t s = 0; s < parts_.servers; ++s) state_.unpack(context, parts_, s);
         context.optimiser.refresh();
         return {};
     }
@@ -579,7 +506,7 @@ private:
     uint64_t elements_ = 0, updates_ = 0, message_ = 0;
     bool wait_ = false, exact_ = false, one_answer_ = false;   // one_answer_: an answer is for all workers, and goes by multicast
     OptimiserConfig optimiser_;
-    std::string scaling_, log_path_;
+    std::string scaling_;
     double beta_ = 1, loss_ = 0;
     uint64_t version_ = 0, handed_ = 0, taken_ = 0;   // updates so far; gradients of the round that workers may compute, and that came
     uint32_t view_ = 0;                               // of the last round
@@ -587,17 +514,16 @@ private:
     uint64_t anew_at_ = 0;    // pushes of this round after which all workers have pulled anew
     Applied applied_;         // at a single server
     bool updating_ = false;   // w and the optimiser's state are between two updates
-    std::vector<Push> order_;
-    std::vector<uint64_t> last_;   // by worker: number of its last push of the round in order_, from 1; 0: none
+    PushLog log_;
+    ServerState state_;
     std::vector<Worker> all_;
     std::vector<bool> open_;   // at the server: a push is awaited
     uint32_t turn_ = 0;
     std::vector<uint64_t> other_servers_;   // bits of ranks
     uint32_t servers_ = 1, part_ = 0;       // of the job; this rank's number among them
-    uint64_t slots_ = 0;                    // values of the optimiser's state for a parameter
     ServerParts parts_;
     std::vector<uint32_t> orders_;   // workers whose pushes come next, as server 0 tells them; [push % size]
-    Buffer w_, before_, final_, local_, pushes_, answers_, log_;
+    Buffer local_, pushes_, answers_;
     ServerUpdate update_;
 };
 

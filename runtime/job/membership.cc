@@ -323,9 +323,9 @@ void Membership::extend(Session& session) {
 void JobPlan::extend(std::span<const std::string> names) {
     if (!grows()) return;
     first = first_nodes();
-    for (const std::string& name : names) {
-        if (std::any_of(members.begin(), members.end(), [&](const Member& each) { return each.name == name; })) continue;
-        members.push_back({name, {}, 0});
+    for (const std::string& node : names) {
+        if (std::any_of(members.begin(), members.end(), [&](const Member& each) { return each.name == node; })) continue;
+        members.push_back({node, {}, 0});
         if (!addresses.empty()) addresses.emplace_back();
     }
 }
