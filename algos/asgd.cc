@@ -408,6 +408,9 @@ private:
             bool all = true;
             for (uint32_t s = 0; s < parts_.servers; ++s)
                 all = all && context.mail->done(push_ticket(k, s)) && context.mail->done(answer_ticket(answer_of(k), s));
+            // The next answer comes to where this one is, so the own workers begin together.
+            for (uint32_t each = first; one_answer_ && each < workers_; each += nodes)
+                all = all && context.mail->done(push_ticket(each, 0));
             return all;
         };
         const auto settle = [&] {   // answers that have come

@@ -193,6 +193,24 @@ TEST_F(SystemExactness, AKilledNodeIsMissedByNobody) {
     }
 }
 
+/// A node has several workers, whose pushes leave it in another order than the one answer to all of them comes.
+TEST_F(SystemExactness, WorkersOfANodeShareTheAnswerOfAServer) {
+    cluster.nodes.resize(4);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const std::string job =
+        "[job]\nsteps = 20\nbatch = 8\nblocks = 1\ndeadline = \"20s\"\n[data]\ntrain = \"train.h5\"\n[[net.layers]]\nkind = "
+        "\"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.02\nmomentum = 0.5\n"
+        "[algorithm]\nkind = \"softsync\"\nexchange = \"multicast\"\nworkers = 6\nupdates = 600\nstream = \"whole\"\n";
+    std::string digest;
+    for (const std::vector<std::string>& names : {std::vector<std::string>{"a"}, {"a", "b", "c", "d"}}) {
+        const std::string id = cluster[0].submit(Submission{job, "job.toml", cluster.folder, names, 0}).value("id", "");
+        const JobStatus status = cluster[0].ended(id);
+        ASSERT_EQ(status.state, JobState::done) << status.error;
+        if (digest.empty()) digest = status.digest;
+        EXPECT_EQ(status.digest, digest);
+    }
+}
+
 // A daemon that is told to stop leaves its jobs to the others; where they cannot go on without it, the job is cancelled.
 TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
     cluster.nodes.resize(4);
