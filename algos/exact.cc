@@ -7,11 +7,12 @@
 //
 // Everything is double, w = 0 at first.  A mean of doubles is two sums: of the values, and of what their words have left over.  Messages: 2
 // sums of d values for each mean: dane 4 a round, admm 2.  Keeps what the problems take (ridge.cc, logistic.cc), and multipliers.  May go
-// wrong: dane with a mu too small for unlike parts diverges, and the job ends by name.
+// wrong: dane with a mu too small for unlike parts diverges, and the job ends by name when its loss is ten times the least one.
 #include "algos/exact.h"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "algos/worker_states.h"
 #include "algos/worker_sum.h"
@@ -106,6 +107,10 @@ private:
 
     Status dane_round(Context& context, double* loss) {
         GC_TRY(mean_of(context, gradient, loss));
+        least_ = std::min(least_, *loss);
+        if (*loss > 10 * least_ + 1e-3)
+            return fail(Code::diverged, "round {}: the loss has risen from {:.4g} to {:.4g}: raise algorithm.mu", context.step + 1, least_,
+                        *loss);
         for (size_t i = 0; i < own_; ++i) {
             const Row r = vector(i, value);
             for (size_t j = 0; j < d_; ++j) r[j] = eta_ * mean()[j];
@@ -136,7 +141,8 @@ private:
     uint64_t d_ = 0, own_ = 0;
     double mu_ = 0, eta_ = 1, rho_ = 1;
     std::unique_ptr<LocalProblems> problems_;
-    std::vector<double> losses_;   // of own workers
+    std::vector<double> losses_;                               // of own workers
+    double least_ = std::numeric_limits<double>::infinity();   // mean loss of a round of this run
     bool built_ = false;
     Buffer state_, mean_, vectors_;
     WorkerStates multipliers_;   // double [d]

@@ -171,6 +171,16 @@ TEST_F(RidgeTest, DaneWithoutAPullDivergesByName) {
     EXPECT_NE(std::string(run.status.what).find("raise algorithm.mu"), std::string::npos) << run.status.what;
 }
 
+// Long before anything is NaN, and within the 30 rounds that a mu of 1 takes.
+TEST_F(RidgeTest, ALossThatRisesEndsTheJobByName) {
+    import(6000);
+    const Run run = this->run(job("kind = \"dane\"\nmu = 0\nworkers = 4\n", 30), 2);
+    EXPECT_EQ(run.status.code, Code::diverged);
+    const std::string what(run.status.what);
+    EXPECT_NE(what.find("the loss has risen from "), std::string::npos) << what;
+    EXPECT_NE(what.find(": raise algorithm.mu"), std::string::npos) << what;
+}
+
 TEST_F(RidgeTest, ItIsForConvexNetsAlone) {
     EXPECT_EQ(run(text("dane", "solver = \"exact\"\n"), 1).digest(),
               "algorithm.solver: exact is for the nets ridge and logistic: take sgd");
