@@ -511,9 +511,13 @@ private:
                       .bulk_view = session_->view().number,
                       .kernels = kernels(),
                       .kernel_set = parts_.kernel_set,
-                      .exchange = session_->config().exchange.kind->name,
+                      .exchange = exchange_name(),
                       .logs = session_->self() == 0},
                      context.why_lost);
+    }
+
+    const char* exchange_name() const {
+        return parts_.algorithm->exchanges() || job_.exchange == "multicast" ? session_->config().exchange.kind->name : "none";
     }
 
     std::array<uint64_t, step_phases> phases_us(const Context& context) {

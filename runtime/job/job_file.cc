@@ -582,7 +582,7 @@ private:
         const ExchangeKind* kind;
         if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
-        if (job_.s > 0 && job_.exchange != "auto" && !job_.exchange.starts_with("coded"))
+        if (job_.s > 0 && job_.exchange != "auto" && !job_.exchange.starts_with("coded") && algorithm->exchanges())
             mistake(line("algorithm.s"), "algorithm.s",
                     fmt::format("{} has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0", job_.exchange));
         if (job_.exchange == "auto" && job_.quantiser == Quantiser::fixed && job_.s > 0)

@@ -257,7 +257,8 @@ void Report::evaluated(uint64_t epoch, double accuracy, double loss) {
         shown = fmt::format(" accuracy {:.4f}", accuracy);
         fmt::format_to(std::back_inserter(line_), ",\"accuracy\":{:.6f}", accuracy);
     }
-    fmt::format_to(std::back_inserter(line_), ",\"test_loss\":{:.6f}", loss);
+    const std::string number = std::isfinite(loss) ? fmt::format("{:.6f}", loss) : "null";   // JSON has no infinity
+    fmt::format_to(std::back_inserter(line_), ",\"test_loss\":{}", number);
     if (events_.is_open()) {
         if (accuracy >= 0) scalar("test/accuracy", accuracy);
         scalar("test/loss", loss);

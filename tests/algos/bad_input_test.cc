@@ -58,6 +58,7 @@ TEST_F(BadInputTest, ExchangesThatCannotCarryAnAlgorithm) {
                 << with(kind, key, "ring");
     }
     EXPECT_TRUE(with("softsync", "s = 2\n", "ring").ends_with(" (s-softsync is collect = workers / s)"));
+    EXPECT_EQ(mistake(text("softsync", "s = 2\n", "ring")).find("nothing to spare"), std::string::npos);
     EXPECT_EQ(with("serial", "quantiser = \"auto16\"\n", "ring"), "algorithm.quantiser: serial sends floats: leave it out");
     EXPECT_EQ(with("diloco", "", "auto"), "algorithm.exchange: workers of diloco have state and keep their nodes: name an exchange");
     EXPECT_EQ(with("ma", "quantiser = \"fixed\"\n", "ring"),
