@@ -19,7 +19,8 @@ Status PushLog::plan(const AlgorithmPlan& plan) {
     if (from.empty()) return {};
     GC_TRY(read(from, plan.job));
     if (order_.size() < plan.rounds * updates_)
-        return fail(Code::data, "{}: has {} pushes, the job makes {}", from, order_.size(), plan.rounds * updates_);
+        return fail(Code::data, "{}: has {} pushes, the job makes {}: a node that was away or behind has a part, take another one's log",
+                    from, order_.size(), plan.rounds * updates_);
     return {};
 }
 

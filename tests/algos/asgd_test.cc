@@ -308,7 +308,8 @@ TEST_F(AsgdTest, BadLogsAndSettingsAreRefused) {
     };
     EXPECT_EQ(with(whole), run.digest());
     EXPECT_EQ(with(head + "0 0\n7 0\n"), path + ": push 2 is no worker and its staleness");
-    EXPECT_EQ(with(head + "0 0\n"), path + ": has 1 pushes, the job makes 12");
+    EXPECT_EQ(with(head + "0 0\n"),
+              path + ": has 1 pushes, the job makes 12: a node that was away or behind has a part, take another one's log");
     std::string same = head;
     for (int i = 0; i < 12; ++i) same += "0 0\n";
     EXPECT_NE(with(same).find("the replay log has a push of worker 0 that it cannot have made"), std::string::npos) << with(same);
