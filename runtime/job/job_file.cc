@@ -670,7 +670,8 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
         {"algorithm.kind", config.algorithm},
         {"algorithm.quantiser", quantiser_name(config.quantiser)},
     };
-    for (auto& [key, value] : algorithm_settings(config)) all.emplace_back("algorithm." + key, value);
+    for (auto& [key, value] : algorithm_settings(config))
+        if (key != "replay" && key != "evaluate_workers") all.emplace_back("algorithm." + key, value);
     if (o.schedule == "cosine") {   // which ends at the last step
         all.emplace_back("job.epochs", fmt::format("{}", config.epochs));
         all.emplace_back("job.steps", fmt::format("{}", config.steps));

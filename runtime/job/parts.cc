@@ -169,7 +169,6 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
 
 Facts JobParts::facts(const JobConfig& job) const {
     Facts all = job_identity(job);
-    std::erase_if(all, [](const auto& each) { return each.first == "algorithm.replay" || each.first == "algorithm.evaluate_workers"; });
     for (const auto& [taken, value] : settings(job))
         for (auto& [key, said] : all)
             if (key == "algorithm." + taken) said = value;

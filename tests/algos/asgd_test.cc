@@ -277,6 +277,16 @@ TEST_F(AsgdTest, SoftsyncReplays) {
     }
 }
 
+// As an audit of a stretch does.
+TEST_F(AsgdTest, AReplayBeginsFromACheckpoint) {
+    const std::string job = with_job(text("asgd", "workers = 3\nupdates = 12\n"), "checkpoint_every = 1\ncheckpoint_keep = 9\n");
+    const Run first = run(job, restless(4, 1));
+    ASSERT_EQ(first.digest().size(), 64u) << first.digest();
+    const auto kept = checkpoints(first);
+    ASSERT_TRUE(kept.contains(1));
+    EXPECT_EQ(run(job + replay(log(first)), {.ranks = 2}, false, {}, from(kept.at(1))).digest(), first.digest());
+}
+
 TEST_F(AsgdTest, TheyLearn) {
     for (const char* kind : {"asgd", "softsync"}) {
         const Run run =
