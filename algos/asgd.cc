@@ -90,6 +90,7 @@ public:
 
     Status round(Context& context) override {
         const uint64_t begin_us = context.host.now_us();
+        GC_TRY(log_.catch_up(context.replay_head));
         std::ranges::copy(context.net.parameters(), w().begin());
         parts_ = {context.ranks == 1 ? 1 : std::min(servers_, context.ranks - 1), elements_};   // nodes may have been lost
         part_ = context.self < parts_.servers ? context.self : 0;
@@ -112,6 +113,9 @@ public:
         context.round_done(record);
         return {};
     }
+
+    std::span<const std::byte> state() override { return log_.state(); }
+    Status restore(std::span<const std::byte> state) override { return log_.restore(state); }
 
 private:
     enum class State : uint8_t { ready, computing, answered, over };

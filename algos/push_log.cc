@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "algos/replay.h"
 
@@ -15,6 +16,7 @@ Status PushLog::plan(const AlgorithmPlan& plan) {
     path_ = plan.folder + "/replay.log";
     last_.resize(plan.workers);
     plan.arena.plan("order of pushes", updates_ * sizeof(Push), &pushes_);
+    plan.arena.plan("order of pushes", sizeof(uint64_t) + updates_ * sizeof(Push), &last_round_);
     const std::string& from = plan.settings.replay;
     if (from.empty()) return {};
     GC_TRY(read(from, plan.job));
@@ -47,9 +49,32 @@ void PushLog::begin(uint64_t round) {
     for (uint64_t i = 0; replays() && i < updates_; ++i) last_[of_round(i).worker] = i + 1;
 }
 
-Status PushLog::keep(const std::string& head, uint64_t round) const {
+Status PushLog::keep(const std::string& head, uint64_t round) {
+    *last_round_.as<uint64_t>() = round;
+    std::ranges::copy(std::as_bytes(pushes()), last_round_.host + sizeof round);
+    has_last_ = true;
+    behind_ = false;
+    return write(head, round, pushes());
+}
+
+Status PushLog::restore(std::span<const std::byte> state) {
+    has_last_ = behind_ = !state.empty();
+    if (state.empty()) return {};
+    if (state.size() != last_round_.bytes)
+        return fail(Code::data, "the order of pushes has {} bytes instead of {}", state.size(), last_round_.bytes);
+    std::ranges::copy(state, last_round_.host);
+    return {};
+}
+
+Status PushLog::catch_up(const std::string& head) {
+    if (!std::exchange(behind_, false)) return {};
+    const Buffer kept = last_round_.part(sizeof(uint64_t), updates_ * sizeof(Push));
+    return write(head, *last_round_.as<uint64_t>(), {kept.as<Push>(), updates_});
+}
+
+Status PushLog::write(const std::string& head, uint64_t round, std::span<const Push> pushes) const {
     std::string lines;
-    for (const Push& push : pushes())
+    for (const Push& push : pushes)
         fmt::format_to(std::back_inserter(lines), "{} {}{}\n", push.worker, push.tau, push.anew ? word_anew : "");
     return replay_keep(path_, head, round * updates_, lines);
 }

@@ -21,8 +21,13 @@ public:
     /// [pushes of a round]: those of the present one, as they are taken.
     std::span<Push> pushes() const { return {pushes_.as<Push>(), updates_}; }
     Buffer message() const { return pushes_; }
-    /// They are whole: writes them to replay.log in the job's folder.
-    Status keep(const std::string& head, uint64_t round) const;
+    /// They are whole: writes them to replay.log in the job's folder, behind those of the rounds before.
+    Status keep(const std::string& head, uint64_t round);
+    /// The last round that was kept, for nodes that get the state after it from another.
+    std::span<const std::byte> state() const { return {last_round_.host, has_last_ ? last_round_.bytes : 0}; }
+    Status restore(std::span<const std::byte> state);
+    /// After restore(): writes that round.
+    Status catch_up(const std::string& head);
 
     // Of the log that is repeated, after `taken` pushes of the round:
     bool replays() const { return !order_.empty(); }
@@ -32,11 +37,13 @@ public:
 
 private:
     Status read(const std::string& path, const Facts& job);
+    Status write(const std::string& head, uint64_t round, std::span<const Push> pushes) const;
     const Push& of_round(uint64_t taken) const { return order_[first_ + taken]; }
 
     uint64_t updates_ = 0, first_ = 0;   // first_: of the round, in order_
     std::string path_;
-    Buffer pushes_;
+    Buffer pushes_, last_round_;   // last_round_: its number, and its pushes
+    bool has_last_ = false, behind_ = false;
     std::vector<Push> order_;
     std::vector<uint64_t> last_;   // by worker: number of its last push of the round in order_, from 1; 0: none
 };

@@ -159,6 +159,7 @@ void Daemon::steward() {
         if (draining_) drain_jobs();
         for (auto run = runs_.begin(); run != runs_.end();) {
             if (!run->second->over()) {
+                if (run->second->trains()) membership_->trains(run->first);
                 ++run;
                 continue;
             }

@@ -182,6 +182,11 @@ bool JobRun::over() const {
     return phase_ == Phase::over;
 }
 
+bool JobRun::trains() const {
+    std::lock_guard lock(mutex_);
+    return plan_->joins && phase_ == Phase::running && engine_ && engine_->status().state == JobState::running;
+}
+
 void JobRun::record() const {
     if (Status status = job_record_write(detail()); !status.ok()) host_.log.error("job {}: {}", detail_.summary.id, status.what);
 }

@@ -54,6 +54,7 @@ public:
     JobDetail detail() const;
     bool listed() const;   // not of a member that never started it
     bool over() const;
+    bool trains() const;   // this node was to join, and is a member now
 
 private:
     enum class Phase : uint8_t { preparing, running, ended, over };

@@ -100,6 +100,10 @@ void Membership::add(const JobId& id, const std::string& node) {
     command.node = node;
     this->command(std::move(command));
 }
+void Membership::trains(const JobId& id) {
+    std::lock_guard lock(mutex_);
+    if (const auto at = sessions_.find(id); at != sessions_.end()) at->second.trains = true;
+}
 void Membership::draining(bool on, std::string hinders) {
     std::lock_guard lock(mutex_);
     peers_[config_.self].draining = on;
@@ -503,7 +507,8 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
 
 /// Those members that were started anew, where this daemon is the lowest that runs the job.
 void Membership::invite(Session& session, Actions& actions) {
-    if (!session.plan->returns || session.state != State::running) return;
+    // A node that is still to join does not know whether the job goes on.
+    if (!session.plan->returns || session.state != State::running || (session.plan->joins && !session.trains)) return;
     for (Rank rank = 0; rank < session.self; ++rank)
         if (const Part& part = session.parts[rank]; !part.ended && peers_[part.peer].alive) return;
     for (Rank rank = 0; rank < session.parts.size(); ++rank) {
@@ -729,9 +734,10 @@ uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Ac
     return ticket_;
 }
 
+/// Also to nodes that another one may have invited.
 void Membership::send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions) {
     for (const Part& part : session.parts)
-        if (part.peer != config_.self && part.incarnation > 0) send(part.peer, kind, bytes, actions);
+        if (part.peer != config_.self && (part.incarnation > 0 || peers_[part.peer].alive)) send(part.peer, kind, bytes, actions);
 }
 
 }   // namespace gradcast

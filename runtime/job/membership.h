@@ -140,6 +140,8 @@ public:
     void drain(Rank peer, bool on, bool cancel);
     /// A node that may join a job that runs here is invited, also if it has refused before.
     void add(const JobId& id, const std::string& node);
+    /// This node, which joins, has become a member of the job: from here on it may invite others.
+    void trains(const JobId& id);
     /// One more peer, behind the others, before the driver has it.  Jobs that grow may take it in.
     void add_peer(const std::string& name);
     /// What this node tells of itself.
@@ -166,6 +168,7 @@ private:
         Rank self = 0;
         State state = State::opening;
         uint64_t deadline_us = 0;   // of this state; none while running
+        bool trains = false;        // this node is a member; one that joins is none at first
         std::vector<Part> parts;
     };
     using Sessions = std::map<JobId, Session>;

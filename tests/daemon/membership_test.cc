@@ -349,6 +349,36 @@ TEST(Membership, AJoinerIsToldWithWhatItMustCompute) {
                });
 }
 
+// The members have ended while c was still to join: what is left for others to join?
+TEST(Membership, WhoIsStillToJoinInvitesNobody) {
+    for (const bool member : {false, true}) {
+        Cluster cluster(4);
+        const JobId id{1};
+        for (uint32_t i : {0, 1}) cluster[i].run_us = 6 * second;
+        cluster[2].run_us = 30 * second;
+        cluster[3].agenda.emplace(0, [&] { cluster[3].membership.draining(true, ""); });
+        cluster[3].agenda.emplace(20 * second, [&] { cluster[3].membership.draining(false, ""); });
+        if (member) cluster[2].agenda.emplace(8 * second, [&] { cluster[2].membership.trains(id); });
+        cluster[0].agenda.emplace(2 * second, [&] {
+            auto plan = std::make_shared<JobPlan>();
+            plan->id = id;
+            plan->name = "job";
+            plan->text = "x";
+            plan->deadline_us = 4 * second;
+            for (uint32_t i = 0; i < 4; ++i) {
+                const Identity identity = identity_of(i);
+                plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
+            }
+            plan->first = 2;
+            plan->returns = plan->elastic = true;
+            EXPECT_TRUE(cluster[0].membership.submit(plan).ok());
+        });
+        cluster.run();
+        EXPECT_EQ(cluster[2].seen[id].start, 1u);
+        EXPECT_EQ(cluster[3].seen[id].open, member ? 1u : 0u);
+    }
+}
+
 // Nobody stops for it: the members' engines never hear of it.
 TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
     const auto refused = [](const char* why) {
