@@ -307,6 +307,22 @@ TEST(Membership, UnlikeBitsAreRefusedByName) {
     EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
 }
 
+/// A job that a and b begin and the others of `nodes` may join by themselves.
+std::shared_ptr<JobPlan> elastic(const JobId& id, uint32_t nodes) {
+    auto plan = std::make_shared<JobPlan>();
+    plan->id = id;
+    plan->name = "job";
+    plan->text = "x";
+    plan->deadline_us = 4 * second;
+    for (uint32_t i = 0; i < nodes; ++i) {
+        const Identity identity = identity_of(i);
+        plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
+    }
+    plan->first = 2;
+    plan->returns = plan->elastic = true;
+    return plan;
+}
+
 /// a and b run a job that c may join by itself; `change` comes before.
 void join_later(const std::function<void(Cluster&)>& change, const std::function<void(Cluster&, const JobId&)>& expect) {
     Cluster cluster(3);
@@ -315,19 +331,8 @@ void join_later(const std::function<void(Cluster&)>& change, const std::function
     cluster[2].run_us = 5 * second;
     change(cluster);
     cluster[0].agenda.emplace(2 * second, [&] {
-        auto plan = std::make_shared<JobPlan>();
-        plan->id = id;
-        plan->name = "job";
-        plan->text = "x";
-        plan->deadline_us = 4 * second;
-        for (uint32_t i = 0; i < 3; ++i) {
-            const Identity identity = identity_of(i);
-            plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
-        }
-        plan->first = 2;
-        plan->returns = plan->elastic = true;
         Seen& job = cluster[0].seen[id];
-        job.submitted_status = cluster[0].membership.submit(plan);
+        job.submitted_status = cluster[0].membership.submit(elastic(id, 3));
         EXPECT_TRUE(job.submitted_status.ok()) << job.submitted_status.what;
     });
     cluster.run();
@@ -359,20 +364,7 @@ TEST(Membership, WhoIsStillToJoinInvitesNobody) {
         cluster[3].agenda.emplace(0, [&] { cluster[3].membership.draining(true, ""); });
         cluster[3].agenda.emplace(20 * second, [&] { cluster[3].membership.draining(false, ""); });
         if (member) cluster[2].agenda.emplace(8 * second, [&] { cluster[2].membership.trains(id); });
-        cluster[0].agenda.emplace(2 * second, [&] {
-            auto plan = std::make_shared<JobPlan>();
-            plan->id = id;
-            plan->name = "job";
-            plan->text = "x";
-            plan->deadline_us = 4 * second;
-            for (uint32_t i = 0; i < 4; ++i) {
-                const Identity identity = identity_of(i);
-                plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
-            }
-            plan->first = 2;
-            plan->returns = plan->elastic = true;
-            EXPECT_TRUE(cluster[0].membership.submit(plan).ok());
-        });
+        cluster[0].agenda.emplace(2 * second, [&] { EXPECT_TRUE(cluster[0].membership.submit(elastic(id, 4)).ok()); });
         cluster.run();
         EXPECT_EQ(cluster[2].seen[id].start, 1u);
         EXPECT_EQ(cluster[3].seen[id].open, member ? 1u : 0u);
