@@ -57,6 +57,8 @@ struct AlgorithmKind {
     const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
     /// It sums over the exchange; others send by mail, or what is for all ranks by multicast (Mailbox::broadcast).
     bool exchanges() const { return sums > 0 || gathers; }
+    /// It sends by that exchange: the others multicast what their server has for all.
+    bool sends_by(std::string_view exchange) const { return exchanges() || exchange == "multicast"; }
 };
 std::span<const AlgorithmKind> algorithm_kinds();
 /// What is computed depends on the order in which things come, so a round that is repeated may give other bits; without a replay log.

@@ -275,7 +275,7 @@ Status JobRun::prepare() {
     std::lock_guard lock(mutex_);
     const AlgorithmKind* kind;
     GC_TRY(algorithm_find(config.job.algorithm, &kind));
-    detail_.exchange = kind->exchanges() || config.job.exchange == "multicast" ? config.job.exchange : "none";
+    detail_.exchange = kind->sends_by(config.job.exchange) ? config.job.exchange : "none";
     detail_.quantiser = quantiser_name(config.job.quantiser);
     detail_.algorithm = config.job.algorithm;
     detail_.protect = protect_name(config.job.protect);

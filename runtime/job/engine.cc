@@ -517,7 +517,7 @@ private:
     }
 
     const char* exchange_name() const {
-        return parts_.algorithm->exchanges() || job_.exchange == "multicast" ? session_->config().exchange.kind->name : "none";
+        return parts_.algorithm->sends_by(job_.exchange) ? session_->config().exchange.kind->name : "none";
     }
 
     std::array<uint64_t, step_phases> phases_us(const Context& context) {

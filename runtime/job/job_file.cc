@@ -537,7 +537,7 @@ private:
             mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
         for (const char* key : {"algorithm.exchange", "algorithm.m", "algorithm.s", "algorithm.r", "algorithm.weights"})
             if (const bool names = key == std::string_view("algorithm.exchange");
-                known && has(key) && !algorithm->exchanges() && !(names && job_.exchange == "multicast"))
+                known && has(key) && !(names ? algorithm->sends_by(job_.exchange) : algorithm->exchanges()))
                 mistake(line(key), key,
                         fmt::format("{} sends by no exchange: leave it out{}", job_.algorithm,
                                     names ? ", or take multicast, by which one copy of the parameters goes to all nodes"
