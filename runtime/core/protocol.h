@@ -25,15 +25,15 @@ namespace gradcast {
 
 /// Types of packets; the 16-byte body of each is laid out in transport/wire/packet.h.
 enum class PacketType : uint8_t {
-    ack = 1,        // link: number of packets received
-    key = 2,        // link: senders' keys for datagrams
-    job = 3,        // runtime/job and membership: control messages
-    record = 4,     // exchange: digests, losses and maxima of a sender's bucket
-    words = 5,      // exchange: a quantised gradient or sum
-    mail = 6,       // mail: a fragment of a tagged message
-    parity = 7,     // bulk: a repair packet for a block of packets
-    feedback = 8,   // bulk: which packets a receiver has, and which it lacks
-    probe = 9,      // link: a datagram that tests the path; on a stream, the result
+    ack = 1,          // link: number of packets received
+    key = 2,          // link: senders' keys for datagrams
+    job = 3,          // runtime/job and membership: control messages
+    record = 4,       // exchange: digests, losses and maxima of a sender's bucket
+    words = 5,        // exchange: a quantised gradient or sum
+    mail = 6,         // mail: a fragment of a tagged message
+    parity = 7,       // bulk: a repair packet for a block of packets
+    feedback = 8,     // bulk: which packets a receiver has, and which it lacks
+    probe = 9,        // link: a datagram that tests the path; on a stream, the result
     mail_word = 10,   // mail: a receiver's word to the sender of messages
 };
 
