@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "algos/algorithm.h"
-#include "algos/replay.h"
 
 namespace gradcast {
 
@@ -49,7 +48,7 @@ Status Allocation::plan(const AlgorithmPlan& plan) {
                        {"algorithm.allocation_batches", fmt::format("{}", settings.allocation_batches)},
                        {"samples", fmt::format("{}", plan.local->samples_in_all())}};
     head_ = replay_head(job);
-    path_ = plan.folder + "/replay.log";
+    kept_.open(plan.folder + "/replay.log");
     if (settings.replay.empty()) return {};
     std::string text;
     GC_TRY(replay_read(settings.replay, job, &text));
@@ -83,7 +82,7 @@ uint64_t Allocation::first(uint32_t worker) const {
 Status Allocation::applied(uint64_t round) {
     std::string line;
     for (const uint32_t each : shares_) line += fmt::format("{}{}", line.empty() ? "" : " ", each);
-    return replay_keep(path_, head_, round, line + "\n");
+    return kept_.keep(head_, round, line + "\n");
 }
 
 }   // namespace gradcast

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "algos/replay.h"
 #include "runtime/core/status.h"
 
 namespace gradcast {
@@ -38,7 +39,8 @@ public:
 
 private:
     bool on_ = false, measures_ = false;
-    std::string head_, path_, replay_;
+    std::string head_;
+    ReplayLog kept_;
     std::vector<float> speeds_;
     std::vector<uint32_t> shares_, log_;   // log_: [rounds, workers]
 };

@@ -4,8 +4,6 @@
 #include <charconv>
 #include <utility>
 
-#include "algos/replay.h"
-
 namespace gradcast {
 namespace {
 constexpr const char* word_anew = " anew";
@@ -13,7 +11,7 @@ constexpr const char* word_anew = " anew";
 
 Status PushLog::plan(const AlgorithmPlan& plan) {
     updates_ = plan.updates;
-    path_ = plan.folder + "/replay.log";
+    log_.open(plan.folder + "/replay.log");
     last_.resize(plan.workers);
     plan.arena.plan("order of pushes", updates_ * sizeof(Push), &pushes_);
     plan.arena.plan("order of pushes", sizeof(uint64_t) + updates_ * sizeof(Push), &last_round_);
@@ -72,11 +70,11 @@ Status PushLog::catch_up(const std::string& head) {
     return write(head, *last_round_.as<uint64_t>(), {kept.as<Push>(), updates_});
 }
 
-Status PushLog::write(const std::string& head, uint64_t round, std::span<const Push> pushes) const {
+Status PushLog::write(const std::string& head, uint64_t round, std::span<const Push> pushes) {
     std::string lines;
     for (const Push& push : pushes)
         fmt::format_to(std::back_inserter(lines), "{} {}{}\n", push.worker, push.tau, push.anew ? word_anew : "");
-    return replay_keep(path_, head, round * updates_, lines);
+    return log_.keep(head, round * updates_, lines);
 }
 
 }   // namespace gradcast

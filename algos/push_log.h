@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algos/algorithm.h"
+#include "algos/replay.h"
 
 namespace gradcast {
 
@@ -37,11 +38,11 @@ public:
 
 private:
     Status read(const std::string& path, const Facts& job);
-    Status write(const std::string& head, uint64_t round, std::span<const Push> pushes) const;
+    Status write(const std::string& head, uint64_t round, std::span<const Push> pushes);
     const Push& of_round(uint64_t taken) const { return order_[first_ + taken]; }
 
     uint64_t updates_ = 0, first_ = 0;   // first_: of the round, in order_
-    std::string path_;
+    ReplayLog log_;
     Buffer pushes_, last_round_;   // last_round_: its number, and its pushes
     bool has_last_ = false, behind_ = false;
     std::vector<Push> order_;

@@ -51,16 +51,23 @@ Status replay_read(const std::string& path, const Facts& job, std::string* lines
     return {};
 }
 
-Status replay_keep(const std::string& path, const std::string& head, uint64_t before, const std::string& lines) {
-    if (before == 0) return file_write(path, head + lines);
-    std::string text;
-    if (!file_read(path, &text).ok() || !text.starts_with(head)) return {};
-    size_t end = head.size();
-    for (uint64_t line = 0; line < before; ++line) {
-        end = text.find('\n', std::min(end, text.size()));
-        if (end++ == text.npos) return {};
+Status ReplayLog::keep(const std::string& head, uint64_t before, const std::string& lines) {
+    const bool behind = lines_ == before;
+    lines_.reset();
+    if (behind) {
+        GC_TRY(file_append(path_, lines));
+    } else {
+        std::string text = head;
+        if (before > 0 && (!file_read(path_, &text).ok() || !text.starts_with(head))) return {};
+        size_t end = head.size();
+        for (uint64_t line = 0; line < before; ++line) {
+            end = text.find('\n', std::min(end, text.size()));
+            if (end++ == text.npos) return {};
+        }
+        GC_TRY(file_write(path_, text.substr(0, end) + lines));
     }
-    return file_write(path, text.substr(0, end) + lines);
+    lines_ = before + static_cast<uint64_t>(std::ranges::count(lines, '\n'));
+    return {};
 }
 
 }   // namespace gradcast

@@ -1,6 +1,8 @@
 // replay.log: what followed the clock in a run, so that another can repeat it.  Its head says of which job it is: "gradcast replay 2", a
 // line "name = value" for each fact, and an empty line.  Lines follow.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +18,19 @@ std::string replay_head(const Facts& job);
 /// The lines behind the head, of a file from outside.  Error: it is of another version, or of a job with other facts; those that it has
 /// beyond `job` do not count.
 Status replay_read(const std::string& path, const Facts& job, std::string* lines);
-/// Writes the head, the first `before` lines that the file has, and `lines`.  A job that goes on elsewhere has no log of its beginning,
-/// and keeps none: nothing is written where `before` lines of this job are not there.
-Status replay_keep(const std::string& path, const std::string& head, uint64_t before, const std::string& lines);
+
+/// The log that a run writes.
+class ReplayLog {
+public:
+    void open(std::string path) { path_ = std::move(path); }
+    /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  It is on the disk at return.  A job
+    /// that goes on elsewhere has no log of its beginning, and keeps none: nothing is written where those lines are not there.
+    /// Cost: that of `lines`, where the call before ended at `before`; else the file is written anew.
+    Status keep(const std::string& head, uint64_t before, const std::string& lines);
+
+private:
+    std::string path_;
+    std::optional<uint64_t> lines_;   // that the file has
+};
 
 }   // namespace gradcast

@@ -73,21 +73,33 @@ Status file_read(const std::string& path, std::string* text) {
     return {};
 }
 
+namespace {
+Status write_all(int fd, const std::string& path, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t put = ::write(fd, text.data(), text.size());
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return fail_sys(errno, "cannot write {}", path);
+        text.remove_prefix(static_cast<size_t>(put));
+    }
+    return {};
+}
+}   // namespace
+
+Status file_append(const std::string& path, std::string_view text) {
+    Fd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    struct stat before;
+    if (!fd || ::fstat(fd.get(), &before) != 0) return fail_sys(errno, "cannot write {}", path);
+    Status status = write_all(fd.get(), path, text);
+    if (status.ok() && ::fdatasync(fd.get()) != 0) status = fail_sys(errno, "cannot write {}", path);
+    if (!status.ok()) (void)!::ftruncate(fd.get(), before.st_size);
+    return status;
+}
+
 Status file_write(const std::string& path, std::string_view text, unsigned mode) {
     std::string part = path + ".part";
     Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
     if (!fd) return fail_sys(errno, "cannot create {}", part);
-    auto failed = [&] {
-        Status status = fail_sys(errno, "cannot write {}", path);
-        ::unlink(part.c_str());
-        return status;
-    };
-    while (!text.empty()) {
-        ssize_t put = ::write(fd.get(), text.data(), text.size());
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return failed();
-        text.remove_prefix(static_cast<size_t>(put));
-    }
+    if (Status status = write_all(fd.get(), path, text); !status.ok()) return ::unlink(part.c_str()), status;
     fd.close();
     if (Status status = file_rename(part, path); !status.ok()) return ::unlink(part.c_str()), status;
     return {};
