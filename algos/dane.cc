@@ -27,7 +27,7 @@ public:
 
 private:
     Status begin(Context& context) override {
-        if (mu_ == 0) context.advice = "raise algorithm.mu, or lower the learning rate";
+        context.advice = "raise algorithm.mu, or lower the learning rate";
         WorkerSum& workers = *context.workers;
         Local& local = *context.local;
         for (size_t i = 0; i < workers.own().size(); ++i) {

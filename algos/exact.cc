@@ -63,7 +63,7 @@ public:
     }
 
     Status round(Context& context) override {
-        if (mu_ == 0) context.advice = "raise algorithm.mu";
+        if (!admm_) context.advice = "raise algorithm.mu";
         const uint64_t begin_us = context.host.now_us();
         WorkerSum& all = *context.workers;
         if (all.own().size() != own_)

@@ -211,7 +211,9 @@ constexpr Option options[] = {
     {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr, "cosine: lr after the last step", set<&OptimiserConfig::lr_end>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "training algorithm", set<&JobConfig::algorithm>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
-     "how gradients are summed; auto: the one with the shortest predicted step, after 6 measured steps", set<&JobConfig::exchange>},
+     "how gradients are summed; auto: the one with the shortest predicted step, after 6 measured steps; of asgd, softsync and serial: "
+     "multicast, by which what goes to all nodes goes once",
+     set<&JobConfig::exchange>},
     {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "coded exchanges: packets are shorter by this factor",
      set<&JobConfig::m>},
     {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr, "coded exchanges: number of nodes that may be late or dead",
@@ -580,7 +582,8 @@ private:
                 "or workers without a state");
 
         const ExchangeKind* kind;
-        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind); job_.exchange != "auto" && !status.ok())
+        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind);
+            job_.exchange != "auto" && !status.ok() && !(algorithm->workers && job_.quantiser == Quantiser::fixed))
             mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
         if (job_.s > 0 && job_.exchange != "auto" && !job_.exchange.starts_with("coded") && algorithm->exchanges())
             mistake(line("algorithm.s"), "algorithm.s",

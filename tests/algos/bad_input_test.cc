@@ -75,6 +75,7 @@ TEST_F(BadInputTest, ADivergingRunEndsByNameAndKeepsItsLastGoodState) {
     for (const auto& [kind, more, every, advice] : {std::tuple{"ma", steps, 12, "lower the learning rate"},
                                                     {"fedprox", steps, 12, "lower the learning rate"},
                                                     {"dane", steps + "mu = 0\n", 12, "raise algorithm.mu, or lower the learning rate"},
+                                                    {"dane", steps + "mu = 0.01\n", 12, "raise algorithm.mu, or lower the learning rate"},
                                                     {"gd", std::string("workers = 4\n"), 3, "lower the learning rate"},
                                                     {"de", steps + "validation = 150\n", 12, "lower the learning rate"},
                                                     {"soup", steps + "validation = 150\n", 12, "lower the learning rate"},
