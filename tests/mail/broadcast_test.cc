@@ -134,7 +134,9 @@ TEST(Broadcast, ADeathEndsWhatWaitsForIt) {
                         const bool misses = self == 0 ? i == 1 : dead == 0;   // the first send misses the rank that dies meanwhile
                         EXPECT_EQ(out.back().status.code, misses ? Code::peer_lost : Code::ok) << self << " " << i;
                     }
-                    if (self == 1 && dead == 2) EXPECT_EQ(got[1], sent);
+                    if (self == 1 && dead == 2) {
+                        EXPECT_EQ(got[1], sent);
+                    }
                     return {};
                 });
             const Status status = all.sim->run();
