@@ -48,6 +48,7 @@ struct Context {
     StepId first = 0;                        // first step of this run of the job
     StepId step = 0;                         // next step to compute
     uint64_t state = 0;                      // digest of the state before that step
+    uint64_t since_us = 0;                   // when that step could begin here
     uint64_t gradients = 0;                  // samples whose gradient this rank has computed, so far
     uint64_t forwards = 0;                   // samples of training data that it has only evaluated
     uint64_t samples = 0;                    // that its workers have trained on, each as often as a step took it

@@ -170,11 +170,10 @@ Status identity_open(const std::string& state, const std::string& name, Identity
             return fail(Code::data, "{} is not a number: remove {} and it, and this node becomes a new one", path, state + "/identity");
     }
     GC_TRY(file_write(path, fmt::format("{}\n", ++starts)));
-    // The count orders the starts; the random half tells two copies of one state folder apart.
-    std::array<uint8_t, 4> random;
+    // The count orders the starts; random bits tell two copies of one state folder apart; the lowest byte counts the runs of one job.
+    std::array<uint8_t, 3> random;
     random_bytes(random);
-    result.incarnation =
-        uint64_t{starts} << 32 | uint32_t{random[0]} << 24 | uint32_t{random[1]} << 16 | uint32_t{random[2]} << 8 | random[3];
+    result.incarnation = uint64_t{starts} << 32 | uint32_t{random[0]} << 24 | uint32_t{random[1]} << 16 | uint32_t{random[2]} << 8;
     *identity = std::move(result);
     return {};
 }

@@ -235,7 +235,8 @@ Status JobRun::prepare() {
     link.kind = host_.config.link;
     link.job = plan_->id;
     link.self = host_.identity;
-    link.rank = static_cast<Rank>(self_);   // of the first view
+    link.self.incarnation = plan_->members[index_of(self_)].incarnation;   // a later one where it has been a member before
+    link.rank = static_cast<Rank>(self_);                                  // of the first view
     for (const Member& member : plan_->members) {
         auto node = std::find_if(nodes_.begin(), nodes_.end(), [&](const NodeAddress& each) { return each.name == member.name; });
         GC_ASSERT(node != nodes_.end());   // membership has looked
@@ -312,6 +313,7 @@ void JobRun::work() {
                 if (!network_status.ok()) engine_->cancel(network_status.what);
             });
         status = bench_ ? bench_->run() : engine_->run(driver_->host());
+        const bool returns = !bench_ && engine_->may_return();
         {
             std::lock_guard lock(mutex_);
             detail_ = detail_locked();
@@ -321,7 +323,7 @@ void JobRun::work() {
         record();
         {
             std::unique_lock lock(mutex_);
-            host_.membership.ended(plan_->id, leaves_);
+            host_.membership.ended(plan_->id, leaves_ || returns, returns && !leaves_);
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) {

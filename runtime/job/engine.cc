@@ -187,6 +187,7 @@ public:
         must_leave_.store(true, std::memory_order_relaxed);
         if (!drain(why).ok()) end(views_ ? JobCommand::abort : JobCommand::leave, why);
     }
+    bool may_return() const override { return views_ && views_->may_return(); }
     Status drain(const std::string& why) override {
         GC_TRY(may_leave());
         std::lock_guard lock(host_mutex_);
@@ -334,6 +335,7 @@ private:
         if (std::exchange(repeats_, false) && evaluation_due(context.step)) GC_TRY(evaluate(context.step));
         const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
         while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
+            context.since_us = context.host.now_us();
             GC_TRY(between(context));
             tried_.clear();
             context.try_worker = job_.settings.evaluate_workers && evaluation_due(context.step + 1) ? &try_worker_ : nullptr;
@@ -343,6 +345,7 @@ private:
             }
             choice_.record(context.record);
             record(context);
+            context.since_us = context.host.now_us();
             trained_ = context.step == parts_.steps;
             checkpoints_.applied(context.step);
             Status status;

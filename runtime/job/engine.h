@@ -76,6 +76,8 @@ public:
     virtual void leave(const std::string& why) = 0;
     /// Any thread.  As leave(), but the job stays where it cannot go on: the error says why.
     virtual Status drain(const std::string& why) = 0;
+    /// After run(): it has returned because this node and the others did not hear each other, and the job may have gone on.
+    virtual bool may_return() const = 0;
     /// Any thread.  An operator says that this node of the job is dead, which is a proof for the next view unless the node is heard.
     virtual Status force_dead(const std::string& node) = 0;
     virtual JobStatus status() const = 0;                      // any thread

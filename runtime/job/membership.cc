@@ -69,7 +69,13 @@ void Membership::opened(const JobId& id, Status status, std::string kernel_set, 
     command.deadline_us = deadline_us;
     this->command(std::move(command));
 }
-void Membership::ended(const JobId& id, bool leaves) { command({Command::Kind::ended, id, nullptr, {}, {}, {}, {}, leaves}); }
+void Membership::ended(const JobId& id, bool leaves, bool returns) {
+    Command command{
+        .kind = Command::Kind::ended, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
+    command.leaves = leaves;
+    command.returns = returns;
+    this->command(std::move(command));
+}
 
 void Membership::find(const JobId& id, uint64_t request) {
     Command command{
@@ -164,7 +170,8 @@ void Membership::tick(Actions& actions) {
                                                       .rails = config_.rails,
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
-                                                      .hinders = own.hinders});
+                                                      .hinders = own.hinders,
+                                                      .returns = returns(actions.now_us)});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
@@ -228,6 +235,7 @@ void Membership::run(Command& command, Actions& actions) {
             if (at == sessions_.end() || at->second.state != State::running) break;
             at->second.state = State::ended;
             at->second.deadline_us = actions.now_us + (command.leaves ? tick_us : at->second.plan->deadline_us);
+            if (at->second.plan->returns) left(at->second, command.returns, actions.now_us);
             at->second.parts[at->second.self].ended = true;
             send_all(at->second, Kind::ended, id_write(command.id), actions);
             close_if_over(at);
@@ -305,46 +313,8 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.plan = plan;
     extend(session);
     notice({Notice::Kind::open, plan->id, session.plan, self, {}});
+    left_.erase(plan->id);
     sessions_.emplace(plan->id, std::move(session));
-}
-
-/// To all nodes that are configured here, where the job grows, and a part for each.
-void Membership::extend(Session& session) {
-    auto plan = std::make_shared<JobPlan>(*session.plan);
-    plan->extend(names_);
-    if (plan->members.size() > session.plan->members.size()) session.plan = plan;
-    while (session.parts.size() < session.plan->members.size()) {
-        const auto rank = static_cast<Rank>(session.parts.size());
-        const Member& member = session.plan->members[rank];
-        Part part;
-        part.peer = static_cast<Rank>(std::find(names_.begin(), names_.end(), member.name) - names_.begin());
-        part.incarnation = member.incarnation;
-        part.ready = part.ended = rank >= session.plan->first_nodes() && rank != session.self;
-        session.parts.push_back(std::move(part));
-    }
-}
-
-void JobPlan::extend(std::span<const std::string> names) {
-    if (!grows()) return;
-    first = first_nodes();
-    for (const std::string& node : names) {
-        if (std::any_of(members.begin(), members.end(), [&](const Member& each) { return each.name == node; })) continue;
-        members.push_back({node, {}, 0});
-        if (!addresses.empty()) addresses.emplace_back();
-    }
-}
-
-void Membership::add_peer(const std::string& name) {
-    std::lock_guard lock(mutex_);
-    coming_.push_back(name);
-}
-
-void Membership::take_peer() {
-    GC_ASSERT(!coming_.empty());
-    names_.push_back(std::move(coming_.front()));
-    coming_.pop_front();
-    peers_.emplace_back().member.name = names_.back();
-    for (auto& [id, session] : sessions_) extend(session);
 }
 
 void Membership::packet(const Packet& packet, Actions& actions) {
@@ -428,6 +398,7 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (reader.whole()) add_here(session, node);
     } else if (kind == Kind::ended) {
         session.parts[rank].ended = true;
+        told_over(session);
         close_if_over(at);
     }
 }
@@ -475,6 +446,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.rails = std::move(said.rails);
     peer.draining = said.draining;
     peer.hinders = std::move(said.hinders);
+    peer.returns = std::move(said.returns);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -503,85 +475,6 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
     }
     Rank rank = static_cast<Rank>(self - plan.members.begin());
     begin(std::make_shared<const JobPlan>(std::move(plan)), rank, actions);
-}
-
-/// Those members that were started anew, where this daemon is the lowest that runs the job.
-void Membership::invite(Session& session, Actions& actions) {
-    // A node that is still to join does not know whether the job goes on.
-    if (!session.plan->returns || session.state != State::running || (session.plan->joins && !session.trains)) return;
-    for (Rank rank = 0; rank < session.self; ++rank)
-        if (const Part& part = session.parts[rank]; !part.ended && peers_[part.peer].alive) return;
-    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
-        Part& part = session.parts[rank];
-        const Peer& peer = peers_[part.peer];
-        if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.member.incarnation <= part.incarnation) continue;
-        const bool comes = rank < session.plan->first_nodes() || session.plan->elastic || part.wanted || part.incarnation > 0;
-        if (!comes) continue;
-        JobPlan plan = *session.plan;
-        plan.joins = true;
-        plan.resumes = false;
-        plan.resume_holder = 0;
-        plan.notes.clear();
-        const Part& own = session.parts[session.self];
-        plan.kernel_set = own.kernel_set;
-        plan.data_digest = own.data_digest;
-        plan.start_digest = own.start_digest;
-        plan.members[rank] = peer.member;
-        part.incarnation = peer.member.incarnation;
-        part.wanted = false;
-        send(part.peer, Kind::invite, plan_write(plan), actions);
-    }
-}
-
-void Membership::add_here(Session& session, const std::string& node) {
-    for (Rank rank = 0; rank < session.parts.size(); ++rank)
-        if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended) {
-            session.parts[rank].wanted = true;
-            session.parts[rank].incarnation = session.plan->members[rank].incarnation;
-        }
-}
-
-void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& actions) {
-    JobPlan plan;
-    if (!plan_parse(bytes, &plan) || !plan.joins || sessions_.contains(plan.id) || sessions_.size() >= config_.jobs_max ||
-        peers_[config_.self].draining)
-        return;
-    const auto member = [&](const std::string& name) {
-        const auto at = std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == name; });
-        return static_cast<Rank>(at - plan.members.begin());
-    };
-    const Rank self = member(config_.identity.name);
-    if (self == plan.members.size() || plan.members[self].incarnation != config_.identity.incarnation ||
-        member(names_[from]) == plan.members.size())
-        return;
-    for (const Member& each : plan.members)
-        if (std::find(names_.begin(), names_.end(), each.name) == names_.end()) return;
-    const JobId id = plan.id;
-    begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
-    for (Part& part : sessions_.at(id).parts) part.ended |= part.peer != config_.self && !peers_[part.peer].alive;
-}
-
-/// The engine of a job that runs elsewhere is open here.
-void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
-    Session& session = at->second;
-    const JobPlan& plan = *session.plan;
-    const auto differs = [&](const char* what, const std::string& here, const std::string& there, const char* way) {
-        give_up(at,
-                fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes: {}", job_id_text(plan.id), what,
-                     here.empty() ? "none" : here, there.empty() ? "none" : there, way),
-                actions);
-    };
-    constexpr char files[] = "give it the files of the others";
-    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest, files);
-    if (command.start_digest != plan.start_digest)
-        return differs("the digest of net.start", command.start_digest, plan.start_digest, files);
-    if (command.kernel_set != plan.kernel_set)
-        return differs("the kernel set", command.kernel_set, plan.kernel_set, "set isa in gradcastd.toml as at the others, and restart it");
-    Part& own = session.parts[session.self];
-    own.kernel_set = command.kernel_set;
-    own.data_digest = command.data_digest;
-    own.start_digest = command.start_digest;
-    start(at, plan.deadline_us);
 }
 
 /// The engine is open here, and the job runs from here on.
@@ -692,6 +585,7 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
         bool runs = session.state == State::running || session.state == State::ended || session.plan->joins;
         if (rank < session.parts.size() && runs) {
             session.parts[rank].ended = true;
+            told_over(session);
             at = close_if_over(at);
         } else if (rank < session.plan->first_nodes() && (session.self == 0 || rank == 0)) {
             at = give_up(at,

@@ -7,8 +7,8 @@
 //     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
 //     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
 //
-// A member of a job with `returns` that was started anew gets the job from the lowest one that runs it: INVITE(plan, what it must compute
-// with).  It opens its engine and begins at once, or gives up by itself.
+// A member of a job with `returns` that was started anew, or without which the others went on and which says so in HELLO, gets the job from
+// the lowest one that runs it: INVITE(plan, what it must compute with).  It opens its engine and begins at once, or gives up by itself.
 //
 // Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
 // deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
@@ -87,6 +87,12 @@ struct MembershipConfig {
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
 
+/// A job that goes on without a node, and the incarnation as which the node would be a member of it again.
+struct JobReturn {
+    JobId id{};
+    uint64_t incarnation = 0;
+};
+
 /// A copy of what is known of a peer.
 struct PeerState {
     bool alive = false;
@@ -101,12 +107,14 @@ struct PeerState {
     std::string why;         // not alive: the last error
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it
     std::string hinders;     // draining: its jobs that cannot, and why
+    std::vector<JobReturn> returns;
 };
 
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told } kind;
+    /// over: the others have ended a job that this node was still to join.
+    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan;   // of open
     Rank self = 0;                         // of open: our rank
@@ -130,8 +138,9 @@ public:
     /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
                 uint64_t deadline_us = 0);
-    /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.
-    void ended(const JobId& id, bool leaves = false);
+    /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.  returns: this
+    /// node would be a member again.
+    void ended(const JobId& id, bool leaves = false, bool returns = false);
     /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
     void find(const JobId& id, uint64_t request);
     /// The answer to the notice find.
@@ -185,7 +194,7 @@ private:
         std::shared_ptr<const JobPlan> plan;
         Status status;
         std::string kernel_set, data_digest, start_digest;
-        bool leaves = false;
+        bool leaves = false, returns = false;
         Rank peer = 0;
         uint64_t request = 0;
         Found found = {};
@@ -203,6 +212,13 @@ private:
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    struct Left {                   // a job that may go on without this node
+        uint64_t incarnation = 0;   // that this node may be a member as
+        uint64_t asks_us = 0;       // from when on it asks for that
+    };
+    void left(const Session& session, bool returns, uint64_t now_us);
+    std::vector<JobReturn> returns(uint64_t now_us) const;
+    void told_over(const Session& session);
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
@@ -233,6 +249,7 @@ private:
     std::vector<Peer> peers_;
     std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
+    std::map<JobId, Left> left_;
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

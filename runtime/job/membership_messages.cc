@@ -117,6 +117,8 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
         writer.number(number);
     writer.text(hello.rails);
     writer.text(std::string_view(hello.hinders).substr(0, reason_max));
+    writer.number(hello.returns.size());
+    for (const JobReturn& each : hello.returns) writer.id(each.id), writer.number(each.incarnation);
     return std::move(writer.bytes);
 }
 
@@ -132,6 +134,11 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     hello->rdma_devices = static_cast<uint32_t>(std::min<uint64_t>(reader.number(), rails_max));
     hello->rails = reader.text(rails_text_max);
     hello->hinders = reader.text(reason_max);
+    const uint64_t returns = reader.number();
+    for (uint64_t i = 0; i < std::min<uint64_t>(returns, returns_max); ++i) {
+        const JobId id = reader.id();
+        hello->returns.push_back({id, reader.number()});
+    }
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);
     return true;

@@ -133,6 +133,13 @@ bool ViewSwitch::read_news() {
     return !all.empty();
 }
 
+bool ViewSwitch::may_return() const {
+    using Kind = ViewNotice::Kind;
+    if (!end_) return gave_up_;
+    return (end_->kind == Kind::excluded && !drained_) || (end_->kind == Kind::minority && end_->living == 0) ||
+           end_->kind == Kind::forgotten;
+}
+
 Status ViewSwitch::ended() const {
     using Kind = ViewNotice::Kind;
     if (!end_) return {};
@@ -156,9 +163,7 @@ Status ViewSwitch::ended() const {
             return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
         default:
             return fail(Code::peer_lost,
-                        "the other nodes go on without {}, which was silent or without progress for too long; it may join again when its "
-                        "gradcastd is started anew",
-                        own);
+                        "the other nodes go on without {}, which was silent or without progress for too long; it asks to join again", own);
     }
 }
 
@@ -187,7 +192,7 @@ Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
 }
 
 Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
-    stands_us_ = context.host.now_us();
+    stands_us_ = has_state_ ? context.since_us : context.host.now_us();
     const bool joins = !has_state_;
     if (joins) ViewProtocol::join(context.host);
     for (;;) {

@@ -56,6 +56,8 @@ public:
     bool drained() const { return drained_; }
     /// They go on without it.
     bool excluded() const { return end_ && end_->kind == ViewNotice::Kind::excluded; }
+    /// It has ended because it and the others did not hear each other: it may be a member again.
+    bool may_return() const;
     /// The job has ended at this node.
     void stop(Host& host);
 

@@ -35,6 +35,8 @@ struct Seen {   // of one job at one daemon
     uint64_t deadline_us = 0;   // D, of start
     uint64_t submitted_us = 0, closed_us = 0;
     std::string told;
+    bool over = false;
+    std::vector<uint64_t> incarnations, opened_us;   // of its runs
 };
 
 /// One daemon: does what notices ask, after the times below, on the simulator's trainer.
@@ -43,7 +45,8 @@ struct Node {
     const uint32_t self, n;
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
-    bool leaves = false;
+    bool leaves = false, returns = false;
+    uint32_t opens_max = 1;            // of a job
     std::vector<std::string> orders;   // to be drained, or not any more
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
@@ -81,6 +84,8 @@ struct Node {
             case Kind::open:
                 ++job.open;
                 job.self = notice.self;
+                job.incarnations.push_back(notice.plan->members[notice.self].incarnation);
+                job.opened_us.push_back(now);
                 agenda.emplace(now + open_us, [this, id = notice.id] {
                     membership.opened(id, open_status, kernel_set, data_digest, start_digest, needs_us);
                 });
@@ -88,7 +93,7 @@ struct Node {
             case Kind::start:
                 ++job.start;
                 job.deadline_us = notice.deadline_us;
-                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves); });
+                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves, returns); });
                 break;
             case Kind::abort:
                 ++job.abort;
@@ -99,6 +104,7 @@ struct Node {
                 job.closed_us = now;
                 break;
             case Kind::told: job.told += notice.status.what; break;
+            case Kind::over: job.over = true; break;
             case Kind::drain:
             case Kind::find:
             case Kind::found: break;
@@ -154,7 +160,7 @@ struct Cluster {
         for (auto& node : nodes) {
             if (dead[node->self]) continue;
             for (auto& [id, job] : node->seen) {
-                EXPECT_LE(job.open, 1u);
+                EXPECT_LE(job.open, node->opens_max);
                 EXPECT_EQ(job.open, job.start + job.abort) << "node " << node->self;
                 EXPECT_EQ(job.start, job.close) << "node " << node->self;
                 EXPECT_EQ(job.submitted, job.self == 0 || job.self == 99 ? 1u : 0u) << "node " << node->self;
@@ -368,7 +374,43 @@ TEST(Membership, WhoIsStillToJoinInvitesNobody) {
         cluster.run();
         EXPECT_EQ(cluster[2].seen[id].start, 1u);
         EXPECT_EQ(cluster[3].seen[id].open, member ? 1u : 0u);
+        EXPECT_EQ(cluster[2].seen[id].over, !member) << "it is told, not left to wait";
     }
+}
+
+// The others go on without c three times, though its daemon lives.
+TEST(Membership, ANodeThatIsLeftBehindAsksToBeInAgain) {
+    join_later(
+        [](Cluster& cluster) {
+            for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
+            cluster[2].run_us = second;
+            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].opens_max = 100;
+        },
+        [](Cluster& cluster, const JobId& id) {
+            const Seen& job = cluster[2].seen[id];
+            ASSERT_GE(job.incarnations.size(), 4u);
+            for (size_t run = 0; run < job.incarnations.size(); ++run)
+                EXPECT_EQ(job.incarnations[run], identity_of(2).incarnation + run) << "each run is a later incarnation";
+            const auto gap = [&](size_t run) { return job.opened_us[run] - job.opened_us[run - 1] - second; };
+            EXPECT_LT(gap(1), 4 * second) << "at once";
+            EXPECT_GE(gap(2), 4 * second) << "after D";
+            EXPECT_GE(gap(3), 8 * second);
+            EXPECT_EQ(job.start, job.incarnations.size());
+        });
+}
+
+// b has never invited c, which was a member and has forgotten what it promised.
+TEST(Membership, NoIncarnationIsAMemberTwice) {
+    join_later(
+        [](Cluster& cluster) {
+            cluster[2].run_us = 2 * second;
+            cluster.kill(0, 10 * second);
+        },
+        [](Cluster& cluster, const JobId& id) {
+            EXPECT_EQ(cluster[2].seen[id].start, 1u);
+            EXPECT_EQ(cluster[2].seen[id].open, 1u);
+        });
 }
 
 // Nobody stops for it: the members' engines never hear of it.

@@ -102,6 +102,35 @@ TEST_F(SystemSurvive, AnyNodeIsKilledAndTheClientFollowsTheJob) {
     }
 }
 
+/// The others go on without a node whose daemon lives: it asks to be in again, each time as a later incarnation.
+TEST_F(SystemSurvive, ANodeThatWasStoppedJoinsAgainByItself) {
+    text.replace(text.find("steps = 600"), 11, "steps = 1000\nevaluate = 500");
+    quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", ""), 2 * patience_us).digest;
+    const std::string id = begun(cluster[0]);
+    for (const size_t which : {1, 0}) {   // a coordinates
+        Node &node = cluster[which], &other = cluster[2];
+        SCOPED_TRACE(node.name + " is stopped");
+        node.process->kill(SIGSTOP);
+        const auto members = [&] {
+            const std::vector<ViewRecord> views = other.job(id)["status"].get<JobStatus>().views;
+            return views.empty() ? std::vector<std::string>() : views.back().members;
+        };
+        const bool out = eventually([&] { return members().size() == 2; });
+        node.process->kill(SIGCONT);
+        ASSERT_TRUE(out) << other.job(id).dump(2) << logs(cluster);
+        const uint32_t then = other.step(id);
+        ASSERT_TRUE(eventually([&] { return members().size() == 3 && node.step(id) > then; })) << node.job(id).dump(2) << logs(cluster);
+    }
+    for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+    std::vector<std::string> left, came;
+    for (const ViewRecord& view : cluster[2].job(id)["status"].get<JobStatus>().views) {
+        left.insert(left.end(), view.left.begin(), view.left.end());
+        if (left.size() > 0) came.insert(came.end(), view.came.begin(), view.came.end());
+    }
+    EXPECT_EQ(left, (std::vector<std::string>{"b", "a"}));
+    EXPECT_EQ(came, (std::vector<std::string>{"b", "a"}));
+}
+
 /// A server dies, comes back and takes workers, then a worker dies.  softsync that sums exactly has one digest; the others' order is kept.
 TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
     text.erase(text.find("[algorithm]"));
