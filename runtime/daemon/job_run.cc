@@ -304,7 +304,7 @@ void JobRun::work() {
         }
     }
     if (ran_) {
-        record();
+        std::thread recorder([this] { record(); });   // the others do not wait for this disk
         Status network_status;
         std::thread network;
         if (!bench_)
@@ -320,6 +320,7 @@ void JobRun::work() {
             ended_with(status);
             phase_ = Phase::ended;
         }
+        recorder.join();
         record();
         {
             std::unique_lock lock(mutex_);

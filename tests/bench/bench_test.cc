@@ -498,7 +498,7 @@ TEST(SystemBench, PaperEvolvesModels) {
     };
     // By part: the first row, the rows, and the line below the picture.
     const std::tuple<std::string, std::string, size_t, std::string> parts[] = {
-        {"curves", "run,seed,round,seconds,accuracy", 1 + 4, "Highest at the end of the parallel ones: "},
+        {"curves", "run,seed,round,seconds,accuracy", 1 + 5, "Highest at the end of the parallel ones: "},
         {"control", "run,seed,round,seconds,accuracy", 1 + 10, "slower are "},
         {"efficiency", "run,seed,round,accuracy,workers_mean", 1 + 3 * 2, "DE at least 0.7: "},
         {"allocation", "nodes,run,seed,rounds,accuracy,slowest_batches,batch_ms,trial_ms,seconds", 1 + 4 * 2, "BSDA sooner: "}};
