@@ -23,9 +23,9 @@ Status replay_read(const std::string& path, const Facts& job, std::string* lines
 class ReplayLog {
 public:
     void open(std::string path) { path_ = std::move(path); }
-    /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  It is on the disk at return.  A job
-    /// that goes on elsewhere has no log of its beginning, and keeps none: nothing is written where those lines are not there.
-    /// Cost: that of `lines`, where the call before ended at `before`; else the file is written anew.
+    /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  A job that goes on elsewhere has
+    /// no log of its beginning, and keeps none: nothing is written where those lines are not there.  Cost: that of `lines`, where the call
+    /// before ended at `before`, and the disk is not waited for (a checkpoint does); else the file is written anew.
     Status keep(const std::string& head, uint64_t before, const std::string& lines);
 
 private:

@@ -26,10 +26,6 @@ const char* kind_name(mode_t mode) {
     return "a device";
 }
 
-bool file_sync(const std::string& path) {
-    Fd fd;
-    return file_open(path, &fd).ok() && ::fsync(fd.get()) == 0;
-}
 /// Syncs the file's folder.  True also where the file system cannot, or the folder cannot be read.
 bool folder_sync(const std::string& path) {
     const size_t slash = path.rfind('/');
@@ -85,12 +81,16 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
 }
 }   // namespace
 
+bool file_sync(const std::string& path) {
+    Fd fd;
+    return file_open(path, &fd).ok() && ::fsync(fd.get()) == 0;
+}
+
 Status file_append(const std::string& path, std::string_view text) {
     Fd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
     struct stat before;
     if (!fd || ::fstat(fd.get(), &before) != 0) return fail_sys(errno, "cannot write {}", path);
-    Status status = write_all(fd.get(), path, text);
-    if (status.ok() && ::fdatasync(fd.get()) != 0) status = fail_sys(errno, "cannot write {}", path);
+    const Status status = write_all(fd.get(), path, text);
     if (!status.ok()) (void)!::ftruncate(fd.get(), before.st_size);
     return status;
 }

@@ -39,8 +39,10 @@ Status file_read(const std::string& path, std::string* text);
 /// Writes beside the target, then renames: readers see the old or the new file, also after a power failure.  mode as for
 /// open(2).
 Status file_write(const std::string& path, std::string_view text, unsigned mode = 0644);
-/// Writes behind what a file has, or nothing; on the disk at return.  Errors: there is no such file; it cannot be written.
+/// Writes behind what a file has, or nothing.  It comes to the disk later, or by file_sync().  Errors: there is no such file; it cannot be
+/// written.
 Status file_append(const std::string& path, std::string_view text);
+bool file_sync(const std::string& path);
 /// Renames a finished file; file and name are on the disk at return.
 Status file_rename(const std::string& from, const std::string& to);
 /// mkdir -p.

@@ -150,7 +150,8 @@ void Checkpoints::write() {
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
     const std::string path = checkpoint_path(folder_, steps_);
-    report_->flush();   // the records of all its steps are in steps.jsonl, should the daemon be killed
+    report_->flush();                           // the records of all its steps are in steps.jsonl, should the daemon be killed
+    (void)file_sync(folder_ + "/replay.log");   // what asgd, softsync and bsda have kept until then, should the machine fail
     if (Status status = file_rename(path + ".part", path); status.ok()) {
         trim();
         report_->update([&](JobStatus& now) { now.checkpoint = steps_; });
