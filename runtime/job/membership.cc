@@ -171,7 +171,8 @@ void Membership::tick(Actions& actions) {
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
                                                       .hinders = own.hinders,
-                                                      .returns = returns(actions.now_us)});
+                                                      .returns = returns(actions.now_us),
+                                                      .runs = runs()});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
@@ -235,7 +236,7 @@ void Membership::run(Command& command, Actions& actions) {
             if (at == sessions_.end() || at->second.state != State::running) break;
             at->second.state = State::ended;
             at->second.deadline_us = actions.now_us + (command.leaves ? tick_us : at->second.plan->deadline_us);
-            if (at->second.plan->returns) left(at->second, command.returns, actions.now_us);
+            if (at->second.plan->returns) left(at->second, command.leaves, command.returns, actions.now_us);
             at->second.parts[at->second.self].ended = true;
             send_all(at->second, Kind::ended, id_write(command.id), actions);
             close_if_over(at);
@@ -309,11 +310,11 @@ Status Membership::refusal(const JobPlan& plan) const {
 void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions) {
     Session session;
     session.self = self;
+    session.began_us = actions.now_us;
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
     session.plan = plan;
     extend(session);
     notice({Notice::Kind::open, plan->id, session.plan, self, {}});
-    left_.erase(plan->id);
     sessions_.emplace(plan->id, std::move(session));
 }
 
@@ -367,12 +368,13 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     if (rank == session.parts.size()) return;
     const std::string& name = session.plan->members[rank].name;
     bool preparing = session.state == State::opening || session.state == State::ready;
-    if (kind == Kind::ready && session.self == 0 && preparing) {
+    const bool prepares = preparing && !session.plan->joins;   // with the others: who joins opens its engine alone
+    if (kind == Kind::ready && session.self == 0 && prepares) {
         std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
         const uint64_t deadline_us = reader.number();
         if (reader.whole() && deadline_us <= deadline_us_max)
             ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us, actions);
-    } else if (kind == Kind::refused && session.self == 0 && preparing) {
+    } else if (kind == Kind::refused && session.self == 0 && prepares) {
         std::string why = reader.text(reason_max), code = reader.text(reason_max);
         // What is wrong with the job itself is so at every node, whoever says it first.
         if (reader.whole())
@@ -385,7 +387,7 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
         const uint64_t deadline_us = reader.number();
         if (reader.whole() && deadline_us >= session.plan->deadline_us && deadline_us <= deadline_us_max) start(at, deadline_us);
-    } else if (kind == Kind::abort && rank == 0 && preparing) {
+    } else if (kind == Kind::abort && rank == 0 && prepares) {
         std::string why = reader.text(reason_max);
         if (!reader.whole()) return;
         notice({Notice::Kind::abort, at->first, nullptr, 0, fail(Code::cancelled, "{}", why)});
@@ -397,7 +399,7 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         const std::string node = reader.text(64);
         if (reader.whole()) add_here(session, node);
     } else if (kind == Kind::ended) {
-        session.parts[rank].ended = true;
+        session.parts[rank].ended = session.parts[rank].said_ended = true;
         told_over(session);
         close_if_over(at);
     }
@@ -447,6 +449,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.draining = said.draining;
     peer.hinders = std::move(said.hinders);
     peer.returns = std::move(said.returns);
+    peer.runs = std::move(said.runs);
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -459,6 +462,8 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     }
     peer.alive = true;
     peer.why.clear();
+    for (auto& [id, session] : sessions_)
+        if (const Rank rank = rank_of(session, from); rank < session.parts.size()) heard(session, rank);
 }
 
 void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -558,6 +563,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
 Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status why, Actions& actions) {
     const Session& session = at->second;
     if (session.plan->joins) {   // the job runs on
+        not_joined(session, why, actions.now_us);
         send_all(session, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     } else if (session.self == 0) {
         send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
@@ -579,13 +585,14 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     peer.finds = 0;
     peer.draining = false;
     peer.hinders.clear();
+    peer.returns.clear();
+    peer.runs.clear();
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
         Rank rank = rank_of(session, lost_peer);
         bool runs = session.state == State::running || session.state == State::ended || session.plan->joins;
         if (rank < session.parts.size() && runs) {
             session.parts[rank].ended = true;
-            told_over(session);
             at = close_if_over(at);
         } else if (rank < session.plan->first_nodes() && (session.self == 0 || rank == 0)) {
             at = give_up(at,

@@ -84,6 +84,7 @@ struct MembershipConfig {
     std::string rails = {};        // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
     uint32_t jobs_max = 16;                                  // sessions at one time
+    size_t left_max = 1024;                                  // jobs of before that are known one by one
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
 
@@ -108,12 +109,13 @@ struct PeerState {
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it
     std::string hinders;     // draining: its jobs that cannot, and why
     std::vector<JobReturn> returns;
+    std::vector<JobId> runs;   // jobs with `returns` that it is a member of
 };
 
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    /// over: the others have ended a job that this node was still to join.
+    /// over: the others that are heard have ended a job that this node was still to join.
     enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan;   // of open
@@ -166,9 +168,12 @@ private:
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
-        bool ready = false, ended = false;
+        bool ready = false;
+        bool ended = false;         // or lost, or no member yet: HELLO says otherwise
+        bool said_ended = false;    // it has told its end
         bool wanted = false;        // an operator wants it in
         uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job, nor invited
+        uint64_t invited_us = 0;
         uint64_t deadline_us = 0;   // that it needs
         std::string kernel_set, data_digest, start_digest;
     };
@@ -177,7 +182,8 @@ private:
         Rank self = 0;
         State state = State::opening;
         uint64_t deadline_us = 0;   // of this state; none while running
-        bool trains = false;        // this node is a member; one that joins is none at first
+        uint64_t began_us = 0;
+        bool trains = false;   // this node is a member; one that joins is none at first
         std::vector<Part> parts;
     };
     using Sessions = std::map<JobId, Session>;
@@ -212,13 +218,23 @@ private:
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
-    struct Left {                   // a job that may go on without this node
-        uint64_t incarnation = 0;   // that this node may be a member as
-        uint64_t asks_us = 0;       // from when on it asks for that
+    struct Left {                        // a job that may go on without this node
+        uint64_t incarnation = 0;        // the least that this node may be a member as
+        uint64_t asks_us = UINT64_MAX;   // from when on it asks for that; UINT64_MAX: never
+        uint64_t left_us = 0;
+        uint32_t tries = 0;           // to be in again
+        bool by_invitation = false;   // it does not ask, but comes when it is asked
+        uint64_t submitted_unix = 0;
     };
-    void left(const Session& session, bool returns, uint64_t now_us);
+    void left(const Session& session, bool leaves, bool returns, uint64_t now_us);
+    void not_joined(const Session& session, const Status& why, uint64_t now_us);
+    void ask(Left* left, uint64_t deadline_us, uint64_t now_us) const;
+    void forget_oldest();
+    static bool member(const Session& session);   // this node is, or is about to begin the job with the others
+    std::vector<JobId> runs() const;
     std::vector<JobReturn> returns(uint64_t now_us) const;
     void told_over(const Session& session);
+    void heard(Session& session, Rank rank);
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
@@ -250,6 +266,7 @@ private:
     std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
     std::map<JobId, Left> left_;
+    uint64_t forgotten_unix_ = 0;   // when the latest job was submitted that left_ had to forget; 0: none
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

@@ -1,5 +1,6 @@
 // Nodes that come while a job runs: who invites them, and what they must have.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/job/membership.h"
 #include "runtime/job/membership_messages.h"
@@ -9,7 +10,6 @@ namespace {
 
 constexpr uint64_t runs_max = 255;              // of a job at one start of a daemon: see node_identity
 constexpr uint64_t wait_max_us = 600'000'000;   // until a node asks again
-constexpr size_t left_max = 64;                 // jobs that are known to have gone on without this node
 constexpr uint64_t never_us = UINT64_MAX;
 
 }   // namespace
@@ -55,44 +55,112 @@ void Membership::take_peer() {
 
 /// This node has ended its part of a job that may go on.  What was a member is none again, because it has forgotten its promises: it asks
 /// as a later incarnation, after a time that doubles with each run.
-void Membership::left(const Session& session, bool returns, uint64_t now_us) {
-    const uint64_t was = session.plan->members[session.self].incarnation, runs = was - config_.identity.incarnation;
-    const uint64_t wait_us = runs == 0 ? 0 : std::min(session.plan->deadline_us << std::min<uint64_t>(runs - 1, 20), wait_max_us);
-    left_[session.plan->id] = {was + 1, returns && runs < runs_max ? now_us + wait_us : never_us};
-    if (left_.size() > left_max)
-        left_.erase(
-            std::max_element(left_.begin(), left_.end(), [](const auto& a, const auto& b) { return a.second.asks_us < b.second.asks_us; }));
+void Membership::left(const Session& session, bool leaves, bool returns, uint64_t now_us) {
+    Left& left = left_[session.plan->id];
+    if (now_us - session.began_us > wait_max_us) left.tries = 0;   // it was a good member
+    left.incarnation = std::max(left.incarnation, session.plan->members[session.self].incarnation + 1);
+    left.submitted_unix = session.plan->submitted_unix;
+    left.left_us = now_us;
+    left.asks_us = never_us;
+    left.by_invitation = leaves && !returns;
+    if (returns) ask(&left, session.plan->deadline_us, now_us);
+    forget_oldest();
 }
 
+/// It has not become a member: what it was invited as has promised nothing, and is invited once more.
+void Membership::not_joined(const Session& session, const Status& why, uint64_t now_us) {
+    Left& left = left_[session.plan->id];
+    left.incarnation = std::max(left.incarnation, session.plan->members[session.self].incarnation);
+    left.submitted_unix = session.plan->submitted_unix;
+    left.left_us = now_us;
+    left.asks_us = never_us;
+    const bool lasts = why.code == Code::invalid || why.code == Code::conflict || why.code == Code::data || why.code == Code::unsupported ||
+                       why.code == Code::cancelled;
+    left.by_invitation = lasts;
+    if (!lasts) ask(&left, session.plan->deadline_us, now_us);
+    forget_oldest();
+}
+
+void Membership::ask(Left* left, uint64_t deadline_us, uint64_t now_us) const {
+    const uint64_t runs = left->incarnation - config_.identity.incarnation;
+    const uint64_t wait_us = left->tries == 0 ? 0 : std::min(deadline_us << std::min(left->tries - 1, 20u), wait_max_us);
+    if (runs <= runs_max) left->asks_us = now_us + wait_us;
+    ++left->tries;
+}
+
+/// Where there are too many.  A job that is as old as one that is forgotten might be that one: it is not joined any more.
+void Membership::forget_oldest() {
+    if (left_.size() <= config_.left_max) return;
+    const auto oldest =
+        std::min_element(left_.begin(), left_.end(), [](const auto& a, const auto& b) { return a.second.left_us < b.second.left_us; });
+    forgotten_unix_ = std::max(forgotten_unix_, oldest->second.submitted_unix);
+    left_.erase(oldest);
+}
+
+/// The latest ones, where this node can take a job.
 std::vector<JobReturn> Membership::returns(uint64_t now_us) const {
-    std::vector<JobReturn> result;
+    std::vector<std::pair<uint64_t, JobReturn>> all;
+    if (peers_[config_.self].draining || sessions_.size() >= config_.jobs_max) return {};
     for (const auto& [id, left] : left_)
-        if (left.asks_us <= now_us && !sessions_.contains(id) && result.size() < returns_max) result.push_back({id, left.incarnation});
+        if (left.asks_us <= now_us && !sessions_.contains(id)) all.push_back({left.left_us, {id, left.incarnation}});
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<JobReturn> result;
+    for (size_t i = 0; i < std::min(all.size(), returns_max); ++i) result.push_back(all[i].second);
     return result;
 }
 
-/// The other nodes have ended a job that this one has not joined yet.
+bool Membership::member(const Session& session) {
+    return session.plan->returns && session.state != State::ended && (session.trains || !session.plan->joins);
+}
+
+std::vector<JobId> Membership::runs() const {
+    std::vector<JobId> result;
+    for (const auto& [id, session] : sessions_)
+        if (member(session) && result.size() < runs_told_max) result.push_back(id);
+    return result;
+}
+
+/// What the HELLO of a node says of a job that runs here.
+void Membership::heard(Session& session, Rank rank) {
+    Part& part = session.parts[rank];
+    const Peer& peer = peers_[part.peer];
+    const JobId& id = session.plan->id;
+    if (std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end()) {
+        part.ended = part.said_ended = part.wanted = false;
+        part.incarnation = std::max(part.incarnation, peer.member.incarnation);   // that at least
+    } else if (std::any_of(peer.returns.begin(), peer.returns.end(), [&](const JobReturn& each) { return each.id == id; })) {
+        part.ended = true;
+    }
+}
+
+/// The nodes that are heard have ended a job that this one has not joined yet.
 void Membership::told_over(const Session& session) {
     if (!session.plan->joins || session.trains || session.state != State::running) return;
-    for (Rank rank = 0; rank < session.parts.size(); ++rank)
+    bool said = false;
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
         if (rank != session.self && !session.parts[rank].ended) return;
-    notice({Notice::Kind::over, session.plan->id, nullptr, 0, {}});
+        said |= session.parts[rank].said_ended;   // that nobody is heard is no end
+    }
+    if (said) notice({Notice::Kind::over, session.plan->id, nullptr, 0, {}});
 }
 
 /// Those nodes that were started anew, or that ask to be members again, where this daemon is the lowest that runs the job.
 void Membership::invite(Session& session, Actions& actions) {
     // A node that is still to join does not know whether the job goes on.
-    if (!session.plan->returns || session.state != State::running || (session.plan->joins && !session.trains)) return;
+    if (session.state != State::running || !member(session)) return;
     for (Rank rank = 0; rank < session.self; ++rank)
         if (const Part& part = session.parts[rank]; !part.ended && peers_[part.peer].alive) return;
     for (Rank rank = 0; rank < session.parts.size(); ++rank) {
         Part& part = session.parts[rank];
         const Peer& peer = peers_[part.peer];
-        if (rank == session.self || !part.ended || !peer.alive || peer.draining) continue;
+        if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.jobs >= config_.jobs_max) continue;
         Member member = peer.member;
+        bool asks = false;
         for (const JobReturn& each : peer.returns)
-            if (each.id == session.plan->id) member.incarnation = std::max(member.incarnation, each.incarnation);
-        if (member.incarnation <= part.incarnation) continue;
+            if (each.id == session.plan->id) asks = true, member.incarnation = std::max(member.incarnation, each.incarnation);
+        // Who still asks has not got the last one, or could not open its engine.
+        const bool again = asks && member.incarnation == part.incarnation && actions.now_us >= part.invited_us + session.plan->deadline_us;
+        if (member.incarnation <= part.incarnation && !again) continue;
         const bool comes = rank < session.plan->first_nodes() || session.plan->elastic || part.wanted || part.incarnation > 0;
         if (!comes) continue;
         JobPlan plan = *session.plan;
@@ -105,6 +173,7 @@ void Membership::invite(Session& session, Actions& actions) {
         plan.data_digest = own.data_digest;
         plan.start_digest = own.start_digest;
         part.incarnation = member.incarnation;
+        part.invited_us = actions.now_us;
         plan.members[rank] = std::move(member);
         part.wanted = false;
         send(part.peer, Kind::invite, plan_write(plan), actions);
@@ -115,7 +184,7 @@ void Membership::add_here(Session& session, const std::string& node) {
     for (Rank rank = 0; rank < session.parts.size(); ++rank)
         if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended) {
             session.parts[rank].wanted = true;
-            session.parts[rank].incarnation = session.plan->members[rank].incarnation;
+            session.parts[rank].incarnation = 0;   // invited as whatever it is by now
         }
 }
 
@@ -129,14 +198,24 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
         return static_cast<Rank>(at - plan.members.begin());
     };
     const Rank self = member(config_.identity.name);
+    if (self == plan.members.size() || member(names_[from]) == plan.members.size()) return;
     const auto left = left_.find(plan.id);
+    if (left == left_.end() && forgotten_unix_ > 0 && plan.submitted_unix <= forgotten_unix_) return;
     const uint64_t incarnation = left == left_.end() ? config_.identity.incarnation : left->second.incarnation;
-    if (self == plan.members.size() || plan.members[self].incarnation != incarnation || member(names_[from]) == plan.members.size()) return;
+    if (plan.members[self].incarnation != incarnation) {
+        if (left != left_.end() && std::exchange(left->second.by_invitation, false)) ask(&left->second, plan.deadline_us, actions.now_us);
+        return;
+    }
     for (const Member& each : plan.members)
         if (std::find(names_.begin(), names_.end(), each.name) == names_.end()) return;
     const JobId id = plan.id;
     begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
-    for (Part& part : sessions_.at(id).parts) part.ended |= part.peer != config_.self && !peers_[part.peer].alive;
+    Session& session = sessions_.at(id);
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
+        Part& part = session.parts[rank];
+        part.ended = rank != self && part.peer != from;
+        if (part.ended) heard(session, rank);
+    }
 }
 
 /// The engine of a job that runs elsewhere is open here.
@@ -160,6 +239,7 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
     own.data_digest = command.data_digest;
     own.start_digest = command.start_digest;
     start(at, plan.deadline_us);
+    told_over(session);
 }
 
 }   // namespace gradcast

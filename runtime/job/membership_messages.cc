@@ -119,6 +119,8 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
     writer.text(std::string_view(hello.hinders).substr(0, reason_max));
     writer.number(hello.returns.size());
     for (const JobReturn& each : hello.returns) writer.id(each.id), writer.number(each.incarnation);
+    writer.number(hello.runs.size());
+    for (const JobId& each : hello.runs) writer.id(each);
     return std::move(writer.bytes);
 }
 
@@ -139,6 +141,8 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
         const JobId id = reader.id();
         hello->returns.push_back({id, reader.number()});
     }
+    const uint64_t runs = reader.number();
+    for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_told_max); ++i) hello->runs.push_back(reader.id());
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);
     return true;

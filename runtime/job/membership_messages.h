@@ -9,6 +9,7 @@ namespace gradcast {
 
 constexpr size_t rails_text_max = 512;                    // letters of the addresses of a node's interfaces
 constexpr size_t returns_max = 16;                        // jobs that a node asks to be taken in again
+constexpr size_t runs_told_max = 64;                      // jobs that a node is a member of
 constexpr size_t reason_max = 2000;                       // letters of a reason from another node
 constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;   // of a job
 
@@ -83,6 +84,7 @@ struct NodeHello {
     bool draining = false;
     std::string hinders;              // see PeerState
     std::vector<JobReturn> returns;   // likewise; returns_max at most
+    std::vector<JobId> runs;          // likewise; runs_told_max
 };
 std::vector<std::byte> hello_write(const NodeHello& hello);
 bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello);

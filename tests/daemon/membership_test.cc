@@ -22,9 +22,10 @@ Identity identity_of(uint32_t i, uint64_t incarnation = 1) {
     identity.uuid[0] = static_cast<uint8_t>(i + 1);
     return identity;
 }
-MembershipConfig config_of(uint32_t self, uint32_t n) {
+MembershipConfig config_of(uint32_t self, uint32_t n, size_t left_max = 1024) {
     MembershipConfig config{.self = self, .names = {}, .identity = identity_of(self), .version = "test"};
     for (uint32_t i = 0; i < n; ++i) config.names.push_back(name_of(i));
+    config.left_max = left_max;
     return config;
 }
 
@@ -37,16 +38,19 @@ struct Seen {   // of one job at one daemon
     std::string told;
     bool over = false;
     std::vector<uint64_t> incarnations, opened_us;   // of its runs
+    std::vector<uint64_t> started;                   // incarnations likewise
 };
 
 /// One daemon: does what notices ask, after the times below, on the simulator's trainer.
-struct Node {
-    Node(uint32_t index, uint32_t nodes) : self(index), n(nodes), membership(config_of(index, nodes)) {}
+struct Node final : Protocol {
+    Node(uint32_t index, uint32_t nodes, size_t left_max) : self(index), n(nodes), membership(config_of(index, nodes, left_max)) {}
     const uint32_t self, n;
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
     bool leaves = false, returns = false;
+    bool trains = false;               // where it joins, it becomes a member at once
     uint32_t opens_max = 1;            // of a job
+    uint32_t invites_lost = 0;         // so many INVITEs do not come
     std::vector<std::string> orders;   // to be drained, or not any more
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
@@ -92,6 +96,8 @@ struct Node {
                 break;
             case Kind::start:
                 ++job.start;
+                job.started.push_back(job.incarnations.back());
+                if (trains) membership.trains(notice.id);
                 job.deadline_us = notice.deadline_us;
                 agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves, returns); });
                 break;
@@ -115,6 +121,16 @@ struct Node {
                 break;
         }
     }
+    void on(std::span<const Event> events, Actions& actions) override {
+        constexpr uint32_t invite = 11;
+        std::vector<Event> left;
+        for (const Event& event : events) {
+            const bool invited = event.kind == Event::Kind::packet && body_of<JobBody>(*event.packet).kind.get() == invite;
+            if (invited && invites_lost > 0) --invites_lost;
+            else left.push_back(event);
+        }
+        membership.on(left, actions);
+    }
     Status run(Host& its) {
         host = &its;
         std::vector<Completion> completions;
@@ -137,13 +153,13 @@ struct Cluster {
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Node>> nodes;
     std::vector<bool> dead;
-    explicit Cluster(uint32_t n, SimConfig config = {}) {
+    explicit Cluster(uint32_t n, SimConfig config = {}, size_t left_max = 1024) {
         config.ranks = n;
         config.lost_after_us = 4 * second;
         simulator = Simulator::create(config);
         for (uint32_t i = 0; i < n; ++i) {
-            nodes.push_back(std::make_unique<Node>(i, n));
-            simulator->attach(i, 0, &nodes[i]->membership);
+            nodes.push_back(std::make_unique<Node>(i, n, left_max));
+            simulator->attach(i, 0, nodes[i].get());
             nodes[i]->membership.start(simulator->host(i), 0);
             simulator->trainer(i, [node = nodes[i].get()](Host& host) { return node->run(host); });
         }
@@ -411,6 +427,175 @@ TEST(Membership, NoIncarnationIsAMemberTwice) {
             EXPECT_EQ(cluster[2].seen[id].start, 1u);
             EXPECT_EQ(cluster[2].seen[id].open, 1u);
         });
+}
+
+// b has never invited c: neither what c was nor what it could not become is invited by b and taken.
+TEST(Membership, AJoinThatFailsMakesNoFormerMemberAgain) {
+    join_later(
+        [](Cluster& cluster) {
+            for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
+            cluster[2].run_us = 2 * second;
+            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].opens_max = 100;
+            cluster[2].agenda.emplace(6 * second, [&] { cluster[2].open_status = fail(Code::node_memory, "no memory"); });
+            cluster[2].agenda.emplace(14 * second, [&] { cluster[2].open_status = {}; });
+            cluster.kill(0, 12 * second);
+        },
+        [](Cluster& cluster, const JobId& id) {
+            const std::vector<uint64_t>& started = cluster[2].seen[id].started;
+            EXPECT_GE(cluster[2].seen[id].abort, 1u);
+            ASSERT_GE(started.size(), 2u) << "it asks again";
+            for (size_t i = 0; i < started.size(); ++i) EXPECT_EQ(started[i], identity_of(2).incarnation + i);
+        });
+}
+
+// Whatever it is lost by: the stream breaks, or c has no room.
+TEST(Membership, AnInvitationThatIsLostIsRepeated) {
+    join_later(
+        [&](Cluster& cluster) {
+            for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
+            cluster[2].run_us = 2 * second;
+            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].opens_max = 100;
+            cluster[2].agenda.emplace(5 * second, [&] { cluster[2].invites_lost = 1; });
+        },
+        [&](Cluster& cluster, const JobId& id) {
+            EXPECT_EQ(cluster[2].invites_lost, 0u);
+            EXPECT_GE(cluster[2].seen[id].started.size(), 2u);
+        });
+}
+
+// c is cut off while it is still to join; and d where the only one that says its end is b, though c has become a member.
+TEST(Membership, ThatNobodyIsHeardIsNoEndOfTheJob) {
+    join_later(
+        [](Cluster& cluster) {
+            cluster[2].run_us = 15 * second;
+            cluster.simulator->partition({2}, 6 * second, 14 * second);
+        },
+        [](Cluster& cluster, const JobId& id) {
+            EXPECT_EQ(cluster[2].seen[id].start, 1u);
+            EXPECT_FALSE(cluster[2].seen[id].over);
+        });
+    Cluster cluster(4);
+    const JobId id{1};
+    cluster[1].run_us = 13 * second;
+    cluster[1].leaves = cluster[2].trains = true;
+    cluster[2].run_us = 30 * second;
+    cluster[3].run_us = 12 * second;
+    cluster[3].agenda.emplace(0, [&] { cluster[3].membership.draining(true, ""); });
+    cluster[3].agenda.emplace(10 * second, [&] { cluster[3].membership.draining(false, ""); });
+    cluster.kill(0, 8 * second);
+    cluster[0].agenda.emplace(2 * second, [&] { EXPECT_TRUE(cluster[0].membership.submit(elastic(id, 4)).ok()); });
+    cluster.run();
+    EXPECT_EQ(cluster[3].seen[id].start, 1u);
+    EXPECT_FALSE(cluster[3].seen[id].over) << "c runs it";
+}
+
+TEST(Membership, ARefusalOfAnotherDoesNotHinderWhoeverJoins) {
+    Cluster cluster(3);
+    const JobId id{1};
+    for (Node* each : {&cluster[0], &cluster[1]}) each->run_us = (each->self == 0 ? 2 : 30) * second;
+    cluster[0].opens_max = 100;
+    cluster[0].leaves = cluster[0].returns = true;
+    cluster[0].agenda.emplace(3 * second, [&] { cluster[0].open_us = 6 * second, cluster[0].run_us = 20 * second; });
+    cluster[2].open_status = fail(Code::data, "no such file");
+    cluster[2].open_us = second;
+    cluster[2].agenda.emplace(0, [&] { cluster[2].membership.draining(true, ""); });
+    cluster[2].agenda.emplace(8 * second, [&] { cluster[2].membership.draining(false, ""); });
+    cluster[0].agenda.emplace(2 * second, [&] {
+        Seen& job = cluster[0].seen[id];
+        job.submitted_status = cluster[0].membership.submit(elastic(id, 3));
+    });
+    cluster.run();
+    EXPECT_EQ(cluster[0].seen[id].started.size(), 2u) << cluster[0].seen[id].abort_status.what;
+    EXPECT_EQ(cluster[2].seen[id].abort, 1u);
+}
+
+// a leaves for good but lives, b comes back after that, then c goes and asks: b knows that a is no member.
+TEST(Membership, WhoComesBackKnowsWhoRunsTheJob) {
+    Cluster cluster(3);
+    const JobId id{1};
+    for (auto& node : cluster.nodes) node->opens_max = 100, node->trains = true;
+    cluster[0].run_us = 6 * second;
+    cluster[0].leaves = true;
+    cluster[0].agenda.emplace(6 * second, [&] { cluster[0].membership.draining(true, "job 1"); });
+    cluster[1].run_us = 8 * second;
+    cluster[1].leaves = cluster[1].returns = true;
+    cluster[1].agenda.emplace(9 * second, [&] { cluster[1].run_us = 30 * second; });
+    cluster[2].run_us = 18 * second;
+    cluster[2].leaves = cluster[2].returns = true;
+    cluster[2].agenda.emplace(12 * second, [&] { cluster[2].run_us = 5 * second; });
+    cluster[0].agenda.emplace(2 * second, [&] { EXPECT_TRUE(cluster[0].membership.submit(elastic(id, 3)).ok()); });
+    cluster.run();
+    EXPECT_EQ(cluster[1].seen[id].started.size(), 2u);
+    EXPECT_GE(cluster[2].seen[id].started.size(), 2u);
+}
+
+TEST(Membership, WhoWasDrainedComesBackWhenItTakesJobsAgain) {
+    join_later(
+        [](Cluster& cluster) {
+            for (uint32_t i : {0, 1}) cluster[i].run_us = 40 * second;
+            cluster[2].run_us = 4 * second;
+            cluster[2].leaves = true;
+            cluster[2].opens_max = 2;
+            cluster[2].agenda.emplace(6 * second, [&] { cluster[2].membership.draining(true, "job 1"); });
+            cluster[2].agenda.emplace(12 * second, [&] { cluster[2].membership.draining(false, ""); });
+            cluster[0].agenda.emplace(15 * second, [&] {
+                EXPECT_EQ(cluster[2].seen[{1}].open, 1u);
+                cluster[0].membership.add({1}, "c");
+            });
+        },
+        [](Cluster& cluster, const JobId& id) {
+            const uint64_t first = identity_of(2).incarnation;
+            EXPECT_EQ(cluster[2].seen[id].started, (std::vector<uint64_t>{first, first + 1}));
+        });
+}
+
+// a has invited c, which an operator wants in, and dies; then c asks, and b knows that it was in the job.
+TEST(Membership, ANodeThatAnOperatorTookInIsInvitedByOthersToo) {
+    Cluster cluster(3);
+    const JobId id{1};
+    for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
+    cluster[2].run_us = 12 * second;
+    cluster[2].leaves = cluster[2].returns = cluster[2].trains = true;
+    cluster[2].opens_max = 100;
+    cluster[0].agenda.emplace(2 * second, [&] {
+        auto plan = std::make_shared<JobPlan>(*elastic(id, 3));
+        plan->elastic = false;
+        EXPECT_TRUE(cluster[0].membership.submit(plan).ok());
+    });
+    cluster[0].agenda.emplace(4 * second, [&] {
+        EXPECT_EQ(cluster[2].seen[id].open, 0u);
+        cluster[0].membership.add(id, "c");
+    });
+    cluster.kill(0, 8 * second);
+    cluster.run();
+    const uint64_t first = identity_of(2).incarnation;
+    EXPECT_EQ(cluster[2].seen[id].started, (std::vector<uint64_t>{first, first + 1}));
+}
+
+// c has left the first job, and may remember one job alone.  b has never invited c to it.
+TEST(Membership, AJobThatIsForgottenIsNotJoinedAgain) {
+    Cluster cluster(3, {}, 1);
+    const JobId id{1}, later{2};
+    for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
+    cluster[2].run_us = 2 * second;
+    cluster[2].leaves = true;
+    const auto submit = [&](const JobId& job, uint32_t node, uint64_t unix) {
+        auto plan = std::make_shared<JobPlan>(*elastic(job, 3));
+        plan->submitted_unix = unix;
+        if (node == 2) plan->members.erase(plan->members.begin(), plan->members.begin() + 2), plan->first = 1;
+        if (node == 2) plan->members[0].incarnation = identity_of(2).incarnation, plan->elastic = false;
+        Seen& seen = cluster[node].seen[job];
+        seen.submitted_status = cluster[node].membership.submit(plan);
+        EXPECT_TRUE(seen.submitted_status.ok()) << seen.submitted_status.what;
+    };
+    cluster[0].agenda.emplace(2 * second, [&] { submit(id, 0, 100); });
+    cluster[2].agenda.emplace(9 * second, [&] { submit(later, 2, 200); });
+    cluster.kill(0, 15 * second);
+    cluster.run();
+    EXPECT_EQ(cluster[2].seen[later].start, 1u);
+    EXPECT_EQ(cluster[2].seen[id].open, 1u);
 }
 
 // Nobody stops for it: the members' engines never hear of it.
