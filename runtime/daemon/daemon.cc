@@ -216,7 +216,7 @@ void Daemon::act(const Notice& notice) {
             run->second->abort(notice.status);
             break;
         case Notice::Kind::close: run->second->close(); break;
-        case Notice::Kind::over: run->second->cancel("the job has ended at the other nodes"); break;
+        case Notice::Kind::over: run->second->nobody_runs("the job has ended at the other nodes"); break;
         case Notice::Kind::open:
         case Notice::Kind::find:
         case Notice::Kind::found:

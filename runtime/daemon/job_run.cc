@@ -90,6 +90,12 @@ void JobRun::end(const std::string& why, bool leaves) {
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
+void JobRun::nobody_runs(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    nobody_ = why;
+    stop_.store(true, std::memory_order_relaxed);   // a member does not look at it, and ends nobody's job
+}
+
 Status JobRun::drain(const std::string& why) {
     std::lock_guard lock(mutex_);
     if (phase_ != Phase::running) return {};   // it is over, or asked again once it runs
@@ -313,9 +319,14 @@ void JobRun::work() {
                 if (!network_status.ok()) engine_->cancel(network_status.what);
             });
         status = bench_ ? bench_->run() : engine_->run(driver_->host());
-        const bool returns = !bench_ && engine_->may_return();
+        bool unheard = !bench_ && engine_->may_return(), returns = false;   // by the others, or they by it
         {
             std::lock_guard lock(mutex_);
+            if (!status.ok() && !nobody_.empty() && engine_->status().views.empty()) {   // it has never been a member
+                if (cancelled_.empty()) status = fail(Code::cancelled, "{}", nobody_);
+                unheard = true;   // others may run it still
+            }
+            returns = unheard && !leaves_ && cancelled_.empty();
             detail_ = detail_locked();
             ended_with(status);
             phase_ = Phase::ended;
@@ -324,7 +335,7 @@ void JobRun::work() {
         record();
         {
             std::unique_lock lock(mutex_);
-            host_.membership.ended(plan_->id, leaves_ || returns, returns && !leaves_);
+            host_.membership.ended(plan_->id, leaves_ || unheard, returns);
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) {
