@@ -142,6 +142,7 @@ public:
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,
                         .step = config_.resume.steps,
+                        .since_us = host.now_us(),
                         .counts = std::vector<WorkerCounts>(parts_.local ? parts_.block_sizes.size() : 0),
                         .replay_head = replay_head(parts_.facts(job_))};
         {

@@ -199,6 +199,7 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
         const Status status = install(context, why, place, standing);
         if (status.ok()) {
             if (!joins) report(context);
+            context.since_us = context.host.now_us();
             return {};
         }
         GC_TRY(restore(context, standing));
