@@ -57,7 +57,8 @@ void Membership::take_peer() {
 /// as a later incarnation, after a time that doubles with each run.
 void Membership::left(const Session& session, bool leaves, bool returns, uint64_t now_us) {
     Left& left = left_[session.plan->id];
-    if (now_us - session.began_us > wait_max_us) left.tries = 0;   // it was a good member
+    const bool was_member = session.trains || !session.plan->joins;
+    if (was_member && now_us - session.began_us > wait_max_us) left.tries = 0;
     left.incarnation = std::max(left.incarnation, session.plan->members[session.self].incarnation + 1);
     left.submitted_unix = session.plan->submitted_unix;
     left.left_us = now_us;

@@ -152,10 +152,10 @@ Status ViewSwitch::ended() const {
                     Code::peer_lost,
                     "{} of the nodes {} left, and the job needs {} (job.min_nodes); `gradcastctl resume` goes on when more are back",
                     end_->living, end_->living == 1 ? "is" : "are", members_min_);
-            return fail(
-                Code::peer_lost,
-                "{} is in a minority: for {:g} s it has not heard enough nodes to go on; `gradcastctl resume` goes on when they are back",
-                own, seconds);
+            return fail(Code::peer_lost,
+                        "{} is in a minority: for {:g} s it has not heard enough nodes to go on; it asks to join again where they do, else "
+                        "`gradcastctl resume` goes on when they are back",
+                        own, seconds);
         case Kind::wrong:
             return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
                         end_->step);
