@@ -42,6 +42,7 @@ struct Context {
     uint32_t batch, blocks;       // samples of a step; blocks, or workers, of the exchange
     Local* local = nullptr;       // of workers
     uint64_t deadline_us;         // longest tolerable stall; ten times that in the first step
+    uint64_t patience = 1;        // deadlines without a packet that end a wait for sums, where nobody is given up before
     uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
     Profile* profile = nullptr;   // of all steps; the round of its own turns events on and off
 

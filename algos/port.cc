@@ -13,7 +13,7 @@ public:
     Patience(const Port& port, uint64_t deadlines)
         : context_(port.context_),
           exchange_(port.exchange_),
-          us_((context_.step == context_.first ? 10 : 1) * deadlines * context_.deadline_us),
+          us_((context_.step == context_.first ? 10 : context_.patience) * deadlines * context_.deadline_us),
           until_us_(context_.host.now_us() + us_) {}
     uint64_t us() const { return us_; }
     uint64_t next_us() const { return std::min(context_.host.now_us() + context_.deadline_us / 40, until_us_); }

@@ -326,7 +326,7 @@ void JobRun::work() {
                 if (cancelled_.empty()) status = fail(Code::cancelled, "{}", nobody_);
                 unheard = true;   // others may run it still
             }
-            returns = unheard && !leaves_ && cancelled_.empty();
+            returns = unheard && cancelled_.empty();   // also where it was drained while it was away: after `undrain`
             detail_ = detail_locked();
             ended_with(status);
             phase_ = Phase::ended;

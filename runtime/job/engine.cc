@@ -21,6 +21,9 @@
 namespace gradcast {
 namespace {
 
+/// In deadlines.  A node that is silent or stuck is given up long before: who waits longer waits for one that moves.
+constexpr uint64_t patience_of_views = 10;
+
 class JobEngine final : public Engine {
 public:
     JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
@@ -138,6 +141,7 @@ public:
                         .blocks = static_cast<uint32_t>(parts_.block_sizes.size()),
                         .local = parts_.local.get(),
                         .deadline_us = parts_.deadline_us,
+                        .patience = views_ ? patience_of_views : 1,
                         .spend_us = config_.spend_us,
                         .profile = parts_.profile.get(),
                         .first = config_.resume.steps,

@@ -245,6 +245,19 @@ TEST(JobViews, TheOthersGoOnWithoutALostNode) {
     EXPECT_LT(status.change_us, D);
 }
 
+/// Its blocks take 0.4 D, so it is not given up, and the other one hears no packet of its sum for more than D.
+TEST(JobViews, ASlowNodeThatMovesIsWaitedFor) {
+    for (const bool survive : {true, false}) {
+        Lossy job(2);
+        job.survive = survive;
+        job.slow = {{1, 0.4 * static_cast<double>(D) / static_cast<double>(job.spend_us)}};
+        job.run();
+        if (survive) job.expect(quiet().digest);
+        else EXPECT_NE(std::string(job.sim->result(0).what).find("no sum within 4 s"), std::string::npos) << job.sim->result(0).what;
+        EXPECT_EQ(job.engines[0]->status().views.size(), 1u);
+    }
+}
+
 /// The nodes have agreed before the trainers look up from their step, of which a bucket has failed by then.
 TEST(JobViews, TheOthersComputeWhileTheyAgree) {
     constexpr uint64_t spend_us = D / 100;
