@@ -19,6 +19,7 @@ struct Submission {
     std::vector<std::string> nodes;   // by name, or
     uint32_t count = 0;               // how many (0 and no names: all that are alive), this node among them
     bool bench = false;
+    bool force = false;   // resume: also where nodes that cannot be asked may run it
 };
 struct JobSummary {
     std::string id, name;   // id: 32 hex digits

@@ -145,6 +145,7 @@ template <typename Each>
 void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
+    each("unheard", status.unheard);
     each("losses", status.losses);
     each("warnings", status.warnings);
     each("step", status.step);
@@ -222,6 +223,7 @@ void fields(const Each& each, typename Each::template Of<Submission>& submission
     each("base", submission.base);
     each("nodes", submission.nodes);
     each("count", submission.count);
+    each("force", submission.force);
     each("bench", submission.bench);
 }
 

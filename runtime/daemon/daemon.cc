@@ -521,7 +521,8 @@ Status Daemon::cancel(const std::string& which, std::string* cancelled) {
     JobDetail detail;
     GC_TRY(find(which, true, &detail));
     if (!active(detail))
-        return fail(Code::conflict, "job {} has ended already: {}", detail.summary.id, job_state_name(detail.summary.status.state));
+        return fail(Code::conflict, "job {} has ended already: {}{}", detail.summary.id, job_state_name(detail.summary.status.state),
+                    detail.summary.status.unheard ? "; this node asks to join it again: `gradcastctl delete` keeps it out" : "");
     const std::string why = fmt::format("cancelled at node {}", config_.name);
     for (auto& [id, submitted] : submitted_)
         if (submitted.detail.summary.id == detail.summary.id) submitted.cancelled = why;
@@ -540,6 +541,8 @@ Status Daemon::remove(const std::string& which, std::string* removed) {
         const std::string& id = detail.summary.id;
         const auto at = std::find_if(over_.begin(), over_.end(), [&](const JobDetail& each) { return each.summary.id == id; });
         if (at == over_.end()) return fail(Code::conflict, "job {0} has not ended here: gradcastctl cancel {0}, then delete it", id);
+        JobId job;
+        if (job_id_parse(id, &job)) membership_->stays_out(job);
         over_.erase(at);
     }
     std::error_code error;

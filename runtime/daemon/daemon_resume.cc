@@ -11,7 +11,24 @@
 namespace gradcast {
 namespace {
 constexpr size_t asked_max = 64, searches_max = 16;
+
+/// Of a job that has ended here because other nodes were not heard: those that did not answer now either may be its next view.
+Status others_check(const JobDetail& before, std::span<const SearchAnswer> answers) {
+    const JobStatus& status = before.summary.status;
+    if (!status.unheard || status.views.empty()) return {};
+    const std::vector<std::string>& members = status.views.back().members;
+    std::vector<std::string> silent;
+    for (const SearchAnswer& each : answers)
+        if (!each.came && std::find(members.begin(), members.end(), each.node) != members.end()) silent.push_back(each.node);
+    const bool lowest = std::find(silent.begin(), silent.end(), members.front()) != silent.end();
+    if (2 * silent.size() < members.size() || (2 * silent.size() == members.size() && !lowest)) return {};
+    return fail(
+        Code::conflict,
+        "{} cannot be asked, and may go on with it, because it ended here when they were not heard: bring them back, or, where they are "
+        "dead, --force",
+        fmt::join(silent, ", "));
 }
+}   // namespace
 
 Status Daemon::resume(const std::string& which, const Submission& submission, std::string* id) {
     const ShortTexts told_to_the_client;
@@ -153,6 +170,10 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     std::vector<SearchAnswer> answers = search.answers;
     for (SearchAnswer& each : answers)
         if (!each.came && each.why.empty()) each.why = fmt::format("no answer within {} s", search_us / 1'000'000);
+    if (!search.submission.force) {
+        std::lock_guard lock(mutex_);
+        if (const auto& before = submitted_.at(id).before) GC_TRY(others_check(*before, answers));
+    }
     size_t best = 0;
     std::vector<std::string> notes;
     GC_TRY(search_choose(job_id_text(id), answers, &best, &notes));

@@ -153,6 +153,8 @@ public:
     void add(const JobId& id, const std::string& node);
     /// This node, which joins, has become a member of the job: from here on it may invite others.
     void trains(const JobId& id);
+    /// This node does not ask to be a member of that job again, but comes where an operator adds it.
+    void stays_out(const JobId& id);
     /// One more peer, behind the others, before the driver has it.  Jobs that grow may take it in.
     void add_peer(const std::string& name);
     /// What this node tells of itself.

@@ -82,6 +82,11 @@ void Membership::not_joined(const Session& session, const Status& why, uint64_t 
     forget_oldest();
 }
 
+void Membership::stays_out(const JobId& id) {
+    std::lock_guard lock(mutex_);
+    if (const auto at = left_.find(id); at != left_.end()) at->second.asks_us = never_us, at->second.by_invitation = true;
+}
+
 void Membership::ask(Left* left, uint64_t deadline_us, uint64_t now_us) const {
     const uint64_t runs = left->incarnation - config_.identity.incarnation;
     const uint64_t wait_us = left->tries == 0 ? 0 : std::min(deadline_us << std::min(left->tries - 1, 20u), wait_max_us);

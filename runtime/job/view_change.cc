@@ -106,7 +106,7 @@ void ViewChange::heard(NodeId which, uint64_t incarnation, uint64_t now_us) {
         its.ready_us = its.retry_us = its.told_us = 0;
         its.left_out = 0;
     }
-    its.heard_us = now_us;
+    its.heard_us = its.said_us = now_us;
     if (its.suspicion == Suspicion::silent) its.suspicion = Suspicion::none;
     if (const auto rank = rank_of(which); rank && suspected(view_.members[*rank])) wake(now_us);
 }
@@ -157,7 +157,7 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     if (said.kind == Kind::view && said.value.number >= view_.number && !ended_) return learn(said.value, said.ballot, now_us);
     // Who is behind is answered with the view, whatever it wants; who is ahead tells it when it hears which one is known here.
     if (said.view < view_.number) {
-        if (said.kind == Kind::join) {
+        if (said.kind == Kind::join && hears_members(said)) {
             node(said.from).ready_us = now_us;
             wake(now_us);
         }
@@ -194,7 +194,7 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
             if (from_member) state_said(said, now_us);
             return;
         case Kind::join:
-            if (!from_member) node(said.from).ready_us = now_us;
+            if (!from_member && hears_members(said)) node(said.from).ready_us = now_us;
             wake(now_us);
             return send({said.from}, state_message());   // so that it hears whom it reaches
         case Kind::view: return;
@@ -214,20 +214,40 @@ void ViewChange::freeze(uint64_t now_us) {
     wake(now_us);
 }
 
+/// The nodes that this one hears, by bits.
+std::vector<uint64_t> ViewChange::reach(uint64_t now_us) const {
+    std::vector<uint64_t> bits((config_.nodes + 63) / 64);
+    for (uint32_t each = 0; each < config_.nodes; ++each) {
+        const ViewNode& its = nodes_[each];
+        const bool own = each == index_of(config_.self);
+        if (!rank_ && !own) {   // what a joiner knows of members by a VIEW is no word of theirs
+            if (its.suspicion == Suspicion::none && its.said_us > 0 && now_us - its.said_us < part(4))
+                bits[each / 64] |= uint64_t{1} << each % 64;
+            continue;
+        }
+        const bool heard = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
+        if (own ||
+            (its.suspicion == Suspicion::none && !its.proven_dead() && (heard || (its.newest > 0 && now_us - its.heard_us < part(4)))))
+            bits[each / 64] |= uint64_t{1} << each % 64;
+    }
+    return bits;
+}
+
+/// Else the view would be one without it, for which all stop in vain.
+bool ViewChange::hears_members(const ViewMessage& joiner) const {
+    return std::all_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
+        const uint32_t at = index_of(member.node);
+        return member.node == joiner.from || (member.node != config_.self && suspected(member)) ||
+               (at / 64 < joiner.reach.size() && (joiner.reach[at / 64] >> at % 64 & 1) != 0);
+    });
+}
+
 ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
     ViewMessage said = message(Kind::promise);
     said.ballot = ballot;
     said.has_state = has_state_;
     said.ready = wants_in_ && !rank_;
-    said.reach.resize((config_.nodes + 63) / 64);
-    for (uint32_t each = 0; each < config_.nodes; ++each) {
-        const ViewNode& its = nodes_[each];
-        const bool own = each == index_of(config_.self);
-        const bool heard = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
-        if (own ||
-            (its.suspicion == Suspicion::none && !its.proven_dead() && (heard || (its.newest > 0 && now_us - its.heard_us < part(4)))))
-            said.reach[each / 64] |= uint64_t{1} << each % 64;
-    }
+    said.reach = reach(now_us);
     if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
         said.accepted = accepted_;
         said.value = accepted_value_;
@@ -365,7 +385,9 @@ void ViewChange::tick(uint64_t now_us) {
     }
     if (wants_in_ && !rank_ && now_us >= join_us_) {
         join_us_ = now_us + part(16);
-        send_everybody(message(Kind::join));
+        ViewMessage said = message(Kind::join);
+        said.reach = reach(now_us);
+        send_everybody(said);
     }
     if (rank_ && !ended_) {
         ask_for_change(now_us);

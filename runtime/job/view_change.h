@@ -129,6 +129,8 @@ private:
     void accept(const ViewMessage& said, uint64_t now_us);
     void learn(const AgreedView& view, Ballot chosen, uint64_t now_us);
     bool acceptable(const AgreedView& value, Ballot ballot) const;
+    std::vector<uint64_t> reach(uint64_t now_us) const;
+    bool hears_members(const ViewMessage& joiner) const;
     ViewMessage promise_message(Ballot ballot, uint64_t now_us) const;
     void wake(uint64_t now_us);
     void watch(uint64_t now_us);

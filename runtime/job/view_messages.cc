@@ -174,11 +174,12 @@ bool get_body(Reader& reader, ViewMessage* message) {
         }
         case Kind::prepare:
         case Kind::accepted: return message->ballot != 0;
-        case Kind::nack:
-        case Kind::join: return true;
+        case Kind::nack: return true;
+        case Kind::join:
         case Kind::promise: {
             PromiseWire wire;
-            if (message->ballot == 0 || !reader.get(&wire) || wire.words.get() > nodes_max / 64) return false;
+            if ((message->kind == Kind::promise && message->ballot == 0) || !reader.get(&wire) || wire.words.get() > nodes_max / 64)
+                return false;
             message->reach.clear();
             for (uint32_t i = 0; i < wire.words.get(); ++i) {
                 Le64 word;
@@ -186,7 +187,8 @@ bool get_body(Reader& reader, ViewMessage* message) {
                 message->reach.push_back(word.get());
             }
             message->accepted = wire.accepted.get();
-            return message->accepted == 0 || (message->accepted < message->ballot && get(reader, &message->value));
+            return message->accepted == 0 ||
+                   (message->kind == Kind::promise && message->accepted < message->ballot && get(reader, &message->value));
         }
         case Kind::accept: return message->ballot != 0 && get(reader, &message->value);
         case Kind::view: return get(reader, &message->value) && message->value.number == message->view;
@@ -231,6 +233,7 @@ std::vector<std::byte> view_message_write(const ViewMessage& message) {
             writer.put(wire);
             break;
         }
+        case Kind::join:
         case Kind::promise: {
             PromiseWire wire{};
             wire.accepted.set(message.accepted);
@@ -256,8 +259,7 @@ std::vector<std::byte> view_message_write(const ViewMessage& message) {
         }
         case Kind::prepare:
         case Kind::nack:
-        case Kind::accepted:
-        case Kind::join: break;
+        case Kind::accepted: break;
     }
     return std::move(writer.bytes);
 }

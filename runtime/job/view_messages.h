@@ -94,7 +94,7 @@ struct ViewMessage {
     bool covered = false;   // suspect: the exchange does without it, so that a quorum must agree first
     ViewAction action;      // suspect: of a command
     bool has_state = false, ready = false;   // promise: it has a state; it is no member and wants to be
-    std::vector<uint64_t> reach;             // promise: bits of nodes that it hears
+    std::vector<uint64_t> reach;             // promise, join: bits of nodes that it hears
     Ballot accepted = 0;                     // promise: in which it has accepted `value`; 0: none
     AgreedView value;                        // promise, accept, view
     ViewStage stage{};                       // state

@@ -6,9 +6,10 @@ namespace gradcast {
 
 /// What one node knows of another of the job, whatever its incarnation.
 struct ViewNode {
-    uint64_t newest = 0;   // incarnation heard of
-    uint64_t dead = 0;     // this incarnation and all before it are proven dead
-    uint64_t heard_us = 0;
+    uint64_t newest = 0;                     // incarnation heard of
+    uint64_t dead = 0;                       // this incarnation and all before it are proven dead
+    uint64_t heard_us = 0;                   // at last; or when a view began that has it
+    uint64_t said_us = 0;                    // at last, of itself
     Suspicion suspicion = Suspicion::none;   // of the newest
     uint64_t ready_us = 0;                   // its last JOIN, 0: none
     uint64_t retry_us = 0;                   // a joiner that a view has left out is no reason for another one before

@@ -531,6 +531,25 @@ TEST(Membership, WhoComesBackKnowsWhoRunsTheJob) {
     EXPECT_GE(cluster[2].seen[id].started.size(), 2u);
 }
 
+// Its user has deleted the job there; an operator takes it in later.
+TEST(Membership, WhoStaysOutComesWhereAnOperatorAddsIt) {
+    for (const bool added : {false, true})
+        join_later(
+            [added](Cluster& cluster) {
+                for (uint32_t i : {0, 1}) cluster[i].run_us = 40 * second;
+                cluster[2].run_us = 4 * second;
+                cluster[2].leaves = cluster[2].returns = true;
+                cluster[2].opens_max = 9;
+                cluster[2].agenda.emplace(8 * second, [&] { cluster[2].membership.stays_out({1}); });
+                if (added) cluster[0].agenda.emplace(30 * second, [&] { cluster[0].membership.add({1}, "c"); });
+            },
+            [added](Cluster& cluster, const JobId& id) {
+                const uint64_t at_us = cluster[2].seen[id].opened_us.back();
+                if (added) EXPECT_GT(at_us, 30 * second);
+                else EXPECT_LT(at_us, 8 * second);
+            });
+}
+
 TEST(Membership, WhoWasDrainedComesBackWhenItTakesJobsAgain) {
     join_later(
         [](Cluster& cluster) {

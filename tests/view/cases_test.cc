@@ -65,6 +65,22 @@ TEST(View, ASlowNodeThatNobodyNeedsIsLeftOut) {
     EXPECT_TRUE(go_on(world, {1, 3}, D));
 }
 
+TEST(View, AJoinerStopsNobodyBeforeItHearsAllMembers) {
+    World world({.members = 4});
+    world.run(D / 2);
+    world.crash(3);
+    ASSERT_TRUE(go_on(world, {0, 1, 2}));
+    const uint32_t before = world.machine(0).view().number;
+    world.cut(3, 1, true), world.cut(1, 3, true);
+    world.restart(3, true);
+    world.run(world.now_us() + D);
+    EXPECT_EQ(world.machine(0).view().number, before);
+    EXPECT_TRUE(world.settled({0, 1, 2})) << world.describe();
+    world.cut(3, 1, false), world.cut(1, 3, false);
+    EXPECT_TRUE(go_on(world, {0, 1, 2, 3}));
+    EXPECT_EQ(world.machine(0).view().parent, before) << "one view for it";
+}
+
 TEST(View, TwoProposersAgree) {
     World world({.members = 5});
     world.run(D / 2);

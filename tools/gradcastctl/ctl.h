@@ -44,7 +44,8 @@ int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
 // Each returns the exit code.
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
 /// path: of a job file that takes the place of the job's; may be empty.
-int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait);
+int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
+                   bool force);
 /// states: of the jobs that are shown; empty: all.
 int command_list(const Options& options, const std::vector<std::string>& states);
 /// Until all have ended; a line for each.  exit_failed where one is not done.

@@ -147,8 +147,10 @@ int command_submit(const Options& options, const std::string& path, const std::s
     return send_job(options, submission, wait, {});
 }
 
-int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait) {
+int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
+                   bool force) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
+    submission.force = force;
     if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
     if (!path.empty()) {
         JobConfig config;

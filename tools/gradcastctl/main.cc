@@ -57,7 +57,7 @@ int run(int argc, char** argv) {
     Options options;
     std::string output = "text", path, job, nodes, keep, model, data, sheet, out, format, topic, page, shell, profile, resume, isa = "auto";
     uint32_t local = 0;
-    bool wait = false, follow = false;
+    bool wait = false, follow = false, force = false;
     std::vector<std::string> shards;
     ImportConfig import;
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
@@ -123,12 +123,13 @@ int run(int argc, char** argv) {
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 
     command = add("resume", "let a job that has ended go on from its newest checkpoint",
-                  [&] { return command_resume(options, job, path, nodes, wait); });
+                  [&] { return command_resume(options, job, path, nodes, wait, force); });
     job_argument(command);
     command->add_option("JOB.toml", path, "a changed job file: other epochs, steps, exchange, deadline, … (default: the job's own)");
     set_option(command);
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
+    command->add_flag("--force", force, "also where nodes that cannot be asked may go on with the job: they are dead");
 
     VerifyOptions verify;
     command = add("verify", "compute steps of a job again, on this machine alone, and compare every digest",
