@@ -51,6 +51,13 @@ def curve(lines):
     return points
 
 
+burn = """import os
+parent = os.getppid()
+while os.getppid() == parent:   # it may be killed
+    for _ in range(1_000_000): pass
+"""
+
+
 class SlowHost:
     """The last host of a cluster gets about one part in `slow` of its core, as other processes on that core take the rest."""
 
@@ -61,7 +68,7 @@ class SlowHost:
         cores = sorted(os.sched_getaffinity(0))
         core = cores[(self.nodes - 1) % len(cores)]
         for _ in range(self.slow - 1):
-            self.burners.append(subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]))
+            self.burners.append(subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", burn]))
 
     def __exit__(self, *_):
         for burner in self.burners:

@@ -106,6 +106,8 @@ void ViewChange::heard(NodeId which, uint64_t incarnation, uint64_t now_us) {
         its.ready_us = its.retry_us = its.told_us = 0;
         its.left_out = 0;
     }
+    if (wants_in_ && !rank_ && (its.said_us == 0 || now_us - its.said_us >= part(4)))   // the others wait for this
+        join_us_ = next_us_ = now_us;
     its.heard_us = its.said_us = now_us;
     if (its.suspicion == Suspicion::silent) its.suspicion = Suspicion::none;
     if (const auto rank = rank_of(which); rank && suspected(view_.members[*rank])) wake(now_us);
