@@ -160,7 +160,11 @@ public:
             std::lock_guard lock(host_mutex_);
             status = fail(Code::cancelled, "{}; the job goes on without it", leaves_);
         }
-        if (may_return()) report_.update([&](JobStatus& now) { now.unheard = true, now.goes_on = views_->excluded(); });
+        if (views_)
+            report_.update([&](JobStatus& now) {
+                now.goes_on = views_->excluded();
+                now.unheard = may_return();
+            });
         if (views_) views_->stop(host);
         {
             std::lock_guard lock(host_mutex_);
