@@ -7,6 +7,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/job/view_rules.h"
 
 namespace gradcast {
 namespace {
@@ -16,12 +17,14 @@ constexpr size_t asked_max = 64, searches_max = 16;
 Status others_check(const JobDetail& before, std::span<const SearchAnswer> answers) {
     const JobStatus& status = before.summary.status;
     if (!status.unheard || status.views.empty()) return {};
-    const std::vector<std::string>& members = status.views.back().members;
+    std::vector<bool> ranks;
     std::vector<std::string> silent;
-    for (const SearchAnswer& each : answers)
-        if (!each.came && std::find(members.begin(), members.end(), each.node) != members.end()) silent.push_back(each.node);
-    const bool lowest = std::find(silent.begin(), silent.end(), members.front()) != silent.end();
-    if (2 * silent.size() < members.size() || (2 * silent.size() == members.size() && !lowest)) return {};
+    for (const std::string& member : status.views.back().members) {
+        const auto its = [&](const SearchAnswer& each) { return each.node == member && !each.came; };
+        ranks.push_back(std::any_of(answers.begin(), answers.end(), its));
+        if (ranks.back()) silent.push_back(member);
+    }
+    if (!view_quorum(ranks)) return {};
     return fail(
         Code::conflict,
         "{} cannot be asked, and may go on with it, because it ended here when they were not heard: bring them back, or, where they are "

@@ -160,12 +160,13 @@ public:
             std::lock_guard lock(host_mutex_);
             status = fail(Code::cancelled, "{}; the job goes on without it", leaves_);
         }
-        if (views_)
+        if (views_) {
             report_.update([&](JobStatus& now) {
                 now.goes_on = views_->excluded();
                 now.unheard = may_return();
             });
-        if (views_) views_->stop(host);
+            views_->stop(host);
+        }
         {
             std::lock_guard lock(host_mutex_);
             run_host_ = nullptr;

@@ -8,7 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t runs_max = 255;              // of a job at one start of a daemon: see node_identity
+constexpr uint64_t runs_max = 255;              // of a job at one start of a daemon: see identity_open
 constexpr uint64_t wait_max_us = 600'000'000;   // until a node asks again
 constexpr uint64_t never_us = UINT64_MAX;
 
