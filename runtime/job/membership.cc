@@ -17,7 +17,8 @@ constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken 
 
 }   // namespace
 
-Membership::Membership(const MembershipConfig& config) : config_(config), names_(config.names), peers_(config.names.size()) {
+Membership::Membership(const MembershipConfig& config)
+    : config_(config), names_(config.names), peers_(config.names.size()), returns_(config.identity.incarnation, config.left_max) {
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         peers_[peer].member.name = names_[peer];
@@ -171,7 +172,7 @@ void Membership::tick(Actions& actions) {
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
                                                       .hinders = own.hinders,
-                                                      .returns = returns(actions.now_us),
+                                                      .returns = asked(actions.now_us),
                                                       .runs = runs()});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;

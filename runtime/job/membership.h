@@ -22,47 +22,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/protocol.h"
+#include "runtime/job/job_plan.h"
+#include "runtime/job/returns.h"
 #include "transport/link/link.h"
 
 namespace gradcast {
-
-constexpr uint32_t job_text_max = 1 << 20;   // bytes of a job file
-
-/// What every member must know of a job before it opens its engine.
-struct JobPlan {
-    JobId id{};
-    std::string name, text, path, base;   // of the job file: see Submission
-    uint64_t deadline_us = 0;             // D: of the job file; once it runs, the longest that a member needs
-    uint64_t submitted_unix = 0;
-    std::vector<Member> members;                   // by rank; 0 coordinates.  From `first` on: who may join while it runs
-    uint32_t first = 0;                            // so many begin it; 0: all
-    bool elastic = false;                          // those that may join are invited by themselves, else by add() alone
-    uint32_t datagram_bytes = 0;                   // payload of one datagram that every member's interface can carry; 0: streams alone
-    bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
-    uint32_t rails = 1;                            // LinkConfig's
-    std::vector<std::string> addresses;            // by rank, with more than one rail: as PeerState's; else empty
-    bool resumes = false;                          // a run of the job before this one has left a checkpoint:
-    uint64_t resume_steps = 0, resume_state = 0;   // see Resume
-    Rank resume_holder = 0;
-    std::string notes;      // of the coordinator about this run, a line each, which the job tells
-    bool returns = false;   // a member that is started anew becomes a member again while the job runs (job.survive)
-    bool joins = false;     // the receiver does: the job runs, and what it computes with must be these
-    std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them
-    std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
-    std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
-    uint32_t first_nodes() const { return first > 0 ? first : static_cast<uint32_t>(members.size()); }
-    bool grows() const { return returns && !rdma; }   // nodes that it did not begin with may join it
-    /// Of these nodes those that are not in it go behind the others, in this order, so that all number them alike.  Where it grows.
-    void extend(std::span<const std::string> names);
-    /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
-    uint64_t prepare_us() const { return 10 * deadline_us; }
-};
-/// The wire form of a plan (of PREPARE); parse returns false where bytes are not one.
-std::vector<std::byte> plan_write(const JobPlan& plan);
-bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan);
 
 /// What a node has of a job that has run.
 struct Found {
@@ -86,12 +52,6 @@ struct MembershipConfig {
     uint32_t jobs_max = 16;                                  // sessions at one time
     size_t left_max = 1024;                                  // jobs of before that are known one by one
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
-};
-
-/// A job that goes on without a node, and the incarnation as which the node would be a member of it again.
-struct JobReturn {
-    JobId id{};
-    uint64_t incarnation = 0;
 };
 
 /// A copy of what is known of a peer.
@@ -220,21 +180,11 @@ private:
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
-    struct Left {                        // a job that may go on without this node
-        uint64_t incarnation = 0;        // the least that this node may be a member as
-        uint64_t asks_us = UINT64_MAX;   // from when on it asks for that; UINT64_MAX: never
-        uint64_t left_us = 0;
-        uint32_t tries = 0;           // to be in again
-        bool by_invitation = false;   // it does not ask, but comes when it is asked
-        uint64_t submitted_unix = 0;
-    };
     void left(const Session& session, bool leaves, bool returns, uint64_t now_us);
     void not_joined(const Session& session, const Status& why, uint64_t now_us);
-    void ask(Left* left, uint64_t deadline_us, uint64_t now_us) const;
-    void forget_oldest();
     static bool member(const Session& session);   // this node is, or is about to begin the job with the others
     std::vector<JobId> runs() const;
-    std::vector<JobReturn> returns(uint64_t now_us) const;
+    std::vector<JobReturn> asked(uint64_t now_us) const;
     void told_over(const Session& session);
     void heard(Session& session, Rank rank);
     void invite(Session& session, Actions& actions);
@@ -267,8 +217,7 @@ private:
     std::vector<Peer> peers_;
     std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
-    std::map<JobId, Left> left_;
-    uint64_t forgotten_unix_ = 0;   // when the latest job was submitted that left_ had to forget; 0: none
+    Returns returns_;
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

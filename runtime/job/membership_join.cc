@@ -8,9 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t runs_max = 255;              // of a job at one start of a daemon: see identity_open
-constexpr uint64_t wait_max_us = 600'000'000;   // until a node asks again
-constexpr uint64_t never_us = UINT64_MAX;
+constexpr uint64_t forgiven_us = 600'000'000;   // a member for so long asks at once when it has to leave
 
 }   // namespace
 
@@ -53,65 +51,34 @@ void Membership::take_peer() {
     for (auto& [id, session] : sessions_) extend(session);
 }
 
-/// This node has ended its part of a job that may go on.  What was a member is none again, because it has forgotten its promises: it asks
-/// as a later incarnation, after a time that doubles with each run.
+/// This node has ended its part of a job that may go on.
 void Membership::left(const Session& session, bool leaves, bool returns, uint64_t now_us) {
-    Left& left = left_[session.plan->id];
     const bool was_member = session.trains || !session.plan->joins;
-    if (was_member && now_us - session.began_us > wait_max_us) left.tries = 0;
-    left.incarnation = std::max(left.incarnation, session.plan->members[session.self].incarnation + 1);
-    left.submitted_unix = session.plan->submitted_unix;
-    left.left_us = now_us;
-    left.asks_us = never_us;
-    left.by_invitation = leaves && !returns;
-    if (returns) ask(&left, session.plan->deadline_us, now_us);
-    forget_oldest();
+    const JobPlan& plan = *session.plan;
+    const auto wish = returns ? Returns::Wish::asks : leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
+    returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us}, wish,
+                  was_member && now_us - session.began_us > forgiven_us, now_us);
 }
 
 /// It has not become a member: what it was invited as has promised nothing, and is invited once more.
 void Membership::not_joined(const Session& session, const Status& why, uint64_t now_us) {
-    Left& left = left_[session.plan->id];
-    left.incarnation = std::max(left.incarnation, session.plan->members[session.self].incarnation);
-    left.submitted_unix = session.plan->submitted_unix;
-    left.left_us = now_us;
-    left.asks_us = never_us;
+    const JobPlan& plan = *session.plan;
     const bool lasts = why.code == Code::invalid || why.code == Code::conflict || why.code == Code::data || why.code == Code::unsupported ||
                        why.code == Code::cancelled;
-    left.by_invitation = lasts;
-    if (!lasts) ask(&left, session.plan->deadline_us, now_us);
-    forget_oldest();
+    returns_.left({plan.id, plan.members[session.self].incarnation, plan.submitted_unix, plan.deadline_us},
+                  lasts ? Returns::Wish::by_invitation : Returns::Wish::asks, false, now_us);
 }
 
 void Membership::stays_out(const JobId& id) {
     std::lock_guard lock(mutex_);
-    if (const auto at = left_.find(id); at != left_.end()) at->second.asks_us = never_us, at->second.by_invitation = true;
+    returns_.stay_out(id);
 }
 
-void Membership::ask(Left* left, uint64_t deadline_us, uint64_t now_us) const {
-    const uint64_t runs = left->incarnation - config_.identity.incarnation;
-    const uint64_t wait_us = left->tries == 0 ? 0 : std::min(deadline_us << std::min(left->tries - 1, 20u), wait_max_us);
-    if (runs <= runs_max) left->asks_us = now_us + wait_us;
-    ++left->tries;
-}
-
-/// Where there are too many.  A job that is as old as one that is forgotten might be that one: it is not joined any more.
-void Membership::forget_oldest() {
-    if (left_.size() <= config_.left_max) return;
-    const auto oldest =
-        std::min_element(left_.begin(), left_.end(), [](const auto& a, const auto& b) { return a.second.left_us < b.second.left_us; });
-    forgotten_unix_ = std::max(forgotten_unix_, oldest->second.submitted_unix);
-    left_.erase(oldest);
-}
-
-/// The latest ones, where this node can take a job.
-std::vector<JobReturn> Membership::returns(uint64_t now_us) const {
-    std::vector<std::pair<uint64_t, JobReturn>> all;
+/// Where this node can take a job.
+std::vector<JobReturn> Membership::asked(uint64_t now_us) const {
     if (peers_[config_.self].draining || sessions_.size() >= config_.jobs_max) return {};
-    for (const auto& [id, left] : left_)
-        if (left.asks_us <= now_us && !sessions_.contains(id)) all.push_back({left.left_us, {id, left.incarnation}});
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::vector<JobReturn> result;
-    for (size_t i = 0; i < std::min(all.size(), returns_max); ++i) result.push_back(all[i].second);
+    std::vector<JobReturn> result = returns_.asked([this](const JobId& id) { return sessions_.contains(id); }, now_us);
+    result.resize(std::min(result.size(), returns_max));
     return result;
 }
 
@@ -205,11 +172,9 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
     };
     const Rank self = member(config_.identity.name);
     if (self == plan.members.size() || member(names_[from]) == plan.members.size()) return;
-    const auto left = left_.find(plan.id);
-    if (left == left_.end() && forgotten_unix_ > 0 && plan.submitted_unix <= forgotten_unix_) return;
-    const uint64_t incarnation = left == left_.end() ? config_.identity.incarnation : left->second.incarnation;
-    if (plan.members[self].incarnation != incarnation) {
-        if (left != left_.end() && std::exchange(left->second.by_invitation, false)) ask(&left->second, plan.deadline_us, actions.now_us);
+    const uint64_t incarnation = returns_.invited_as(plan.id, plan.submitted_unix);
+    if (incarnation == 0 || plan.members[self].incarnation != incarnation) {
+        returns_.invited_as_another(plan.id, plan.deadline_us, actions.now_us);
         return;
     }
     for (const Member& each : plan.members)
