@@ -95,6 +95,8 @@ Status Daemon::open(int listen_fd) {
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
     membership.rails = fmt::format("{}", fmt::join(rails, ","));
+    for (const JobDetail& each : over_)
+        if (JobId id; each.summary.status.state == JobState::done && job_id_parse(each.summary.id, &id)) membership.over.push_back(id);
     membership_ = std::make_unique<Membership>(membership);
     draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
@@ -168,6 +170,7 @@ void Daemon::steward() {
             run = runs_.erase(run);
         }
         lock.unlock();
+        end_elsewhere();
         if (over.empty()) continue;
         over.clear();
         ::malloc_trim(0);   // returns what the job's threads have freed
@@ -205,6 +208,10 @@ void Daemon::act(const Notice& notice) {
         return;
     }
     auto run = runs_.find(notice.id);
+    if (notice.kind == Notice::Kind::over) {
+        if (run == runs_.end() || !run->second->nobody_runs("the job has ended at the other nodes")) over_elsewhere_.insert(notice.id);
+        return;
+    }
     GC_ASSERT(run != runs_.end());   // it stays until its one close or abort
     switch (notice.kind) {
         case Notice::Kind::start:
@@ -216,7 +223,7 @@ void Daemon::act(const Notice& notice) {
             run->second->abort(notice.status);
             break;
         case Notice::Kind::close: run->second->close(); break;
-        case Notice::Kind::over: run->second->nobody_runs("the job has ended at the other nodes"); break;
+        case Notice::Kind::over:
         case Notice::Kind::open:
         case Notice::Kind::find:
         case Notice::Kind::found:
@@ -575,6 +582,30 @@ void Daemon::ended(JobDetail detail) {
     last_ = detail;
     over_.push_back(std::move(detail));
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
+}
+
+/// Jobs that this node would have joined again are told as ended.  Who follows them here finds their end at another node.
+void Daemon::end_elsewhere() {
+    std::vector<JobDetail> changed;
+    {
+        std::lock_guard lock(mutex_);
+        std::erase_if(over_elsewhere_, [&](const JobId& id) {
+            if (runs_.contains(id)) return false;   // it is about to be over here
+            for (JobDetail& each : over_) {
+                JobStatus& status = each.summary.status;
+                if (each.summary.id != job_id_text(id) || !status.unheard) continue;
+                status.unheard = false;
+                status.goes_on = true;
+                status.error = fmt::format("the job has ended at the other nodes, which went on without {}", config_.name);
+                changed.push_back(each);
+            }
+            return true;
+        });
+    }
+    for (const JobDetail& each : changed) {
+        log_.info("job {}: {}", each.summary.id, each.summary.status.error);
+        if (Status status = job_record_write(each); !status.ok()) log_.error("job {}: {}", each.summary.id, status.what);
+    }
 }
 
 std::vector<NodeInfo> Daemon::nodes() {

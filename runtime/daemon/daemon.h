@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "runtime/control/backend.h"
@@ -79,6 +80,7 @@ private:
     Status find(const std::string& which, bool active, JobDetail* detail) const;        // holding mutex_
     Status running(const std::string& which, JobDetail* detail, Runs::iterator* run);   // likewise; error: it has no engine here
     void ended(JobDetail detail);                                                       // holding mutex_
+    void end_elsewhere();
 
     const DaemonConfig config_;   // but its members are members_
     const Log log_;
@@ -107,8 +109,9 @@ private:
     std::map<JobId, Submitted> submitted_;
     std::map<JobId, Search> searches_;   // each with its place in submitted_
     uint64_t searches_made_ = 0;
-    std::vector<Notice> asked_;     // about jobs that are about to be over here, or while there are other searches
-    std::vector<JobDetail> over_;   // oldest first
+    std::vector<Notice> asked_;        // about jobs that are about to be over here, or while there are other searches
+    std::vector<JobDetail> over_;      // oldest first
+    std::set<JobId> over_elsewhere_;   // jobs that went on without this node, and have ended
     std::optional<JobDetail> last_;
     std::string leaving_;     // why; empty: not
     bool draining_ = false;   // as the file `drained` in the state folder says, so also after a restart

@@ -90,10 +90,12 @@ void JobRun::end(const std::string& why, bool leaves) {
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
-void JobRun::nobody_runs(const std::string& why) {
+bool JobRun::nobody_runs(const std::string& why) {
     std::lock_guard lock(mutex_);
+    if (phase_ != Phase::preparing && phase_ != Phase::running) return false;
     nobody_ = why;
     stop_.store(true, std::memory_order_relaxed);   // a member does not look at it, and ends nobody's job
+    return true;
 }
 
 Status JobRun::drain(const std::string& why) {

@@ -44,8 +44,8 @@ public:
     void close();                       // after run() has returned
     void cancel(const std::string& why);
     void leave(const std::string& why);   // as cancel, but the others go on where they can
-    /// The others have ended it.  Where this node is still to join it gives up, else nothing happens.
-    void nobody_runs(const std::string& why);
+    /// The others have ended it.  Where this node is still to join it gives up.  False: it has ended here before.
+    bool nobody_runs(const std::string& why);
     /// Leaves the job to the others, where it is running.  Error: it cannot go on without this node, and why.
     Status drain(const std::string& why);
     Status may_join(const std::string& node) const;       // error: it cannot become a member, and why

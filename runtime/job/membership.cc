@@ -18,7 +18,11 @@ constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken 
 }   // namespace
 
 Membership::Membership(const MembershipConfig& config)
-    : config_(config), names_(config.names), peers_(config.names.size()), returns_(config.identity.incarnation, config.left_max) {
+    : config_(config),
+      names_(config.names),
+      peers_(config.names.size()),
+      returns_(config.identity.incarnation, config.left_max),
+      over_(config.over.begin(), config.over.end()) {
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         peers_[peer].member.name = names_[peer];
@@ -54,59 +58,28 @@ Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
         std::lock_guard lock(mutex_);
         GC_TRY(refusal(*plan));
     }
-    JobId id = plan->id;
-    command({.kind = Command::Kind::submit,
-             .id = id,
-             .plan = std::move(plan),
-             .status = {},
-             .kernel_set = {},
-             .data_digest = {},
-             .start_digest = {}});
+    const JobId id = plan->id;
+    command({.kind = Command::Kind::submit, .id = id, .plan = std::move(plan)});
     return {};
 }
 void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
                         uint64_t deadline_us) {
-    Command command{Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest)};
-    command.deadline_us = deadline_us;
-    this->command(std::move(command));
+    command(
+        {Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us});
 }
 void Membership::ended(const JobId& id, bool leaves, bool returns) {
-    Command command{
-        .kind = Command::Kind::ended, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
-    command.leaves = leaves;
-    command.returns = returns;
-    this->command(std::move(command));
+    command({.kind = Command::Kind::ended, .id = id, .leaves = leaves, .returns = returns});
 }
 
-void Membership::find(const JobId& id, uint64_t request) {
-    Command command{
-        .kind = Command::Kind::find, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
-    command.request = request;
-    this->command(std::move(command));
-}
+void Membership::find(const JobId& id, uint64_t request) { command({.kind = Command::Kind::find, .id = id, .request = request}); }
 void Membership::found(const JobId& id, Rank peer, uint64_t request, Found found) {
-    Command command{
-        .kind = Command::Kind::found, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
-    command.peer = peer;
-    command.request = request;
-    command.found = std::move(found);
-    this->command(std::move(command));
+    command({.kind = Command::Kind::found, .id = id, .peer = peer, .request = request, .found = std::move(found)});
 }
 
 void Membership::drain(Rank peer, bool on, bool cancel) {
-    Command command{
-        .kind = Command::Kind::drain, .id = {}, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
-    command.peer = peer;
-    command.on = on;
-    command.cancel = cancel;
-    this->command(std::move(command));
+    command({.kind = Command::Kind::drain, .peer = peer, .on = on, .cancel = cancel});
 }
-void Membership::add(const JobId& id, const std::string& node) {
-    Command command{
-        .kind = Command::Kind::add, .id = id, .plan = {}, .status = {}, .kernel_set = {}, .data_digest = {}, .start_digest = {}};
-    command.node = node;
-    this->command(std::move(command));
-}
+void Membership::add(const JobId& id, const std::string& node) { command({.kind = Command::Kind::add, .id = id, .node = node}); }
 void Membership::trains(const JobId& id) {
     std::lock_guard lock(mutex_);
     if (const auto at = sessions_.find(id); at != sessions_.end()) at->second.trains = true;
@@ -189,7 +162,7 @@ void Membership::tick(Actions& actions) {
             continue;
         }
         if (session.state == State::ended) {   // somebody never said that it ended: our part is done all the same
-            notice({Notice::Kind::close, at->first, nullptr, 0, {}});
+            notice({.kind = Notice::Kind::close, .id = at->first});
             at = sessions_.erase(at);
         } else if (session.self == 0) {
             std::string late;
@@ -213,7 +186,7 @@ void Membership::run(Command& command, Actions& actions) {
     switch (command.kind) {
         case Command::Kind::submit:
             if (Status why = refusal(*command.plan); !why.ok()) {   // things have changed since submit()
-                notice({Notice::Kind::submitted, command.id, nullptr, 0, why});
+                notice({.kind = Notice::Kind::submitted, .id = command.id, .status = why});
                 break;
             }
             begin(command.plan, 0, actions);
@@ -238,6 +211,8 @@ void Membership::run(Command& command, Actions& actions) {
             at->second.state = State::ended;
             at->second.deadline_us = actions.now_us + (command.leaves ? tick_us : at->second.plan->deadline_us);
             if (at->second.plan->returns) left(at->second, command.leaves, command.returns, actions.now_us);
+            if (at->second.plan->returns && !command.leaves) over_.push_back(command.id);
+            if (over_.size() > config_.left_max) over_.pop_front();
             at->second.parts[at->second.self].ended = true;
             send_all(at->second, Kind::ended, id_write(command.id), actions);
             close_if_over(at);
@@ -315,7 +290,8 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
     session.plan = plan;
     extend(session);
-    notice({Notice::Kind::open, plan->id, session.plan, self, {}});
+    notice({.kind = Notice::Kind::open, .id = plan->id, .plan = session.plan, .self = self});
+    std::erase(over_, plan->id);
     sessions_.emplace(plan->id, std::move(session));
 }
 
@@ -363,7 +339,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         return;
     }
     auto at = sessions_.find(id);
-    if (!reader.good || at == sessions_.end()) return;
+    if (!reader.good) return;
+    if (at == sessions_.end()) return kind == Kind::ended ? over(id) : void();
     Session& session = at->second;
     Rank rank = rank_of(session, from);
     if (rank == session.parts.size()) return;
@@ -391,11 +368,12 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     } else if (kind == Kind::abort && rank == 0 && prepares) {
         std::string why = reader.text(reason_max);
         if (!reader.whole()) return;
-        notice({Notice::Kind::abort, at->first, nullptr, 0, fail(Code::cancelled, "{}", why)});
+        notice({.kind = Notice::Kind::abort, .id = at->first, .status = fail(Code::cancelled, "{}", why)});
         sessions_.erase(at);
     } else if (kind == Kind::refused && session.state == State::running) {
         const std::string why = reader.text(reason_max), code = reader.text(reason_max);
-        if (reader.whole()) notice({Notice::Kind::told, id, nullptr, 0, fail(Code::peer_refused, "node {} does not join: {}", name, why)});
+        if (reader.whole())
+            notice({.kind = Notice::Kind::told, .id = id, .status = fail(Code::peer_refused, "node {} does not join: {}", name, why)});
     } else if (kind == Kind::add && session.state == State::running) {
         const std::string node = reader.text(64);
         if (reader.whole()) add_here(session, node);
@@ -409,28 +387,18 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
 void Membership::drain_here(bool on, bool cancel) {
     // The last order counts, however many come before the daemon looks.
     std::erase_if(notices_, [](const Notice& each) { return each.kind == Notice::Kind::drain; });
-    Notice notice{Notice::Kind::drain, {}, nullptr, 0, {}};
-    notice.on = on;
-    notice.cancel = cancel;
-    this->notice(std::move(notice));
+    notice({.kind = Notice::Kind::drain, .on = on, .cancel = cancel});
 }
 
 /// The daemon is to look what it has of the job.
 void Membership::look(Rank peer, const JobId& id, uint64_t request) {
     const auto finds = std::count_if(notices_.begin(), notices_.end(), [](const Notice& each) { return each.kind == Notice::Kind::find; });
     if (finds >= finds_max) return;   // whoever asks gives up in time
-    Notice notice{Notice::Kind::find, id, nullptr, 0, {}};
-    notice.peer = peer;
-    notice.request = request;
-    this->notice(std::move(notice));
+    notice({.kind = Notice::Kind::find, .id = id, .peer = peer, .request = request});
 }
 
 void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found found) {
-    Notice notice{Notice::Kind::found, id, nullptr, 0, {}};
-    notice.peer = peer;
-    notice.request = request;
-    notice.found = std::move(found);
-    this->notice(std::move(notice));
+    notice({.kind = Notice::Kind::found, .id = id, .peer = peer, .request = request, .found = std::move(found)});
 }
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -465,6 +433,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.why.clear();
     for (auto& [id, session] : sessions_)
         if (const Rank rank = rank_of(session, from); rank < session.parts.size()) heard(session, rank);
+    answer_returns(from, actions);
 }
 
 void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -491,9 +460,7 @@ void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
     session.plan = std::move(plan);
     session.state = State::running;
     session.deadline_us = 0;
-    Notice notice{Notice::Kind::start, at->first, nullptr, 0, {}};
-    notice.deadline_us = deadline_us;
-    this->notice(std::move(notice));
+    notice({.kind = Notice::Kind::start, .id = at->first, .deadline_us = deadline_us});
 }
 
 /// A rank's engine is open; here or, at the coordinator, anywhere.
@@ -557,7 +524,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
     writer.number(deadline_us);
     send_all(session, Kind::start, writer.bytes, actions);
     start(at, deadline_us);
-    notice({Notice::Kind::submitted, at->first, nullptr, 0, {}});
+    notice({.kind = Notice::Kind::submitted, .id = at->first});
 }
 
 /// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
@@ -568,11 +535,11 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
         send_all(session, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     } else if (session.self == 0) {
         send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
-        notice({Notice::Kind::submitted, at->first, nullptr, 0, why});
+        notice({.kind = Notice::Kind::submitted, .id = at->first, .status = why});
     } else {
         send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     }
-    notice({Notice::Kind::abort, at->first, nullptr, 0, why});
+    notice({.kind = Notice::Kind::abort, .id = at->first, .status = why});
     return sessions_.erase(at);
 }
 
@@ -611,7 +578,7 @@ Membership::Sessions::iterator Membership::close_if_over(Sessions::iterator at) 
     bool over = session.state == State::ended &&
                 std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ended; });
     if (!over) return std::next(at);
-    notice({Notice::Kind::close, at->first, nullptr, 0, {}});
+    notice({.kind = Notice::Kind::close, .id = at->first});
     return sessions_.erase(at);
 }
 

@@ -49,6 +49,7 @@ struct MembershipConfig {
     uint32_t rdma_bytes = 0;       // the same over RDMA
     std::string rails = {};        // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
+    std::vector<JobId> over = {};                            // jobs that are done, of which an earlier daemon knew
     uint32_t jobs_max = 16;                                  // sessions at one time
     size_t left_max = 1024;                                  // jobs of before that are known one by one
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
@@ -75,14 +76,14 @@ struct PeerState {
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    /// over: the others that are heard have ended a job that this node was still to join.
+    /// over: the others that are heard have ended a job that this node was still to join, or asked to be in again.
     enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
     JobId id{};
-    std::shared_ptr<const JobPlan> plan;   // of open
-    Rank self = 0;                         // of open: our rank
-    Status status;                         // of abort: why; of submitted: the outcome; of told: what people should know about a running job
-    Rank peer = 0;                         // of find: who asks, by found(); of found: who has answered
-    uint64_t request = 0;                  // of find, found: number of the search at the one who asks
+    std::shared_ptr<const JobPlan> plan = {};   // of open
+    Rank self = 0;                              // of open: our rank
+    Status status = {};     // of abort: why; of submitted: the outcome; of told: what people should know about a running job
+    Rank peer = 0;          // of find: who asks, by found(); of found: who has answered
+    uint64_t request = 0;   // of find, found: number of the search at the one who asks
     Found found = {};
     bool on = false, cancel = false;   // of drain: this node; cancel: also the jobs that cannot go on without it
     uint64_t deadline_us = 0;          // of start: D, which is the same at all members
@@ -159,16 +160,16 @@ private:
     struct Command {
         enum class Kind : uint8_t { submit, opened, ended, find, found, drain, add } kind;
         JobId id{};
-        std::shared_ptr<const JobPlan> plan;
-        Status status;
-        std::string kernel_set, data_digest, start_digest;
+        std::shared_ptr<const JobPlan> plan = {};
+        Status status = {};
+        std::string kernel_set = {}, data_digest = {}, start_digest = {};
+        uint64_t deadline_us = 0;
         bool leaves = false, returns = false;
         Rank peer = 0;
         uint64_t request = 0;
         Found found = {};
         bool on = false, cancel = false;
         std::string node = {};
-        uint64_t deadline_us = 0;
     };
     void wake();
     void command(Command command);
@@ -186,7 +187,9 @@ private:
     std::vector<JobId> runs() const;
     std::vector<JobReturn> asked(uint64_t now_us) const;
     void told_over(const Session& session);
+    void over(const JobId& id);
     void heard(Session& session, Rank rank);
+    void answer_returns(Rank peer, Actions& actions);
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
@@ -218,6 +221,7 @@ private:
     std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
     Returns returns_;
+    std::deque<JobId> over_;   // jobs that have ended here and elsewhere, the newest last
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

@@ -106,6 +106,20 @@ void Membership::heard(Session& session, Rank rank) {
     }
 }
 
+/// It asks to be in jobs again that have ended.
+void Membership::answer_returns(Rank peer, Actions& actions) {
+    for (const JobReturn& each : peers_[peer].returns)
+        if (std::find(over_.begin(), over_.end(), each.id) != over_.end()) send(peer, Kind::ended, id_write(each.id), actions);
+}
+
+/// A node has ended a job that this one asks for.
+void Membership::over(const JobId& id) {
+    const bool runs = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+        return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
+    });
+    if (!runs && returns_.over(id)) notice({.kind = Notice::Kind::over, .id = id});
+}
+
 /// The nodes that are heard have ended a job that this one has not joined yet.
 void Membership::told_over(const Session& session) {
     if (!session.plan->joins || session.trains || session.state != State::running) return;
@@ -114,7 +128,7 @@ void Membership::told_over(const Session& session) {
         if (rank != session.self && !session.parts[rank].ended) return;
         said |= session.parts[rank].said_ended;   // that nobody is heard is no end
     }
-    if (said) notice({Notice::Kind::over, session.plan->id, nullptr, 0, {}});
+    if (said) notice({.kind = Notice::Kind::over, .id = session.plan->id});
 }
 
 /// Those nodes that were started anew, or that ask to be members again, where this daemon is the lowest that runs the job.

@@ -124,6 +124,27 @@ TEST_F(SystemSurvive, ANodeThatWasStoppedJoinsAgainByItself) {
     EXPECT_EQ(views()[2].members, (std::vector<std::string>{"b", "c", "a"}));
 }
 
+/// It asks, and hears that there is nothing to join any more.
+TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
+    text.replace(text.find("steps = 600"), 11, "steps = 200");
+    const std::string id = begun(cluster[0]);
+    cluster[0].process->kill(SIGSTOP);
+    const JobStatus status = cluster[2].ended(id);
+    for (const size_t i : {1, 2}) {   // also by a daemon that has it from its disk alone
+        cluster[i].process->kill(SIGTERM);
+        EXPECT_EQ(cluster[i].process->wait(), 0);
+        cluster.start(cluster[i]);
+        EXPECT_TRUE(cluster[i].process->ready()) << cluster[i].process->output();
+    }
+    cluster[0].process->kill(SIGCONT);
+    EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+    const auto own = [&] { return cluster[0].job(id)["status"].get<JobStatus>(); };
+    EXPECT_TRUE(eventually([&] { return own().error == "the job has ended at the other nodes, which went on without a"; }))
+        << own().error << logs(cluster);
+    EXPECT_TRUE(has(ask(cluster[0], {"cancel", id}, 1), "has ended already: failed\n"));
+    EXPECT_TRUE(has(said({"--socket", cluster[0].socket, "--socket", cluster[1].socket, "watch", id}), status.digest));
+}
+
 /// A server dies, comes back and takes workers, then a worker dies.  softsync that sums exactly has one digest; the others' order is kept.
 TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
     text.erase(text.find("[algorithm]"));
