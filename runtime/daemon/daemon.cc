@@ -7,26 +7,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 
 #include "runtime/core/clock.h"
-#include "runtime/core/digest.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/doctor.h"
 #include "runtime/daemon/identity.h"
-#include "transport/exchange/auto.h"
 #include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint16_t mesh_channel = 0;
-constexpr uint64_t mesh_deadline_us = 2'000'000;    // a daemon whose stream is gone for so long is not alive
-constexpr uint64_t steward_us = 200'000;            // the steward's longest wait
-constexpr uint64_t bench_deadline_us = 3'000'000;   // of a benchmark
+constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
+constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
 std::string drained_path(const DaemonConfig& config) { return config.state + "/drained"; }
 
@@ -276,196 +271,6 @@ Status Daemon::extend(const std::vector<NodeAddress>& all, size_t* added) {
     }
     *added = more.size();
     return {};
-}
-
-/// The members of a job: this node, then the others in the order of gradcastd.toml.
-Status Daemon::choose(const Submission& submission, std::vector<Member>* members) const {
-    std::vector<PeerState> peers = membership_->peers();
-    std::vector<std::string> names, dead;
-    for (const PeerState& peer : peers) names.push_back(peer.member.name);
-    std::vector<Member> result = {peers[config_.self()].member};
-    if (peers[config_.self()].draining)
-        return fail(Code::conflict, "node {0} is drained: submit at another node, or `gradcastctl undrain {0}`", config_.name);
-    if (!submission.nodes.empty()) {
-        bool self = false;
-        for (const std::string& name : submission.nodes) {
-            auto at = std::find(names.begin(), names.end(), name);
-            if (at == names.end()) return fail(Code::invalid, "there is no node {}: the nodes are {}", name, fmt::join(names, ", "));
-            const PeerState& peer = peers[static_cast<size_t>(at - names.begin())];
-            if (name == config_.name) {
-                if (std::exchange(self, true)) return fail(Code::invalid, "node {} is named twice", name);
-                continue;
-            }
-            if (std::any_of(result.begin(), result.end(), [&](const Member& each) { return each.name == name; }))
-                return fail(Code::invalid, "node {} is named twice", name);
-            if (!peer.alive)
-                return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", name, peer.why);
-            if (peer.draining) return fail(Code::conflict, "node {0} is drained: leave it out, or `gradcastctl undrain {0}`", name);
-            result.push_back(peer.member);
-        }
-        if (!self)
-            return fail(Code::invalid, "node {} coordinates the job and must be one of its nodes: add it, or submit at one of {}",
-                        config_.name, fmt::join(submission.nodes, ", "));
-        if (submission.count && submission.count != result.size())
-            return fail(Code::invalid, "{} nodes are named, but {} asked for", result.size(), submission.count);
-        *members = std::move(result);
-        return {};
-    }
-    for (size_t peer = 0; peer < peers.size(); ++peer) {
-        if (peer == config_.self()) continue;
-        if (!peers[peer].alive) dead.push_back(fmt::format("{} ({})", names[peer], peers[peer].why));
-        else if (peers[peer].draining) dead.push_back(fmt::format("{} (drained)", names[peer]));
-        else if (submission.count == 0 || result.size() < submission.count) result.push_back(peers[peer].member);
-    }
-    if (result.size() < submission.count)
-        return fail(Code::peer_lost, "{} nodes are asked for, {} {} available{}{}", submission.count, result.size(),
-                    result.size() == 1 ? "is" : "are",
-                    dead.empty() ? ": there are no more members" : "; not available: ", fmt::join(dead, ", "));
-    *members = std::move(result);
-    return {};
-}
-
-/// All of a plan but id and time.
-Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
-    const ShortTexts told_to_the_client;
-    if (submission.text.size() > job_text_max)
-        return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
-    JobConfig config;
-    std::vector<JobMistake> mistakes;
-    if (submission.bench) {
-        config.name = "bench";
-        config.deadline_us = bench_deadline_us;
-    } else if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
-        std::vector<std::string> lines;
-        lines.reserve(mistakes.size());
-        for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
-        return fail(Code::invalid, "{}", fmt::join(lines, "\n"));
-    }
-    GC_TRY(choose(submission, &plan->members));
-    std::vector<std::string> notes;   // the job repeats them
-    if (!submission.bench) {
-        GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
-                               static_cast<uint32_t>(plan->members.size()), &notes));
-        GC_TRY(isa_check(config, plan->members));
-        if (config.min_nodes > plan->members.size())
-            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", config.min_nodes, plan->members.size(),
-                        plan->members.size() == 1 ? "" : "s");
-    }
-    plan->name = config.name;
-    plan->text = submission.text;
-    plan->path = submission.path;
-    plan->base = submission.base;
-    plan->deadline_us = config.deadline_us;
-    plan->returns = config.survive;
-    plan->elastic = config.survive && config.elastic;
-    if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
-    if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
-    if (plan->rdma && std::exchange(plan->elastic, false))
-        plan->notes += "elastic has no effect over RDMA: with transport.kind = \"ip\" other nodes join\n";
-    plan->first = static_cast<uint32_t>(plan->members.size());
-    std::vector<std::string> names;
-    for (const NodeAddress& node : members()) names.push_back(node.name);
-    plan->extend(names);
-    rails_for(plan);
-    return {};
-}
-
-Status Daemon::submit(const Submission& submission, std::string* id) {
-    auto plan = std::make_shared<JobPlan>();
-    GC_TRY(this->plan(submission, plan.get()));
-    random_bytes(plan->id);
-    plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
-    if (submission.bench) {
-        const std::string& own = config_.members[config_.self()].address;
-        plan->listener = std::make_shared<Fd>();
-        GC_TRY(socket_listen(own.substr(0, own.rfind(':')) + ":0", plan->listener.get(), &plan->server));
-    }
-
-    Submitted submitted;
-    JobSummary& summary = submitted.detail.summary;
-    summary.id = *id = job_id_text(plan->id);
-    summary.name = plan->name;
-    summary.submitted_unix = plan->submitted_unix;
-    for (Rank rank = 0; rank < plan->first_nodes(); ++rank) summary.nodes.push_back(plan->members[rank].name);
-    std::lock_guard lock(mutex_);
-    if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
-    GC_TRY(membership_->submit(plan));
-    submitted_.emplace(plan->id, std::move(submitted));
-    return {};
-}
-
-/// Instruction sets whose kernels round differently must not train together.
-Status Daemon::isa_check(const JobConfig& job, const std::vector<Member>& members) const {
-    if (job.device == "cuda") return {};
-    auto level = [&](Isa isa) { return job.precision == Precision::f32 ? std::min(isa, Isa::avx512) : isa; };
-    std::vector<PeerState> peers = membership_->peers();
-    std::erase_if(peers, [&](const PeerState& peer) {
-        return std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; });
-    });
-    const Isa least =
-        std::min_element(peers.begin(), peers.end(), [](const PeerState& a, const PeerState& b) { return a.isa < b.isa; })->isa;
-    std::vector<std::string> all, above;
-    for (const PeerState& peer : peers) {
-        all.push_back(fmt::format("{} {}", peer.member.name, isa_name(peer.isa)));
-        if (level(peer.isa) != level(least)) above.push_back(peer.member.name);
-    }
-    if (above.empty()) return {};
-    return fail(
-        Code::invalid,
-        "the nodes compute with different instruction sets ({}): set isa = \"{}\" in gradcastd.toml of {} and restart gradcastd there",
-        fmt::join(all, ", "), isa_name(least), fmt::join(above, ", "));
-}
-
-/// The largest datagram that all members' interfaces carry; 0: some have none.
-uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
-    uint32_t bytes = UINT32_MAX;
-    for (const PeerState& peer : membership_->peers()) {
-        if (std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; })) continue;
-        if (peer.datagram_bytes == 0 && bytes != 0)
-            log_.info("node {} has no `interface` in its gradcastd.toml: multicast exchanges go over TCP, a copy to each node",
-                      peer.member.name);
-        bytes = std::min(bytes, peer.datagram_bytes);
-    }
-    return bytes;
-}
-
-/// RDMA if all members have it; else IP, which the job tells if RDMA was asked for or some members have it.
-void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
-    uint32_t bytes = UINT32_MAX, with = 0;
-    std::vector<std::string> without;
-    for (const PeerState& peer : membership_->peers()) {
-        if (std::none_of(plan->members.begin(), plan->members.end(), [&](const Member& each) { return each.name == peer.member.name; }))
-            continue;
-        if (peer.rdma_bytes == 0) without.push_back(peer.member.name);
-        else {
-            bytes = std::min(bytes, peer.rdma_bytes);
-            ++with;
-        }
-    }
-    if (without.empty()) {
-        plan->rdma = true;
-        if (plan->datagram_bytes > 0) plan->datagram_bytes = bytes;
-    } else if (wanted || with > 0) {
-        plan->notes += fmt::format("{} no `rdma` in gradcastd.toml ({}): the job goes over IP\n",
-                                   without.size() == 1 ? "a node has" : "nodes have", fmt::join(without, ", "));
-    }
-}
-
-/// As many connections between two nodes as every member that begins it has interfaces, or RDMA devices.  Others connect to those that they
-/// reach.
-void Daemon::rails_for(JobPlan* plan) const {
-    const std::vector<PeerState> peers = membership_->peers();
-    size_t rails = rails_max;
-    std::vector<std::string> addresses;
-    for (const Member& member : plan->members) {
-        const auto peer = std::find_if(peers.begin(), peers.end(), [&](const PeerState& each) { return each.member.name == member.name; });
-        const PeerState known = peer == peers.end() ? PeerState{} : *peer;
-        if (addresses.size() < plan->first_nodes())
-            rails = std::min(rails, plan->rdma ? known.rdma_devices : names_split(known.rails).size());
-        addresses.push_back(known.rails);
-    }
-    plan->rails = static_cast<uint32_t>(std::max<size_t>(rails, 1));
-    if (plan->rails > 1) plan->addresses = std::move(addresses);
 }
 
 void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {

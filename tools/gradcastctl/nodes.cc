@@ -57,7 +57,10 @@ int command_drain(const Options& options, const std::string& name, bool cancel) 
         // A job that was cancelled still hinders until the node has told of its end.
         const bool hindered = node.draining && !node.hinders.empty() && !cancel;
         if (hindered || (node.draining && node.jobs == 0)) break;
-        if (!node.alive) return complain(exit_failed, "node {} is not alive any more: {}", name, node.why);
+        if (!node.alive)
+            return complain(exit_failed,
+                            "node {} is not alive any more: {}; if it answers again it may still be drained: gradcastctl nodes", name,
+                            node.why);
         if (interrupts() || clock_us() > end)
             return complain(exit_failed, "node {} is still draining: gradcastctl nodes tells when it is drained", name);
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
