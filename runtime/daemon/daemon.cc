@@ -178,6 +178,7 @@ void Daemon::act(const Notice& notice) {
         log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->first_nodes(),
                   notice.plan->members[0].name);
         std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
+        over_elsewhere_.erase(notice.id);
         searches_.erase(notice.id);   // somebody else was faster
         runs_.erase(notice.id);       // the run before has nothing to wait for any more
         auto run = std::make_unique<JobRun>(*job_host_, notice.plan, members(), NodeId{notice.self});
@@ -389,8 +390,9 @@ void Daemon::ended(JobDetail detail) {
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 }
 
-/// Jobs that this node would have joined again are told as ended.  Who follows them here finds their end at another node.
+/// Jobs that this node would have joined again are told as done elsewhere.  Who follows them here finds their end at another node.
 void Daemon::end_elsewhere() {
+    const std::string error = fmt::format("the other nodes have done the job without {}", config_.name);
     std::vector<JobDetail> changed;
     {
         std::lock_guard lock(mutex_);
@@ -398,10 +400,9 @@ void Daemon::end_elsewhere() {
             if (runs_.contains(id)) return false;   // it is about to be over here
             for (JobDetail& each : over_) {
                 JobStatus& status = each.summary.status;
-                if (each.summary.id != job_id_text(id) || !status.unheard) continue;
-                status.unheard = false;
+                if (each.summary.id != job_id_text(id) || status.state == JobState::done || status.error == error) continue;
                 status.goes_on = true;
-                status.error = fmt::format("the job has ended at the other nodes, which went on without {}", config_.name);
+                status.error = error;
                 changed.push_back(each);
             }
             return true;

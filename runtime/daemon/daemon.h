@@ -111,7 +111,7 @@ private:
     uint64_t searches_made_ = 0;
     std::vector<Notice> asked_;        // about jobs that are about to be over here, or while there are other searches
     std::vector<JobDetail> over_;      // oldest first
-    std::set<JobId> over_elsewhere_;   // jobs that went on without this node, and have ended
+    std::set<JobId> over_elsewhere_;   // jobs that others have done without this node
     std::optional<JobDetail> last_;
     std::string leaving_;     // why; empty: not
     bool draining_ = false;   // as the file `drained` in the state folder says, so also after a restart

@@ -92,7 +92,7 @@ void JobRun::end(const std::string& why, bool leaves) {
 
 bool JobRun::nobody_runs(const std::string& why) {
     std::lock_guard lock(mutex_);
-    if (phase_ != Phase::preparing && phase_ != Phase::running) return false;
+    if (aborted_ || (phase_ != Phase::preparing && phase_ != Phase::running)) return false;
     nobody_ = why;
     stop_.store(true, std::memory_order_relaxed);   // a member does not look at it, and ends nobody's job
     return true;
@@ -337,7 +337,7 @@ void JobRun::work() {
         record();
         {
             std::unique_lock lock(mutex_);
-            host_.membership.ended(plan_->id, leaves_ || unheard, returns);
+            host_.membership.ended(plan_->id, {.done = status.ok(), .leaves = leaves_ || unheard, .returns = returns});
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) {

@@ -46,7 +46,7 @@ struct JobStatus {
     Code code = Code::ok;                                        // of failed and cancelled
     std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job goes on without, and why
     std::vector<std::string> warnings;                           // what is otherwise than was asked for
-    bool goes_on = false;                                        // it has ended at this node alone
+    bool goes_on = false;                                        // others go on with it, or have done it, without this node
     bool unheard = false;                                        // when it ended here, others were not heard: they may go on with it
     uint64_t step = 0, steps = 0;                                // that are done; of the whole job
     uint64_t epoch = 0, epochs = 0;                              // in which the last step was, from 1 on; 0: no step is done

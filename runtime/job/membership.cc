@@ -22,7 +22,7 @@ Membership::Membership(const MembershipConfig& config)
       names_(config.names),
       peers_(config.names.size()),
       returns_(config.identity.incarnation, config.left_max),
-      over_(config.over.begin(), config.over.end()) {
+      over_(config.over.end() - static_cast<ptrdiff_t>(std::min(config.over.size(), config.left_max)), config.over.end()) {
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         peers_[peer].member.name = names_[peer];
@@ -67,9 +67,7 @@ void Membership::opened(const JobId& id, Status status, std::string kernel_set, 
     command(
         {Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us});
 }
-void Membership::ended(const JobId& id, bool leaves, bool returns) {
-    command({.kind = Command::Kind::ended, .id = id, .leaves = leaves, .returns = returns});
-}
+void Membership::ended(const JobId& id, const JobEnd& end) { command({.kind = Command::Kind::ended, .id = id, .end = end}); }
 
 void Membership::find(const JobId& id, uint64_t request) { command({.kind = Command::Kind::find, .id = id, .request = request}); }
 void Membership::found(const JobId& id, Rank peer, uint64_t request, Found found) {
@@ -114,7 +112,7 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::packet: packet(*event.packet, actions); break;
             case Event::Kind::sent: flights_.erase(event.id); break;
             case Event::Kind::timer: tick(actions); break;
-            case Event::Kind::peer_up: peers_[event.rank].hello_ticket = 0; break;
+            case Event::Kind::peer_up: peers_[event.rank].hello_ticket = peers_[event.rank].over_ticket = 0; break;
             case Event::Kind::peer_lost: lost(event.rank, event.status.what, actions); break;
             case Event::Kind::command:
                 while (!commands_.empty()) {
@@ -209,9 +207,9 @@ void Membership::run(Command& command, Actions& actions) {
         case Command::Kind::ended:
             if (at == sessions_.end() || at->second.state != State::running) break;
             at->second.state = State::ended;
-            at->second.deadline_us = actions.now_us + (command.leaves ? tick_us : at->second.plan->deadline_us);
-            if (at->second.plan->returns) left(at->second, command.leaves, command.returns, actions.now_us);
-            if (at->second.plan->returns && !command.leaves) over_.push_back(command.id);
+            at->second.deadline_us = actions.now_us + (command.end.leaves ? tick_us : at->second.plan->deadline_us);
+            if (at->second.plan->returns) left(at->second, command.end, actions.now_us);
+            if (at->second.plan->returns && command.end.done) over_.push_back(command.id);
             if (over_.size() > config_.left_max) over_.pop_front();
             at->second.parts[at->second.self].ended = true;
             send_all(at->second, Kind::ended, id_write(command.id), actions);
@@ -338,9 +336,12 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (found_parse(reader, &request, &found)) found_here(from, id, request, std::move(found));
         return;
     }
+    if (kind == Kind::over) {
+        if (reader.whole()) over_here(id, actions.now_us);
+        return;
+    }
     auto at = sessions_.find(id);
-    if (!reader.good) return;
-    if (at == sessions_.end()) return kind == Kind::ended ? over(id) : void();
+    if (!reader.good || at == sessions_.end()) return;
     Session& session = at->second;
     Rank rank = rank_of(session, from);
     if (rank == session.parts.size()) return;
@@ -419,6 +420,8 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.hinders = std::move(said.hinders);
     peer.returns = std::move(said.returns);
     peer.runs = std::move(said.runs);
+    std::erase_if(over_,
+                  [&](const JobId& id) { return std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end(); });   // it resumes
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
@@ -548,7 +551,7 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
     peer.alive = false;
     peer.why = why;
-    peer.hello_ticket = 0;
+    peer.hello_ticket = peer.over_ticket = 0;
     peer.jobs = 0;
     peer.finds = 0;
     peer.draining = false;

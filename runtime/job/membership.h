@@ -9,6 +9,7 @@
 //
 // A member of a job with `returns` that was started anew, or without which the others went on and which says so in HELLO, gets the job from
 // the lowest one that runs it: INVITE(plan, what it must compute with).  It opens its engine and begins at once, or gives up by itself.
+// Nodes that have done the job's last step answer OVER.
 //
 // Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
 // deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
@@ -55,6 +56,13 @@ struct MembershipConfig {
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
 
+/// How a job has ended at this node.
+struct JobEnd {
+    bool done = false;      // it has done the last step
+    bool leaves = false;    // the others may go on, so the link is closed soon, whether they have ended or not
+    bool returns = false;   // this node would be a member again
+};
+
 /// A copy of what is known of a peer.
 struct PeerState {
     bool alive = false;
@@ -76,7 +84,8 @@ struct PeerState {
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    /// over: the others that are heard have ended a job that this node was still to join, or asked to be in again.
+    /// over: the others that are heard have ended a job that this node was still to join; or one has done the last step of a job that this
+    /// node asks to be in again.
     enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
     JobId id{};
     std::shared_ptr<const JobPlan> plan = {};   // of open
@@ -101,9 +110,8 @@ public:
     /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
                 uint64_t deadline_us = 0);
-    /// run() has returned here.  leaves: the others may go on, so the link is closed soon, whether they have ended or not.  returns: this
-    /// node would be a member again.
-    void ended(const JobId& id, bool leaves = false, bool returns = false);
+    /// run() has returned here.
+    void ended(const JobId& id, const JobEnd& end);
     /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
     void find(const JobId& id, uint64_t request);
     /// The answer to the notice find.
@@ -127,7 +135,7 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add, over };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
@@ -153,6 +161,7 @@ private:
     struct Peer : PeerState {
         uint64_t heard_us = 0;
         uint64_t hello_ticket = 0;   // at most one HELLO is on its way
+        uint64_t over_ticket = 0;    // likewise, of OVER
         uint32_t finds = 0;          // that it has not answered yet
         Kind kind{};                 // of the message that is arriving
         std::vector<std::byte> message;
@@ -164,7 +173,7 @@ private:
         Status status = {};
         std::string kernel_set = {}, data_digest = {}, start_digest = {};
         uint64_t deadline_us = 0;
-        bool leaves = false, returns = false;
+        JobEnd end = {};
         Rank peer = 0;
         uint64_t request = 0;
         Found found = {};
@@ -181,15 +190,15 @@ private:
     void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
-    void left(const Session& session, bool leaves, bool returns, uint64_t now_us);
+    void left(const Session& session, const JobEnd& end, uint64_t now_us);
     void not_joined(const Session& session, const Status& why, uint64_t now_us);
     static bool member(const Session& session);   // this node is, or is about to begin the job with the others
     std::vector<JobId> runs() const;
     std::vector<JobReturn> asked(uint64_t now_us) const;
     void told_over(const Session& session);
-    void over(const JobId& id);
     void heard(Session& session, Rank rank);
     void answer_returns(Rank peer, Actions& actions);
+    void over_here(const JobId& id, uint64_t now_us);
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
@@ -221,7 +230,7 @@ private:
     std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
     Sessions sessions_;
     Returns returns_;
-    std::deque<JobId> over_;   // jobs that have ended here and elsewhere, the newest last
+    std::deque<JobId> over_;   // jobs that are done, the newest last
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

@@ -52,10 +52,10 @@ void Membership::take_peer() {
 }
 
 /// This node has ended its part of a job that may go on.
-void Membership::left(const Session& session, bool leaves, bool returns, uint64_t now_us) {
+void Membership::left(const Session& session, const JobEnd& end, uint64_t now_us) {
     const bool was_member = session.trains || !session.plan->joins;
     const JobPlan& plan = *session.plan;
-    const auto wish = returns ? Returns::Wish::asks : leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
+    const auto wish = end.returns ? Returns::Wish::asks : end.leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
     returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us}, wish,
                   was_member && now_us - session.began_us > forgiven_us, now_us);
 }
@@ -106,18 +106,19 @@ void Membership::heard(Session& session, Rank rank) {
     }
 }
 
-/// It asks to be in jobs again that have ended.
+/// It asks to be in jobs again that are done.
 void Membership::answer_returns(Rank peer, Actions& actions) {
+    if (flights_.contains(peers_[peer].over_ticket)) return;
     for (const JobReturn& each : peers_[peer].returns)
-        if (std::find(over_.begin(), over_.end(), each.id) != over_.end()) send(peer, Kind::ended, id_write(each.id), actions);
+        if (std::find(over_.begin(), over_.end(), each.id) != over_.end())
+            peers_[peer].over_ticket = send(peer, Kind::over, id_write(each.id), actions);
 }
 
-/// A node has ended a job that this one asks for.
-void Membership::over(const JobId& id) {
-    const bool runs = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-        return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
-    });
-    if (!runs && returns_.over(id)) notice({.kind = Notice::Kind::over, .id = id});
+void Membership::over_here(const JobId& id, uint64_t now_us) {
+    const bool runs = sessions_.contains(id) || std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+                          return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
+                      });
+    if (!runs && returns_.over(id, now_us)) notice({.kind = Notice::Kind::over, .id = id});
 }
 
 /// The nodes that are heard have ended a job that this one has not joined yet.

@@ -28,9 +28,12 @@ void Returns::stay_out(const JobId& id) {
     if (const auto at = left_.find(id); at != left_.end()) at->second.asks_us = never_us, at->second.by_invitation = true;
 }
 
-bool Returns::over(const JobId& id) {
+bool Returns::over(const JobId& id, uint64_t now_us) {
     const auto at = left_.find(id);
-    return at != left_.end() && std::exchange(at->second.asks_us, never_us) != never_us;
+    if (at == left_.end() || at->second.asks_us > now_us) return false;
+    at->second.asks_us = now_us + wait_max_us;
+    at->second.by_invitation = true;
+    return true;
 }
 
 uint64_t Returns::invited_as(const JobId& id, uint64_t submitted_unix) const {

@@ -36,8 +36,8 @@ public:
     void left(const JobLeft& job, Wish wish, bool anew, uint64_t now_us);
     /// It asks no more, but comes where it is invited.
     void stay_out(const JobId& id);
-    /// The other nodes have ended the job.  True: this node was about to ask.
-    bool over(const JobId& id);
+    /// Another node has done the last step.  This one asks after 10 minutes again: the job may be resumed.  True: it was asking.
+    bool over(const JobId& id, uint64_t now_us);
     /// The incarnation as which it can be invited to this job; 0: it cannot, because it may have been a member and does not know as what.
     uint64_t invited_as(const JobId& id, uint64_t submitted_unix) const;
     /// It was invited as another incarnation: it tells its own.

@@ -43,11 +43,11 @@ struct Node final : Protocol {
     const uint32_t self, n;
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
-    bool leaves = false, returns = false;
-    bool trains = false;               // where it joins, it becomes a member at once
-    uint32_t opens_max = 1;            // of a job
-    uint32_t invites_lost = 0;         // so many INVITEs do not come
-    std::vector<std::string> orders;   // to be drained, or not any more
+    bool done = false, leaves = false, returns = false;   // how its runs end
+    bool trains = false;                                  // where it joins, it becomes a member at once
+    uint32_t opens_max = 1;                               // of a job
+    uint32_t invites_lost = 0;                            // so many INVITEs do not come
+    std::vector<std::string> orders;                      // to be drained, or not any more
     Status open_status;
     std::string kernel_set = "k", data_digest = "d", start_digest;
     uint64_t needs_us = 0;   // as D
@@ -95,7 +95,8 @@ struct Node final : Protocol {
                 job.started.push_back(job.incarnations.back());
                 if (trains) membership.trains(notice.id);
                 job.deadline_us = notice.deadline_us;
-                agenda.emplace(now + run_us, [this, id = notice.id] { membership.ended(id, leaves, returns); });
+                agenda.emplace(now + run_us,
+                               [this, id = notice.id] { membership.ended(id, {.done = done, .leaves = leaves, .returns = returns}); });
                 break;
             case Kind::abort:
                 ++job.abort;
