@@ -245,7 +245,7 @@ TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
         const pid_t victim = daemon_of(dies);
         ASSERT_GT(victim, 0);
         ::kill(victim, SIGKILL);
-        const Outcome outcome = wait(pid, 90);
+        const Outcome outcome = wait(pid, 300);
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
         EXPECT_EQ(outcome.json()["status"]["digest"], whole.json()["status"]["digest"]);
         EXPECT_NE(outcome.json()["status"]["losses"].dump().find(" go on after step "), std::string::npos) << outcome.out;
@@ -257,7 +257,7 @@ TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
 TEST_F(SystemLocal, AStoppedDaemonHoldsUpNobody) {
     import();
     std::string job = good_job;
-    job.replace(job.find("steps = 6"), 9, "steps = 2000\ndeadline = \"8s\"\nsurvive = true");
+    job.replace(job.find("steps = 6"), 9, "steps = 1000\ndeadline = \"8s\"\nsurvive = true");
     write("job.toml", job);
     for (const char* stops : {"node-3", "node-1"}) {
         SCOPED_TRACE(stops);

@@ -24,7 +24,7 @@
 
 namespace gradcast {
 
-constexpr uint64_t patience_us = 30'000'000;   // how long to wait for a state
+constexpr uint64_t patience_us = 60'000'000;   // how long to wait for a state
 
 /// Polls until `there` is true.
 inline bool eventually(const std::function<bool()>& there, uint64_t patience = patience_us) {

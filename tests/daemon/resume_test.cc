@@ -129,6 +129,7 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     detail = cluster[2].job(id);
     EXPECT_TRUE(has(detail["status"]["warnings"].dump(), "node b: " + torn + ": not a gradcast model")) << detail.dump(2);
     EXPECT_EQ(digests(folder), digests(cluster[0].folder + "/state/jobs/" + quiet));
+    EXPECT_EQ(cluster[1].ended(id).state, JobState::done);
     EXPECT_TRUE(has(cluster[1].post("/v1/jobs/" + id + "/resume", Json::object()).value("error", ""), "is done"));
     EXPECT_EQ(cluster[2].get("/v1/jobs")["jobs"].size(), 1u);
 

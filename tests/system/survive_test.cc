@@ -131,6 +131,7 @@ TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
     cluster[0].process->kill(SIGSTOP);
     const JobStatus status = cluster[2].ended(id);
     for (const size_t i : {1, 2}) {   // also by a daemon that has it from its disk alone
+        EXPECT_EQ(cluster[i].ended(id).state, JobState::done);
         cluster[i].process->kill(SIGTERM);
         EXPECT_EQ(cluster[i].process->wait(), 0);
         cluster.start(cluster[i]);
