@@ -174,7 +174,10 @@ TEST_F(Ctl, CtrlCEndsEveryCommandWithOne) {
     ASSERT_EQ(::listen(silent.get(), 8), 0);
     for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
         const pid_t pid = start("--socket " + socket + " -o json list");
-        const Fd client(::accept4(silent.get(), nullptr, nullptr, SOCK_CLOEXEC));   // it waits for its answer
+        const Fd client(::accept4(silent.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        char byte;
+        ASSERT_EQ(::recv(client.get(), &byte, 1, 0), 1);
+        ::usleep(20'000);   // it waits for its answer
         ::kill(pid, signal);
         const Outcome outcome = wait(pid);
         EXPECT_EQ(outcome.exit, 1) << signal;
