@@ -249,7 +249,7 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
     for (const char* exchange : {"coded", "coded-rs"})
         for (uint32_t dead : {0, 2}) {
             bool stalled = true;
-            for (int attempt = 0; stalled && attempt < 5; ++attempt) {   // a busy machine may spoil some
+            for (int attempt = 0; stalled && attempt < 3; ++attempt) {   // a busy machine may spoil one
                 stalled = false;
                 SCOPED_TRACE(std::string(exchange) + " without " + std::to_string(dead));
                 const Way way{.exchange = exchange, .train = "large.h5", .m = 2, .s = 1, .steps = 40, .batch = 512};
@@ -293,7 +293,7 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
                 for (uint32_t i = 0; i < 4; ++i)
                     if (i != dead) cluster[i].process->kill(SIGKILL), cluster[i].process->wait();
             }
-            EXPECT_FALSE(stalled) << "in five attempts";
+            EXPECT_FALSE(stalled) << "in three attempts";
         }
 }
 
