@@ -392,10 +392,11 @@ void Daemon::ended(JobDetail detail) {
 
 /// Jobs that this node would have joined again are told as done elsewhere.  Who follows them here finds their end at another node.
 void Daemon::end_elsewhere() {
-    const std::string error = fmt::format("the other nodes have done the job without {}", config_.name);
     std::vector<JobDetail> changed;
     {
         std::lock_guard lock(mutex_);
+        if (over_elsewhere_.empty()) return;
+        const std::string error = fmt::format("the other nodes have done the job without {}", config_.name);
         std::erase_if(over_elsewhere_, [&](const JobId& id) {
             if (runs_.contains(id)) return false;   // it is about to be over here
             for (JobDetail& each : over_) {

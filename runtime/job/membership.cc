@@ -420,8 +420,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.hinders = std::move(said.hinders);
     peer.returns = std::move(said.returns);
     peer.runs = std::move(said.runs);
-    std::erase_if(over_,
-                  [&](const JobId& id) { return std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end(); });   // it resumes
+    for (const JobId& id : peer.runs) std::erase(over_, id);   // it resumes
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;

@@ -6,11 +6,6 @@
 #include "runtime/job/membership_messages.h"
 
 namespace gradcast {
-namespace {
-
-constexpr uint64_t forgiven_us = 600'000'000;   // a member for so long asks at once when it has to leave
-
-}   // namespace
 
 /// To all nodes that are configured here, where the job grows, and a part for each.
 void Membership::extend(Session& session) {
@@ -53,11 +48,10 @@ void Membership::take_peer() {
 
 /// This node has ended its part of a job that may go on.
 void Membership::left(const Session& session, const JobEnd& end, uint64_t now_us) {
-    const bool was_member = session.trains || !session.plan->joins;
     const JobPlan& plan = *session.plan;
+    const uint64_t member_us = session.trains || !plan.joins ? now_us - session.began_us : 0;
     const auto wish = end.returns ? Returns::Wish::asks : end.leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
-    returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us}, wish,
-                  was_member && now_us - session.began_us > forgiven_us, now_us);
+    returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us, member_us}, wish, now_us);
 }
 
 /// It has not become a member: what it was invited as has promised nothing, and is invited once more.
@@ -66,7 +60,7 @@ void Membership::not_joined(const Session& session, const Status& why, uint64_t 
     const bool lasts = why.code == Code::invalid || why.code == Code::conflict || why.code == Code::data || why.code == Code::unsupported ||
                        why.code == Code::cancelled;
     returns_.left({plan.id, plan.members[session.self].incarnation, plan.submitted_unix, plan.deadline_us},
-                  lasts ? Returns::Wish::by_invitation : Returns::Wish::asks, false, now_us);
+                  lasts ? Returns::Wish::by_invitation : Returns::Wish::asks, now_us);
 }
 
 void Membership::stays_out(const JobId& id) {

@@ -12,9 +12,9 @@ constexpr uint64_t never_us = UINT64_MAX;
 
 }   // namespace
 
-void Returns::left(const JobLeft& job, Wish wish, bool anew, uint64_t now_us) {
+void Returns::left(const JobLeft& job, Wish wish, uint64_t now_us) {
     Left& left = left_[job.id];
-    if (anew) left.tries = 0;
+    if (job.member_us > wait_max_us) left.tries = 0;
     left.incarnation = std::max(left.incarnation, job.incarnation);
     left.submitted_unix = job.submitted_unix;
     left.left_us = now_us;

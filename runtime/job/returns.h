@@ -22,6 +22,7 @@ struct JobLeft {
     uint64_t incarnation = 0;   // the least that this node may be a member as from now on
     uint64_t submitted_unix = 0;
     uint64_t deadline_us = 0;   // D of the job
+    uint64_t member_us = 0;     // how long this node was a member in that run
 };
 
 class Returns {
@@ -32,8 +33,8 @@ public:
     /// `incarnation`: that this daemon was started as.  So many jobs are known one by one (`jobs_max`).
     Returns(uint64_t incarnation, size_t jobs_max) : incarnation_(incarnation), jobs_max_(jobs_max) {}
 
-    /// It asks at once the first time, then after D, 2 D, 4 D, … at most 10 minutes.  anew: from the first time on.
-    void left(const JobLeft& job, Wish wish, bool anew, uint64_t now_us);
+    /// It asks at once the first time, then after D, 2 D, 4 D, … at most 10 minutes; from the first time on after that long as a member.
+    void left(const JobLeft& job, Wish wish, uint64_t now_us);
     /// It asks no more, but comes where it is invited.
     void stay_out(const JobId& id);
     /// Another node has done the last step.  This one asks after 10 minutes again: the job may be resumed.  True: it was asking.
