@@ -470,8 +470,14 @@ TEST(SystemBench, PaperRunsLogicalWorkers) {
     EXPECT_EQ(std::ranges::count(rows, '\n'), 5);
     EXPECT_EQ(paper("dane accuracy --only lenet5-mnist --seeds 1 --rounds 1").out, accuracy.out);
     EXPECT_EQ(text(results / "dane-accuracy.csv"), rows);
+    const Result rounds = paper("dane rounds --only lenet5-mnist --seeds 1 --rounds 1");
+    EXPECT_EQ(rounds.code, 0) << rounds.out;
+    EXPECT_EQ(text(results / "dane-rounds.csv").rfind("case,workers,seed,round,accuracy,digest\nlenet5-mnist,2,1,1,", 0), 0u);
     const Result time = paper("dane time --only lenet5-mnist");
     EXPECT_EQ(time.code, 0) << time.out;
+    EXPECT_NE(time.out.find("Time to an accuracy of 0.95"), std::string::npos) << time.out;
+    EXPECT_EQ(text(results / "dane-time.csv").rfind("case,workers,slowest_s,mean_s,rest_s,link_s,critical_s,wall_s\nlenet5-mnist,1,", 0),
+              0u);
     EXPECT_NE(text(results / "dane-fig04.svg").find("twice the GPUs"), std::string::npos);
     fs::remove_all(folder);
 }
