@@ -504,10 +504,10 @@ TEST(SystemBench, PaperEvolvesModels) {
     };
     // By part: the first row, the rows, and the line below the picture.
     const std::tuple<std::string, std::string, size_t, std::string> parts[] = {
-        {"curves", "run,seed,round,seconds,accuracy", 1 + 5, "Highest at the end of the parallel ones: "},
-        {"control", "run,seed,round,seconds,accuracy", 1 + 10, "slower are "},
+        {"curves", "run,seed,pass,accuracy,seconds,wall_s", 1 + 5, "DE before MA and RG: "},
+        {"control", "run,seed,pass,accuracy", 1 + 10, "within noise, "},
         {"efficiency", "run,seed,round,accuracy,workers_mean", 1 + 3 * 2, "DE at least 0.7: "},
-        {"allocation", "nodes,run,seed,rounds,accuracy,slowest_batches,batch_ms,trial_ms,seconds", 1 + 4 * 2, "BSDA sooner: "}};
+        {"allocation", "nodes,run,seed,rounds,accuracy,slowest_batches,batch_ms,trial_ms,seconds,wall_s", 1 + 4 * 2, "BSDA sooner: "}};
     for (const auto& [part, head, count, claim] : parts) {
         SCOPED_TRACE(part);
         const Result drawn = paper(part);
@@ -520,6 +520,8 @@ TEST(SystemBench, PaperEvolvesModels) {
         EXPECT_NE(paper(part).out.find(claim), std::string::npos);
         EXPECT_EQ(lines("dedn-" + part + "-cifar100.csv"), rows);
     }
+    EXPECT_EQ(lines("dedn-cost-cifar100.csv").size(), 1u + 4);   // measured for the curves
+    EXPECT_EQ(lines("dedn-table4-cifar100.csv").at(0), "target,share,run,reached,seeds,passes,seconds,wall_s");
     EXPECT_EQ(paper("evolution").code, 2);
     fs::remove_all(folder);
 }
