@@ -493,8 +493,8 @@ TEST(SystemBench, PaperEvolvesModels) {
     ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "cifar100").string()).code, 0);
     const auto paper = [&](const std::string& part) {
         return shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/dedn " + part +
-                     " --set cifar100 --seeds 1 --epochs 1 --validation 100 --data " + folder.string() + " --results " + results.string() +
-                     " 2>&1");
+                     " --set cifar100 --seeds 1 --epochs 1 --runs 1 --validation 100 --data " + folder.string() + " --results " +
+                     results.string() + " 2>&1");
     };
     const auto lines = [&](const std::string& name) {
         std::vector<std::string> found;
