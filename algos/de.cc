@@ -50,6 +50,7 @@ public:
         return {};
     }
     std::span<const std::byte> state() override {
+        head().workers = workers();   // a node may join before the first round
         const std::span<const std::byte> speeds = std::as_bytes(kept_speeds());
         std::copy(speeds.begin(), speeds.end(), state_.host + speeds_at_);
         return {state_.host, state_.bytes};
@@ -79,7 +80,7 @@ private:
     Status begin(Context& context) override {
         own_ = &context.workers->own();
         if (head().begun) return {};
-        head() = {workers(), 1};
+        head().begun = 1;
         for (uint32_t k = 0; k < workers(); ++k) {
             control(k) = first_;
             std::ranges::copy(before(), individual(k).begin());
