@@ -1,4 +1,4 @@
-// Whole jobs of synchronous SGD in the simulator that lose nodes: the others go on, with the digest of a quiet run.
+// Whole jobs in the simulator that lose nodes, or that nodes join: the others go on, with the digest of a quiet run.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -178,6 +178,19 @@ const Quiet& quiet(uint32_t steps = steps_few) {
     alone.expect(alone.engines[0]->status().digest);
     return known[steps] = {alone.engines[0]->status().digest, lines_in(alone.own_folder(0)), alone.sim->now_us()};
 }
+/// Of an algorithm by logical workers, on one node.
+const Quiet& quiet_workers(const std::string& options, uint32_t steps) {
+    static std::map<std::string, Quiet> known;
+    Quiet& found = known[fmt::format("{}{}", options, steps)];
+    if (!found.digest.empty()) return found;
+    Lossy alone(1);
+    alone.survive = false;
+    alone.options = options;
+    alone.steps = steps;
+    alone.run();
+    EXPECT_TRUE(alone.sim->result(0).ok()) << alone.sim->result(0).what;
+    return found = {alone.engines[0]->status().digest, lines_in(alone.own_folder(0)), alone.sim->now_us()};
+}
 
 /// Whoever has ended well tells the same of the views, a joiner too.
 void expect_the_same_views(const Lossy& job) {
@@ -206,9 +219,8 @@ void expect_the_same_views(const Lossy& job) {
 }
 
 /// Whatever a node has computed is what the quiet run has computed; whoever has ended well has its digest.
-void expect_one_line(const Lossy& job) {
+void expect_one_line(const Lossy& job, const Quiet& whole) {
     expect_the_same_views(job);
-    const Quiet& whole = quiet(job.steps);
     for (Rank r = 0; r < job.sim_config.ranks; ++r) {
         for (const StepLine& line : lines_in(job.own_folder(r))) {
             ASSERT_LE(line.step, whole.lines.size());
@@ -223,6 +235,8 @@ void expect_one_line(const Lossy& job) {
         }
     }
 }
+
+void expect_one_line(const Lossy& job) { expect_one_line(job, quiet(job.steps)); }
 
 TEST(JobViews, NobodyIsLost) {
     ASSERT_EQ(quiet().digest.size(), 64u);
@@ -494,6 +508,96 @@ TEST(JobViews, NodesJoinOverDatagrams) {
         joined += job.sim->result(job.sim_config.ranks - 1).ok();
     });
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);
+}
+
+/// Of every algorithm by logical workers that takes survive: delays, losses, a node that dies or one that stops or both, and one that comes
+/// late.
+TEST(JobViews, WorkersOutliveFaultsFromSeeds) {
+    static constexpr const char* kinds[] = {
+        "kind = \"ma\"\nworkers = 5\nlocal_steps = 2\n",
+        "kind = \"gd\"\nworkers = 5\n",
+        "kind = \"dane\"\nworkers = 5\nlocal_steps = 2\nmu = 0.5\nanchor_fraction = 0.5\n",
+        "kind = \"fedprox\"\nworkers = 5\nlocal_steps = 2\n",
+        "kind = \"oneshot\"\nworkers = 5\nfraction = 0.3\n",
+        "kind = \"de\"\nworkers = 5\nlocal_steps = 2\nvalidation = 60\n",
+        "kind = \"soup\"\nworkers = 5\nlocal_steps = 2\nvalidation = 60\n",
+        "kind = \"rg\"\nworkers = 5\nlocal_steps = 2\nvalidation = 60\n",
+    };
+    struct Way {
+        const char *exchange, *options;
+        bool datagrams;
+    };
+    static constexpr Way ways[] = {{"ring", "", false},
+                                   {"multicast", "", true},
+                                   {"coded-rs", "m = 2\ns = 1\n", true},
+                                   {"unicast", "", false},
+                                   {"coded-rs", "m = 1\ns = 1\n", false},
+                                   {"ps", "", false},
+                                   {"auto", "s = 0\n", false}};
+    uint32_t begun = 0, changed = 0, joined = 0, left_out = 0;
+    for_seeds(5 * std::size(kinds), [&](uint64_t seed) {
+        const std::string options = kinds[seed % std::size(kinds)];
+        auto draw = [seed, drawn = uint64_t{0}](uint64_t below) mutable { return random4(Purpose::test, seed, 10, ++drawn)[0] % below; };
+        const Way& way = ways[draw(std::size(ways))];
+        Lossy job(static_cast<uint32_t>(4 + draw(4)), seed);
+        job.steps = 8;
+        job.exchange = way.exchange;
+        job.options = options + way.options;
+        job.datagrams = way.datagrams;
+        job.sim_config.jitter_us = 300;
+        job.sim_config.loss = way.datagrams ? 0.02 : 0;
+        job.sim_config.break_per_packet = draw(2) ? 0.002 : 0;
+        job.sim_config.lost_after_us = draw(2) ? 5'000 : D / 2;
+        const Quiet& whole = quiet_workers(options, job.steps);
+        const uint64_t span_us = whole.us;
+        job.joins = {draw(span_us / 8)};   // 5 nodes take a fifth of the time of one
+        const Rank members = job.sim_config.ranks - 1, dead = static_cast<Rank>(draw(members));
+        const Rank stops = static_cast<Rank>((dead + 1 + draw(members - 1)) % members);
+        const uint64_t dies_us = 1'000 + draw(2 * span_us), stops_us = 1'000 + draw(2 * span_us);
+        static constexpr uint64_t long_us[] = {D / 8, D / 2, 3 * D};
+        const uint64_t ends_us = stops_us + long_us[draw(std::size(long_us))];
+        // Fewer than half are hit.
+        if (members > 4 || draw(3) > 0) job.kills = {{dead, dies_us}};
+        if (members > 4 || job.kills.empty()) job.stalls.push_back({stops, stops_us, ends_us});
+        std::string text =
+            fmt::format("{}{} over {} ranks, the last of which joins at {} us", options, way.exchange, members + 1, job.joins[0]);
+        for (const auto& [rank, at_us] : job.kills) text += fmt::format(", rank {} dies at {} us", rank, at_us);
+        for (const auto& each : job.stalls) text += fmt::format(", rank {} stops from {} to {} us", each.rank, each.from_us, each.to_us);
+        SCOPED_TRACE(text);
+        job.run();
+        if (!job.began()) return;
+        expect_one_line(job, whole);
+        Rank seen = 0;
+        uint32_t ended = 0;
+        ++begun;
+        for (Rank r = 0; r < members; ++r) {
+            ended += job.sim->result(r).ok();
+            if (job.killed(r) || (r == stops && !job.stalls.empty())) continue;
+            seen = r;
+            left_out += !job.sim->result(r).ok();   // with peer_lost or deadline: see expect_one_line()
+        }
+        // A node that dies while one joins in the first moments ends the job, by name.
+        EXPECT_TRUE(ended > 0 || lines_in(job.own_folder(seen)).empty());
+        changed += !job.engines[seen]->status().losses.empty();
+        joined += job.sim->result(members).ok();
+    });
+    EXPECT_LE(left_out, 1 + begun / 50);   // whom the others did not hear while they agreed, as at the end of the job
+    EXPECT_GT(changed, std::getenv("GC_SEED") ? 0u : 20u);
+    EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 20u);
+}
+
+/// The state of an algorithm that has not begun is a joiner's too.
+TEST(JobViews, ANodeJoinsDifferentialEvolutionBeforeItsFirstRound) {
+    uint32_t before = 0;
+    for (const uint64_t at_us : {0, 200, 400, 600, 800}) {
+        Lossy job(4);
+        job.options = "kind = \"de\"\nworkers = 5\nlocal_steps = 2\nvalidation = 60\n";
+        job.joins = {at_us};
+        job.run();
+        job.expect(quiet_workers(job.options, job.steps).digest);
+        before += job.engines[0]->status().views.back().first_step == 1 && job.engines[0]->status().views.size() > 1;
+    }
+    EXPECT_GT(before, 0u);
 }
 
 /// A member that was behind gets the state of another: its steps.jsonl has a gap, which an audit passes over.
