@@ -38,8 +38,8 @@ class EngineTest : public ::testing::Test {
 protected:
     void SetUp() override {
         log_level(Level::error);
-        folder_ = ::testing::TempDir() + "gradcast_engine_" + std::to_string(getpid()) + "_" +
-                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
+        folder_ =
+            place_ + "gradcast_engine_" + std::to_string(getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
         std::filesystem::remove_all(folder_);
         ASSERT_TRUE(make_directories(folder_).ok());
         write("train.h5", 600, 0);
@@ -129,7 +129,7 @@ protected:
         return status;
     }
 
-    std::string folder_;
+    std::string place_ = ::testing::TempDir(), folder_;
     uint32_t runs_ = 0;
 };
 
