@@ -10,12 +10,12 @@ const std::string eight = "workers = 8\nlocal_steps = 4\n";
 
 TEST_F(AveragingTest, MaHasOneDigest) { one_digest("ma", eight, true); }
 
-TEST_F(AveragingTest, DilocoHasOneDigest) { one_digest("diloco", eight + "outer_lr = 0.5\nouter_momentum = 0.8\n"); }
-TEST_F(AveragingTest, GdHasOneDigest) { one_digest("gd", "workers = 8\n"); }
-TEST_F(AveragingTest, OneShotHasOneDigest) { one_digest("oneshot", "workers = 8\nfraction = 0.3\n"); }
+TEST_F(AveragingTest, DilocoHasOneDigest) { one_digest("diloco", eight + "outer_lr = 0.5\nouter_momentum = 0.8\n", true); }
+TEST_F(AveragingTest, GdHasOneDigest) { one_digest("gd", "workers = 8\n", true); }
+TEST_F(AveragingTest, OneShotHasOneDigest) { one_digest("oneshot", "workers = 8\nfraction = 0.3\n", true); }
 TEST_F(AveragingTest, DaneHasOneDigest) { one_digest("dane", eight + "mu = 0.5\neta = 0.9\nanchor_fraction = 0.4\n", true); }
-TEST_F(AveragingTest, FedProxHasOneDigest) { one_digest("fedprox", eight); }
-TEST_F(AveragingTest, AdmmHasOneDigest) { one_digest("admm", eight + "rho = 0.3\n"); }
+TEST_F(AveragingTest, FedProxHasOneDigest) { one_digest("fedprox", eight, true); }
+TEST_F(AveragingTest, AdmmHasOneDigest) { one_digest("admm", eight + "rho = 0.3\n", true); }
 
 TEST_F(AveragingTest, MaWithBatchNormDropoutAndDigitsHasOneDigest) {
     const std::string all = replaced(job_text_of_all("[algorithm]\nkind = \"ma\"\nworkers = 4\nlocal_steps = 3\nquantiser = \"auto16\"\n"),
@@ -28,6 +28,7 @@ TEST_F(AveragingTest, MaWithBatchNormDropoutAndDigitsHasOneDigest) {
 TEST_F(AveragingTest, TheWorkersAreNumbersInTheJobFileOrTheNodes) {
     const std::string two = "workers = 2\nlocal_steps = 4\n", none = "local_steps = 4\n";
     EXPECT_EQ(run(text("ma", none), 2).digest(), run(text("ma", two), 1).digest());
+    EXPECT_EQ(run(text("ma", none + "workers = 0\n"), 2).digest(), run(text("ma", two), 1).digest());
     EXPECT_NE(run(text("ma", none), 3).digest(), run(text("ma", two), 1).digest());
     EXPECT_EQ(run(text("ma", two), 4).digest(), run(text("ma", two), 1).digest());   // two of them have none
     EXPECT_EQ(run(text("ma", "workers = 601\n"), 1).digest(),
