@@ -20,16 +20,14 @@
 #include <cstring>
 
 #include "algos/gathering.h"
+#include "algos/jde.h"
 #include "algos/worker_sum.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {
 namespace {
 
-constexpr double change = 0.1, f_least = 0.1, f_range = 0.9;   // of Brest et al.: tau1 = tau2, F_l, F_u
 constexpr uint32_t draw_of_round = ~0u - 1, draw_of_genes = 1u << 31;
-
-double share_of(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }   // in (0, 1)
 
 class De final : public Gathering {
 public:
@@ -45,7 +43,7 @@ public:
         plan.arena.plan("model on trial", elements_ * sizeof(float), &trial_);
         plan.arena.plan("trials that are better", plan.workers * elements_ * sizeof(float), &accepted_);
         GC_TRY(Gathering::plan(plan));
-        speeds_at_ = sizeof(Head) + plan.workers * (sizeof(Control) + elements_ * sizeof(float));
+        speeds_at_ = sizeof(Head) + plan.workers * (sizeof(Jde) + elements_ * sizeof(float));
         plan.arena.plan("individuals", speeds_at_ + kept_speeds().size_bytes(), &state_);
         return {};
     }
@@ -67,14 +65,11 @@ private:
     struct Head {
         uint64_t workers, begun;
     };
-    struct Control {
-        double f, cr;
-    };
     Head& head() { return *state_.as<Head>(); }
-    Control& control(uint32_t k) { return *state_.part(sizeof(Head) + k * sizeof(Control), sizeof(Control)).as<Control>(); }
+    Jde& control(uint32_t k) { return *state_.part(sizeof(Head) + k * sizeof(Jde), sizeof(Jde)).as<Jde>(); }
     std::span<float> individual(uint32_t k) {
         const uint64_t bytes = elements_ * sizeof(float);
-        return floats(state_.part(sizeof(Head) + workers() * sizeof(Control) + k * bytes, bytes));
+        return floats(state_.part(sizeof(Head) + workers() * sizeof(Jde) + k * bytes, bytes));
     }
 
     Status begin(Context& context) override {
@@ -90,12 +85,9 @@ private:
     std::span<const float> start(size_t own) override { return best_ ? before() : individual((*own_)[own]); }
 
     std::span<float> accepted(uint32_t k) { return floats(accepted_).subspan(k * elements_, elements_); }
-    Control draw(Context& context, uint32_t k) {
-        Control now = control(k);
-        const Philox random = random4(Purpose::shuffle, worker_seed(context.local->config().seed, k), context.step, draw_of_round);
-        if (adapt_ && share_of(random[1]) < change) now.f = f_least + share_of(random[0]) * f_range;
-        if (adapt_ && share_of(random[3]) < change) now.cr = share_of(random[2]);
-        return now;
+    Jde draw(Context& context, uint32_t k) {
+        if (!adapt_) return control(k);
+        return control(k).adapted(random4(Purpose::shuffle, worker_seed(context.local->config().seed, k), context.step, draw_of_round));
     }
 
     /// r1, r2, r3; number n is the model that the last round ended with.
@@ -167,11 +159,11 @@ private:
     }
 
     bool adapt_ = true, layers_ = false, best_ = false;
-    Control first_{};
+    Jde first_;
     uint64_t elements_ = 0, speeds_at_ = 0;
     const std::vector<uint32_t>* own_ = nullptr;   // workers of this rank, in the present view
     std::vector<float> notes_, all_notes_;
-    std::vector<Control> drawn_;
+    std::vector<Jde> drawn_;
     Buffer state_, trial_, accepted_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "algos/jde.h"
 #include "tests/algos/softmax.h"
 
 namespace gradcast {
@@ -113,6 +114,44 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
     EXPECT_GT(new_f + new_cr, 0u);
     EXPECT_LT(new_f, better / 2);   // each changes with a probability of 0.1
     EXPECT_LT(new_cr, better / 2);
+}
+
+// tau1 = tau2 = 0.1, F_l = 0.1, F_u = 0.9: at the edges of a draw, and over many.
+TEST(JdeTest, ConstantsAreThoseOfThePaper) {
+    constexpr Jde old{.f = 0.5, .cr = 0.9};
+    constexpr uint32_t most = ~0u, under = 429496729, above = 429496730;   // about 0.1 * 2^32
+    const auto drawn = [&](uint32_t a, uint32_t b, uint32_t c, uint32_t d) { return old.adapted({a, b, c, d}); };
+    EXPECT_NEAR(drawn(0, under, 0, most).f, 0.1, 1e-9);
+    EXPECT_NEAR(drawn(most, under, 0, most).f, 1, 1e-9);
+    EXPECT_NEAR(drawn(1u << 31, 0, 0, most).f, 0.55, 1e-9);
+    EXPECT_EQ(drawn(0, under, 0, most).cr, 0.9);
+    EXPECT_NEAR(drawn(0, most, 0, under).cr, 0, 1e-9);
+    EXPECT_NEAR(drawn(0, most, most, under).cr, 1, 1e-9);
+    EXPECT_EQ(drawn(0, most, 0, under).f, 0.5);
+    EXPECT_EQ(drawn(0, above, 0, above).f, 0.5);
+    EXPECT_EQ(drawn(0, above, 0, above).cr, 0.9);
+
+    constexpr uint32_t draws = 1'000'000;
+    uint32_t new_f = 0, new_cr = 0, both = 0;
+    double f = 0, cr = 0, f_least = 9, f_most = 0;
+    for (uint32_t i = 0; i < draws; ++i) {
+        const Jde now = old.adapted(random4(Purpose::test, 11, i, 0));
+        const bool of_f = now.f != old.f, of_cr = now.cr != old.cr;
+        new_f += of_f, new_cr += of_cr, both += of_f && of_cr;
+        if (of_f) f += now.f, f_least = std::min(f_least, now.f), f_most = std::max(f_most, now.f);
+        if (of_cr) cr += now.cr;
+    }
+    const auto five_sigma = [](double p) { return 5 * std::sqrt(p * (1 - p) * draws); };
+    EXPECT_NEAR(new_f, 0.1 * draws, five_sigma(0.1));
+    EXPECT_NEAR(new_cr, 0.1 * draws, five_sigma(0.1));
+    EXPECT_NEAR(both, 0.01 * draws, five_sigma(0.01));   // one does not follow the other
+    const double of_mean = 5 / std::sqrt(12 * 0.1 * draws);
+    EXPECT_NEAR(f / new_f, 0.55, 0.9 * of_mean);
+    EXPECT_NEAR(cr / new_cr, 0.5, of_mean);
+    EXPECT_GE(f_least, 0.1);
+    EXPECT_LT(f_least, 0.1001);
+    EXPECT_LE(f_most, 1);
+    EXPECT_GT(f_most, 0.9999);
 }
 
 TEST_F(EvolutionTest, TheSoupIsGreedy) {
