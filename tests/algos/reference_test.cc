@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "algos/local.h"
 #include "datasets/sampler.h"
 #include "runtime/job/model_file.h"
 #include "tests/algos/runs.h"
@@ -57,8 +58,9 @@ protected:
             steps, seed, part, lr, momentum, decay, algorithm);
     }
     /// What two nodes train.
-    Vector trained(const std::string& algorithm, uint32_t steps) {
-        const Run run = this->run(job(algorithm, steps), 2);
+    Vector trained(const std::string& algorithm, uint32_t steps) { return trained(job(algorithm, steps)); }
+    Vector trained(const std::string& text) {
+        const Run run = this->run(text, 2);
         Model model;
         std::vector<float> parameters;
         EXPECT_TRUE(run.status.ok()) << run.status.what;
@@ -83,6 +85,14 @@ protected:
         Vector g = (l2 ? decay : 0) * w;
         for (uint32_t n = first; n < first + count; ++n)
             g = g + 2.0 / count * (std::inner_product(w.begin(), w.end(), x_[n].begin(), 0.0) - target_[n]) * x_[n];
+        return g;
+    }
+    /// Of mini-batch `step` of a worker, which has `count` samples.
+    Vector of_batch(const Vector& w, uint32_t k, uint32_t step, uint32_t count) const {
+        std::vector<uint64_t> places(count);
+        Sampler(part, worker_seed(seed, k), count, 1).range(uint64_t{step} * count, places);
+        Vector g = zero;
+        for (const uint64_t place : places) g = g + 1.0 / count * gradient(w, k * part + static_cast<uint32_t>(place), 1);
         return g;
     }
     Vector of_worker(const Vector& w, uint32_t k) const { return gradient(w, k * part, part); }
@@ -152,6 +162,31 @@ TEST_F(ReferenceTest, Dane) {
         w = 1.0 / workers * sum;
     }
     near(trained("kind = \"dane\"\nlocal_steps = 6\neta = 0.8\nmu = 0.3\n", 4), w);
+}
+
+// The round begins with the gradients of as many samples as a mini-batch has: round t with those of mini-batch t of each worker.
+TEST_F(ReferenceTest, DaneFromMiniBatches) {
+    constexpr double eta = 0.8, mu = 0.3;
+    constexpr uint32_t batch = 4, steps = 3;
+    Vector w = initial();
+    for (uint32_t round = 0; round < 5; ++round) {
+        Vector g = zero, sum = zero;
+        for (uint32_t k = 0; k < workers; ++k) g = g + 1.0 / workers * of_batch(w, k, round, batch);
+        for (uint32_t k = 0; k < workers; ++k) {
+            const Vector shift = of_batch(w, k, round, batch) - eta * g;
+            Vector v = zero;
+            uint32_t step = round * steps;
+            sum = sum + descend(w, steps, &v, [&](const Vector& at) { return of_batch(at, k, step++, batch) - shift + mu * (at - w); });
+        }
+        w = 1.0 / workers * sum;
+    }
+    const std::string algorithm = "kind = \"dane\"\nlocal_steps = 3\neta = 0.8\nmu = 0.3\nanchor = \"batch\"\n";
+    near(trained(replaced(job(algorithm, 5), "batch = 16\n", "batch = 4\n")), w);
+
+    // With one step from the anchor's own mini-batch and eta = 1 its gradient cancels, and all workers step along the mean.
+    const auto once = [&](const char* more) { return replaced(job(more, 5), "batch = 16\n", "batch = 4\n"); };
+    const Vector mean = trained(once("kind = \"ma\"\nlocal_steps = 1\n"));
+    near(trained(once("kind = \"dane\"\nlocal_steps = 1\nanchor = \"batch\"\n")), mean);
 }
 
 TEST_F(ReferenceTest, FedProx) {
