@@ -118,17 +118,33 @@ TEST_F(AsgdTest, ALostWorkerCostsNoUpdate) {
     EXPECT_GT(kept, 4u);
 }
 
+// With a slow worker, whose pushes the others' pass unless they wait for it.
 TEST_F(AsgdTest, StalenessIsBounded) {
-    const auto most = [&](const std::string& more) {
-        const Run run = this->run(replaced(text("asgd", "workers = 4\nupdates = 60\n" + more), "steps = 2\n", "steps = 1\n"),
-                                  restless(5, 3), false, [](Simulator& sim) { sim.slow(2, 300); });
+    constexpr uint32_t updates = 60;
+    const auto most = [&](uint32_t workers, uint32_t bound, uint32_t local_steps, uint32_t servers, uint64_t seed) {
+        const std::string more = fmt::format("workers = {}\nupdates = {}\nmax_staleness = {}\nlocal_steps = {}\nservers = {}\n", workers,
+                                             updates, bound, local_steps, servers);
+        const Run run = this->run(replaced(text("asgd", more), "steps = 2\n", "steps = 1\n"), restless(workers + servers, seed), false,
+                                  [&](Simulator& sim) { sim.slow(servers + seed % workers, 300); });
         EXPECT_TRUE(run.status.ok()) << run.status.what;
         const std::vector<uint64_t> all = staleness(log(run));
+        EXPECT_EQ(all.size(), updates);
         return all.empty() ? 0 : *std::max_element(all.begin(), all.end());
     };
-    const uint64_t free = most("");
-    EXPECT_GT(free, 9u);
-    EXPECT_LE(most("max_staleness = 1\n"), 9u);   // (W - 1) (2 S + 1)
+    for (const uint32_t workers : {2u, 4u})
+        for (const uint32_t local_steps : {1u, 2u})
+            for (const uint32_t servers : {1u, 2u})
+                for (const uint64_t seed : {1, 2, 3}) {
+                    SCOPED_TRACE(fmt::format("{} workers, {} local steps, {} servers, seed {}", workers, local_steps, servers, seed));
+                    const uint64_t free = most(workers, 0, local_steps, servers, seed);
+                    for (const uint32_t bound : {1u, 2u, 5u}) {
+                        const uint64_t allowed = (workers - 1) * (2 * bound + 1), found = most(workers, bound, local_steps, servers, seed);
+                        EXPECT_LE(found, allowed) << bound;
+                        EXPECT_LE(found, free) << bound;
+                        EXPECT_GT(found, 0u) << bound;
+                    }
+                    EXPECT_GT(free, (workers - 1) * 5u);   // what a bound of 2 does not allow
+                }
 }
 
 // All nodes tell the same.
