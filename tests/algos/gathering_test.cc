@@ -1,6 +1,8 @@
 // Algorithms that choose among the workers' models.
 #include <fstream>
+#include <set>
 
+#include "datasets/import.h"
 #include "tests/algos/runs.h"
 #include "tests/job/runs.h"
 
@@ -117,24 +119,32 @@ TEST(JobPages, NameEverySetting) {
     }
 }
 
-// Every kind has a job file in tools/jobs, which is good and trains.
+// Every kind has a job file in tools/jobs; each file there is good and trains.
 TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
     write("train28.h5", 600, 0, 28);
     write("test28.h5", 100, 600, 28);
-    for (const AlgorithmKind& kind : algorithm_kinds()) {
-        SCOPED_TRACE(kind.name);
-        const std::string path = fmt::format("tools/jobs/{}.toml", kind.name);
+    ImportResult imported;
+    ASSERT_TRUE(data_import({.kind = "ridge", .from = "", .out = folder_ + "/ridge", .samples = 600}, &imported).ok());
+    const std::filesystem::path base = std::filesystem::canonical("tools/jobs");
+    std::set<std::string> kinds, files;
+    for (const auto& entry : std::filesystem::directory_iterator(base))
+        if (entry.path().extension() == ".toml") files.insert(entry.path().filename());
+    for (const std::string& file : files) {
+        SCOPED_TRACE(file);
         JobConfig job;
-        const Status read = job_read(path, &job);
+        const Status read = job_read("tools/jobs/" + file, &job);
         ASSERT_TRUE(read.ok()) << read.what;
-        EXPECT_EQ(job.algorithm, kind.name);
-        const std::filesystem::path base = std::filesystem::canonical("tools/jobs");
-        EXPECT_EQ(job.train, base / "fashion-mnist/train.h5");
-        job.train = folder_ + "/train28.h5";
-        job.test = folder_ + "/test28.h5";
+        if (file == job.algorithm + ".toml") kinds.insert(job.algorithm);
+        const AlgorithmKind* kind;
+        ASSERT_TRUE(algorithm_find(job.algorithm, &kind).ok());
+        const bool exact = job.settings.solver == "exact", ridge = job.preset == "ridge";
+        EXPECT_EQ(job.train, base / (ridge ? "ridge/train.h5" : "fashion-mnist/train.h5"));
+        EXPECT_EQ(job.test, base / (ridge ? "ridge/test.h5" : "fashion-mnist/test.h5"));
+        job.train = folder_ + (ridge ? "/ridge/train.h5" : "/train28.h5");
+        job.test = folder_ + (ridge ? "/ridge/test.h5" : "/test28.h5");
         job.epochs = 0;
         job.steps = 1;
-        job.settings.local_steps = kind.keys == std::string_view("workers ") ? 0 : 1;
+        if (!exact) job.settings.local_steps = kind->keys == std::string_view("workers ") ? 0 : 1;
         job.settings.validation = 100;
         job.settings.allocation_batches = 2;
         EngineConfig c = config(job_text());
@@ -147,6 +157,8 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
         const Status status = engine->run(host);
         EXPECT_TRUE(status.ok()) << status.what;
     }
+    for (const AlgorithmKind& kind : algorithm_kinds()) EXPECT_TRUE(kinds.contains(kind.name)) << kind.name;
+    EXPECT_GT(files.size(), kinds.size());
 }
 
 }   // namespace
