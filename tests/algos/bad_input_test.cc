@@ -76,11 +76,14 @@ TEST_F(BadInputTest, ADivergingRunEndsByNameAndKeepsItsLastGoodState) {
                                                     {"fedprox", steps, 12, "lower the learning rate"},
                                                     {"dane", steps + "mu = 0\n", 12, "raise algorithm.mu, or lower the learning rate"},
                                                     {"dane", steps + "mu = 0.01\n", 12, "raise algorithm.mu, or lower the learning rate"},
+                                                    {"diloco", steps, 12, "lower the learning rate"},
+                                                    {"admm", steps + "rho = 0.3\n", 12, "lower the learning rate"},
                                                     {"gd", std::string("workers = 4\n"), 3, "lower the learning rate"},
                                                     {"de", steps + "validation = 150\n", 12, "lower the learning rate"},
                                                     {"soup", steps + "validation = 150\n", 12, "lower the learning rate"},
                                                     {"rg", steps + "validation = 150\n", 12, "lower the learning rate"},
                                                     {"serial", std::string("local_steps = 4\n"), 12, "lower the learning rate"},
+                                                    {"softsync", std::string("workers = 2\nupdates = 8\n"), 12, "lower the learning rate"},
                                                     {"asgd", std::string("workers = 2\nupdates = 8\n"), 24, "lower the learning rate"}}) {
         SCOPED_TRACE(kind);
         const std::string plain =
@@ -103,6 +106,18 @@ TEST_F(BadInputTest, ADivergingRunEndsByNameAndKeepsItsLastGoodState) {
         ASSERT_TRUE(good.status.ok()) << good.status.what;
         EXPECT_EQ(fmt::format("{:016x}", from(kept.at(3)).state), digests(good.folders[0]).at(3));
     }
+}
+
+// It has no good state but that of its begin, and keeps none.
+TEST_F(BadInputTest, AOneShotThatDivergesEndsByNameAndKeepsNoState) {
+    const std::string job = with_job(text("oneshot", "workers = 4\n"), "checkpoint_every = 1\ncheckpoint_keep = 9\n");
+    const Run bad = run(replaced(job, "lr = 0.05", "lr = 1e30"), 2);
+    EXPECT_EQ(bad.status.code, Code::diverged) << bad.digest();
+    const std::string what(bad.status.what);
+    EXPECT_NE(what.find("round 1"), what.npos) << what;
+    EXPECT_NE(what.find("NaN or Inf: lower the learning rate"), what.npos) << what;
+    for (const auto& [steps, path] : checkpoints(bad)) EXPECT_EQ(steps, 0u) << path;
+    for (const JobStatus& each : bad.ranks) EXPECT_EQ(each.model, "");
 }
 
 }   // namespace
