@@ -66,6 +66,9 @@ TEST_F(LogisticTest, OneDigestOnAnyNumberOfNodes) {
         ASSERT_EQ(one.digest().size(), 64u) << one.digest();
         EXPECT_EQ(three.digest(), one.digest());
         EXPECT_EQ(iterate(three), iterate(one));
+        for (const uint32_t n : {2u, 4u, 5u}) EXPECT_EQ(run(text, n).digest(), one.digest()) << n;
+        for (const char* exchange : {"unicast", "multicast", "coded-rs", "ps"})
+            EXPECT_EQ(run(fmt::format("{}exchange = \"{}\"\n", text, exchange), 3).digest(), one.digest()) << exchange;
         EXPECT_EQ(one.ranks[0].gradients, three.ranks[0].gradients + three.ranks[1].gradients + three.ranks[2].gradients);
         std::string path;
         for (const std::string& folder : three.folders)
