@@ -1,11 +1,11 @@
-"""Jobs of tools/jobs that compute about as many gradients of samples, on real daemons, for the benches that compare algorithms."""
+"""Jobs of tools/jobs that compute about as many useful gradients of samples, on real daemons, for the benches that compare algorithms."""
 
-import json, os, re, subprocess, sys
+import json, os, re, signal, subprocess, sys
 
 from cluster import command, ctl
 
-jobs = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools", "jobs")
-passes = {"dane": 2}   # over the data in a round whose length is given in rounds; others: 1
+here = os.path.dirname(os.path.abspath(__file__))
+jobs = os.path.join(here, "..", "tools", "jobs")
 
 
 def kinds():
@@ -21,9 +21,7 @@ def job_of(name, options, seed):
     for key, value in (setting.split("=") for setting in settings):
         text = re.sub(rf"^{key} = .*\n", "", text, flags=re.M)
         text += f"{key} = {value if value.isdigit() else json.dumps(value)}\n"
-    rounds = re.search(r"^steps = \d+$", text, re.M)
-    length = f"steps = {max(options.epochs // passes.get(kind, 1), 1)}" if rounds else f"epochs = {options.epochs}"
-    text = re.sub(r"^(steps|epochs) = \d+$", f"{length}\nseed = {seed}\ncheckpoint_keep = 0", text, count=1, flags=re.M)
+    text = re.sub(r"^(steps|epochs) = \d+$", rf"\1 = {options.epochs}\nseed = {seed}\ncheckpoint_keep = 0", text, count=1, flags=re.M)
     return re.sub(r"^workers = \d+$", f"workers = {options.nodes - 1 if kind in ('asgd', 'softsync') else options.nodes}", text, flags=re.M)
 
 
@@ -37,7 +35,16 @@ def run(cluster, job, seconds):
         states.append(json.loads(command([ctl, "--socket", cluster.socket(host), "-o", "json", "describe", said["id"]]))["status"])
         with open(f"{cluster.folder}/{host}/state/jobs/{said['id']}/steps.jsonl") as file:
             lines.append([json.loads(line) for line in file if line.endswith("\n")])
+    lost = [loss for state in states for loss in state["losses"]]
+    if lost:
+        raise RuntimeError(f"the job has gone on {lost[0]}")
     return lines, states
+
+
+def useful(job, states):
+    """Samples that the job has trained on, each as often as it was.  With ssgd there are no workers that count them."""
+    workers = [worker["samples"] for state in states for worker in state["workers"]]
+    return sum(workers) if workers else states[0]["step"] * int(re.search(r"^batch = (\d+)$", job, re.M)[1])
 
 
 def curve(lines):
@@ -51,25 +58,35 @@ def curve(lines):
     return points
 
 
-burn = """import os
-parent = os.getppid()
-while os.getppid() == parent:   # it may be killed
-    for _ in range(1_000_000): pass
-"""
+def equal_share(nodes):
+    """Of a core, for the last host of a cluster: the daemons on that core compute alike."""
+    cores = len(os.sched_getaffinity(0))
+    return 1 / len(range((nodes - 1) % cores, nodes, cores))
 
 
 class SlowHost:
-    """The last host of a cluster gets about one part in `slow` of its core, as other processes on that core take the rest."""
+    """The last host of a cluster, and no other, gets one part in `slow` of the CPU time that an equal host has where all compute."""
 
-    def __init__(self, nodes, slow):
-        self.nodes, self.slow, self.burners = nodes, slow, []
+    def __init__(self, cluster, slow):
+        self.daemon = cluster.daemons[-1].pid   # gradcast-lab becomes the daemon
+        self.slow, self.share, self.throttle = slow, equal_share(cluster.n) / slow, None
 
     def __enter__(self):
-        cores = sorted(os.sched_getaffinity(0))
-        core = cores[(self.nodes - 1) % len(cores)]
-        for _ in range(self.slow - 1):
-            self.burners.append(subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", burn]))
+        if self.slow > 1:
+            words = [sys.executable, os.path.join(here, "throttle.py"), str(self.daemon), str(self.share)]
+            self.throttle = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        return self
+
+    def check(self):
+        """The host has been slow until now."""
+        if self.throttle and self.throttle.poll() is not None:
+            raise RuntimeError("bench/throttle.py, which slows a host down, has ended")
 
     def __exit__(self, *_):
-        for burner in self.burners:
-            burner.kill()
+        if self.throttle:
+            self.throttle.terminate()
+            self.throttle.wait()
+            try:
+                os.killpg(self.daemon, signal.SIGCONT)   # also where bench/throttle.py was killed
+            except ProcessLookupError:
+                pass

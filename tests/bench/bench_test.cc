@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -421,19 +422,28 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     fs::create_directories(folder);
     two_classes(folder, 2100);   // a mini-batch for each of 4 nodes in a tenth of them, beside 1000 to choose models by
     ASSERT_EQ(run("gradcastctl import idx --from " + folder.string() + " --out " + (folder / "data").string()).code, 0);
-    const Result compared = shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() +
-                                  " timeout 100 bench/algorithms ma dane asgd --epochs 2 --nodes 3 --data " + (folder / "data").string() +
-                                  " --results " + results.string() + " 2>&1");
+    const std::string command =
+        "GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() +
+        " timeout 100 bench/algorithms ma dane asgd --epochs 2 --nodes 3 --rate loopback --slow 1 --seeds 1 --data " +
+        (folder / "data").string() + " --results " + results.string() + " 2>&1";
+    const Result compared = shell(command);
     EXPECT_EQ(compared.code, 0) << compared.out;
-    std::ifstream rows(results / "algorithms-loopback.csv");
+    std::ifstream rows(results / "algorithms.csv");
     std::string line;
     std::getline(rows, line);
-    EXPECT_EQ(line, "kind,seed,accuracy,seconds,bytes_sent,gradients,forwards,rounds,digest,date,cpu");
-    for (const char* kind : {"ma,1,", "dane,1,", "asgd,1,"}) {
+    EXPECT_EQ(line, "rate,slow,kind,seed,accuracy,seconds,bytes_sent,gradients,useful,redundant,forwards,rounds,digest,date,cpu,kernels");
+    for (const char* kind : {"loopback,1,asgd,1,", "loopback,1,dane,1,", "loopback,1,ma,1,"}) {
         std::getline(rows, line);
         EXPECT_EQ(line.rfind(kind, 0), 0u) << line;
+        EXPECT_NE(line.find(std::string_view(kind) == "loopback,1,dane,1," ? ",8400,4200,4200,0,2," : ",0,0,2,"), std::string::npos)
+            << line;
     }
-    EXPECT_TRUE(fs::exists(results / "algorithms-loopback-bytes.svg") && fs::exists(results / "curves-loopback.csv"));
+    EXPECT_TRUE(fs::exists(results / "algorithms.svg") && fs::exists(results / "algorithms-curves.csv"));
+    const Result again = shell(command), table = shell("bench/algorithms --table --results " + results.string() + " 2>&1");
+    EXPECT_EQ(again.code, 0) << again.out;
+    EXPECT_EQ(again.out.find(" seed "), std::string::npos) << "trained again: " << again.out;
+    EXPECT_EQ(table.out.rfind("| algorithm | accuracy | loopback: s | MB sent |", 0), 0u) << table.out;
+    EXPECT_NE(table.out.find(" | 4200 | 4200 | - |\n"), std::string::npos) << table.out;
     const Result surveyed =
         shell("GRADCAST_BUILD=" + build + " TMPDIR=" + folder.string() + " timeout 100 bench/paper/survey --epochs 1 --seeds 1 --data " +
               (folder / "data").string() + " --results " + results.string() + " 2>&1");
@@ -443,6 +453,25 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     for (const char* name : {"survey.csv", "survey.svg", "stragglers.csv", "stragglers.svg"})
         EXPECT_TRUE(fs::exists(results / name)) << name;
     fs::remove_all(folder);
+}
+
+/// The table of README.md is what the command prints.
+TEST(SystemBench, ReadmeHasTheTableOfAlgorithms) {
+    if (const std::string missing = lacks("bench/algorithms"); !missing.empty()) GTEST_SKIP() << missing;
+    const Result table = shell("bench/algorithms --table 2>&1");
+    EXPECT_EQ(table.code, 0) << table.out;
+    std::ifstream file("README.md");
+    const std::string readme(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(readme.find("\n\n" + table.out + "\n"), std::string::npos) << table.out;
+}
+
+/// A process gets its share of a core and no more, and goes on when what throttles it ends, or the parent of that.
+TEST(SystemBench, ThrottleHoldsToAShare) {
+    if (const std::string missing = lacks("bench/throttle.py"); !missing.empty()) GTEST_SKIP() << missing;
+    const Result result = shell("timeout 60 /usr/bin/python3 tests/bench/throttle.py 2>&1");
+    double share = 0;
+    ASSERT_EQ(std::sscanf(result.out.c_str(), "ended 0 goes on\nparent killed, goes on\nshare %lf\n", &share), 1) << result.out;
+    EXPECT_LT(share, 0.3);   // of the 0.1 that it may have; other load can only lessen it
 }
 
 /// The DANE and DE-DNN papers' experiments on a few samples; a second run takes the rows of the first.
