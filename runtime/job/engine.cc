@@ -406,6 +406,7 @@ private:
         digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
         const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
         if (lowest) GC_TRY(write_model(context, true));
+        if (views_ && views_->protocol()) ViewProtocol::ending(context.host);
         GC_TRY(session_->finish(digest_));
         ended_ = true;
         return lowest ? name_model() : Status{};

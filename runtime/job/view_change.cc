@@ -361,7 +361,7 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     if (!in) return wake(now_us);
     rank_ = static_cast<uint32_t>(own - next.members.begin());
     stage_ = ViewStage::installing;
-    wants_in_ = false;
+    wants_in_ = ending_ = false;
     notices_.push_back({.kind = ViewNotice::Kind::view, .left = std::move(left)});
     wake(now_us);
 }

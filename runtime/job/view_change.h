@@ -87,6 +87,9 @@ public:
     bool force_dead(NodeId node, uint64_t now_us);
     /// An action that would leave too few members is dropped.
     void ask(const ViewAction& action, uint64_t now_us);
+    /// It has told the others of its view that it has the last step: they may be gone before another view is agreed on, so none is
+    /// proposed for a joiner's sake.  Until the next view.
+    void ending() { ending_ = true; }
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
     /// After notice `view`, with nothing known where this node is a joiner.
     void returned(const ViewState& state, uint64_t now_us);
@@ -163,7 +166,7 @@ private:
     std::vector<ViewNode> nodes_;   // by NodeId; the own entry has the own incarnation
     std::vector<ViewSend> sends_;
     std::vector<ViewNotice> notices_;
-    bool ended_ = false, wants_in_ = false, has_state_ = false;
+    bool ended_ = false, ending_ = false, wants_in_ = false, has_state_ = false;
 
     AgreedView view_;
     Ballot chosen_ = 0;                            // in which view_ was

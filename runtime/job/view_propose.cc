@@ -22,7 +22,7 @@ ViewChange::Reason ViewChange::reason(uint64_t now_us) const {
     }
     if (stage_ != ViewStage::going || (lost.why != Suspicion::none && !covered)) return lost;
     // A loss that waits for a quorum holds up no joiner.
-    for (uint32_t each = 0; each < config_.nodes; ++each) {
+    for (uint32_t each = 0; each < config_.nodes && !ending_; ++each) {
         const ViewNode& its = nodes_[each];
         const bool fresh = its.ready_us > 0 && now_us - its.ready_us < part(4) && now_us >= its.retry_us;
         if (fresh && !ranks_[each] && its.suspicion == Suspicion::none) return {NodeId{each}, Suspicion::joiner};
@@ -94,7 +94,7 @@ void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
         node(said.from).told = said.node;
         node(said.from).told_us = now_us;
     }
-    if (stage_ == ViewStage::frozen || proposal_) return;
+    if (stage_ == ViewStage::frozen || proposal_ || (ending_ && said.why == Suspicion::joiner)) return;
     if (!said.covered || confirmed(said.node, now_us)) propose(now_us);
 }
 

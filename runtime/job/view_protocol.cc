@@ -90,6 +90,7 @@ void ViewProtocol::command(const Event& event, uint64_t now_us) {
         case Command::suspect:
             if (watching_) change_.suspect(NodeId{event.rank}, static_cast<Suspicion>(event.tag), now_us);
             return;
+        case Command::ending: return change_.ending();
         case Command::drain: return change_.ask({.kind = ViewAction::Kind::drain, .node = NodeId{event.rank}, .exchange = {}}, now_us);
         case Command::force_dead: (void)change_.force_dead(NodeId{event.rank}, now_us); return;
         case Command::stop: stopped_ = true; return;
@@ -154,6 +155,7 @@ void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) {
     event.tag = static_cast<uint64_t>(why);
     host.post(channel, event);
 }
+void ViewProtocol::ending(Host& host) { host.post(channel, command_event(Command::ending)); }
 void ViewProtocol::drain(Host& host, NodeId self) {
     Event event = command_event(Command::drain);
     event.rank = index_of(self);

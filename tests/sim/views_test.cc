@@ -486,6 +486,31 @@ TEST(JobViews, NodesJoinWhileItRuns) {
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);   // others come when the job is done
 }
 
+/// It comes while the members end: it is taken in before that, or not at all, and all members end in one view.
+TEST(JobViews, ANodeThatComesAtTheEndHoldsNobodyBack) {
+    for (const char* kind : {"", "kind = \"oneshot\"\nworkers = 5\n"}) {
+        Lossy alone(5);
+        alone.options = kind;
+        alone.run();
+        const std::string digest = alone.engines[0]->status().digest;
+        ASSERT_EQ(digest.size(), 64u);
+        for (uint64_t at = 0; at < 60; ++at) {
+            SCOPED_TRACE(fmt::format("{}at {} of 60", kind, at));
+            Lossy job(6, 1 + at);
+            job.options = kind;
+            job.sim_config.jitter_us = 300;
+            job.joins = {alone.sim->now_us() * 4 / 5 + alone.sim->now_us() * at / 60};
+            job.run();
+            for (Rank r = 0; r < 5; ++r) {
+                EXPECT_TRUE(job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+                EXPECT_EQ(job.engines[r]->status().digest, digest) << "rank " << r;
+            }
+            expect_the_same_views(job);
+            if (::testing::Test::HasFailure()) return;
+        }
+    }
+}
+
 /// Of jobs whose gradients are multicast: datagrams of the view before, and some of the next, are lost on a node that comes.
 TEST(JobViews, NodesJoinOverDatagrams) {
     uint32_t joined = 0;
@@ -550,7 +575,7 @@ TEST(JobViews, WorkersOutliveFaultsFromSeeds) {
         job.sim_config.lost_after_us = draw(2) ? 5'000 : D / 2;
         const Quiet& whole = quiet_workers(options, job.steps);
         const uint64_t span_us = whole.us;
-        job.joins = {draw(span_us / 8)};   // 5 nodes take a fifth of the time of one
+        job.joins = {draw(span_us / 4)};   // 5 nodes take a fifth of the time of one
         const Rank members = job.sim_config.ranks - 1, dead = static_cast<Rank>(draw(members));
         const Rank stops = static_cast<Rank>((dead + 1 + draw(members - 1)) % members);
         const uint64_t dies_us = 1'000 + draw(2 * span_us), stops_us = 1'000 + draw(2 * span_us);
