@@ -244,6 +244,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     const AgreedView view = *std::exchange(view_, {});
     taken_ = view.number;
     frozen_ = false;
+    if (!watching_) watch(host);   // the job has begun, elsewhere if not here
     if (view.deadline_us != parts_.deadline_us) {
         parts_.agree(view.deadline_us, report_);
         context.deadline_us = view.deadline_us;

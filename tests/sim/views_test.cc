@@ -511,6 +511,25 @@ TEST(JobViews, ANodeThatComesAtTheEndHoldsNobodyBack) {
     }
 }
 
+/// Its connections are refused while the view with the joiner is installed: that is no error of the joiner's, which would end the job.
+TEST(JobViews, AMemberDiesWhileANodeComes) {
+    uint32_t joined = 0;
+    for (uint64_t at = 0; at < 60; ++at) {
+        SCOPED_TRACE(fmt::format("{} of 60", at));
+        Lossy job(4, 1 + at);
+        job.sim_config.lost_after_us = 5'000;
+        job.joins = {quiet().us / 3};
+        job.kills = {{static_cast<Rank>(at % 3), job.joins[0] + 100 * at}};
+        job.run();
+        expect_one_line(job);
+        for (Rank r = 0; r < 3; ++r)
+            EXPECT_TRUE(job.killed(r) || job.sim->result(r).ok()) << "rank " << r << ": " << job.sim->result(r).what;
+        joined += job.sim->result(3).ok();
+        if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(joined, 30u);
+}
+
 /// Of jobs whose gradients are multicast: datagrams of the view before, and some of the next, are lost on a node that comes.
 TEST(JobViews, NodesJoinOverDatagrams) {
     uint32_t joined = 0;
