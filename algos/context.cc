@@ -1,7 +1,5 @@
 #include "algos/context.h"
 
-#include <utility>
-
 #include "runtime/core/digest.h"
 
 namespace gradcast {
@@ -27,18 +25,14 @@ WorkerTurn::WorkerTurn(Context& context, uint32_t worker)
       begin_us_(context.host.now_us()),
       samples_(context.samples),
       gradients_(context.gradients),
-      forwards_(context.forwards) {
-    GC_ASSERT(worker < context.counts.size());
-}
+      forwards_(context.forwards) {}
 
 WorkerTurn::~WorkerTurn() {
-    WorkerCounts& counts = context_.counts[worker_];
-    counts.worker = worker_;
-    if (std::exchange(counts.last_round, context_.step + 1) != context_.step + 1) ++counts.rounds;
-    counts.samples += context_.samples - samples_;
-    counts.gradients += context_.gradients - gradients_;
-    counts.forwards += context_.forwards - forwards_;
-    counts.compute_us += context_.host.now_us() - begin_us_;
+    context_.workers_did.turn(worker_, context_.step,
+                              {.samples = context_.samples - samples_,
+                               .gradients = context_.gradients - gradients_,
+                               .forwards = context_.forwards - forwards_,
+                               .compute_us = context_.host.now_us() - begin_us_});
 }
 
 }   // namespace gradcast

@@ -7,6 +7,7 @@
 #include "algos/mailbox.h"
 #include "algos/progress.h"
 #include "algos/staleness.h"
+#include "algos/worker_counts.h"
 #include "datasets/reader.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
@@ -46,16 +47,16 @@ struct Context {
     uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
     Profile* profile = nullptr;   // of all steps; the round of its own turns events on and off
 
-    StepId first = 0;                        // first step of this run of the job
-    StepId step = 0;                         // next step to compute
-    uint64_t state = 0;                      // digest of the state before that step
-    uint64_t since_us = 0;                   // when that step could begin here
-    uint64_t gradients = 0;                  // samples whose gradient this rank has computed, so far
-    uint64_t forwards = 0;                   // samples of training data that it has only evaluated
-    uint64_t samples = 0;                    // that its workers have trained on, each as often as a step took it
-    std::vector<WorkerCounts> counts = {};   // by worker: their shares of these (WorkerTurn)
-    Staleness staleness = {};                // of the pushes that servers have applied, so far
-    StepRecord record = {};                  // of the last applied step
+    StepId first = 0;             // first step of this run of the job
+    StepId step = 0;              // next step to compute
+    uint64_t state = 0;           // digest of the state before that step
+    uint64_t since_us = 0;        // when that step could begin here
+    uint64_t gradients = 0;       // samples whose gradient this rank has computed, so far
+    uint64_t forwards = 0;        // samples of training data that it has only evaluated
+    uint64_t samples = 0;         // that its workers have trained on, each as often as a step took it
+    WorkerAccounts workers_did;   // the workers' shares of these (WorkerTurn)
+    Staleness staleness = {};     // of the pushes that servers have applied, so far
+    StepRecord record = {};       // of the last applied step
 
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
     const std::function<Status(uint32_t worker)>* try_worker = nullptr;

@@ -293,11 +293,13 @@ Status Local::gradient(Context& context, uint32_t worker, double share, std::spa
         GC_TRY(run(context, count, [&](uint32_t lane, uint32_t number) {
             return block(context, lane, worker, {context.step, from + number}, sampler, false, number);
         }));
-        for (uint32_t number = 0; number < count; ++number) sum += losses_[number];
+        for (uint32_t number = 0; number < count; ++number) {
+            sum += losses_[number];
+            context.gradients += sampler.block_size(from + number);
+        }
         add_up(0, mean, count);
     }
     for (float& each : mean) each /= static_cast<float>(some);
-    context.gradients += some;
     *loss = sum / static_cast<double>(some);
     return {};
 }

@@ -183,6 +183,7 @@ Status SynchronousStep::wait(std::span<const Sum*> into) {
 }
 
 void SynchronousStep::applied() {
+    context_.samples += config_.own_samples;
     port_.applied();
     if (expelling_) dispatch_.cut_expelled();
 }

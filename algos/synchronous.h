@@ -14,6 +14,7 @@ struct SynchronousConfig {
     Rank self = 0;
     const View& view;
     std::vector<uint32_t> own_blocks;         // of every step
+    uint32_t own_samples = 0;                 // of the blocks whose first holder this rank is: they count as those that it trains on
     StepId first_step = 0;                    // that the exchange sums
     Buffer kept_parameters, kept_exponents;   // for the arbiter; empty where no rank may be missing
 };

@@ -132,6 +132,9 @@ void fields(const Each& each, typename Each::template Of<WorkerCounts>& counts) 
     each("gradients", counts.gradients);
     each("forwards", counts.forwards);
     each("compute_us", counts.compute_us);
+    each("turns", counts.turns);
+    each("bytes_sent", counts.bytes_sent);
+    each("bytes_received", counts.bytes_received);
 }
 
 template <typename Each>
@@ -154,6 +157,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("epochs", status.epochs);
     each("checkpoint", status.checkpoint);
     each("resumed", status.resumed);
+    each("samples", status.samples);
     each("gradients", status.gradients);
     each("forwards", status.forwards);
     each("workers", status.workers);

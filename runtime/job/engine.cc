@@ -147,7 +147,7 @@ public:
                         .first = config_.resume.steps,
                         .step = config_.resume.steps,
                         .since_us = host.now_us(),
-                        .counts = std::vector<WorkerCounts>(parts_.local ? parts_.block_sizes.size() : 0),
+                        .workers_did = WorkerAccounts(parts_.local ? parts_.block_sizes.size() : 0),
                         .replay_head = replay_head(parts_.facts(job_))};
         {
             std::lock_guard lock(host_mutex_);
@@ -351,6 +351,8 @@ private:
             context.try_worker = job_.settings.evaluate_workers && evaluation_due(context.step + 1) ? &try_worker_ : nullptr;
             if (Status round = algorithm_->round(context); !round.ok()) {
                 if (context.workers) context.workers->take_back();
+                // A server that has stayed keeps its updates.
+                if (!parts_.algorithm->server) context.workers_did.take_back(context.step, &context.samples);
                 return round;
             }
             choice_.record(context.record);
@@ -503,17 +505,22 @@ private:
         return next ? change(context, *next, fmt::format("exchange {}", next->kind->name)) : Status{};
     }
 
-    void record(const Context& context) {
+    void record(Context& context) {
         const Member* deaf = session_->deaf();
         if (deaf && !std::exchange(deaf_told_, true))
             report_.warn(fmt::format(
                 "multicast from {} does not reach {} any more, datagrams to it alone do: each rank gets its own copy from now on "
                 "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
                 own_name(), deaf->name));
+        const auto [sent, received] = report_.take_bytes();
+        context.workers_did.share_bytes(context.record.step, sent, received);
         report_.step({.record = context.record,
+                      .bytes_sent = sent,
+                      .bytes_received = received,
+                      .samples = context.samples,
                       .gradients = context.gradients,
                       .forwards = context.forwards,
-                      .workers = context.counts,
+                      .workers = context.workers_did.all(),
                       .staleness = context.staleness,
                       .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
                       .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,

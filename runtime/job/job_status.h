@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "algos/progress.h"
+#include "algos/worker_counts.h"
 #include "algos/staleness.h"
 #include "runtime/core/memory_use.h"
 #include "runtime/core/metrics.h"
@@ -53,15 +53,17 @@ struct JobStatus {
     uint64_t checkpoint = 0;                                     // steps that this node's newest checkpoint has; 0: none
     uint64_t resumed = 0;                                        // steps that were done when this run of the job began
     std::vector<std::pair<std::string, std::string>> settings;   // of the algorithm, with what was taken where the file says nothing
-    uint64_t gradients = 0, forwards = 0;   // samples whose gradient this node has computed; that it has only evaluated, test data aside
-    std::vector<WorkerCounts> workers;      // that have computed at this node; workers_told_max at most
-    std::vector<StalenessBin> staleness;    // of the pushes that servers have applied in this run; bins with some
-    double loss = 0;                        // of the last step, mean over the mini-batch
-    double accuracy = -1;                   // on the test data, 0..1; -1: not known, or a regression
-    double test_loss = -1;                  // mean; of a regression its mean squared error; -1: not known
-    std::string digest;                     // 64 hex digits at the end
-    uint64_t step_digest = 0;               // of the last step
-    double seconds = 0;                     // since the first step
+    uint64_t samples = 0;                  // that this node has trained on; one that several nodes compute is the first one's
+    uint64_t gradients = 0;                // samples whose gradient it has computed
+    uint64_t forwards = 0;                 // samples that it has only evaluated, test data aside
+    std::vector<WorkerCounts> workers;     // that have computed at this node; workers_told_max at most
+    std::vector<StalenessBin> staleness;   // of the pushes that servers have applied in this run; bins with some
+    double loss = 0;                       // of the last step, mean over the mini-batch
+    double accuracy = -1;                  // on the test data, 0..1; -1: not known, or a regression
+    double test_loss = -1;                 // mean; of a regression its mean squared error; -1: not known
+    std::string digest;                    // 64 hex digits at the end
+    uint64_t step_digest = 0;              // of the last step
+    double seconds = 0;                    // since the first step
     double samples_per_second = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
     uint64_t bytes_bound = 0;                      // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known

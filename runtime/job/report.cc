@@ -192,14 +192,16 @@ void Report::begin(uint64_t now_us, uint64_t steps) {
     status_.step = status_.resumed = steps;
 }
 
+std::pair<uint64_t, uint64_t> Report::take_bytes() {
+    if (!counters_) return {};
+    const uint64_t sent = counters_->bytes_sent.load(std::memory_order_relaxed);
+    const uint64_t received = counters_->bytes_received.load(std::memory_order_relaxed);
+    return {sent - std::exchange(sent_, sent), received - std::exchange(received_, received)};
+}
+
 void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     record_ = step.record;
     measure(step);
-    uint64_t sent = 0, received = 0;
-    if (counters_) {
-        sent = counters_->bytes_sent.load(std::memory_order_relaxed);
-        received = counters_->bytes_received.load(std::memory_order_relaxed);
-    }
     const uint64_t steps = record_.step + 1;
     line_.clear();
     fmt::format_to(
@@ -208,17 +210,15 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         "\"apply_us\":{},"
         "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
         record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
-        sent - sent_, received - received_, step.kernels, step.kernel_set, step.exchange, quantiser_);
-    sent_ = sent;
-    received_ = received;
+        step.bytes_sent, step.bytes_received, step.kernels, step.kernel_set, step.exchange, quantiser_);
     if (events_.is_open()) {
         const double before = std::exchange(wall_seconds_, begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6);
         const double seconds = wall_seconds_ - (scalars_count_ > 0 ? before : begin_wall_);
         scalars_count_ = 0;
         scalar("train/loss", record_.loss);
         if (seconds > 0) scalar("speed/samples_per_second", static_cast<double>(batch_) / seconds);
-        scalar("network/bytes_sent", static_cast<double>(sent));
-        scalar("network/bytes_received", static_cast<double>(received));
+        scalar("network/bytes_sent", static_cast<double>(sent_));
+        scalar("network/bytes_received", static_cast<double>(received_));
         scalar("network/wait_seconds", record_.wait_us * 1e-6);
     }
 
@@ -226,6 +226,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.step = steps;
     status_.epoch = step.epoch;
     status_.loss = record_.loss;
+    status_.samples = step.samples;
     status_.gradients = step.gradients;
     status_.forwards = step.forwards;
     status_.workers.clear();
@@ -238,7 +239,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
     status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;
-    point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent});
+    point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent_});
     status_.load_wait_us = step.load_wait_us;
     status_.exchange_wait_us += record_.wait_us;
     const double rate = status_.samples_per_second;

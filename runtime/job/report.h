@@ -41,9 +41,12 @@ public:
     std::vector<ViewRecord> views() const;   // any thread
     /// The first step of this run begins, after `steps` of an earlier one.
     void begin(uint64_t now_us, uint64_t steps);
+    /// Bytes that this node has sent and received since the last call.
+    std::pair<uint64_t, uint64_t> take_bytes();
     struct Step {
         StepRecord record;
-        uint64_t gradients, forwards;   // so far
+        uint64_t bytes_sent, bytes_received;     // since the step before
+        uint64_t samples, gradients, forwards;   // so far
         std::span<const WorkerCounts> workers;
         const Staleness& staleness;
         uint64_t epoch, load_wait_us, now_us;

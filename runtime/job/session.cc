@@ -26,6 +26,15 @@ Session::~Session() {
     if (shared_.bytes > 0) parts_.compute.device->unshare(shared_);
 }
 
+/// Each block is one rank's, however many compute it.
+uint32_t Session::own_samples() const {
+    uint32_t samples = 0;
+    for (size_t i = 0; i < placement_.holders.size(); ++i)
+        for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1] && placement_.holders[i].front() == self_; ++block)
+            samples += parts_.sampler->block_size(block);
+    return samples;
+}
+
 Status Session::plan() {
     const View& view = view_;
     ExchangeConfig config = config_.exchange.config;
@@ -99,6 +108,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                          SynchronousConfig{.self = self_,
                                                                            .view = view_,
                                                                            .own_blocks = own_blocks_,
+                                                                           .own_samples = own_samples(),
                                                                            .first_step = config_.first_step,
                                                                            .kept_parameters = kept_parameters_,
                                                                            .kept_exponents = kept_exponents_});

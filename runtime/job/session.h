@@ -96,6 +96,7 @@ public:
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
+    uint32_t own_samples() const;
     Status barrier(JobCommand command, uint64_t tag, Buffer buffer = {});
 
     const SessionConfig config_;

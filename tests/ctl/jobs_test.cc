@@ -14,10 +14,12 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     status.timeouts_us = {{"peer lost", 2'000'000}};
     status.stragglers = {{"node-2", "compute", 9'800, 4'500, "look there"}};
     status.settings = {{"workers", "8"}, {"local_steps", "4"}};
+    status.samples = 48;
     status.gradients = 96;
     status.forwards = 5;
     for (uint32_t worker = 0; worker < 40; ++worker)
-        status.workers.push_back({.worker = worker, .rounds = 2, .last_round = 2, .samples = 48, .gradients = 96, .compute_us = 1'500'000});
+        status.workers.push_back(
+            {.worker = worker, .rounds = 2, .last_round = 2, .samples = 48, .gradients = 96, .compute_us = 1'500'000, .bytes_sent = 2048});
     status.staleness = {{0, 0, 30}, {16, 31, 2}};
     status.view = 3;
     status.change_us = 12'000;
@@ -66,10 +68,11 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
           "peer lost 2.00 s",
           "128 in 8 blocks",
           "settings        workers 8, local_steps 4\n",
-          "computed        96 gradients of samples and 5 forward passes, at this node\n",
+          "computed        48 samples trained on, 96 gradients and 5 forward passes, at this node\n",
           "staleness       0: 30, 16-31: 2 pushes\n",
-          "worker  node    rounds  samples  gradients  forward only  computing\n",
-          "31      node-1       2       48         96             0     1.50 s\nand 8 workers more: -o json has 256 of a node, at most\n",
+          "worker  node    rounds  samples  gradients  forward only  computing      sent  received\n",
+          "31      node-1       2       48         96             0     1.50 s  2.00 KiB       0 B\nand 8 workers more: -o json has 256 of "
+          "a node, at most\n",
           "node-1, node-2",
           "3.00 MiB",
           "warning         2 ranks are too few\n",

@@ -163,21 +163,21 @@ void print_times(const std::vector<NodeTimes>& nodes) {
 
 void print_workers(const std::vector<NodeResult>& nodes) {
     constexpr size_t lines_max = 32;
-    std::vector<std::vector<std::string>> rows = {{"worker", "node", "rounds", "samples", "gradients", "forward only", "computing"}};
-    bool several = false;
+    std::vector<std::vector<std::string>> rows = {
+        {"worker", "node", "rounds", "samples", "gradients", "forward only", "computing", "sent", "received"}};
     size_t more = 0;
     for (const NodeResult& node : nodes) {
         if (!node.status) continue;
-        several |= node.status->workers.size() > 1;
         for (const WorkerCounts& each : node.status->workers) {
             if (rows.size() > lines_max) ++more;
             else
                 rows.push_back({std::to_string(each.worker), node.name, std::to_string(each.rounds), std::to_string(each.samples),
                                 std::to_string(each.gradients), std::to_string(each.forwards),
-                                text_seconds(static_cast<double>(each.compute_us) * 1e-6)});
+                                text_seconds(static_cast<double>(each.compute_us) * 1e-6), text_bytes(each.bytes_sent),
+                                text_bytes(each.bytes_received)});
         }
     }
-    if (!several) return;
+    if (rows.size() == 1) return;
     print_table(rows);
     if (more > 0) fmt::print("and {} workers more: -o json has {} of a node, at most\n", more, workers_told_max);
 }
@@ -222,7 +222,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
     } else {
         std::vector<std::vector<std::string>> rows = {{"node", "sent",
                                                        job.exchange == "none" ? "at least" : "at least (" + job.exchange + ")", "received",
-                                                       "exchange wait", "load wait", "gradients", "forward only"}};
+                                                       "exchange wait", "load wait", "samples", "gradients", "forward only"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
@@ -232,8 +232,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
             const JobStatus& each = *node.status;
             rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound * each.step) : "-",
                             text_bytes(each.bytes_received), text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
-                            text_seconds(static_cast<double>(each.load_wait_us) * 1e-6), std::to_string(each.gradients),
-                            std::to_string(each.forwards)});
+                            text_seconds(static_cast<double>(each.load_wait_us) * 1e-6), std::to_string(each.samples),
+                            std::to_string(each.gradients), std::to_string(each.forwards)});
         }
         if (rows.size() > 1) print_table(rows);
         print_workers(nodes);
