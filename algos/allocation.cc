@@ -8,16 +8,15 @@
 
 namespace gradcast {
 
-void allocate(std::span<const float> speeds, uint64_t count, std::span<uint32_t> shares) {
+void allocate(std::span<const float> speeds, uint64_t count, std::span<uint32_t> shares, std::span<double> rest) {
     const size_t n = shares.size();
-    GC_ASSERT(speeds.size() == n && count >= n);
+    GC_ASSERT(speeds.size() == n && rest.size() == n && count >= n);
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    std::vector<double> rest(n);   // what a worker has too little
     uint64_t given = 0;
     for (size_t k = 0; k < n; ++k) {
         const double wanted = static_cast<double>(count) * static_cast<double>(speeds[k]) / sum;
         shares[k] = std::max(static_cast<uint32_t>(wanted), 1u);
-        rest[k] = wanted - shares[k];
+        rest[k] = wanted - shares[k];   // what it has too little
         given += shares[k];
     }
     for (; given < count; ++given) {
@@ -40,7 +39,7 @@ Status Allocation::plan(const AlgorithmPlan& plan) {
     on_ = settings.allocation != "parts";
     measures_ = settings.allocation == "bsda";
     if (!on_) return {};
-    speeds_.assign(plan.workers, 1), shares_.resize(plan.workers);
+    speeds_.assign(plan.workers, 1), shares_.resize(plan.workers), rest_.resize(plan.workers);
     // Shares, wherever they come from, may be repeated by any job that has mini-batches for them.
     const Facts job = {{"job.seed", fmt::format("{}", local.seed)},
                        {"job.batch", fmt::format("{}", local.batch)},
@@ -68,7 +67,7 @@ Status Allocation::plan(const AlgorithmPlan& plan) {
 }
 
 Status Allocation::begin(uint64_t round, uint64_t count) {
-    if (log_.empty()) return allocate(speeds_, count, shares_), Status{};
+    if (log_.empty()) return allocate(speeds_, count, shares_, rest_), Status{};
     std::copy_n(log_.begin() + static_cast<ptrdiff_t>(round * shares_.size()), shares_.size(), shares_.begin());
     const uint64_t sum = std::accumulate(shares_.begin(), shares_.end(), uint64_t{0});
     return sum == count ? Status{}
@@ -80,9 +79,10 @@ uint64_t Allocation::first(uint32_t worker) const {
 }
 
 Status Allocation::applied(uint64_t round) {
-    std::string line;
-    for (const uint32_t each : shares_) line += fmt::format("{}{}", line.empty() ? "" : " ", each);
-    return kept_.keep(head_, round, line + "\n");
+    line_.clear();
+    for (const uint32_t each : shares_) fmt::format_to(std::back_inserter(line_), "{}{}", line_.empty() ? "" : " ", each);
+    line_ += '\n';
+    return kept_.keep(head_, round, line_);
 }
 
 }   // namespace gradcast

@@ -19,8 +19,8 @@ namespace gradcast {
 
 struct AlgorithmPlan;
 
-/// shares sum to `count`, which is at least their number.  speeds: above 0.
-void allocate(std::span<const float> speeds, uint64_t count, std::span<uint32_t> shares);
+/// shares sum to `count`, which is at least their number.  speeds: above 0.  rest: as many, overwritten.
+void allocate(std::span<const float> speeds, uint64_t count, std::span<uint32_t> shares, std::span<double> rest);
 
 class Allocation {
 public:
@@ -41,7 +41,9 @@ private:
     bool on_ = false, measures_ = false;
     std::string head_;
     ReplayLog kept_;
+    std::string line_;   // of a round
     std::vector<float> speeds_;
+    std::vector<double> rest_;
     std::vector<uint32_t> shares_, log_;   // log_: [rounds, workers]
 };
 

@@ -29,7 +29,6 @@
 // wrong: with many workers and a momentum stale gradients swing; lower the learning rate, or take lambda = "inverse".
 #include <algorithm>
 #include <cmath>
-#include <deque>
 
 #include "algos/algorithm.h"
 #include "algos/push_log.h"
@@ -85,6 +84,7 @@ public:
         plan.arena.plan("pushes", workers_ * message_, &pushes_);
         plan.arena.plan("answers", workers_ * message_, &answers_);
         all_.resize(workers_), orders_.resize(2 * workers_), applied_.pushes.resize(workers_);
+        answered_.reserve(workers_), waiting_.reserve(workers_);
         return {};
     }
 
@@ -304,7 +304,7 @@ private:
                 }
             return false;
         };
-        GC_TRY(context.mail->wait_until(any, 10 * context.deadline_us, "push of a worker"));
+        GC_TRY(context.mail->wait_until(std::cref(any), 10 * context.deadline_us, "push of a worker"));
         if (!open_[*k] || all_[*k].state == State::over)
             return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", *k);
         turn_ = (*k + 1) % workers_;
@@ -346,15 +346,15 @@ private:
     /// What workers have computed meanwhile is dropped.
     Status pull_anew(Context& context) {
         anew_at_ = taken_;
-        std::vector<uint32_t> waiting;
+        waiting_.clear();
         for (uint32_t k = 0; k < workers_; ++k) {
             if (open_[k])
                 GC_TRY(context.mail->wait(push_ticket(k, part_), push_ticket(k, part_), 10 * context.deadline_us, "push of a worker"));
-            if (open_[k] || all_[k].held) waiting.push_back(k);
+            if (open_[k] || all_[k].held) waiting_.push_back(k);
             open_[k] = false;
         }
         start(context);
-        for (const uint32_t k : waiting) {
+        for (const uint32_t k : waiting_) {
             const bool go = begins(k, true);
             if (go) expect(context, k);
             GC_TRY(context.mail->wait(answer_ticket(k, part_), answer_ticket(k, part_), 10 * context.deadline_us, "answer to a worker"));
@@ -373,17 +373,16 @@ private:
             if (go) expect(context, k);
             if (pull_) fill(k, go), reply(context, k);
         }
-        std::vector<uint32_t> answered;
         while (taken_ < updates_) {
             if (replays_anew()) GC_TRY(pull_anew(context));
             uint32_t k = 0;
             GC_TRY(next(context, &k));
             all_[k].pushes++;
-            answered.clear();
+            answered_.clear();
             if (one_answer_)   // its memory may be sent again until then
                 GC_TRY(context.mail->wait(answer_ticket(0, 0), answer_ticket(0, 0), 10 * context.deadline_us, "answer to the workers"));
-            GC_TRY(take(context, k, &answered));
-            for (const uint32_t each : answered) {
+            GC_TRY(take(context, k, &answered_));
+            for (const uint32_t each : answered_) {
                 // The answer before has been received: the worker has pushed since.
                 if (head(answer(each)).go) expect(context, each);
                 const uint64_t ticket = answer_ticket(each, part_);
@@ -441,7 +440,7 @@ private:
             else std::ranges::copy(w(), values(answer(k)).begin());
         }
         for (;;) {
-            GC_TRY(context.mail->wait_until(settle, 10 * context.deadline_us, "answer of the server"));
+            GC_TRY(context.mail->wait_until(std::cref(settle), 10 * context.deadline_us, "answer of the server"));
             bool some = false;
             for (uint32_t k = 0; k < workers_; ++k) {
                 if (!own(k) || all_[k].state != State::ready) continue;
@@ -457,32 +456,30 @@ private:
     }
 
     Status alone(Context& context) {
-        std::deque<uint32_t> ready;
         const auto all_pull = [&] {
-            ready.clear();
+            waiting_.clear();
             for (uint32_t k = 0; k < workers_; ++k) {
                 fill(k, true);
-                if (all_[k].state == State::ready) ready.push_back(k);
+                if (all_[k].state == State::ready) waiting_.push_back(k);
             }
         };
         all_pull();
-        std::vector<uint32_t> answered;
         while (taken_ < updates_) {
             if (replays_anew()) {
                 anew_at_ = taken_;
                 start(context);
                 all_pull();
             }
-            uint32_t k = log_.replays() ? log_.worker(taken_) : ready.front();
-            const auto at = std::find(ready.begin(), ready.end(), k);
-            if (at == ready.end() || all_[k].state == State::over)
+            uint32_t k = log_.replays() ? log_.worker(taken_) : waiting_.front();
+            const auto at = std::ranges::find(waiting_, k);
+            if (at == waiting_.end() || all_[k].state == State::over)
                 return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", k);
-            ready.erase(at);
+            waiting_.erase(at);
             GC_TRY(compute(context, k, values(answer(k))));
-            answered.clear();
-            GC_TRY(take(context, k, &answered));
-            for (const uint32_t each : answered)
-                if (head(answer(each)).go) ready.push_back(each);
+            answered_.clear();
+            GC_TRY(take(context, k, &answered_));
+            for (const uint32_t each : answered_)
+                if (head(answer(each)).go) waiting_.push_back(each);
         }
         return {};
     }
@@ -524,7 +521,8 @@ private:
     PushLog log_;
     ServerState state_;
     std::vector<Worker> all_;
-    std::vector<bool> open_;   // at the server: a push is awaited
+    std::vector<bool> open_;                     // at the server: a push is awaited
+    std::vector<uint32_t> answered_, waiting_;   // workers that get an answer now; that wait for one, or for their turn
     uint32_t turn_ = 0;
     std::vector<uint64_t> other_servers_;   // bits of ranks
     uint32_t servers_ = 1, part_ = 0;       // of the job; this rank's number among them

@@ -71,10 +71,10 @@ Status PushLog::catch_up(const std::string& head) {
 }
 
 Status PushLog::write(const std::string& head, uint64_t round, std::span<const Push> pushes) {
-    std::string lines;
+    lines_.clear();
     for (const Push& push : pushes)
-        fmt::format_to(std::back_inserter(lines), "{} {}{}\n", push.worker, push.tau, push.anew ? word_anew : "");
-    return log_.keep(head, round * updates_, lines);
+        fmt::format_to(std::back_inserter(lines_), "{} {}{}\n", push.worker, push.tau, push.anew ? word_anew : "");
+    return log_.keep(head, round * updates_, lines_);
 }
 
 }   // namespace gradcast

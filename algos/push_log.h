@@ -45,6 +45,7 @@ private:
     ReplayLog log_;
     Buffer pushes_, last_round_;   // last_round_: its number, and its pushes
     bool has_last_ = false, behind_ = false;
+    std::string lines_;   // of a round
     std::vector<Push> order_;
     std::vector<uint64_t> last_;   // by worker: number of its last push of the round in order_, from 1; 0: none
 };

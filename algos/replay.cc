@@ -51,7 +51,7 @@ Status replay_read(const std::string& path, const Facts& job, std::string* lines
     return {};
 }
 
-Status ReplayLog::keep(const std::string& head, uint64_t before, const std::string& lines) {
+Status ReplayLog::keep(const std::string& head, uint64_t before, std::string_view lines) {
     const bool behind = lines_ == before;
     lines_.reset();
     if (behind) {
@@ -64,7 +64,7 @@ Status ReplayLog::keep(const std::string& head, uint64_t before, const std::stri
             end = text.find('\n', std::min(end, text.size()));
             if (end++ == text.npos) return {};
         }
-        GC_TRY(file_write(path_, text.substr(0, end) + lines));
+        GC_TRY(file_write(path_, text.substr(0, end).append(lines)));
     }
     lines_ = before + static_cast<uint64_t>(std::ranges::count(lines, '\n'));
     return {};

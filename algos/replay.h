@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ public:
     /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  A job that goes on elsewhere has
     /// no log of its beginning, and keeps none: nothing is written where those lines are not there.  Cost: that of `lines`, where the call
     /// before ended at `before`, and the disk is not waited for (a checkpoint does); else the file is written anew.
-    Status keep(const std::string& head, uint64_t before, const std::string& lines);
+    Status keep(const std::string& head, uint64_t before, std::string_view lines);
 
 private:
     std::string path_;

@@ -142,7 +142,10 @@ private:
             Peer& peer = peers_[packet.sender];
             if (!small(total) || peer.early == room_) return;
             ++peer.early;
-            early_.push_back({packet.sender, tag, {packet.payload.host, packet.payload.host + packet.payload.bytes}});
+            if (spare_.empty()) spare_.emplace_back();
+            spare_.back().assign(packet.payload.host, packet.payload.host + packet.payload.bytes);
+            early_.push_back({packet.sender, tag, std::move(spare_.back())});
+            spare_.pop_back();
             return;
         }
         if (offset != receive->got) return;
@@ -182,6 +185,7 @@ private:
             const bool fits = early->bytes.size() == event.buffer.bytes;
             if (fits) std::copy(early->bytes.begin(), early->bytes.end(), event.buffer.host);
             complete(event.ticket, fits ? Status{} : wrong_size(event.rank, event.tag, early->bytes.size(), event.buffer.bytes), actions);
+            spare_.push_back(std::move(early->bytes));
             early_.erase(early);
             --peers_[event.rank].early;
             return taken(event.rank, actions);
@@ -320,9 +324,10 @@ private:
     const uint32_t ranks_, segment_bytes_, room_;
     uint64_t tickets_ = 0;
     std::vector<Outgoing> outgoing_;
-    std::vector<Waiting> waiting_;    // in the order of sends
-    std::vector<Receive> receives_;   // in posting order
-    std::vector<Early> early_;        // in arrival order
+    std::vector<Waiting> waiting_;                // in the order of sends
+    std::vector<Receive> receives_;               // in posting order
+    std::vector<Early> early_;                    // in arrival order
+    std::vector<std::vector<std::byte>> spare_;   // memory of early messages that were taken
     std::vector<Peer> peers_;
 };
 

@@ -20,7 +20,8 @@ TEST(Allocation, SharesSumExactlyAndFollowTheSpeeds) {
         for (uint32_t k = 0; k < n; ++k) speeds[k] = static_cast<float>(1 + drawn(2 + k) % 1000) * (seed % 5 ? 1.0f : 1e-9f);
         if (seed % 7 == 0) speeds[0] = 1e9f;   // the others are raised to one
         std::vector<uint32_t> shares(n);
-        allocate(speeds, count, shares);
+        std::vector<double> rest(n);
+        allocate(speeds, count, shares, rest);
         EXPECT_EQ(std::accumulate(shares.begin(), shares.end(), uint64_t{0}), count);
         const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
         bool raised = false;
@@ -33,9 +34,10 @@ TEST(Allocation, SharesSumExactlyAndFollowTheSpeeds) {
         }
     }
     std::vector<uint32_t> equal(4);
-    allocate(std::vector<float>{1, 1, 1, 1}, 10, equal);
+    std::vector<double> rest(4);
+    allocate(std::vector<float>{1, 1, 1, 1}, 10, equal, rest);
     EXPECT_EQ(equal, (std::vector<uint32_t>{3, 3, 2, 2}));
-    allocate(std::vector<float>{4, 1, 1, 2}, 16, equal);
+    allocate(std::vector<float>{4, 1, 1, 2}, 16, equal, rest);
     EXPECT_EQ(equal, (std::vector<uint32_t>{8, 2, 2, 4}));
 }
 

@@ -69,6 +69,7 @@ protected:
             if (meanwhile) link.packets_per_key = packets_per_key_default;   // a new key allocates
             if (datagrams_) link.datagrams = {.interface = "lo", .group = "239.192.77.1:4788", .segment_bytes = config.datagram_bytes};
             if (status.ok()) status = nodes[rank].open(link);
+            if (status.ok()) engines[rank]->counters(&nodes[rank].driver->counters());
             EXPECT_TRUE(status.ok()) << status.what;
             if (!status.ok()) return {};
         }
@@ -93,7 +94,7 @@ protected:
             EXPECT_EQ(engines[rank]->status().digest, engines[0]->status().digest);
             const JobStatus status = engines[rank]->status();
             EXPECT_EQ(status.view, change_every_ ? 1 + (steps - 1) / change_every_ : status.view);
-            if (rank == 0) last_ = status;
+            last_[rank] = status;
         }
         return engines[0]->status().digest;
     }
@@ -130,7 +131,7 @@ protected:
     bool datagrams_ = false;
     uint32_t hidden_ = 16;    // units of the first layer
     std::string algorithm_;   // more lines of its section
-    JobStatus last_;          // of rank 0, after train()
+    JobStatus last_[ranks];   // after train()
 };
 
 TEST_F(NetworkJob, TheExchangeThatAutoChoosesChangesNoBit) {
@@ -178,12 +179,12 @@ TEST_F(NetworkJob, AChangeOfViewTakesNoMoreThanTwoSteps) {
         for (int i = 0; i < 5 && change_us > 2 * step_us; ++i) {   // other programs run beside this one: of six changes the median
             train("coded-rs", "auth", LinkKind::uring_tcp, 20);
             std::vector<uint64_t> changes;
-            for (const ViewRecord& view : last_.views)
+            for (const ViewRecord& view : last_[0].views)
                 if (!view.why.empty()) changes.push_back(view.stood_us);
             ASSERT_EQ(changes.size(), 6u);
             std::sort(changes.begin(), changes.end());
             change_us = changes[changes.size() / 2];
-            step_us = static_cast<uint64_t>(last_.seconds * 1e6) / last_.steps;
+            step_us = static_cast<uint64_t>(last_[0].seconds * 1e6) / last_[0].steps;
         }
         EXPECT_LE(change_us, 2 * step_us) << (datagrams ? "datagrams" : "streams");
     }
@@ -212,13 +213,58 @@ TEST_F(NetworkJob, AStepAllocatesNothing) {
     EXPECT_EQ(allocations, 1u) << proof.size();
 }
 
+TEST_F(NetworkJob, WorkersShareTheBytesOfTheirNode) {
+    hidden_ = 256;
+    const auto shared = [&](Rank rank) {
+        WorkerCounts all;
+        for (const WorkerCounts& each : last_[rank].workers) {
+            all.turns += each.turns;
+            all.bytes_sent += each.bytes_sent;
+            all.bytes_received += each.bytes_received;
+        }
+        // The node's bytes but for those after the last round.
+        EXPECT_LE(all.bytes_sent, last_[rank].bytes_sent);
+        EXPECT_GE(all.bytes_sent, last_[rank].bytes_sent * 9 / 10);
+        EXPECT_LE(all.bytes_received, last_[rank].bytes_received);
+        EXPECT_GE(all.bytes_received, last_[rank].bytes_received * 9 / 10);
+        return all;
+    };
+    algorithm_ = "kind = \"ma\"\nworkers = 5\nlocal_steps = 1\n";
+    train("ring", "auth", LinkKind::uring_tcp, 20);
+    EXPECT_EQ(last_[0].workers.size() + last_[1].workers.size(), 5u);
+    for (Rank rank = 0; rank < ranks; ++rank) {
+        const WorkerCounts all = shared(rank);
+        for (const WorkerCounts& each : last_[rank].workers) {
+            EXPECT_EQ(each.turns, 20u);
+            EXPECT_NEAR(static_cast<double>(each.bytes_sent * last_[rank].workers.size()), static_cast<double>(all.bytes_sent), 100.0);
+        }
+    }
+    // The server has no worker; who pushes more often has more bytes.
+    algorithm_ = "kind = \"asgd\"\nworkers = 3\nupdates = 10\n";
+    train("", "auth", LinkKind::uring_tcp, 4);
+    EXPECT_TRUE(last_[0].workers.empty());
+    ASSERT_EQ(last_[1].workers.size(), 3u);
+    const WorkerCounts all = shared(1);
+    EXPECT_GE(all.turns, 40u);
+    for (const WorkerCounts& each : last_[1].workers)
+        EXPECT_NEAR(static_cast<double>(each.bytes_sent) / static_cast<double>(all.bytes_sent),
+                    static_cast<double>(each.turns) / static_cast<double>(all.turns), 0.1);
+}
+
 TEST_F(NetworkJob, ARoundOfWorkersAllocatesNothing) {
     if (!allocations_counted) GTEST_SKIP() << "malloc of our own: a sanitizer has taken its place";
-    for (const char* kind : {"ma", "dane", "admm", "de", "rg"}) {
-        const std::string_view name = kind;
-        algorithm_ =
-            fmt::format("kind = \"{}\"\nworkers = 2\nlocal_steps = 1\n{}", kind, name == "de" || name == "rg" ? "validation = 40\n" : "");
-        allocates_nothing("ring", LinkKind::uring_tcp, "auth");
+    for (const auto& [kind, more] :
+         std::initializer_list<std::pair<std::string, const char*>>{{"ma", "local_steps = 1\n"},
+                                                                    {"ma", "allocation = \"bsda\"\nallocation_batches = 2\n"},
+                                                                    {"dane", "local_steps = 1\n"},
+                                                                    {"admm", "local_steps = 1\n"},
+                                                                    {"de", "local_steps = 1\nvalidation = 40\n"},
+                                                                    {"rg", "local_steps = 1\nvalidation = 40\n"},
+                                                                    {"asgd", "updates = 4\n"},
+                                                                    {"softsync", "updates = 4\n"},
+                                                                    {"serial", "local_steps = 1\n"}}) {
+        algorithm_ = "kind = \"" + kind + "\"\n" + (kind == "serial" ? "" : "workers = 2\n") + more;
+        allocates_nothing(kind == "asgd" || kind == "softsync" || kind == "serial" ? "" : "ring", LinkKind::uring_tcp, "auth");
     }
 }
 
