@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "algos/worker_counts.h"
 #include "algos/staleness.h"
+#include "algos/worker_counts.h"
 #include "runtime/core/memory_use.h"
 #include "runtime/core/metrics.h"
 #include "runtime/core/status.h"
