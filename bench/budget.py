@@ -41,12 +41,6 @@ def run(cluster, job, seconds):
     return lines, states
 
 
-def useful(job, states):
-    """Samples that the job has trained on, each as often as it was.  With ssgd there are no workers that count them."""
-    workers = [worker["samples"] for state in states for worker in state["workers"]]
-    return sum(workers) if workers else states[0]["step"] * int(re.search(r"^batch = (\d+)$", job, re.M)[1])
-
-
 def curve(lines):
     """[(seconds, bytes sent by all, accuracy)] at each evaluation."""
     points, seconds, sent = [], 0.0, 0
