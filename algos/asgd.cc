@@ -15,9 +15,10 @@
 // pushes; then all ranks get w and the optimiser's state, so evaluation and checkpoints are as ever.  Which worker's push came when is kept
 // in replay.log in the job's folder, with its tau: `replay` = that file repeats the training on any number of nodes, one included.
 //
-// With `survive` every node votes, as each has the whole state after every round.  In the next view workers move to where nodes are and
-// pull anew, and pushes of the view before are never taken, so each applies at most once.  The updates of a single server that has stayed
-// are kept; where a server is lost, or there are several, the round is repeated from its beginning.
+// With `survive` every node votes, as each has the whole state after every round: the job outlives its server.  With servers_vote the
+// servers alone do: it outlives all its workers' nodes.  In the next view workers move to where nodes are and pull anew, and pushes of the
+// view before are never taken, so each applies at most once.  The updates of a single server that has stayed are kept; where a server is
+// lost, or there are several, the round is repeated from its beginning.
 //
 // Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
 // answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.

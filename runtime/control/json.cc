@@ -149,6 +149,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
     each("unheard", status.unheard);
+    each("voters", status.voters);
     each("losses", status.losses);
     each("warnings", status.warnings);
     each("step", status.step);

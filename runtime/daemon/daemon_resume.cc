@@ -24,7 +24,7 @@ Status others_check(const JobDetail& before, std::span<const SearchAnswer> answe
         ranks.push_back(std::any_of(answers.begin(), answers.end(), its));
         if (ranks.back()) silent.push_back(member);
     }
-    if (!view_quorum(ranks)) return {};
+    if (!view_quorum(ranks, status.voters)) return {};
     return fail(
         Code::conflict,
         "{} cannot be asked, and may go on with it, because it ended here when they were not heard: bring them back, or, where they are "

@@ -76,7 +76,10 @@ public:
                                  .folder = config_.folder,
                                  .job = facts,
                                  .arena = parts_.arena}));
-        report_.update([&](JobStatus& status) { status.settings = parts_.settings(job_); });
+        report_.update([&](JobStatus& status) {
+            status.settings = parts_.settings(job_);
+            status.voters = view_voters(job_);
+        });
         if (DeviceWords* device = parts_.compute.codec->device())
             device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
         std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
@@ -208,6 +211,11 @@ public:
     }
     Status force_dead(const std::string& node) override {
         if (!views_) return fail(Code::invalid, "the job does not go on without nodes: survive is not set in its job file");
+        if (parts_.algorithm->server)
+            return fail(Code::conflict,
+                        "{} follows the clock: if {} lived, two different models would be trained; restart its daemon, or "
+                        "resume the job when it has ended",
+                        job_.algorithm, node);
         const size_t at = config_.roster.find(node);
         if (at == config_.roster.size()) return fail(Code::invalid, "{} is no node of the job", node);
         if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);

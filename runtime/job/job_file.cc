@@ -306,6 +306,11 @@ private:
                     fmt::format("workers of {} compute on CPUs in this version: take cpu", job_.algorithm));
         if (algorithm->workers && job_.profile > 0)
             mistake(line("profile.step"), "profile.step", fmt::format("goes with ssgd, not {}", job_.algorithm));
+        if (job_.servers_vote && known && !algorithm->server)
+            mistake(line("algorithm.servers_vote"), "algorithm.servers_vote",
+                    fmt::format("goes with asgd and softsync, not {}", job_.algorithm));
+        else if (job_.servers_vote && !job_.survive)
+            mistake(line("algorithm.servers_vote"), "algorithm.servers_vote", "goes with survive = true in [job]");
         if (algorithm->private_state && job_.survive)
             mistake(line("job.survive"), "job.survive",
                     fmt::format("workers of {} have state that is lost with their node, so it does not go on without one", job_.algorithm));

@@ -47,6 +47,7 @@ struct JobConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;   // of exchanges, see ExchangeConfig
     std::vector<double> weights;
+    bool servers_vote = false;        // with survive: servers alone are the quorum
     bool balance = false;             // shares of the blocks follow the measured speed of the nodes
     std::string transport = "auto";   // "auto", "ip", "tcp"
     Protect protect = Protect::auth;

@@ -48,6 +48,7 @@ struct JobStatus {
     std::vector<std::string> warnings;                           // what is otherwise than was asked for
     bool goes_on = false;                                        // others go on with it, or have done it, without this node
     bool unheard = false;                                        // when it ended here, others were not heard: they may go on with it
+    uint32_t voters = 0;                                         // of a view, its first members that choose the next one; 0: all
     uint64_t step = 0, steps = 0;                                // that are done; of the whole job
     uint64_t epoch = 0, epochs = 0;                              // in which the last step was, from 1 on; 0: no step is done
     uint64_t checkpoint = 0;                                     // steps that this node's newest checkpoint has; 0: none

@@ -422,19 +422,19 @@ void ViewChange::watch(uint64_t now_us) {
     }
     std::vector<bool> living = unsuspected();
     uint32_t count = view_.n() - suspected_count();
-    if (changing() && !(view_quorum(living) && count >= config_.members_min)) {   // all wait for those that are only slow
+    if (changing() && !(view_quorum(living, config_.voters) && count >= config_.members_min)) {   // all wait for those that are only slow
         for (const ViewMember& member : view_.members)
             if (node(member.node).suspicion == Suspicion::stuck) node(member.node).suspicion = Suspicion::none;
         living = unsuspected();
         count = view_.n() - suspected_count();
     }
     if (!has_state_ && now_us - std::max(heard_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
-    if (view_quorum(living) && count >= config_.members_min) lonely_us_ = 0;
+    if (view_quorum(living, config_.voters) && count >= config_.members_min) lonely_us_ = 0;
     else if (lonely_us_ == 0) lonely_us_ = now_us;
     const bool too_long = changing() && now_us - std::max(learnt_us_, frozen_us_) > 4 * part(1);
     if ((lonely_us_ == 0 || now_us - lonely_us_ < part(1)) && !too_long) return;
     end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
-    if (view_quorum(living) && count < config_.members_min) notices_.back().living = count;
+    if (view_quorum(living, config_.voters) && count < config_.members_min) notices_.back().living = count;
 }
 
 }   // namespace gradcast

@@ -31,6 +31,7 @@ struct ViewConfig {
     uint32_t asked = 0;                     // so many count for a quorum by proof (ViewProposal), the others once heard of; 0: all
     uint64_t deadline_us = 30'000'000;      // until a view tells D
     uint32_t members_min = 1;               // fewer do not go on
+    uint32_t voters = 0;                    // so many first ranks of a view vote; 0: all
     ViewMutant mutant = ViewMutant::none;   // of tests alone
 };
 

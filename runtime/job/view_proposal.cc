@@ -4,8 +4,8 @@
 
 namespace gradcast {
 
-ViewProposal::ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, ViewMutant mutant)
-    : view_(view), ballot_(ballot), asked_(asked), mutant_(mutant), votes_(nodes) {}
+ViewProposal::ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, uint32_t voters, ViewMutant mutant)
+    : view_(view), ballot_(ballot), asked_(asked), voters_(voters), mutant_(mutant), votes_(nodes) {}
 
 void ViewProposal::promised(const ViewMessage& message) {
     ViewVote& vote = votes_[index_of(message.from)];
@@ -48,7 +48,7 @@ bool ViewProposal::quorum(bool ViewVote::*vote) const {
         const ViewVote& its = votes_[index_of(view_.members[rank].node)];
         ranks[rank] = its.*vote && its.member;
     }
-    return view_quorum(ranks, mutant_);
+    return view_quorum(ranks, voters_, mutant_);
 }
 
 bool ViewProposal::all_living_promised(std::span<const ViewNode> nodes) const {

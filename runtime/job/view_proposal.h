@@ -23,7 +23,7 @@ struct ViewNode {
 
 class ViewProposal {
 public:
-    ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, ViewMutant mutant);
+    ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, uint32_t voters, ViewMutant mutant);
     void grow(uint32_t nodes) { votes_.resize(nodes); }
     Ballot ballot() const { return ballot_; }
     bool accepting() const { return accepting_; }
@@ -50,7 +50,7 @@ private:
 
     const AgreedView& view_;   // that chooses; outlives this
     const Ballot ballot_;
-    const uint32_t asked_;
+    const uint32_t asked_, voters_;
     const ViewMutant mutant_;
     std::vector<ViewVote> votes_;   // by node
     bool accepting_ = false, by_proof_ = false;

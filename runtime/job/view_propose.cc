@@ -83,7 +83,7 @@ bool ViewChange::confirmed(NodeId lost, uint64_t now_us) const {
         const ViewNode& its = nodes_[index_of(view_.members[rank].node)];
         ranks[rank] = its.told_us > 0 && its.told == lost && now_us - its.told_us < part(4);
     }
-    return view_quorum(ranks);
+    return view_quorum(ranks, config_.voters);
 }
 
 void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
@@ -107,7 +107,7 @@ void ViewChange::propose(uint64_t now_us) {
     promised_ = ballot_of(round, config_.self);
     promised_us_ = now_us;
     freeze(now_us);
-    proposal_.emplace(view_, promised_, config_.nodes, config_.asked, config_.mutant);
+    proposal_.emplace(view_, promised_, config_.nodes, config_.asked, config_.voters, config_.mutant);
     resend_us_ = now_us;
     advance(now_us);
 }

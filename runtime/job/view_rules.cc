@@ -61,9 +61,10 @@ private:
 
 }   // namespace
 
-bool view_quorum(const std::vector<bool>& ranks, ViewMutant mutant) {
-    const size_t count = static_cast<size_t>(std::count(ranks.begin(), ranks.end(), true));
-    if (2 * count != ranks.size()) return 2 * count > ranks.size();
+bool view_quorum(const std::vector<bool>& ranks, uint32_t voters, ViewMutant mutant) {
+    const size_t n = voters > 0 ? std::min(size_t{voters}, ranks.size()) : ranks.size();
+    const size_t count = static_cast<size_t>(std::count(ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(n), true));
+    if (2 * count != n) return 2 * count > n;
     return mutant == ViewMutant::any_half || (count > 0 && ranks[0]);
 }
 

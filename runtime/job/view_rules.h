@@ -11,8 +11,8 @@ namespace gradcast {
 /// Faults that tests put in, to see them found.
 enum class ViewMutant : uint8_t { none, no_ballots, no_freeze, lowest_step, any_half, number_reused };
 
-/// More than half of n members; or exactly half with rank 0.
-bool view_quorum(const std::vector<bool>& ranks, ViewMutant mutant = ViewMutant::none);
+/// More than half of the members that vote; or exactly half of them with rank 0.  The first `voters` ranks vote, all where that is 0.
+bool view_quorum(const std::vector<bool>& ranks, uint32_t voters, ViewMutant mutant = ViewMutant::none);
 
 /// What a node has said about itself in a proposal.
 struct ViewVote {

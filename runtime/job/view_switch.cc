@@ -40,7 +40,11 @@ void ViewSwitch::keep(const Context& context, const Standing& standing) {
     kept_.on = true;
 }
 
-uint32_t view_members_min(const JobConfig& job, uint32_t nodes) { return job.min_nodes > 0 ? job.min_nodes : (nodes + 1) / 2; }
+uint32_t view_members_min(const JobConfig& job, uint32_t nodes) {
+    return job.min_nodes > 0 ? job.min_nodes : job.servers_vote ? 1 : (nodes + 1) / 2;
+}
+
+uint32_t view_voters(const JobConfig& job) { return job.servers_vote ? job.servers : 0; }
 
 Status ViewSwitch::restore(Context& context, Standing* standing) {
     if (!std::exchange(kept_.on, false)) return {};
@@ -68,7 +72,8 @@ Status ViewSwitch::open(const Session& session) {
                             .nodes = static_cast<uint32_t>(config_.roster.size()),
                             .asked = config_.job.elastic ? 0 : config_.nodes(),
                             .deadline_us = parts_.deadline_us,
-                            .members_min = members_min_};
+                            .members_min = members_min_,
+                            .voters = view_voters(config_.job)};
     protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);
     const char* what = "state before another node's";
     arena_.plan(what, parts_.compute.net->layout().elements * sizeof(float), &kept_.parameters);
@@ -153,9 +158,9 @@ Status ViewSwitch::ended() const {
                     "{} of the nodes {} left, and the job needs {} (job.min_nodes); `gradcastctl resume` goes on when more are back",
                     end_->living, end_->living == 1 ? "is" : "are", members_min_);
             return fail(Code::peer_lost,
-                        "{} is in a minority: for {:g} s it has not heard enough nodes to go on; it asks to join again where they do, else "
+                        "{} is in a minority: for {:g} s it has not heard enough {} to go on; it asks to join again where they do, else "
                         "`gradcastctl resume` goes on when they are back",
-                        own, seconds);
+                        own, seconds, config_.job.servers_vote ? "servers" : "nodes");
         case Kind::wrong:
             return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
                         end_->step);

@@ -22,6 +22,8 @@ struct SessionPlace {
 
 /// Members without which the job does not go on, of a first view of so many.
 uint32_t view_members_min(const JobConfig& job, uint32_t nodes);
+/// First ranks of a view that vote, see ViewConfig.
+uint32_t view_voters(const JobConfig& job);
 
 class ViewSwitch final : public Consumer {
 public:

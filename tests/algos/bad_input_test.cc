@@ -33,6 +33,8 @@ TEST_F(BadInputTest, NumbersOutOfRange) {
           {"ma", "allocation = \"eda\"\nallocation_batches = 0\n", "algorithm.allocation_batches: 0 is below 1"},
           {"asgd", "lambda = \"exp\"\nbeta = 0\n", "algorithm.beta: 0 is not above 0"},
           {"asgd", "max_staleness = -2\n", "algorithm.max_staleness: -2 is below 0"},
+          {"asgd", "servers_vote = true\n", "algorithm.servers_vote: goes with survive = true in [job]"},
+          {"ma", "servers_vote = true\n", "algorithm.servers_vote: goes with asgd and softsync, not ma"},
           {"softsync", "pull = \"later\"\n", "algorithm.pull: \"later\" is not one of wait, now"}})
         EXPECT_NE(mistake(text(kind, more)).find(what), std::string::npos) << mistake(text(kind, more));
     EXPECT_EQ(run(text("ma", "workers = 4\ns = 3\n", "coded-rs"), 3).status.code, Code::invalid);   // s >= n

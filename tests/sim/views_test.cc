@@ -777,6 +777,39 @@ TEST(JobViews, ServersOfEachPush) {
     for (const char* servers : {"", "servers = 2\n"}) servers_from_seeds(options + servers, "", whole.sim->now_us());
 }
 
+/// All workers' nodes die at once; and where the server does, nobody goes on.
+TEST(JobViews, ServersThatVoteNeedNoWorker) {
+    const auto lose = [](const std::string& servers, const std::vector<Rank>& dead, const auto& check) {
+        Lossy job(5);
+        job.exchange = "";
+        job.options = "kind = \"asgd\"\nworkers = 4\nupdates = 12\nservers_vote = true\n" + servers;
+        for (const Rank rank : dead) job.kills.emplace_back(rank, 3'000);
+        job.run();
+        check(job);
+    };
+    const auto lives = [](Rank first, Rank last) {
+        return [=](const Lossy& job) {
+            for (Rank r = first; r <= last; ++r) {
+                const JobStatus status = job.engines[r]->status();
+                EXPECT_TRUE(job.sim->result(r).ok()) << job.sim->result(r).what;
+                EXPECT_EQ(status.step, uint64_t{job.steps});
+                EXPECT_EQ(status.digest, job.engines[first]->status().digest);
+                EXPECT_EQ(status.views.size(), 2u);
+            }
+        };
+    };
+    lose("", {1, 2, 3, 4}, lives(0, 0));
+    lose("servers = 2\n", {1, 2, 3, 4}, lives(0, 0));
+    lose("servers = 3\n", {0, 3, 4}, lives(1, 2));
+    lose("", {0}, [](const Lossy& job) {
+        for (Rank r = 1; r < 5; ++r) {
+            EXPECT_EQ(job.sim->result(r).code, Code::peer_lost);
+            EXPECT_NE(std::string(job.sim->result(r).what).find("it has not heard enough servers"), std::string::npos)
+                << job.sim->result(r).what;
+        }
+    });
+}
+
 TEST(JobViews, AServerThatSumsExactlyHasOneDigest) {
     const std::string options = "kind = \"softsync\"\nworkers = 4\nupdates = 12\npull = \"wait\"\nstream = \"whole\"\n";
     Lossy whole(1);

@@ -42,6 +42,14 @@ struct SystemSurvive : testing::Test {
         ASSERT_TRUE(node.process->ready()) << node.process->output();
         for (Node& each : cluster.nodes) ASSERT_TRUE(eventually([&] { return each.sees() == "a b c"; })) << each.sees();
     }
+    /// A net of small rounds, of about 20 ms, so that a node that asks is in within seconds; and no algorithm yet.
+    void take_servers(uint32_t rounds) {
+        text.erase(text.find("[algorithm]"));
+        text.replace(text.find("steps = 600"), 11, "steps = " + std::to_string(rounds) + "\nevaluate = 150");
+        text.replace(text.find("preset = \"mlp\""), 14,
+                     "[[net.layers]]\nkind = \"inner_product\"\noutputs = 40\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\n"
+                     "kind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"");
+    }
     void ctl(Process& process, std::vector<std::string> arguments, const std::string& out) {
         process.start({.arguments = std::move(arguments), .log = cluster.folder + "/" + out, .notify = "", .name = "gradcastctl"});
     }
@@ -146,11 +154,7 @@ TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
 
 /// A server dies, comes back and takes workers, then a worker dies.  softsync that sums exactly has one digest; the others' order is kept.
 TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
-    text.erase(text.find("[algorithm]"));
-    text.replace(text.find("steps = 600"), 11, "steps = 450\nevaluate = 150");   // of about 20 ms: a node that asks is in within seconds
-    text.replace(text.find("preset = \"mlp\""), 14,
-                 "[[net.layers]]\nkind = \"inner_product\"\noutputs = 40\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\n"
-                 "kind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"");
+    take_servers(450);
     const std::string servers = text;
     for (const std::string of : {"softsync\"\npull = \"wait\"", "asgd\""}) {
         SCOPED_TRACE(of);
@@ -180,6 +184,30 @@ TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
         EXPECT_TRUE(has(ask(cluster[1], {"verify", id, "--steps", "1..20"}), "steps 1..20 verified: "));
         ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
     }
+}
+
+/// The server goes on without the workers, and they not without it: what has ended at them is not resumed while it cannot be asked.
+TEST_F(SystemSurvive, AServerThatVotesAloneNeedsNoWorker) {
+    take_servers(100'000);
+    text.replace(text.find("lr = 0.05\nmomentum = 0.9"), 24, "lr = 0.001");
+    text += "[algorithm]\nkind = \"asgd\"\nworkers = 2\nupdates = 40\nservers_vote = true\n";
+    const std::string id = begun(cluster[0]);
+    cluster[0].process->kill(SIGSTOP);
+    const JobStatus alone = cluster[1].ended(id);
+    EXPECT_TRUE(has(alone.error, "b is in a minority: ")) << alone.error;
+    EXPECT_TRUE(has(alone.error, "it has not heard enough servers to go on")) << alone.error;
+    EXPECT_TRUE(has(ask(cluster[1], {"resume", id}, 1), "a cannot be asked, and may go on with it"));
+    cluster[0].process->kill(SIGCONT);
+    EXPECT_TRUE(eventually([&] { return cluster[0].job(id)["status"].get<JobStatus>().views.back().members.size() == 3; }))
+        << cluster[0].job(id).dump(2) << logs(cluster);   // it went on, and they have joined again
+    kill(cluster[1]), kill(cluster[2]);
+    ASSERT_TRUE(eventually([&] { return cluster[0].job(id)["status"].get<JobStatus>().views.back().members.size() == 1; }))
+        << cluster[0].job(id).dump(2) << logs(cluster);
+    const uint32_t then = cluster[0].step(id);
+    EXPECT_TRUE(eventually([&] { return cluster[0].step(id) > then + 2; })) << logs(cluster);
+    EXPECT_TRUE(eventually([&] { return cluster[0].sees() == "a"; })) << cluster[0].sees();
+    EXPECT_TRUE(has(ask(cluster[0], {"force-view", id, "--dead", "b"}, 1), "asgd follows the clock"));
+    EXPECT_TRUE(has(ask(cluster[0], {"cancel", id}), "cancel"));
 }
 
 TEST_F(SystemSurvive, ADrainedNodeLeavesItsJobsAndTakesNoNewOnes) {

@@ -287,6 +287,36 @@ TEST(View, UnconfirmedLossHoldsUpNoJoiner) {
     EXPECT_TRUE(world.run(2 * D, [&] { return world.going(4); })) << world.describe();
 }
 
+// Parameter servers vote alone: they need no worker's node, and no worker goes on without most of them.
+TEST(View, OnlyVotersCount) {
+    for (const auto& [voters, dead, rest] : std::vector<std::tuple<uint32_t, Nodes, Nodes>>{
+             {1, {1, 2, 3, 4}, {0}}, {2, {1, 3, 4}, {0, 2}}, {3, {0, 3, 4}, {1, 2}}, {3, {2, 3, 4}, {0, 1}}}) {
+        World world({.members = 5, .voters = voters});
+        world.run(D / 2);
+        for (const uint32_t each : dead) world.crash(each);
+        EXPECT_TRUE(go_on(world, rest));
+        // Who is next in rank votes in the next view.
+        if (rest.size() == 2 && voters == 3) {
+            world.crash(rest[1]);
+            EXPECT_TRUE(go_on(world, {rest[0]}));
+        }
+    }
+    for (const auto& [voters, dead] : std::vector<std::pair<uint32_t, Nodes>>{{1, {0}}, {2, {0}}, {3, {0, 1}}}) {
+        World world({.members = 5, .voters = voters});
+        world.run(D / 2);
+        for (const uint32_t each : dead) world.crash(each);
+        EXPECT_TRUE(world.run(4 * D, [&] { return world.seen().minority == 5 - dead.size(); })) << world.describe();
+        EXPECT_EQ(world.seen().views, 0u);
+    }
+    // A server that comes back proves the death of what it was.
+    World world({.members = 5, .voters = 1});
+    world.run(D / 2);
+    world.crash(0);
+    world.restart(0, true);
+    EXPECT_TRUE(world.run(3 * D, [&] { return world.going(0) && world.machine(0).view().n() == 5; })) << world.describe();
+    EXPECT_GT(world.seen().by_proof, 0u);
+}
+
 TEST(View, ForceViewIsRefusedWhileTheNodeAnswers) {
     World world({.members = 2});
     world.run(D / 2);
@@ -424,7 +454,7 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
     std::vector<ViewNode> nodes(3);
     for (ViewNode& each : nodes) each.newest = 1;
     nodes[0].dead = 1;
-    ViewProposal proposal(first, ballot, 3, 0, ViewMutant::none);
+    ViewProposal proposal(first, ballot, 3, 0, 0, ViewMutant::none);
     ViewMessage promise = from(1, Kind::promise, 1, ballot);
     promise.has_state = true;
     promise.reach = {7};
@@ -447,7 +477,7 @@ TEST(View, WithProofOfDeathANodeOutsideIsAskedIfItWasHeardOf) {
         std::vector<ViewNode> nodes(3);
         nodes[0].newest = nodes[0].dead = nodes[1].newest = 1;
         nodes[2].newest = heard;
-        ViewProposal proposal(first, ballot, 3, 2, ViewMutant::none);
+        ViewProposal proposal(first, ballot, 3, 2, 0, ViewMutant::none);
         ViewMessage promise = from(1, Kind::promise, 1, ballot);
         promise.has_state = true;
         promise.reach = {7};

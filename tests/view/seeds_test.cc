@@ -35,6 +35,7 @@ WorldConfig draw_world(uint64_t seed, Draw& draw) {
     config.jitter_us = draw.one_in(2) ? 0 : 20'000;
     config.step_us = D / 40 + draw.below(D / 16);
     config.returns = 0.5;
+    if (seed % 4 == 1) config.voters = 1 + static_cast<uint32_t>(seed / 4 % 3);
     return config;
 }
 

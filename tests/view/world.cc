@@ -58,6 +58,7 @@ void World::start(uint32_t which, uint64_t incarnation) {
                                                            .nodes = n(),
                                                            .deadline_us = D,
                                                            .members_min = config_.members_min,
+                                                           .voters = config_.voters,
                                                            .mutant = config_.mutant});
     plan(now_us_ + random(beat_us), which, [this, which] { engine(which); });
     after(which);
@@ -464,8 +465,9 @@ void World::violate(const std::string& what) {
 }
 
 bool World::quorum(const AgreedView& view, const std::function<bool(const ViewMember&)>& has) const {
-    const auto count = static_cast<uint32_t>(std::count_if(view.members.begin(), view.members.end(), has));
-    return 2 * count > view.n() || (2 * count == view.n() && has(view.members[0]));
+    const uint32_t voters = config_.voters > 0 ? std::min(config_.voters, view.n()) : view.n();
+    const auto count = static_cast<uint32_t>(std::count_if(view.members.begin(), view.members.begin() + voters, has));
+    return 2 * count > voters || (2 * count == voters && has(view.members[0]));
 }
 
 /// Of all views with a living member each is an ancestor of the next.

@@ -22,6 +22,7 @@ struct WorldConfig {
     uint64_t seed = 1;
     uint32_t members = 3, others = 0;   // of the first view; configured beside them
     uint32_t members_min = 1;
+    uint32_t voters = 0;   // of a view; 0: all
     uint16_t m = 1, s = 0;
     double loss = 0, duplicate = 0;
     uint64_t delay_us = 2'000, jitter_us = 0, step_us = D / 40;   // step_us: of computing
