@@ -41,6 +41,7 @@ public:
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
         GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
         std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
+        behind_.reserve(config.view.n());
         for (Rank rank = 0; rank < config.lost.size(); ++rank) peers_[rank].lost = config.lost[rank];
     }
 

@@ -1,11 +1,13 @@
 #include "runtime/job/step_times.h"
 
 #include <algorithm>
+#include <span>
 
 namespace gradcast {
 namespace {
 
-uint32_t median(std::vector<uint32_t> values) {
+/// Reorders them.
+uint32_t median(std::span<uint32_t> values) {
     if (values.empty()) return 0;
     const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
     std::nth_element(values.begin(), middle, values.end());
@@ -66,7 +68,7 @@ RankTimes StepTimes::read() const {
     for (size_t phase = 0; phase < step_phases; ++phase) {
         const uint32_t recent = std::min(kept, recent_steps);
         for (uint32_t i = 0; i < kept; ++i) all[i] = steps_[(count - 1 - i) % window_steps][phase].load(std::memory_order_relaxed);
-        times.phases[phase].recent = median({all.begin(), all.begin() + recent});
+        times.phases[phase].recent = median(std::span(all).first(recent));
         std::sort(all.begin(), all.begin() + kept);
         times.phases[phase].p50 = all[(kept - 1) / 2];
         times.phases[phase].p99 = all[(kept - 1) * 99 / 100];

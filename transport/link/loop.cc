@@ -13,6 +13,7 @@ constexpr uint64_t flush_us = 200'000;     // stop() waits this long for queued 
 constexpr uint64_t close_us = 1'000'000;   // and this long for cancelled operations
 constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
+constexpr size_t events_reserve = 256;   // so that what a turn has rarely allocates
 }   // namespace
 
 uint32_t datagram_segment(uint32_t mtu, bool ipv6) {
@@ -127,6 +128,16 @@ Status Loop::open() {
     if (datagrams_) links_.push_back(datagrams_.get());
     posted_.reserve(posted_reserve);
     taken_.reserve(posted_reserve);
+    happened_.reserve(events_reserve);
+    happening_.reserve(events_reserve);
+    batch_.reserve(events_reserve);
+    actions_.sends.reserve(events_reserve);
+    actions_.timers.reserve(events_reserve);
+    actions_.computes.reserve(events_reserve);
+    actions_.completions.reserve(events_reserve);
+    alarms_.reserve(events_reserve);
+    tickets_.reserve(events_reserve);
+    tickets_free_.reserve(events_reserve);
     return {};
 }
 
