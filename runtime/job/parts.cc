@@ -163,7 +163,10 @@ std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobCon
         else if (key == "updates") value = fmt::format("{}", updates);
         else if (key == "local_steps")
             value = fmt::format("{}", updates > 0 ? std::max(job.settings.local_steps, 1u) : local->config().steps);
-    if (algorithm->server) all.emplace_back("servers", fmt::format("{}", job.servers));
+    if (algorithm->server) {
+        all.emplace_back("servers", fmt::format("{}", job.servers));
+        all.emplace_back("servers_vote", job.servers_vote ? "true" : "false");
+    }
     return all;
 }
 

@@ -108,7 +108,7 @@ TEST(JobPages, NameEverySetting) {
         for (const char* part :
              {"**When.**", "**A round.**", "**Settings.**", "**Messages and bytes.**", "**Keeps.**", "**May go wrong.**"})
             EXPECT_NE(page.find(part), std::string::npos) << part;
-        std::istringstream words(std::string(kind.keys) + (kind.server ? "servers" : ""));
+        std::istringstream words(std::string(kind.keys) + (kind.server ? "servers servers_vote" : ""));
         for (std::string word; words >> word;) {
             const auto key = std::find_if(keys.begin(), keys.end(),
                                           [&](const FileKey& each) { return each.section == "[algorithm]" && each.key == word; });
