@@ -36,6 +36,7 @@ struct DaemonConfig {
     std::string only;                      // text of the job file that this daemon was launched for (launch.h); "": it takes all jobs
     Rank self() const;                     // index of `name` in members
     uint32_t lanes() const;
+    std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained
     bool operator==(const DaemonConfig&) const = default;
 };
 

@@ -23,8 +23,6 @@ constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
 constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
-std::string drained_path(const DaemonConfig& config) { return config.state + "/drained"; }
-
 }   // namespace
 
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys) {
@@ -93,7 +91,7 @@ Status Daemon::open(int listen_fd) {
     for (const JobDetail& each : over_)
         if (JobId id; each.summary.status.state == JobState::done && job_id_parse(each.summary.id, &id)) membership.over.push_back(id);
     membership_ = std::make_unique<Membership>(membership);
-    draining_ = ::access(drained_path(config_).c_str(), F_OK) == 0;
+    draining_ = ::access(config_.drained_path().c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
     if (draining_) log_.info("this node is drained: `gradcastctl undrain {}` lets it take jobs again", config_.name);
     job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, ring_, *membership_, log_, folder});

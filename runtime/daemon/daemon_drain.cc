@@ -25,7 +25,7 @@ Status Daemon::drain(const std::string& node, bool on, bool cancel) {
 
 /// The order has come.
 void Daemon::drained(const Notice& notice) {
-    const std::string path = config_.state + "/drained";
+    const std::string path = config_.drained_path();
     if (notice.on && !draining_) log_.info("this node is drained: it takes no new jobs");
     if (!notice.on && draining_) log_.info("this node takes jobs again");
     if (notice.on) {
