@@ -83,17 +83,27 @@ def draw(options, name, title, claim, x, y, series):
 asgd_variants = {"mlp": ["asgd", "asgd lr/n"], "cnn": ["asgd lr/n"]}   # cnn learns nothing at the full rate, with its momentum
 
 
-def asgd_job(net, data, n, variant, steps, rounds, seed=1, evaluate=True):
-    """NET.toml's net by asgd: rounds of so many steps of n pushes, which are as much work as a step of synchronous SGD."""
+def paper_job(net, data, seed, values, evaluate=True):
+    """NET.toml with these values and the paths of DATA."""
     with open(os.path.join(here, net + ".toml")) as file:
         text = file.read()
-    lr = float(re.search(r"(?m)^lr = ([\d.]+)", text)[1])
-    values = {"steps": rounds, "evaluate": 1, "batch": round(120 / n), "blocks": 1, "classes": n, "lr": lr / n if variant.endswith("lr/n") else lr,
-              "kind": f'"asgd"\nworkers = {n}\nstream = "whole"\nupdates = {n * steps}'}
     for key, value in values.items():
         text = re.sub(rf"(?m)^{key} = .*", f"{key} = {value}", text)
-    text = re.sub(r"(?m)^exchange = .*\n", "", text)
     if not evaluate:
         text = re.sub(r"(?m)^(test|evaluate|stop_at) = .*\n", "", text)
     text = re.sub(r'= "(.*\.h5)"', lambda found: f'= "{os.path.abspath(data)}/{found[1]}"', text)
     return text.replace("[job]\n", f'[job]\ndeadline = "300s"\nseed = {seed}\ncheckpoint_keep = 0\n')
+
+
+def ssgd_job(net, data, n, every, steps, seed=1):
+    """NET.toml's net on n classes by synchronous SGD on one node; evaluated every so many steps."""
+    return paper_job(net, data, seed, {"steps": steps, "evaluate": every, "blocks": n, "classes": n})
+
+
+def asgd_job(net, data, n, variant, steps, rounds, seed=1, evaluate=True):
+    """NET.toml's net by asgd: rounds of so many steps of n pushes, which are as much work as a step of synchronous SGD."""
+    with open(os.path.join(here, net + ".toml")) as file:
+        lr = float(re.search(r"(?m)^lr = ([\d.]+)", file.read())[1])
+    values = {"steps": rounds, "evaluate": 1, "batch": round(120 / n), "blocks": 1, "classes": n, "lr": lr / n if variant.endswith("lr/n") else lr,
+              "kind": f'"asgd"\nworkers = {n}\nstream = "whole"\nupdates = {n * steps}'}
+    return re.sub(r"(?m)^exchange = .*\n", "", paper_job(net, data, seed, values, evaluate))
