@@ -58,6 +58,9 @@ struct Context {
     Staleness staleness = {};     // of the pushes that servers have applied, so far
     StepRecord record = {};       // of the last applied step
 
+    /// Nobody looks at the state between this step and the next, which may begin before this one has ended.
+    bool at_once = false;
+
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
     const std::function<Status(uint32_t worker)>* try_worker = nullptr;
 

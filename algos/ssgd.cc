@@ -2,6 +2,7 @@
 // The smallest algorithm, and the template for others.
 #include "algos/algorithm.h"
 #include "algos/synchronous.h"
+#include "algos/whole_steps.h"
 
 namespace gradcast {
 namespace {
@@ -9,9 +10,29 @@ namespace {
 class Ssgd final : public Algorithm {
 public:
     Status round(Context& context) override {
+        if (context.profile) context.profile->on(context.step == context.profile->step);
+        StepRecord record;
+        GC_TRY(WholeSteps::possible(context) ? whole(context, &record) : exchanged(context, &record));
+        record.step = context.step++;
+        record.digest = context.state = context.digest(context.step, record.digest);
+        if (context.profile) context.profile->on(false);
+        context.record = record;
+        context.progress.step.store(context.step, std::memory_order_relaxed);
+        context.progress.advance();
+        return {};
+    }
+
+private:
+    /// Both write the digest of parameters and optimiser state.
+    Status whole(Context& context, StepRecord* record) {
+        const uint64_t begin_us = context.host.now_us();
+        GC_TRY(whole_steps_.round(context, record));
+        record->compute_us = context.host.now_us() - begin_us;
+        return {};
+    }
+    Status exchanged(Context& context, StepRecord* record) {
         sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
         uint64_t begin_us = context.host.now_us();
-        if (context.profile) context.profile->on(context.step == context.profile->step);
         GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us();
         GC_TRY(context.synchronous->wait(sums_));
@@ -22,38 +43,29 @@ public:
         uint64_t summed_us = context.host.now_us();
 
         // All sums are complete, so no other rank can make the rest of the round fail.
-        StepRecord record;
         context.synchronous->keep_state();
         context.optimiser.step(context.step);
         whole_.clear();
         for (const Sum* sum : sums_) {
             whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
-            record.clipped += sum->clipped;
+            record->clipped += sum->clipped;
         }
-        uint64_t digest = 0;
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
-            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &digest));
+            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &record->digest));
         }
         for (const Sum* sum : sums_) context.codec.commit(*sum);
-        record.step = context.step;
-        record.loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
+        record->loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
         context.synchronous->applied();
-        ++context.step;
-        record.digest = context.state = context.digest(context.step, digest);
-        if (context.profile) context.profile->on(false);
-        record.compute_us = computed_us - begin_us;
-        record.wait_us = summed_us - computed_us;
-        record.apply_us = context.host.now_us() - summed_us;
-        context.record = record;
-        context.progress.step.store(context.step, std::memory_order_relaxed);
-        context.progress.advance();
+        record->compute_us = computed_us - begin_us;
+        record->wait_us = summed_us - computed_us;
+        record->apply_us = context.host.now_us() - summed_us;
         return {};
     }
 
-private:
     std::vector<const Sum*> sums_;   // by bucket
     std::vector<BucketSum> whole_;   // the same, as the net takes them
+    WholeSteps whole_steps_;
 };
 
 }   // namespace

@@ -7,7 +7,15 @@
 #include <mutex>
 #include <optional>
 
+#include "algos/profile_trace.h"
+
 namespace gradcast {
+
+int64_t loss_units(double sum, uint32_t blocks) {
+    const double limit = std::ldexp(1.0, 42) / blocks;
+    return std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20);
+}
+
 /// Takes the gradients of one step's blocks from all lanes and makes a bucket `ready` when it is complete.
 class SynchronousStep::Sink final : public GradientSink {
 public:
@@ -62,12 +70,8 @@ public:
         return true;
     }
 
-    // In whole units of 2^-20 per block, so that the sum does not depend on grouping.  A loss too large for 64 bits, or NaN, counts as the
-    // limit.  The error, if there is one, comes with the gradient.
     void loss(uint32_t, BlockId id, double sum) override {
-        double limit = std::ldexp(1.0, 42) / context_.blocks;
-        all_.losses_[exchange_.target_of(id.block)].fetch_add(std::llrint((std::abs(sum) < limit ? sum : limit) * 0x1p20),
-                                                              std::memory_order_relaxed);
+        all_.losses_[exchange_.target_of(id.block)].fetch_add(loss_units(sum, context_.blocks), std::memory_order_relaxed);
     }
 
     Status ready(uint32_t bucket) {
@@ -118,21 +122,6 @@ private:
     std::mutex mutex_;   // of status_, taken by failing lanes only
     Status status_;
 };
-
-namespace {
-
-/// Passes of layers, for the profile.
-struct ProfileTrace final : NetTrace {
-    explicit ProfileTrace(Profile& p) : profile(p) {}
-    uint64_t now_ns() override { return clock_ns(); }
-    void pass(uint32_t lane, const Layer& layer, Pass pass, uint64_t begin_ns, uint64_t end_ns) override {
-        const bool forward = pass == Pass::input || pass == Pass::forward;
-        profile.add(lane, forward ? "forward" : "backward", pass == Pass::input ? "input" : layer_name(layer), begin_ns, end_ns);
-    }
-    Profile& profile;
-};
-
-}   // namespace
 
 SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config)
     : context_(context),

@@ -10,6 +10,10 @@
 
 namespace gradcast {
 
+/// A block's loss in whole units of 2^-20, so that the sum over blocks does not depend on their grouping.  A loss too large for 64 bits,
+/// or NaN, counts as the limit; its error comes with the gradient.
+int64_t loss_units(double sum, uint32_t blocks);
+
 struct SynchronousConfig {
     Rank self = 0;
     const View& view;
@@ -35,6 +39,9 @@ public:
     /// The sums have been applied: releases the step before in the exchange.  Ranks that compute wrong values are cut off one step after
     /// they were found.
     void applied();
+
+    /// Takes what has come from other ranks and from this node's operator.  Error: what has ended the job, or the view.
+    Status poll() { return port_.poll(); }
 
     bool outvoted() const { return arbiter_.outvoted(); }
 

@@ -99,6 +99,16 @@ struct NetConfig {
     uint64_t seed = 1;
     Precision precision = Precision::f32;   // on CPUs bf16 needs Isa::avx512_bf16 or Isa::amx
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
+    /// The size of each block of a whole step (Net::step_begin); empty: no whole steps.
+    std::vector<uint32_t> step_blocks = {};
+};
+
+/// What a whole step has found (Net::step_end).  Valid until the next step_begin().
+struct WholeStep {
+    std::span<const double> losses = {};   // by block: the sum over its samples
+    std::span<const float> maxima = {};    // by group of the layout: the largest |x| over all blocks, before clipping
+    uint64_t clipped = 0;                  // elements clipped
+    uint64_t digest = 0;                   // of the parameters and, behind them, of the optimiser's state after the step
 };
 
 struct Net {
@@ -139,6 +149,23 @@ struct Net {
     /// of the parameters and, behind them, of the optimiser's state as they are now.  Trainer thread, which shares the work with the lanes;
     /// no block running.
     virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
+
+    // Whole steps: a device that computes all blocks of a step also sums, applies and digests them, in one launch and with the bits of
+    // block(), Codec::finish() and apply().  Trainer thread; no other call between step_begin() and its step_end().
+    /// The most whole steps that may be under way; 0: this net computes none.
+    virtual uint32_t steps_ahead() const { return 0; }
+    /// Enqueues a step and returns before the device has done it.  blocks: all of the step, in the sizes of NetConfig::step_blocks; their
+    /// memory is free again on return.  The optimiser has had Optimiser::step().
+    virtual Status step_begin(StepId step, std::span<const Samples> blocks) {
+        (void)step, (void)blocks;
+        return fail(Code::unsupported, "this net computes no whole steps");
+    }
+    /// Waits for the oldest step that was begun.  Error: Code::diverged; the state is then that before the step, also where a later one
+    /// was begun.
+    virtual Status step_end(WholeStep* done) {
+        (void)done;
+        return fail(Code::unsupported, "this net computes no whole steps");
+    }
 };
 /// How many blocks a lane computes at a time, so that all lanes have about as many.
 inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {

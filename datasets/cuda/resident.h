@@ -1,4 +1,4 @@
-// A data set's images in GPU memory, if they fit: a kernel gathers and augments the samples of a block.
+// A data set's images in GPU memory, if they fit; the net's input gathers and augments the samples of a block there (nn/cuda/input.cu).
 #pragma once
 #include <memory>
 

@@ -7,23 +7,6 @@
 namespace gradcast::cuda {
 namespace {
 
-template <typename T>
-__global__ void normalise_kernel(T* y, const uint8_t* images, const float* scale, const float* shift, const BlockHeader* header,
-                                 ImageShape s) {
-    const uint64_t i = thread_number();
-    const uint32_t H = s.H + 2 * s.pad, W = s.W + 2 * s.pad;
-    if (i >= uint64_t{s.N} * H * W * s.C) return;
-    const auto c = static_cast<uint32_t>(i % s.C);
-    uint64_t rest = i / s.C;
-    const uint32_t w = static_cast<uint32_t>(rest % W) - s.pad;   // wraps below 0 and is then >= W
-    rest /= W;
-    const uint32_t h = static_cast<uint32_t>(rest % H) - s.pad, n = static_cast<uint32_t>(rest / H);
-    float value = 0;
-    if (n < header->count && h < s.H && w < s.W)
-        value = static_cast<float>(images[((uint64_t{n} * s.C + c) * s.H + h) * s.W + w]) * scale[c] + shift[c];
-    store(y + i, value);
-}
-
 template <typename T, int width>
 __global__ void bias_relu_kernel(T* y, const float* bias, uint64_t packs, uint32_t C, bool rectify) {
     const uint64_t i = thread_number();
@@ -113,15 +96,6 @@ __global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const Blo
 }
 
 }   // namespace
-
-Status normalise(cudaStream_t stream, Values y, const uint8_t* images, const float* scale, const float* shift, const BlockHeader* header,
-                 const ImageShape& s) {
-    const uint64_t count = uint64_t{s.N} * (s.H + 2 * s.pad) * (s.W + 2 * s.pad) * s.C;
-    return typed(y.bf16, [&](auto type) {
-        using T = decltype(type);
-        return GC_LAUNCH(normalise_kernel<T>, blocks_of(count, threads), threads, stream, as<T>(y), images, scale, shift, header, s);
-    });
-}
 
 Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify) {
     if (!bias && !rectify) return {};

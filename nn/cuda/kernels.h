@@ -4,7 +4,7 @@
 #pragma once
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
-#include "runtime/core/cuda.h"
+#include "runtime/core/cuda/device.h"
 
 namespace gradcast::cuda {
 
@@ -14,20 +14,33 @@ struct Values {
     bool bf16 = false;
 };
 
-/// The head of a block's input on the device; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples] and
-/// uint8_t images [samples, C, H, W] follow.
+/// Values of the optimiser that change from step to step.
+struct StepRates {
+    float lr;   // of SGD
+    AdamStep adam;
+};
+/// The head of a block's input; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples] follow, and
+/// behind them in page-locked memory the places of samples in the GPU's data set, or images.
 struct BlockHeader {
     uint32_t count = 0;   // samples; the rest of the program's size is zeros
-    uint32_t block = 0;
+    uint32_t block = 0, step = 0;
+    uint32_t resident = 0;   // 1: images come from the data set
+    StepRates rates{};       // of a whole step
 };
-
+/// What a block's input is made of.
+struct BlockInput {
+    const std::byte* staged;         // page-locked: the header and what follows it
+    std::byte* head;                 // on the device: a copy of it, up to `places`
+    uint32_t scale, shift, places;   // offsets in `staged`; `places` is divisible by 4
+    const uint8_t* copied;           // on the device [samples, C, H, W]: images that the host has copied
+    Images images;                   // the data set; unused where the header's `resident` is 0
+};
 struct ImageShape {
     uint32_t N, C, H, W;
     uint32_t pad;   // zeros on each side
 };
-/// y = image * scale + shift.
-Status normalise(cudaStream_t stream, Values y, const uint8_t* images, const float* scale, const float* shift, const BlockHeader* header,
-                 const ImageShape& shape);
+/// y [N, H + 2 pad, W + 2 pad, C] = image * scale + shift, and the copy of the head.
+Status input(cudaStream_t stream, Values y, const BlockInput& in, const ImageShape& shape);
 
 /// y = relu(y + bias) in place; bias may be null.
 Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify);
@@ -96,8 +109,7 @@ Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* lab
 struct ApplyNow {
     const void* words;   // of the bucket
     Word word;
-    float lr;   // of SGD
-    AdamStep adam;
+    StepRates rates;
 };
 /// A group's gradient is (float)((double)word * *unit).
 struct Words {
@@ -111,6 +123,34 @@ Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, ui
 Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count);
 /// w += share (gradient - w).
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
+
+/// A group of parameters in a whole step's update.
+struct UpdateGroup {
+    float* w;
+    float *first, *second;     // the optimiser's state: momentum, or Adam's m and v; null: there is none
+    uint64_t count, element;   // elements; the canonical index of the first
+    uint64_t words;            // of the first element, in a lane's words
+    int32_t radix;             // StepGroup::radix
+    uint32_t begin;            // its first thread block
+    bool statistics;
+};
+/// In device memory.
+struct UpdateTask {
+    CudaDevice::StepWords words;
+    const StepRates* rates;
+    const UpdateGroup* groups;
+    const uint32_t* group_of_block;   // [thread blocks]
+    uint64_t elements;                // of all groups: where the optimiser's state begins in the digest
+    uint64_t* digest;                 // page-locked
+    unsigned long long sum;           // 0 between two launches, as is `ticket`
+    uint32_t ticket;
+    float momentum, weight_decay, share;   // share: of statistics
+    bool nesterov;
+};
+constexpr uint32_t update_per_block = 1024;   // elements
+/// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task->digest.
+Status update_sgd(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
+Status update_adam(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
 
 /// Input and output of a digest.
 struct DigestNow {

@@ -85,4 +85,21 @@ Status CudaOptimiser::apply(float* w, uint64_t offset, const Words& words, uint6
                      static_cast<float>(config_.momentum), static_cast<float>(config_.weight_decay), config_.nesterov);
 }
 
+void CudaOptimiser::group(UpdateGroup* group, uint64_t element) const {
+    auto* state = static_cast<float*>(state_.device);
+    group->first = state_.bytes ? state + element : nullptr;
+    group->second = config_.kind == "adam" ? state + elements_ + element : nullptr;
+}
+
+void CudaOptimiser::constants(UpdateTask* task) const {
+    task->elements = elements_;
+    task->momentum = static_cast<float>(config_.momentum);
+    task->weight_decay = static_cast<float>(config_.weight_decay);
+    task->nesterov = config_.nesterov;
+}
+
+Status CudaOptimiser::update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const {
+    return config_.kind == "adam" ? update_adam(stream, task, blocks) : update_sgd(stream, task, blocks);
+}
+
 }   // namespace gradcast::cuda

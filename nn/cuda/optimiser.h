@@ -46,10 +46,14 @@ public:
     /// count.
     Status apply(float* w, uint64_t offset, const Words& words, uint64_t count);
     /// Writes the values that step() changes.
-    void now(ApplyNow* now) const {
-        now->lr = lr_;
-        now->adam = adam_;
-    }
+    void rates(StepRates* rates) const { *rates = {lr_, adam_}; }
+
+    // Whole steps.
+    /// Sets the optimiser's part of a group at `element`, and its constants.
+    void group(UpdateGroup* group, uint64_t element) const;
+    void constants(UpdateTask* task) const;
+    /// Enqueues the update of all groups.
+    Status update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const;
 
 private:
     const OptimiserConfig config_;

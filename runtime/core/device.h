@@ -35,9 +35,6 @@ struct ResidentImages {
     virtual ~ResidentImages() = default;
     /// Stores samples first .. first + count - 1, images [count, C, H, W].  After Device::seal(); waits for the copy.
     virtual Status put(uint64_t first, const uint8_t* images, uint64_t count) = 0;
-    /// Enqueues writing the augmented images [count, C, H, W] to `to`, memory of the lane's GPU, in `stream` (a cudaStream_t).  `places` is
-    /// page-locked and must not change until that is done.
-    virtual Status take(uint32_t lane, void* stream, const SamplePlace* places, uint32_t count, uint8_t* to) = 0;
 };
 
 }   // namespace gradcast

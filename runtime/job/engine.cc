@@ -356,6 +356,7 @@ private:
             context.since_us = context.host.now_us();
             GC_TRY(between(context));
             tried_.clear();
+            context.at_once = context.step + 1 < last && at_once(context.step + 1);
             context.try_worker = job_.settings.evaluate_workers && evaluation_due(context.step + 1) ? &try_worker_ : nullptr;
             if (Status round = algorithm_->round(context); !round.ok()) {
                 if (context.workers) context.workers->take_back();
@@ -379,6 +380,13 @@ private:
             }
         }
         return finish(context);
+    }
+
+    /// Whether step `next` begins with nothing between it and the step before: no evaluation, checkpoint, other exchange, view or profile.
+    bool at_once(StepId next) const {
+        const StepId profiled = parts_.profile->step;
+        return job_.stop_at == 0 && !views_ && config_.change_every == 0 && !evaluation_due(next) && checkpoints_.number(next) == 0 &&
+               !choice_.due(next) && !choice_.balances(next) && profiled != next && profiled + 1 != next;
     }
 
     /// The state is that after config_.resume.steps, as a checkpoint had it.

@@ -246,6 +246,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
+    if (compute.device && !local && config.nodes() == 1) net.step_blocks = block_sizes;
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;

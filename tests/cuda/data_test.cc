@@ -3,6 +3,7 @@
 
 #include "datasets/cuda/resident.h"
 #include "datasets/resident.h"
+#include "nn/cuda/kernels.h"
 #include "runtime/core/rng.h"
 #include "tests/cuda/fixture.h"
 
@@ -10,6 +11,35 @@ namespace gradcast::cuda {
 namespace {
 
 using Resident = OnDevice;
+
+/// The input of a block of `count` samples at these places, not normalised.
+std::vector<float> input_of(CudaDevice& device, uint32_t lane, const SamplePlace* places, const DataInfo& info, uint32_t count) {
+    constexpr uint32_t scale = 256, shift = 512, head_bytes = 768;
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMallocHost(&memory, head_bytes + count * sizeof(SamplePlace)), cudaSuccess);
+    auto* staged = static_cast<std::byte*>(memory);
+    std::memset(staged, 0, head_bytes);
+    *reinterpret_cast<BlockHeader*>(staged) = {.count = count, .resident = 1};
+    std::fill_n(reinterpret_cast<float*>(staged + scale), info.C, 1.0f);
+    std::copy_n(places, count, reinterpret_cast<SamplePlace*>(staged + head_bytes));
+    DeviceVector<std::byte> head(head_bytes);
+    DeviceVector<float> y(uint64_t{count} * info.C * info.H * info.W);
+    const BlockInput in{staged, head.get(), scale, shift, head_bytes, nullptr, device.resident->images(device.lanes()[lane].gpu)};
+    EXPECT_TRUE(ok(input(device.lanes()[lane].stream.get(), {y.get(), false}, in, {count, info.C, info.H, info.W, 0})));
+    std::vector<float> values = y.read();
+    EXPECT_EQ(std::memcmp(head.read().data(), staged, head_bytes), 0);
+    EXPECT_EQ(cudaFreeHost(memory), cudaSuccess);
+    return values;
+}
+std::vector<float> in_channels_last(const std::vector<uint8_t>& images, const DataInfo& info) {
+    std::vector<float> values(images.size());
+    const size_t pixels = size_t{info.H} * info.W;
+    for (size_t i = 0; i < images.size(); ++i) {
+        const size_t n = i / pixels / info.C, c = i / pixels % info.C;
+        values[(n * pixels + i % pixels) * info.C + c] = images[i];
+    }
+    return values;
+}
 
 TEST_F(Resident, GivesTheCpusSamples) {
     for (auto [C, H, W] : {std::array{1u, 28u, 28u}, {3u, 9u, 13u}})
@@ -37,9 +67,7 @@ TEST_F(Resident, GivesTheCpusSamples) {
             }
             for (uint32_t lane = 0; lane < 3; ++lane) {
                 EXPECT_TRUE(ok(device->use(device->gpu_of(lane))));
-                DeviceVector<uint8_t> got(want.size());
-                EXPECT_TRUE(ok(resident->take(lane, device->lanes()[lane].stream.get(), places, count, got.get())));
-                EXPECT_EQ(got.read(), want) << augment.crop << augment.flip;
+                EXPECT_EQ(input_of(*device, lane, places, info, count), in_channels_last(want, info)) << augment.crop << augment.flip;
             }
             EXPECT_EQ(cudaFreeHost(memory), cudaSuccess);
         }

@@ -1,207 +1,9 @@
 // Whole steps, from samples to the state's digest: graphs alone, and the bits of the CPU for the same gradients.
-#include <atomic>
-#include <thread>
-
-#include "datasets/cuda/resident.h"
-#include "tests/cuda/nn_rig.h"
+#include "tests/cuda/steps.h"
 #include "tests/nn/nets.h"
-#include "transport/code/cuda/codec.h"
 
 namespace gradcast {
 namespace {
-
-constexpr uint32_t block_count = 5, block_samples = 3, batch = block_count * block_samples;
-
-NetConfig many_buckets(uint32_t lanes) {
-    NetConfig config = sizes({block_samples}, lanes);
-    config.bucket_bytes = 4096;
-    return config;
-}
-
-uint32_t target_of(uint32_t block, uint32_t targets) { return block * targets / block_count; }
-
-/// The words of all targets and their sum, as in an exchange.
-struct Words {
-    Words(const Codec& codec, const Layout& layout, Word of, uint32_t targets) : word(of), maxima(targets), records(targets) {
-        const uint64_t buckets = layout.buckets.size(), bytes = codec.words().elements * word_bytes(word);
-        memory.resize((targets + 1) * bytes + page);
-        auto* at = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + page - 1) / page * page);
-        whole = {at, nullptr, (targets + 1) * bytes};
-        sums = whole.part(targets * bytes, bytes);
-        for (uint32_t t = 0; t < targets; ++t) {
-            maxima[t].resize(layout.groups.size());
-            records[t].resize(buckets);
-            for (size_t b = 0; b < buckets; ++b) {
-                const Bucket &bucket = layout.buckets[b], &range = codec.words().buckets[b];
-                records[t][b].maxima = std::span(maxima[t]).subspan(bucket.group, bucket.group_count);
-                plans.push_back(
-                    {word, whole.part(t * bytes + range.offset * word_bytes(word), range.count * word_bytes(word)), &records[t][b], true});
-            }
-        }
-    }
-    template <typename T>
-    void add(const Plan& to, const Buffer& sum) const {
-        for (uint64_t i = 0; i < to.words.bytes / sizeof(T); ++i) sum.as<T>()[i] = static_cast<T>(sum.as<T>()[i] + to.words.as<T>()[i]);
-    }
-    /// The sum of a bucket.
-    Sum sum(const Codec& codec, StepId step, uint32_t bucket) {
-        const Bucket& range = codec.words().buckets[bucket];
-        Sum all;
-        all.step = step;
-        all.bucket = bucket;
-        all.word = word;
-        all.words = sums.part(range.offset * word_bytes(word), range.count * word_bytes(word));
-        std::memset(all.words.host, 0, all.words.bytes);
-        const size_t buckets = plans.size() / records.size();
-        for (size_t t = 0; t < records.size(); ++t) {
-            const Plan& plan = plans[t * buckets + bucket];
-            if (word == Word::i16) add<int16_t>(plan, all.words);
-            else add<int32_t>(plan, all.words);
-            for (size_t g = 0; t > 0 && g < plan.record->maxima.size(); ++g)
-                records[0][bucket].maxima[g] = std::max(records[0][bucket].maxima[g], plan.record->maxima[g]);
-        }
-        all.maxima = records[0][bucket].maxima;
-        return all;
-    }
-    static constexpr uintptr_t page = 4096;
-    const Word word;
-    std::vector<std::vector<float>> maxima;
-    std::vector<std::vector<Record>> records;   // [target][bucket]
-    std::vector<std::byte> memory;
-    Buffer whole, sums;
-    std::vector<Plan> plans;   // [target][bucket]
-};
-
-struct StepCase {
-    uint32_t lanes, gpus, targets;
-    Quantiser quantiser;
-    OptimiserConfig optimiser;
-    bool resident;
-};
-
-/// The steps of algos/ssgd.cc for one rank.
-class Steps final : GradientSink {
-public:
-    Steps(const StepCase& c, const NetSpec& spec) : case_(c) {
-        std::vector<uint32_t> numbers;
-        for (uint32_t g = 0; g < c.gpus; ++g) numbers.push_back(g);
-        EXPECT_TRUE(ok(device_.open({.lanes_max = c.lanes, .lanes_per_gpu = c.lanes, .numbers = numbers})));
-        EXPECT_TRUE(ok(cuda::net_plan(spec, many_buckets(c.lanes), device_, &net)));
-        EXPECT_TRUE(ok(cuda::optimiser_plan(c.optimiser, *net, &optimiser)));
-        codec = cuda::codec_plan(net->layout(), {c.quantiser, batch, block_count, 99}, device_);
-        codec->device()->expect(c.targets);
-        const DataInfo info{
-            .count = batch, .C = spec.C, .H = spec.H, .W = spec.W, .classes = spec.classes, .mean = {}, .std = {}, .source = {}};
-        EXPECT_TRUE(!c.resident || ok(cuda::resident_plan(info, {}, device_, &resident_)));
-        words = std::make_unique<Words>(*codec, net->layout(), c.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32, c.targets);
-        device_.share(words->whole);
-        EXPECT_TRUE(ok(device_.seal()));
-        EXPECT_TRUE(ok(cuda::codec_ready(*codec)));
-        EXPECT_TRUE(ok(cuda::net_ready(*net)));
-        left_ = std::vector<std::atomic<uint32_t>>(words->plans.size());
-        for (uint32_t i = 0; i < batch; ++i) places_.push_back({i, 0});
-    }
-    ~Steps() override { codec.reset(), optimiser.reset(), net.reset(), resident_.reset(); }
-    Steps(const Steps&) = delete;
-
-    /// One step; returns the digest of the state.
-    uint64_t step(StepId step, const Samples& samples) {
-        const uint32_t buckets = static_cast<uint32_t>(net->layout().buckets.size());
-        EXPECT_TRUE(!resident_ || ok(resident_->put(0, samples.images, batch)));
-        for (auto& target : words->records)
-            for (Record& record : target) record.blocks = 0;
-        for (uint32_t i = 0; i < words->plans.size(); ++i) {
-            uint32_t blocks = 0;
-            for (uint32_t b = 0; b < block_count; ++b) blocks += target_of(b, case_.targets) == i / buckets;
-            left_[i].store(blocks);
-        }
-        before();
-        std::vector<std::thread> threads;
-        std::atomic<uint32_t> next{0};
-        auto lane_does = [&](uint32_t lane) {
-            for (uint32_t b = next++; b < block_count; b = next++) EXPECT_TRUE(ok(net->block(lane, {step, b}, part(samples, b), *this)));
-        };
-        for (uint32_t lane = 1; lane < case_.lanes; ++lane) threads.emplace_back(lane_does, lane);
-        lane_does(0);
-        for (std::thread& thread : threads) thread.join();
-        optimiser->step(step);
-        sums_.clear();
-        for (uint32_t b = 0; b < buckets; ++b) sums_.push_back({codec->whole(words->sum(*codec, step, b)), codec->units(b)});
-        uint64_t digest = 0;
-        EXPECT_TRUE(ok(net->apply(lanes_, *optimiser, sums_, &digest)));
-        for (uint32_t b = 0; b < buckets; ++b) codec->commit(words->sum(*codec, step, b));
-        after();
-        return digest;
-    }
-
-    /// The block's part of the step's samples, as images or as places in the device's data set.
-    Samples part(const Samples& all, uint32_t block) const {
-        Samples samples = all;
-        samples.count = block_samples;
-        samples.labels += block * block_samples;
-        samples.images += uint64_t{block} * block_samples * all.C * all.H * all.W;
-        if (resident_) {
-            samples.images = nullptr;
-            samples.places = places_.data() + block * block_samples;
-            samples.resident = resident_.get();
-        }
-        return samples;
-    }
-
-    static testing::AssertionResult ok(const Status& status) {
-        return status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << status.what;
-    }
-
-    std::unique_ptr<Words> words;   // page-locked by the device
-private:
-    cuda::CudaDevice device_;
-
-public:
-    std::unique_ptr<Net> net;
-    std::unique_ptr<Optimiser> optimiser;
-    std::unique_ptr<Codec> codec;
-    bool graphs = true;   // quantise within blocks' graphs
-#ifdef GC_CUDA_HOST
-    CudaHostCounts counts{};   // of the last step
-#endif
-
-private:
-    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
-        const Plan& to = plan(id, bucket);
-        GC_TRY(codec->add(lane, id, bucket, gradient, to));
-        const auto i = static_cast<size_t>(&to - words->plans.data());
-        return left_[i].fetch_sub(1) == 1 ? codec->finish(id.step, bucket, to) : Status{};
-    }
-    bool begin(uint32_t lane, BlockId id, Status* status) override {
-        if (!graphs) return false;
-        *status = codec->device()->begin(lane, id, [this, &id](uint32_t bucket) { return plan(id, bucket); });
-        return true;
-    }
-    void loss(uint32_t, BlockId, double) override {}
-    bool on_device() const override { return true; }
-    Plan& plan(BlockId id, uint32_t bucket) {
-        return words->plans[target_of(id.block, case_.targets) * net->layout().buckets.size() + bucket];
-    }
-    void before() {
-#ifdef GC_CUDA_HOST
-        counts = cuda_host_counts();
-#endif
-    }
-    void after() {
-#ifdef GC_CUDA_HOST
-        const CudaHostCounts now = cuda_host_counts();
-        counts = {now.run - counts.run, now.allocations - counts.allocations, now.synchronisations - counts.synchronisations,
-                  now.kernels - counts.kernels, now.graphs - counts.graphs};
-#endif
-    }
-
-    const StepCase case_;
-    std::unique_ptr<ResidentImages> resident_;
-    std::vector<SamplePlace> places_;
-    std::vector<std::atomic<uint32_t>> left_;   // by plan: blocks to come
-    std::vector<BucketSum> sums_;
-    Lanes lanes_;   // this thread
-};
 
 const OptimiserConfig adam{.kind = "adam", .lr = 1e-2, .schedule = "step", .decay_every = 1, .decay = 0.5};
 const OptimiserConfig sgd{
@@ -222,8 +24,9 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
     if (static_cast<uint32_t>(count) < GetParam().gpus) GTEST_SKIP() << "one GPU alone";
     const NetSpec spec = everything();
-    Steps graphs(GetParam(), spec), launches(GetParam(), spec);
+    Steps graphs(GetParam(), spec), launches(GetParam(), spec), whole(GetParam(), spec, true);
     launches.graphs = false;
+    EXPECT_EQ(whole.net->steps_ahead(), GetParam().gpus == 1 ? 2u : 0u);
     // The same gradients, quantised, summed and applied on the CPU.
     Rig cpu(spec, many_buckets(1), GetParam().optimiser);
     CudaRig gradients(spec, many_buckets(1));
@@ -232,12 +35,13 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     Words words(*codec, layout, graphs.words->word, GetParam().targets);
     ASSERT_GT(layout.buckets.size(), 4u);
     const std::vector<float> ones(layout.elements, 1.0f);
-    for (Codec* each : {codec.get(), graphs.codec.get(), launches.codec.get()}) each->probe(ones.data());
+    for (Codec* each : {codec.get(), graphs.codec.get(), launches.codec.get(), whole.codec.get()}) each->probe(ones.data());
     Trace trace;   // the last step is traced: launched operation by operation
     for (StepId step = 0; step < 4; ++step) {
         if (step == 3) {
             graphs.net->trace(&trace);
             launches.net->trace(&trace);
+            whole.net->trace(&trace);
         }
         const Data data(spec, batch, static_cast<uint32_t>(step) + 1);
         for (auto& target : words.records)
@@ -279,6 +83,27 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
                 EXPECT_TRUE(std::equal(a.record->maxima.begin(), a.record->maxima.end(), b.record->maxima.begin()));
             }
             EXPECT_TRUE(std::equal(codec->exponents().begin(), codec->exponents().end(), each->codec->exponents().begin()));
+        }
+        if (whole.net->steps_ahead() > 0) {
+            SCOPED_TRACE(fmt::format("whole step {}", step));
+            const WholeStep done = whole.whole_step(step, data.samples);
+            EXPECT_EQ(done.digest, want);
+            uint64_t clipped = 0;
+            for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
+                const Sum sum = words.sum(*codec, step, b);   // merges the targets' maxima
+                EXPECT_TRUE(std::equal(sum.maxima.begin(), sum.maxima.end(), done.maxima.begin() + layout.buckets[b].group));
+            }
+            for (const Plan& plan : words.plans) clipped += plan.record->clipped;
+            EXPECT_EQ(done.clipped, clipped);
+            EXPECT_TRUE(std::equal(codec->exponents().begin(), codec->exponents().end(), whole.codec->exponents().begin()));
+#ifdef GC_CUDA_HOST
+            if (step < 3) {   // one launch, one wait; the first copies the scales
+                EXPECT_EQ(whole.counts.graphs, 1u);
+                EXPECT_EQ(whole.counts.kernels, 0u);
+                EXPECT_EQ(whole.counts.synchronisations, 1u);
+                EXPECT_EQ(whole.counts.allocations, 0u);
+            }
+#endif
         }
         if (step == 3) break;
 #ifdef GC_CUDA_HOST

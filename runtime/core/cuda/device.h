@@ -2,8 +2,10 @@
 // change each other's bits.
 #pragma once
 #include <memory>
+#include <span>
 
 #include "runtime/core/cuda.h"
+#include "runtime/core/cuda/images.h"
 #include "runtime/core/device.h"
 
 namespace gradcast::cuda {
@@ -32,6 +34,25 @@ public:
         Stream codec;        // quantising, concurrent with the backward pass
         Worker beside;       // gradients of weights, concurrent with those of activations
     };
+    /// The sum of a whole step, as the update of the parameters reads it: for each group the sum over the lanes' words, which wrap.
+    struct StepWords {
+        static constexpr uint32_t lanes_max = 64;
+        Word word{};
+        uint32_t lanes = 0;
+        const void* from[lanes_max] = {};
+        const double* units = nullptr;      // [group]: the value of one word
+        const uint32_t* halted = nullptr;   // not 0: a gradient holds NaN or Inf, and nothing may be updated
+    };
+    /// A group's place in a lane's words.
+    struct StepGroup {
+        uint64_t first;   // word
+        int32_t radix;    // not 0: three digits an element, [digit][element], lowest first
+    };
+    /// What a whole step has found in its gradients.
+    struct StepFound {
+        std::span<const float> maxima = {};   // [group]
+        uint64_t clipped = 0;
+    };
     /// The codec's part of a block's graph.
     struct Follower {
         virtual ~Follower() = default;
@@ -39,6 +60,26 @@ public:
         virtual Status start(uint32_t lane, cudaStream_t stream) = 0;
         /// Enqueues the quantising of a bucket's complete gradient.
         virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) = 0;
+
+        // Whole steps (Net::step_begin).  On the device the scales of a step follow from the maxima of the step before.
+        /// Whether it takes part in whole steps; if not, none of the calls below is made.
+        virtual bool whole_steps() const = 0;
+        virtual StepGroup step_group(uint32_t group) const = 0;
+        /// Enqueues the quantising of block `block`'s gradient [layout.elements] into the lane's words, which the first block of a lane
+        /// overwrites.  step: on the device, the step's number.
+        virtual Status quantise(uint32_t lane, uint32_t block, bool first, const void* gradient, const uint32_t* step,
+                                cudaStream_t stream) = 0;
+        /// Enqueues, after all blocks of the first `lanes` lanes, what found() reads, the units of this step, and the scales of the next.
+        virtual Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) = 0;
+        /// The words that are complete after close().
+        virtual StepWords step_words(uint32_t lanes) const = 0;
+        /// Enqueues the copy of the host's scales to the device.  While no whole step is under way.
+        virtual Status scales(cudaStream_t stream) = 0;
+        /// Reads what a whole step has found; the host has waited for it.  Error: Code::diverged, with step, layer and block.
+        virtual Status found(StepId step, uint32_t parity, StepFound* found) = 0;
+    };
+    struct Resident : ResidentImages {
+        virtual Images images(uint32_t gpu) const = 0;   // after seal()
     };
     ~CudaDevice() override;
     Status open(const DeviceConfig& config);
@@ -64,7 +105,7 @@ public:
 
     // Parts of the blocks' graphs, if set before net_ready().
     Follower* follower = nullptr;
-    ResidentImages* resident = nullptr;   // the data set of the blocks' images
+    Resident* resident = nullptr;   // the data set of the blocks' images
 
 private:
     static Status make(Worker* worker);

@@ -47,6 +47,7 @@ struct alignas(16) uint4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 void __syncthreads();
+inline void __threadfence() {}   // a kernel's threads run one after the other
 
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }

@@ -1,6 +1,7 @@
 #include "transport/code/cuda/codec.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -59,6 +60,11 @@ public:
                 whole = std::max(whole, layout.buckets[b].count * sizeof(int32_t));
         home.plan("quantised", whole, &whole_);
         home.plan_pinned("quantised", whole, &whole_here_);
+        const uint64_t all = layout.groups.size();
+        home.plan("quantised", all * (3 * sizeof(double) + sizeof(int32_t)) + sizeof(uint32_t), &scales_);
+        home.plan_pinned("quantised", all * (3 * sizeof(double) + sizeof(int32_t)) + sizeof(uint32_t), &scales_here_);
+        for (Buffer& each : step_found_) home.plan_pinned("quantised", all * sizeof(Found), &each);
+        maxima_.resize(all);
     }
 
     ~CudaCodec() override {
@@ -101,6 +107,7 @@ public:
             }
         }
         GC_TRY(make(&uploaded_));
+        GC_TRY(make(&scaled_));
         GC_TRY(make(&combiner_));
         *combine_task_here_.as<CombineTask>() = {};
         auto encode = [this]() -> Status {
@@ -130,7 +137,7 @@ public:
         }
         if (done) return {};
         task.gradient = static_cast<const float*>(gradient.device);
-        GC_TRY(enqueue(bucket, task, stream));
+        GC_TRY(enqueue(range_of(bucket), task, stream));
         return record(lane.added[bucket], stream);
     }
 
@@ -161,9 +168,70 @@ public:
         task.gradient = static_cast<const float*>(gradient);
         task.now_at = now + bucket;
         task.factors = reinterpret_cast<const double*>(now + layout_.buckets.size()) + layout_.buckets[bucket].group;
-        task.now.word = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
-        GC_TRY(enqueue(bucket, task, stream));
+        task.now.word = word();
+        GC_TRY(enqueue(range_of(bucket), task, stream));
         return record(lanes_[lane].added[bucket], stream);
+    }
+
+    bool whole_steps() const override { return device_.gpus().size() == 1 && config_.quantiser != Quantiser::fixed; }
+
+    CudaDevice::StepGroup step_group(uint32_t group) const override {
+        return {host_->words().groups[group].offset, digits(group) ? radix() : 0};
+    }
+
+    Status quantise(uint32_t lane, uint32_t block, bool first, const void* gradient, const uint32_t* step, cudaStream_t stream) override {
+        QuantiseTask task{};
+        task.gradient = static_cast<const float*>(gradient);
+        task.step_at = step;
+        task.now = {lanes_[lane].words.device, static_cast<Found*>(lanes_[lane].found.device), 0, block, word(), !first};
+        task.factors = scales_at(scales_).factors;
+        return enqueue({0, 0, 0, static_cast<uint32_t>(layout_.groups.size())}, task, stream);
+    }
+
+    Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) override {
+        CloseTask task{};
+        task.scales = scales_at(scales_);
+        for (uint32_t lane = 0; lane < lanes; ++lane) task.found[lane] = static_cast<Found*>(lanes_[lane].found.device);
+        task.lanes = lanes;
+        task.groups = static_cast<uint32_t>(layout_.groups.size());
+        task.to = step_found_[parity].as<Found>();
+        return cuda::close(task, stream);
+    }
+
+    CudaDevice::StepWords step_words(uint32_t lanes) const override {
+        CudaDevice::StepWords words;
+        words.word = word();
+        words.lanes = lanes;
+        for (uint32_t lane = 0; lane < lanes; ++lane) words.from[lane] = lanes_[lane].words.device;
+        words.units = scales_at(scales_).units;
+        words.halted = scales_at(scales_).halted;
+        return words;
+    }
+
+    Status scales(cudaStream_t stream) override {
+        if (cudaEventQuery(scaled_.get()) != cudaSuccess) GC_CUDA(cudaEventSynchronize(scaled_.get()));
+        (void)cudaGetLastError();   // clears the error of the query
+        const StepScales to = scales_at({nullptr, scales_here_.host, scales_here_.bytes});
+        for (uint32_t g = 0; g < layout_.groups.size(); ++g) {
+            to.factors[g] = scale_of(g).factor;
+            to.next[g] = to.units[g] = std::ldexp(1.0, host_->exponents()[g]) / config_.batch;
+            const_cast<int32_t*>(to.limits)[g] = scale_of(g).limit;
+        }
+        *to.halted = 0;
+        GC_CUDA(cudaMemcpyAsync(scales_.device, scales_here_.host, scales_.bytes, cudaMemcpyHostToDevice, stream));
+        return check(cudaEventRecord(scaled_.get(), stream), "cudaEventRecord");
+    }
+
+    Status found(StepId step, uint32_t parity, CudaDevice::StepFound* found) override {
+        const Found* all = step_found_[parity].as<Found>();
+        *found = {};
+        for (uint32_t g = 0; g < layout_.groups.size(); ++g) {
+            if (all[g].diverged) return diverged(step, g, all[g]);
+            maxima_[g] = std::bit_cast<float>(all[g].maximum);
+            found->clipped += all[g].clipped;
+        }
+        found->maxima = maxima_;
+        return {};
     }
 
     Status finish(StepId step, uint32_t bucket, const Plan& plan) override {
@@ -365,30 +433,57 @@ private:
             "cudaMemcpyAsync");
     }
 
-    Status enqueue(uint32_t bucket, QuantiseTask& task, cudaStream_t stream) const {
-        const Bucket &range = layout_.buckets[bucket], &words = host_->words().buckets[bucket];
+    /// Adjacent groups, and where their gradient and words begin.
+    struct Range {
+        uint64_t offset, words;   // elements, words
+        uint32_t group, count;
+    };
+    Range range_of(uint32_t bucket) const {
+        const Bucket& range = layout_.buckets[bucket];
+        return {range.offset, host_->words().buckets[bucket].offset, range.group, range.group_count};
+    }
+    /// Quantises all groups of a range, by as many launches as it takes: digits by their own.
+    Status enqueue(const Range& range, QuantiseTask& task, cudaStream_t stream) const {
         task.seed = config_.seed;
-        // A bucket with statistics holds nothing else (nn/layers.h).
-        if (config_.quantiser == Quantiser::auto16 && layout_.groups[range.group].statistics)
-            task.radix = 2 * quantise_limit(Quantiser::auto16, config_.blocks) + 1;
-        for (task.first = 0; task.first < range.group_count; task.first += task.groups) {
-            task.groups = std::min(quantise_groups_max, range.group_count - task.first);
-            for (uint32_t i = 0; i < task.groups; ++i) {
-                const uint32_t g = range.group + task.first + i;
+        for (task.first = 0; task.first < range.count; task.first += task.groups) {
+            const bool in_digits = digits(range.group + task.first);
+            task.radix = in_digits ? radix() : 0;
+            task.groups = 0;
+            while (task.groups < quantise_groups_max && task.first + task.groups < range.count) {
+                const uint32_t g = range.group + task.first + task.groups;
+                if (digits(g) != in_digits) break;
                 const Group& group = layout_.groups[g];
                 const Scale scale = scale_of(g);
-                task.group[i] = {group.offset - range.offset,
-                                 host_->words().groups[g].offset - words.offset,
-                                 group.count,
-                                 group.offset,
-                                 scale.divisor,
-                                 scale.factor,
-                                 scale.limit,
-                                 0};
+                task.group[task.groups++] = {group.offset - range.offset,
+                                             host_->words().groups[g].offset - range.words,
+                                             group.count,
+                                             group.offset,
+                                             scale.divisor,
+                                             scale.factor,
+                                             scale.limit,
+                                             0};
             }
-            GC_TRY(quantise(task, stream));
+            GC_TRY(cuda::quantise(task, stream));
         }
         return {};
+    }
+    /// A group of statistics in auto16 has three words an element.
+    bool digits(uint32_t group) const { return config_.quantiser == Quantiser::auto16 && layout_.groups[group].statistics; }
+    int32_t radix() const { return 2 * quantise_limit(Quantiser::auto16, config_.blocks) + 1; }
+    Word word() const { return config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32; }
+
+    Status diverged(StepId step, uint32_t group, const Found& found) const {
+        return fail(Code::diverged, "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
+                    step + 1, layout_.groups[group].layer, std::isnan(std::bit_cast<float>(found.maximum)) ? "NaN" : "Inf",
+                    UINT32_MAX - found.diverged);
+    }
+
+    /// Parts of scales_ or of its copy on the host.
+    StepScales scales_at(const Buffer& in) const {
+        const uint64_t groups = layout_.groups.size();
+        auto* at = static_cast<double*>(in.device ? in.device : static_cast<void*>(in.host));
+        auto* limits = reinterpret_cast<int32_t*>(at + 3 * groups);
+        return {at, at + groups, at + 2 * groups, reinterpret_cast<uint32_t*>(limits + groups), limits, static_cast<double>(config_.batch)};
     }
 
     Use* used(uint32_t lane, StepId step, uint32_t bucket, const Plan& plan) {
@@ -431,11 +526,7 @@ private:
                 if (found.diverged == 0) continue;
                 const uint32_t block = UINT32_MAX - found.diverged;
                 record.diverged = std::min(record.diverged - 1, block) + 1;   // 0 - 1 wraps: no block yet
-                if (!plan.audit)
-                    diverged = fail(Code::diverged,
-                                    "step {}: the gradient of layer {} holds {} in block {}: lower the learning rate, or look at the data",
-                                    step + 1, layout_.groups[range.group + g].layer,
-                                    std::isnan(std::bit_cast<float>(found.maximum)) ? "NaN" : "Inf", block);
+                if (!plan.audit) diverged = this->diverged(step, range.group + g, found);
             }
         std::scoped_lock lock(mutexes_[bucket]);
         for (uint32_t l = 0; l < lanes_.size(); ++l)
@@ -476,6 +567,11 @@ private:
     // Used by whole().
     Buffer whole_, whole_here_;
     Event uploaded_;
+    // Of whole steps, in target 0 of the lanes.
+    Buffer scales_, scales_here_;        // see scales_at()
+    Event scaled_;                       // scales_here_ has been copied
+    std::array<Buffer, 2> step_found_;   // by parity: Found [group], page-locked
+    std::vector<float> maxima_;          // [group]
     // Used by combine(), network thread only.
     std::deque<std::pair<Buffer, void**>> kept_;
     Stream combiner_;

@@ -66,9 +66,13 @@ __device__ void put(Signed* to, int64_t q, bool accumulate) {
     *to = static_cast<Signed>(static_cast<Unsigned>(before + static_cast<Unsigned>(q)));
 }
 
-__device__ QuantiseNow now_of(const QuantiseTask& task) { return task.now_at ? *task.now_at : task.now; }
+__device__ QuantiseNow now_of(const QuantiseTask& task) {
+    QuantiseNow now = task.now_at ? *task.now_at : task.now;
+    if (task.step_at) now.step = *task.step_at;
+    return now;
+}
 __device__ double factor_of(const QuantiseTask& task, uint32_t g) {
-    return task.now_at ? task.factors[task.first + g] : task.group[g].factor;
+    return task.factors ? task.factors[task.first + g] : task.group[g].factor;
 }
 
 __device__ uint32_t group_of(const QuantiseTask& task) {
@@ -180,20 +184,54 @@ __global__ void sum_words(SumTask* at, uint64_t count, uint64_t first) {
     if (threadIdx.x == 0) atomicAdd(&at->digest, parts[0]);
 }
 
-// If a block is not finite, the maximum is that of the lane with the first such block.
+/// Adds a lane's results.  If a block is not finite, the maximum is that of the lane with the first such block.
+__device__ void merge(Found* all, const Found& one) {
+    if (one.diverged > all->diverged || (one.diverged == all->diverged && one.maximum > all->maximum)) all->maximum = one.maximum;
+    if (one.diverged > all->diverged) all->diverged = one.diverged;
+    all->clipped += one.clipped;
+}
+
 __global__ void gather_found(SumTask* at, uint32_t groups) {
     const uint32_t g = blockIdx.x * threads + threadIdx.x;
     if (g >= groups) return;
     Found all{0, 0, 0};
     for (uint32_t s = 0; s < at->sources; ++s) {
         if (!at->found[s]) continue;
-        const Found one = at->found[s][g];
+        merge(&all, at->found[s][g]);
         at->found[s][g] = {0, 0, 0};
-        if (one.diverged > all.diverged || (one.diverged == all.diverged && one.maximum > all.maximum)) all.maximum = one.maximum;
-        if (one.diverged > all.diverged) all.diverged = one.diverged;
-        all.clipped += one.clipped;
     }
     reinterpret_cast<Found*>(at + 1)[g] = all;
+}
+
+__device__ int exponent_of(double x) { return static_cast<int>(__double_as_longlong(x) >> 52 & 0x7ff) - 1023; }   // of a normal number
+__device__ double power_of_two(int e) { return __longlong_as_double(static_cast<long long>(e + 1023) << 52); }
+
+// One thread block.
+__global__ void close_step(const __grid_constant__ CloseTask task) {
+    __shared__ uint32_t diverged[threads];
+    diverged[threadIdx.x] = 0;
+    for (uint32_t g = threadIdx.x; g < task.groups; g += threads) {
+        Found all{0, 0, 0};
+        for (uint32_t lane = 0; lane < task.lanes; ++lane) {
+            merge(&all, task.found[lane][g]);
+            task.found[lane][g] = {0, 0, 0};
+        }
+        task.to[g] = all;
+        if (all.diverged > 0) diverged[threadIdx.x] = 1;
+        const StepScales& scales = task.scales;
+        scales.units[g] = scales.next[g];
+        if (all.maximum == 0 || all.diverged > 0) continue;   // the scale stays
+        const double twice = 2.0 * __uint_as_float(all.maximum), limit = scales.limits[g];
+        int e = exponent_of(twice) - exponent_of(limit);
+        if (limit * power_of_two(e) < twice) ++e;   // the product is exact
+        scales.factors[g] = power_of_two(-e);
+        scales.next[g] = power_of_two(e) / scales.batch;
+    }
+    for (uint32_t half = threads / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) diverged[threadIdx.x] |= diverged[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0 && diverged[0]) *task.scales.halted = 1;
 }
 
 template <uint32_t p, typename Signed, typename Unsigned>
@@ -239,6 +277,8 @@ Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream) {
 Status gather(SumTask* task, uint32_t groups, cudaStream_t stream) {
     return GC_LAUNCH(gather_found, blocks_of(groups, threads), threads, stream, task, groups);
 }
+
+Status close(const CloseTask& task, cudaStream_t stream) { return GC_LAUNCH(close_step, 1, threads, stream, task); }
 
 Status combine(const CombineTask* task, uint64_t most, cudaStream_t stream) {
     return GC_LAUNCH(combine_words, blocks_of(most, threads), threads, stream, task);

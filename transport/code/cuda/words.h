@@ -33,12 +33,13 @@ constexpr uint32_t quantise_groups_max = 48;   // of one launch: kernels take at
 struct QuantiseTask {
     const float* gradient;
     QuantiseNow now;
-    // Not null (graphs): device memory that replaces `now`, except now.word, and the groups' factors.
-    const QuantiseNow* now_at;
-    const double* factors;   // [groups of the bucket]
+    // Of graphs, in device memory; null: the values are in the task.
+    const QuantiseNow* now_at;   // in place of `now`, except now.word
+    const uint32_t* step_at;     // in place of now.step
+    const double* factors;       // [groups], in place of those of `group`
     uint64_t seed;
     int32_t radix;            // of the digits of statistics in auto16; 0: one word per element
-    uint32_t first, groups;   // of the bucket's
+    uint32_t first, groups;   // of those that `found` and `factors` begin with
     QuantiseGroup group[quantise_groups_max];
 };
 /// words = q(gradient), or words += q(gradient); found is added to.
@@ -59,6 +60,24 @@ struct SumTask {
 Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream);
 /// Merges the sources' Found into the groups behind the task.
 Status gather(SumTask* task, uint32_t groups, cudaStream_t stream);
+
+/// The scales of a whole step's groups, in device memory.
+struct StepScales {
+    double* factors;         // [groups]: of the step that comes (Scale::factor)
+    double* units;           // [groups]: of the step that has ended
+    double* next;            // [groups]: units of the step that comes
+    uint32_t* halted;        // 1: a gradient held NaN or Inf
+    const int32_t* limits;   // [groups]: the largest |word| of a block
+    double batch;
+};
+struct CloseTask {
+    StepScales scales;
+    Found* found[sources_max];   // [groups] of each lane; zeroed
+    uint32_t lanes, groups;
+    Found* to;   // [groups], page-locked
+};
+/// Ends a whole step: merges the lanes' Found into `to`, gives the update its units, and rescales as CpuCodec::rescale does.
+Status close(const CloseTask& task, cudaStream_t stream);
 
 /// In device memory.
 struct CombineTask {

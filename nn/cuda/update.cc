@@ -1,0 +1,106 @@
+// Changes of the parameters: updates by sums of gradients, and values written by the host.
+#include <utility>
+
+#include "nn/cuda/net.h"
+
+namespace gradcast::cuda {
+
+Status CudaNet::settle() {
+    if (!blocks_since_.exchange(false, std::memory_order_relaxed)) return {};
+    updated_.assign(updated_.size(), false);   // blocks wait for updates, and the last block's loss was waited for
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+        GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].done.get(), 0));
+        if (lanes_[i].used) GC_CUDA(cudaStreamWaitEvent(device_.gpus()[0]->stream.get(), lanes_[i].taken.get(), 0));
+    }
+    return {};
+}
+
+Status CudaNet::update(uint32_t number) {
+    const Bucket& bucket = layout_.buckets[number];
+    auto* now = static_cast<std::byte*>(update_now_.device) + update_at_[number];
+    const uint64_t bytes = sizeof(ApplyNow) + bucket.group_count * sizeof(double);
+    const cudaStream_t stream = gpus_[0].frame.stream;
+    GC_CUDA(cudaMemcpyAsync(now, update_here_.host + update_at_[number], bytes, cudaMemcpyHostToDevice, stream));
+    auto* w = static_cast<float*>(gpus_[0].parameters.device);
+    for (uint32_t g = 0; g < bucket.group_count; ++g) {
+        const Group& group = layout_.groups[bucket.group + g];
+        const Words from{reinterpret_cast<const ApplyNow*>(now), group.offset - bucket.offset,
+                         reinterpret_cast<const double*>(now + sizeof(ApplyNow)) + g};
+        if (statistics_ && number == 0) GC_TRY(apply_statistics(stream, w + group.offset, from, group.count, statistics_share));
+        else GC_TRY(optimiser_->apply(w, group.offset, from, group.count));
+    }
+    return refresh(gpus_[0], bucket.offset, bucket.offset + bucket.count);
+}
+
+Status CudaNet::refresh(const Gpu& gpu, uint64_t offset, uint64_t end) {
+    for (size_t l = 0; l < layers_.size(); ++l)
+        if (copies_[l].refresh && layers_[l].offset >= offset && layers_[l].offset < end) GC_TRY(copies_[l].refresh(gpu.frame));
+    return {};
+}
+
+Status CudaNet::spread(uint32_t bucket) {
+    auto& gpus = device_.gpus();
+    const cudaStream_t first = gpus[0]->stream.get();
+    const bool all = bucket == all_buckets;
+    const uint64_t offset = all ? 0 : layout_.buckets[bucket].offset, count = all ? layout_.elements : layout_.buckets[bucket].count;
+    for (size_t i = 1; i < gpus.size(); ++i) {
+        auto at = [&](const Gpu& gpu) { return static_cast<float*>(gpu.parameters.device) + offset; };
+        GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, count * sizeof(float), first));
+    }
+    if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
+    for (size_t i = gpus.size(); i-- > 0;) {   // the first GPU last: its event is recorded anew
+        GC_TRY(device_.use(*gpus[i]));
+        const cudaStream_t stream = gpus[i]->stream.get();
+        if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
+        if (all) GC_TRY(refresh(gpus_[i], offset, offset + count));
+        else if (i > 0) GC_CUDA(cudaGraphLaunch(gpus_[i].refreshes[bucket].get(), stream));
+        GC_CUDA(cudaEventRecord(gpus[i]->changed.get(), stream));
+    }
+    return {};
+}
+
+Status CudaNet::upload() {
+    GC_TRY(device_.use(*device_.gpus()[0]));
+    GC_TRY(settle());
+    const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
+    GC_TRY(spread(all_buckets));
+    stale_ = false;
+    GC_CUDA(cudaStreamSynchronize(stream));   // then the caller may write to the mirror
+    return {};
+}
+
+Status CudaNet::apply(Lanes&, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
+    GC_ASSERT(sums.size() == layout_.buckets.size() && &optimiser == optimiser_);
+    for (const BucketSum& each : sums) GC_TRY(apply(each.sum, each.units));
+    GC_TRY(digest_.start(0));
+    GC_TRY(optimiser_->digest_start(layout_.elements));
+    GC_CUDA(cudaStreamSynchronize(device_.gpus()[0]->stream.get()));
+    *digest = digest_.sum() + optimiser_->digest_sum();
+    return {};
+}
+
+Status CudaNet::apply(const Sum& sum, std::span<const double> units) {
+    GC_ASSERT(sum.bucket < layout_.buckets.size());
+    const Bucket& bucket = layout_.buckets[sum.bucket];
+    const uint64_t bytes = bucket.count * word_bytes(sum.word);
+    GC_ASSERT(units.size() == bucket.group_count && sum.words.bytes >= bytes);
+    GC_TRY(device_.use(*device_.gpus()[0]));
+    GC_TRY(settle());
+    const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    if (updated_[sum.bucket]) {   // no block since: the last graph may not yet have read update_here_
+        GC_CUDA(cudaStreamSynchronize(stream));
+        updated_.assign(updated_.size(), false);
+    }
+    if (!sum.words.device) GC_TRY(device_.copy_in(words_.device, sum.words.host, bytes, stream));
+    auto* now = reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[sum.bucket]);
+    now->words = sum.words.device ? sum.words.device : words_.device;
+    now->word = sum.word;
+    optimiser_->rates(&now->rates);
+    std::copy(units.begin(), units.end(), reinterpret_cast<double*>(now + 1));
+    GC_CUDA(cudaGraphLaunch(updates_[sum.bucket].get(), stream));
+    stale_ = updated_[sum.bucket] = true;
+    return spread(sum.bucket);
+}
+
+}   // namespace gradcast::cuda
