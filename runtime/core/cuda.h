@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/memory_use.h"
@@ -27,7 +28,8 @@
 
 namespace gradcast::cuda {
 
-/// Ok, Code::node_memory (out of memory) or Code::unsupported; the text has the call and the library's name of the error.
+/// Ok, Code::node_memory (out of memory) or Code::unsupported; the text has the call and the library's name of the error.  A failed call is
+/// no longer CUDA's last error then, for which a library would blame its next call.
 Status check(cudaError_t error, const char* call);
 Status check(cudnnStatus_t error, const char* call);
 Status check(cublasStatus_t error, const char* call);
@@ -93,20 +95,28 @@ private:
 /// Blocks of `threads` for `count` elements.
 inline uint32_t blocks_of(uint64_t count, uint32_t threads) { return static_cast<uint32_t>((count + threads - 1) / threads); }
 
+#ifdef __CUDACC__
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream, Arguments&&... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+#endif
+
 }   // namespace gradcast::cuda
 
 /// In functions that return Status: GC_CUDA(cudaMemcpyAsync(...)).
 #define GC_CUDA(call) GC_TRY(::gradcast::cuda::check((call), #call))
 
-/// Launches `kernel`; the value is a Status: GC_TRY(GC_LAUNCH(relu, grid, block, stream, x, count)).  Put a kernel with several template
-/// arguments in parentheses.  In .cu files only.
+/// Launches `kernel`; the value is a Status of this launch alone: GC_TRY(GC_LAUNCH(relu, grid, block, stream, x, count)).  Put a kernel
+/// with several template arguments in parentheses.  In .cu files only.
 #ifdef GC_CUDA_HOST
-#define GC_LAUNCH(kernel, grid, block, stream, ...)                                         \
-    ((void)cuda_host_launch(#kernel, kernel, dim3(grid), dim3(block), stream, __VA_ARGS__), \
-     ::gradcast::cuda::check(cudaGetLastError(), #kernel))
-#else
-// clang-format off
 #define GC_LAUNCH(kernel, grid, block, stream, ...) \
-    ((kernel)<<<grid, block, 0, stream>>>(__VA_ARGS__), ::gradcast::cuda::check(cudaGetLastError(), #kernel))
-// clang-format on
+    ::gradcast::cuda::check(cuda_host_launch(#kernel, kernel, dim3(grid), dim3(block), stream, __VA_ARGS__), #kernel)
+#else
+#define GC_LAUNCH(kernel, grid, block, stream, ...) \
+    ::gradcast::cuda::check(::gradcast::cuda::launch(kernel, grid, block, stream, __VA_ARGS__), #kernel)
 #endif

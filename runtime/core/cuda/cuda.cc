@@ -7,8 +7,11 @@
 namespace gradcast::cuda {
 namespace {
 
-// "cudaMalloc(&device_, bytes)" -> "cudaMalloc"
-std::string_view name_of(const char* call) { return std::string_view(call).substr(0, std::string_view(call).find('(')); }
+// "cudaMalloc(&device_, bytes)" -> "cudaMalloc", "(relu_kernel<T, width>)" -> "relu_kernel"
+std::string_view name_of(std::string_view call) {
+    if (call.starts_with('(')) call.remove_prefix(1);
+    return call.substr(0, call.find_first_of("(<"));
+}
 
 constexpr uint64_t align = 256;
 uint64_t up(uint64_t bytes) { return (bytes + align - 1) / align * align; }
@@ -18,12 +21,14 @@ double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 Status check(cudaError_t error, const char* call) {
     if (error == cudaSuccess) return {};
+    (void)cudaGetLastError();
     return fail(error == cudaErrorMemoryAllocation ? Code::node_memory : Code::unsupported, "{}: {} ({})", name_of(call),
                 cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
 Status check(cudnnStatus_t error, const char* call) {
     if (error == CUDNN_STATUS_SUCCESS) return {};
+    (void)cudaGetLastError();   // of a call within the library
     char why[256] = "";
     cudnnGetLastErrorString(why, sizeof why);
     return fail(Code::unsupported, "{}: {}{}{}", name_of(call), cudnnGetErrorString(error), *why ? ": " : "", why);
@@ -31,6 +36,7 @@ Status check(cudnnStatus_t error, const char* call) {
 
 Status check(cublasStatus_t error, const char* call) {
     if (error == CUBLAS_STATUS_SUCCESS) return {};
+    (void)cudaGetLastError();
     return fail(Code::unsupported, "{}: {}", name_of(call), cublasGetStatusName(error));
 }
 
@@ -62,6 +68,7 @@ Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, Grap
     cudaGraph_t captured = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
     if (status.ok()) status = check(ended, "cudaStreamEndCapture");
+    else (void)cudaGetLastError();   // of the capture that `enqueue` has made invalid
     cudaGraphExec_t made = nullptr;
     if (status.ok()) status = check(cudaGraphInstantiate(&made, captured, 0), "cudaGraphInstantiate");
     if (captured) cudaGraphDestroy(captured);
