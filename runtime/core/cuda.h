@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,14 +48,17 @@ struct Closer {
     }
 };
 using Stream = std::unique_ptr<CUstream_st, Closer<&cudaStreamDestroy>>;
-using Event = std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>>;
+struct Event : std::unique_ptr<CUevent_st, Closer<&cudaEventDestroy>> {
+    std::chrono::steady_clock::duration waited{};   // by the last wait()
+};
 using GraphExec = std::unique_ptr<CUgraphExec_st, Closer<&cudaGraphExecDestroy>>;
 /// A stream that does not wait for stream 0.
 Status make(Stream* stream);
 /// An event without timing.  awaited: the host waits for it with wait().
 Status make(Event* event, bool awaited = false);
-/// Waits for the event's last record outside of graphs.  Spins first, to avoid the latency of a wake-up for short blocks, then sleeps.
-Status wait(const Event& event);
+/// Waits for the event's last record outside of graphs.  Spins for 200 us more than the last wait for this event took, then sleeps: a
+/// wake-up takes longer than many kernels.  Does not spin for more than 2 ms.  One thread at a time for an event.
+Status wait(Event& event);
 
 /// Captures the work that `enqueue` puts into the stream, and into others that it forks and joins, as a graph.  Addresses are fixed at the
 /// capture; the memory's values are read at each launch.

@@ -1,5 +1,8 @@
 // The stand-in itself: its checks beyond a GPU's.
 #ifdef GC_CUDA_HOST
+#include <chrono>
+#include <thread>
+
 #include "runtime/core/cuda.h"
 #include "tests/cuda/fixture.h"
 
@@ -125,6 +128,23 @@ TEST_F(StandIn, RefusesCopiesThatCudaWouldNotOverlap) {
     EXPECT_EQ(cudaMemcpyAsync(pageable, device, sizeof pageable, cudaMemcpyDeviceToHost, a.get()), cudaErrorInvalidValue);
     EXPECT_EQ(cudaMemcpyAsync(host, device, sizeof pageable, cudaMemcpyHostToDevice, a.get()), cudaErrorInvalidValue);   // wrong direction
     (void)cudaGetLastError();
+}
+
+// wait() spins as long as the last wait took, but not for milliseconds.
+TEST_F(StandIn, WaitsOfAsLongAsTheLastDoNotSleep) {
+    auto sleeps = [&](uint32_t operations) {   // each takes 100 us or more
+        for (uint32_t i = 0; i < operations; ++i)
+            EXPECT_EQ(cuda_host_run("slow", a.get(), [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); }), cudaSuccess);
+        EXPECT_EQ(cudaEventRecord(event.get(), a.get()), cudaSuccess);
+        const uint64_t before = cuda_host_counts().sleeps;
+        EXPECT_TRUE(ok(gradcast::cuda::wait(event)));
+        return cuda_host_counts().sleeps > before;
+    };
+    EXPECT_TRUE(sleeps(6));
+    bool spun = false;
+    for (uint32_t tries = 0; tries < 100 && !spun; ++tries) spun = !sleeps(6);   // a busy CPU takes longer now and then
+    EXPECT_TRUE(spun);
+    for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(sleeps(30));
 }
 
 using StandInDeathTest = StandIn;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string_view>
+#include <thread>
 
 namespace gradcast::cuda {
 namespace {
@@ -54,12 +55,15 @@ Status make(Event* event, bool awaited) {
     return {};
 }
 
-Status wait(const Event& event) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
-    while (cudaEventQuery(event.get()) == cudaErrorNotReady && std::chrono::steady_clock::now() < until) {
-    }
-    (void)cudaGetLastError();   // clears cudaErrorNotReady, which the next launch would report
-    return check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+Status wait(Event& event) {
+    using std::chrono::steady_clock;
+    constexpr auto margin = std::chrono::microseconds(200), most = std::chrono::microseconds(2000);
+    const auto begin = steady_clock::now(), until = begin + (event.waited + margin <= most ? event.waited + margin : margin);
+    while (cudaEventQuery(event.get()) == cudaErrorNotReady && steady_clock::now() < until) std::this_thread::yield();
+    (void)cudaGetLastError();   // clears cudaErrorNotReady
+    const Status status = check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+    event.waited = steady_clock::now() - begin;
+    return status;
 }
 
 Status capture(cudaStream_t stream, const std::function<Status()>& enqueue, GraphExec* graph) {

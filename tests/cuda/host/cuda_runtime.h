@@ -212,9 +212,9 @@ cudaError_t cuda_host_launch(const char* name, void (*kernel)(Parameters...), di
 /// Enqueues a library's call: `body` runs once, with access to the stream's device memory.
 cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<void()> body);
 /// Counts so far: operations run, in streams and replayed graphs; allocations of memory, streams, events and graphs; calls that wait;
-/// kernels and library calls outside of graphs; graph launches.
+/// kernels and library calls outside of graphs; graph launches; waits for an event that is not complete: a GPU's host would sleep.
 struct CudaHostCounts {
-    uint64_t run, allocations, synchronisations, kernels, graphs;
+    uint64_t run, allocations, synchronisations, kernels, graphs, sleeps;
 };
 CudaHostCounts cuda_host_counts();
 /// Calls that wait return an illegal address from now on.

@@ -92,7 +92,7 @@ struct Runtime {
     bool open[devices_max] = {};
     int devices = 2;
     size_t limit = size_t{1} << 30, used[devices_max] = {};   // of each device
-    std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0};
+    std::atomic<uint64_t> run{0}, allocations{0}, synchronisations{0}, kernels{0}, graphs{0}, sleeps{0};
     std::atomic<uint64_t> calls[devices_max] = {};   // see cuda_host_calls()
     std::atomic<bool> broken{false};                 // see cuda_host_break()
     bool helper = false;                             // a thread runs operations that nobody waits for
@@ -313,7 +313,7 @@ cudaError_t cuda_host_run(const char* name, cudaStream_t stream, std::function<v
 
 void cuda_host_break() { rt().broken = true; }
 uint64_t cuda_host_calls(int of) { return rt().calls[of]; }
-CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations, rt().kernels, rt().graphs}; }
+CudaHostCounts cuda_host_counts() { return {rt().run, rt().allocations, rt().synchronisations, rt().kernels, rt().graphs, rt().sleeps}; }
 
 // ---- errors, devices -------------------------------------------------------------------------------------------------------------
 
@@ -633,6 +633,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->capture) return result(cudaErrorCapturedEvent);
     if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
     ++rt().synchronisations;
+    std::lock_guard lock(rt().execution);
+    rt().sleeps += event->position.stream->done < event->position.count;
     advance_to(event->position.stream, event->position.count);
     return cudaSuccess;
 }
