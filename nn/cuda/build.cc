@@ -65,7 +65,7 @@ void Build::bias_backward(const Activation& y, const Layer* biased, std::vector<
         const Tensor sums = scratch(sums_scratch(count, layer->out.C, 1) * sizeof(double));
         list.emplace_back([=](const Frame& f) {
             return cuda::bias_backward(f.stream, f.values(y.gradient), masked ? f.values(y.value) : Values{}, f.at(dbias),
-                                       f.at<double>(sums), count, static_cast<uint32_t>(C));
+                                       f.at<double>(sums), count, static_cast<uint32_t>(C), true);
         });
     } else if (masked) {
         list.emplace_back([=](const Frame& f) {

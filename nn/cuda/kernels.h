@@ -56,8 +56,8 @@ Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32
 
 /// Doubles of scratch memory that the sums below need, for `sums` sums a channel.
 uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums);
-/// dbias [C] = sums of dy over rows.  With y: dy = y > 0 ? dy : 0 in place, before.
-Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C);
+/// dbias [C] = sums of dy over rows.  With y: dy counts only where y > 0; `in_place` also writes 0 to the rest of dy.
+Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C, bool in_place);
 
 struct NormShape {
     uint64_t rows;
@@ -85,7 +85,8 @@ struct WindowShape {
 /// y = max of each window + bias, through a ReLU if `rectify`; winners [N,P,Q,C] = the place of the max in the window (the first of equals;
 /// a NaN wins).  Padding never wins.
 Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& shape, bool rectify);
-Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& shape);
+/// With y: dy counts only where y > 0.
+Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, Values y, const uint8_t* winners, const WindowShape& shape);
 /// The mean of each window's pixels inside the image.
 Status average_pool(cudaStream_t stream, Values y, Values x, const WindowShape& shape);
 Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const WindowShape& shape);

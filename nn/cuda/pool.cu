@@ -77,7 +77,7 @@ __global__ void max_pool_kernel(T* y, uint8_t* winners, const T* x, const float*
 }
 
 template <typename T, int width>
-__global__ void max_pool_backward_kernel(T* dx, const T* dy, const uint8_t* winners, WindowShape s) {
+__global__ void max_pool_backward_kernel(T* dx, const T* dy, const T* y, const uint8_t* winners, WindowShape s) {
     Spot at;
     uint64_t pack;
     if (!spot<width>(s.N, s.H, s.W, s.C, &at, &pack)) return;
@@ -89,8 +89,10 @@ __global__ void max_pool_backward_kernel(T* dx, const T* dy, const uint8_t* winn
             const uint64_t from = ((uint64_t{at.n} * s.P + p) * s.Q + q) * s.C + at.c;
             const auto numbers = *as_packs<width>(winners + from);
             const auto gradients = *as_packs<width>(dy + from);
+            Pack<T, width> outputs = {};
+            if (y) outputs = *as_packs<width>(y + from);
             for (int j = 0; j < width; ++j)
-                if (numbers.v[j] == place) sums[j] += load(gradients.v[j]);
+                if (numbers.v[j] == place && (!y || load(outputs.v[j]) > 0)) sums[j] += load(gradients.v[j]);
         }
     Pack<T, width> result;
     for (int j = 0; j < width; ++j) store(&result.v[j], sums[j]);
@@ -147,11 +149,12 @@ Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const
     });
 }
 
-Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, const uint8_t* winners, const WindowShape& s) {
+Status max_pool_backward(cudaStream_t stream, Values dx, Values dy, Values y, const uint8_t* winners, const WindowShape& s) {
     return typed(dx.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
         constexpr int w = decltype(width)::value;
-        return GC_LAUNCH((max_pool_backward_kernel<T, w>), grid_of(s, s.H, s.W, w), threads, stream, as<T>(dx), as<T>(dy), winners, s);
+        return GC_LAUNCH((max_pool_backward_kernel<T, w>), grid_of(s, s.H, s.W, w), threads, stream, as<T>(dx), as<T>(dy), as<T>(y),
+                         winners, s);
     });
 }
 

@@ -83,9 +83,17 @@ Status max_pool(Build& b) {
     });
     b.activation = y;
     if (!b.training || !x.learns) return {};
-    b.bias_backward(y, x.unbiased, b.operations->data);
+    // Both mask the gradient by themselves, so they do not wait for each other.
+    auto mask = [=](const Frame& f) { return rectify ? f.values(y.value) : Values{}; };
+    if (x.unbiased && x.unbiased->biases) {
+        const uint64_t rows = b.rows(l.out);
+        const Tensor dbias = b.bias(Place::gradient, x.unbiased), sums = b.beside(sums_scratch(rows, l.out.C, 1) * sizeof(double));
+        b.operations->weights.emplace_back([=, C = l.out.C](const Frame& f) {
+            return bias_backward(f.stream, f.values(y.gradient), mask(f), f.at(dbias), f.at<double>(sums), rows, C, false);
+        });
+    }
     b.operations->data.emplace_back([=](const Frame& f) {
-        return max_pool_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.at<uint8_t>(winners), shape);
+        return max_pool_backward(f.stream, f.values(x.gradient), f.values(y.gradient), mask(f), f.at<uint8_t>(winners), shape);
     });
     return {};
 }

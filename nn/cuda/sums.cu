@@ -88,9 +88,13 @@ struct BiasElement {
     static constexpr int sums = 1;
     T* dy;
     const T* y;
+    bool in_place;
     __device__ void operator()(uint64_t at, uint32_t, double* s) const {
         float value = load(dy[at]);
-        if (y && !(load(y[at]) > 0)) store(dy + at, value = 0);
+        if (y && !(load(y[at]) > 0)) {
+            value = 0;
+            if (in_place) store(dy + at, value);
+        }
         s[0] += static_cast<double>(value);
     }
 };
@@ -201,10 +205,10 @@ __global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y,
 
 uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums) { return uint64_t{sums} * chunks(rows) * C; }
 
-Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C) {
+Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C, bool in_place) {
     return typed(dy.bf16, [&](auto type) {
         using T = decltype(type);
-        return sum(stream, BiasElement<T>{as<T>(dy), as<T>(y)}, BiasTotal{dbias}, scratch, rows, C);
+        return sum(stream, BiasElement<T>{as<T>(dy), as<T>(y), in_place}, BiasTotal{dbias}, scratch, rows, C);
     });
 }
 
