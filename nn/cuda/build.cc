@@ -7,7 +7,7 @@ namespace gradcast::cuda {
 void Build::begin(uint32_t size, bool backward) {
     samples = size;
     training = backward;
-    kept_ = 0;
+    kept_ = ticketed_ = 0;
     odd_ = false;
     activation = other = {};
 }
@@ -22,6 +22,14 @@ Tensor Build::kept(uint64_t size) {
     const Tensor tensor = allocate(Place::kept, size, kept_);
     kept_ += (size + 255) / 256 * 256;
     return tensor;
+}
+
+SumPlaces Build::sums(Place place, uint64_t rows, uint32_t C, uint32_t sums) {
+    const uint64_t size = sums_tickets(rows, C, bf16) * sizeof(uint32_t);
+    const SumPlaces made = {allocate(place, sums_scratch(rows, C, sums, bf16) * sizeof(double), 0),
+                            allocate(Place::tickets, size, ticketed_)};
+    ticketed_ += (size + 255) / 256 * 256;
+    return made;
 }
 
 bool Build::before(Kind kind) const {
@@ -62,10 +70,10 @@ void Build::bias_backward(const Activation& y, const Layer* biased, std::vector<
     const bool masked = y.rectified;
     if (biased && biased->biases) {
         const Tensor dbias = bias(Place::gradient, biased);
-        const Tensor sums = scratch(sums_scratch(count, layer->out.C, 1) * sizeof(double));
+        const SumPlaces memory = sums(Place::scratch, count, layer->out.C, 1);
         list.emplace_back([=](const Frame& f) {
-            return cuda::bias_backward(f.stream, f.values(y.gradient), masked ? f.values(y.value) : Values{}, f.at(dbias),
-                                       f.at<double>(sums), count, static_cast<uint32_t>(C), true);
+            return cuda::bias_backward(f.stream, f.values(y.gradient), masked ? f.values(y.value) : Values{}, f.at(dbias), f.at(memory),
+                                       count, static_cast<uint32_t>(C), true);
         });
     } else if (masked) {
         list.emplace_back([=](const Frame& f) {

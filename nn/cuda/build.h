@@ -15,14 +15,20 @@
 namespace gradcast::cuda {
 
 /// Memory by lifetime.  Per lane: `kept` lives from the forward to the backward pass; `even` and `odd` hold gradients of activations (one
-/// is read while the other is written); `scratch` lives within one operation, `beside` within one of Operations::weights; `gradient` is in
-/// canonical order.  Per GPU: `parameters` in canonical order, and `copies` of weights in the kernels' order.
-enum class Place : uint8_t { kept, even, odd, scratch, beside, gradient, parameters, copies };
-constexpr uint32_t place_count = 8;
+/// is read while the other is written); `scratch` lives within one operation, `beside` within one of Operations::weights; `tickets` are 0
+/// between operations, each of which has its own; `gradient` is in canonical order.  Per GPU: `parameters` in canonical order, and `copies`
+/// of weights in the kernels' order.
+enum class Place : uint8_t { kept, even, odd, scratch, beside, tickets, gradient, parameters, copies };
+constexpr uint32_t place_count = 9;
 
 struct Tensor {
     Place place{};
     uint64_t offset = 0;   // bytes
+};
+
+/// SumMemory's places.
+struct SumPlaces {
+    Tensor scratch, tickets;
 };
 
 /// What an operation gets: a lane's stream, handles and memory.
@@ -49,6 +55,7 @@ struct Frame {
     T* at(const Tensor& tensor) const {
         return reinterpret_cast<T*>(base[static_cast<size_t>(tensor.place)] + tensor.offset);
     }
+    SumMemory at(const SumPlaces& sums) const { return {at<double>(sums.scratch), at<uint32_t>(sums.tickets)}; }
     Values values(const Tensor& tensor) const { return {at<void>(tensor), bf16}; }
 };
 using Operation = std::function<Status(const Frame&)>;
@@ -102,6 +109,8 @@ public:
     Tensor scratch(uint64_t size) { return allocate(Place::scratch, size, 0); }
     /// `size` bytes at `offset` for one of Operations::weights; all of those share this memory.
     Tensor beside(uint64_t size, uint64_t offset = 0) { return allocate(Place::beside, size, offset); }
+    /// For an operation that computes `sums` sums a channel of an array [rows, C]; `place`: scratch or beside.
+    SumPlaces sums(Place place, uint64_t rows, uint32_t C, uint32_t sums);
     /// The layer's weight, and the bias that follows it.
     Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place, const Layer* of = nullptr) const;
@@ -121,7 +130,7 @@ public:
 
 private:
     Tensor allocate(Place place, uint64_t size, uint64_t offset);
-    uint64_t kept_ = 0, copied_ = 0;
+    uint64_t kept_ = 0, copied_ = 0, ticketed_ = 0;
     bool odd_ = false;
 };
 

@@ -1,5 +1,6 @@
 // Kernels without sums: each thread computes one element, or four adjacent ones.
 #include <algorithm>
+#include <type_traits>
 
 #include "nn/cuda/element.h"
 #include "runtime/core/cuda/philox.h"
@@ -53,8 +54,12 @@ Status each(cudaStream_t stream, F f, Values y, Values a, Values b, uint64_t cou
         using A = decltype(type);
         constexpr int w = decltype(width)::value;
         const uint32_t grid = blocks_of(count / w, threads);
-        if (y.bf16) return GC_LAUNCH((each_kernel<F, Bf16, A, w>), grid, threads, stream, f, as<Bf16>(y), as<A>(a), as<A>(b), count / w);
-        return GC_LAUNCH((each_kernel<F, float, A, w>), grid, threads, stream, f, as<float>(y), as<A>(a), as<A>(b), count / w);
+        if constexpr (std::is_same_v<F, First>)
+            if (y.bf16 != a.bf16) {
+                using Y = std::conditional_t<std::is_same_v<A, Bf16>, float, Bf16>;
+                return GC_LAUNCH((each_kernel<F, Y, A, w>), grid, threads, stream, f, as<Y>(y), as<A>(a), as<A>(b), count / w);
+            }
+        return GC_LAUNCH((each_kernel<F, A, A, w>), grid, threads, stream, f, as<A>(y), as<A>(a), as<A>(b), count / w);
     });
 }
 

@@ -18,16 +18,16 @@ __device__ __forceinline__ void store(Bf16* to, float x) {
     to->bits = static_cast<uint16_t>(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Adjacent elements that one access reads or writes.
+/// Adjacent elements that one access reads or writes, or two if they are more than 16 bytes.
 template <typename T, int width>
-struct alignas(sizeof(T) * width) Pack {
+struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Pack {
     T v[width];
 };
 /// `at` must be aligned to a pack: activations are, parameters and their gradients are not.
 template <int width, typename T>
 __device__ __forceinline__ Pack<T, width>* as_packs(T* at) {
 #ifdef GC_CUDA_HOST
-    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % sizeof(Pack<T, width>) == 0);   // a fault on a GPU
+    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % alignof(Pack<T, width>) == 0);   // a fault on a GPU
 #endif
     return reinterpret_cast<Pack<T, width>*>(at);
 }
@@ -50,15 +50,20 @@ template <typename Launch>
 Status typed(bool bf16, Launch launch) {
     return bf16 ? launch(Bf16{}) : launch(float{});
 }
-/// Calls launch(T{}, Width<w>{}): w adjacent elements fit in rows of C elements.
+/// Calls launch(T{}, Width<w>{}): rows of C elements are packs of w, of 16 bytes where C allows it.
 template <int width>
 struct Width {
     static constexpr int value = width;
 };
+template <typename T, int width, typename Launch>
+Status widest(uint64_t C, Launch launch) {
+    if constexpr (width > 1)
+        if (C % width) return widest<T, width / 2>(C, launch);
+    return launch(T{}, Width<width>{});
+}
 template <typename Launch>
 Status typed(bool bf16, uint64_t C, Launch launch) {
-    if (C % 4) return bf16 ? launch(Bf16{}, Width<1>{}) : launch(float{}, Width<1>{});
-    return bf16 ? launch(Bf16{}, Width<4>{}) : launch(float{}, Width<4>{});
+    return bf16 ? widest<Bf16, 8>(C, launch) : widest<float, 4>(C, launch);
 }
 
 }   // namespace gradcast::cuda

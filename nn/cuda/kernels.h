@@ -54,10 +54,18 @@ Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // also 
 /// to [A, C, B] = from [A, B, C].
 Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C);
 
-/// Doubles of scratch memory that the sums below need, for `sums` sums a channel.
-uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums);
+/// Memory of the column sums below: scratch [sums_scratch()], and tickets [sums_tickets()], which are 0 before and after each sum.  So no
+/// other operation may use the tickets, unless it keeps them 0.
+struct SumMemory {
+    double* scratch;
+    uint32_t* tickets;
+};
+/// sums: a channel's.
+uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums, bool bf16);
+uint32_t sums_tickets(uint64_t rows, uint32_t C, bool bf16);
 /// dbias [C] = sums of dy over rows.  With y: dy counts only where y > 0; `in_place` also writes 0 to the rest of dy.
-Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C, bool in_place);
+Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, const SumMemory& memory, uint64_t rows, uint32_t C,
+                     bool in_place);
 
 struct NormShape {
     uint64_t rows;
@@ -68,7 +76,8 @@ struct NormValues {
     float *mean, *inverse, *of_gradient, *of_value, *constant;   // each [C]
 };
 /// found [2, C]: sums over samples of mean and second moment, for the running statistics.
-Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, double* scratch, const NormShape& shape);
+Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, const SumMemory& memory,
+                       const NormShape& shape);
 /// Fills `values` from running statistics [2, C].
 Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C);
 /// y = relu(weight (x - mean) inverse + bias).
@@ -76,7 +85,7 @@ Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& v
                     const NormShape& shape, bool rectify);
 /// dweight, dbias and the factors of norm_backward.  With y: dy counts only where y > 0.
 Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
-                 float* dbias, double* scratch, const NormShape& shape);
+                 float* dbias, const SumMemory& memory, const NormShape& shape);
 Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const NormValues& values, const NormShape& shape);
 
 struct WindowShape {

@@ -86,7 +86,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
     build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
     constexpr std::array<const char*, place_count> purposes = {
-        "activations", "activation gradients", "activation gradients", "kernel scratch", "kernel scratch", "gradients", nullptr, nullptr};
+        "activations", "activation gradients", "activation gradients", "kernel scratch", "kernel scratch", "kernel scratch", "gradients"};
     lanes_ = std::vector<Lane>(config.lanes);
     uint64_t growing = 0;
     for (uint32_t number = 0; number < config.lanes; ++number) {

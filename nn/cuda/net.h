@@ -122,7 +122,7 @@ private:
     /// Enqueues rewriting the copies of weights in [offset, end) on a GPU.
     Status refresh(const Gpu& gpu, uint64_t offset, uint64_t end);
     /// Enqueues copying the first GPU's parameters to the others and rewriting the copies of weights there (all_buckets: on the first GPU,
-    /// too).  Blocks wait for it on the device.
+    /// too, and clearing the tickets of sums).  Blocks wait for it on the device.
     Status spread(uint32_t bucket);
     /// Makes the first GPU's stream wait for all blocks.
     Status settle();

@@ -11,8 +11,8 @@ Status batch_norm(Build& b) {
     Activation y = b.flows(true);
     y.rectified = b.before(Kind::relu);
     const bool rectify = y.rectified;
-    const Tensor rows = b.kept(uint64_t{5} * l.in.C * sizeof(float)),
-                 sums = b.scratch(sums_scratch(shape.rows, shape.C, 2) * sizeof(double));
+    const Tensor rows = b.kept(uint64_t{5} * l.in.C * sizeof(float));
+    const SumPlaces sums = b.sums(Place::scratch, shape.rows, shape.C, 2);
     const Tensor weight = b.weight(Place::parameters), bias = b.bias(Place::parameters);
     const Tensor running{Place::parameters, l.statistics_offset * sizeof(float)}, found{Place::gradient, running.offset};
     auto values = [rows, C = l.in.C](const Frame& f) {
@@ -20,7 +20,7 @@ Status batch_norm(Build& b) {
         return NormValues{row, row + C, row + 2 * C, row + 3 * C, row + 4 * C};
     };
     list.forward.emplace_back([=](const Frame& f) {
-        if (f.training) GC_TRY(norm_statistics(f.stream, f.values(x.value), values(f), f.at(found), f.at<double>(sums), shape));
+        if (f.training) GC_TRY(norm_statistics(f.stream, f.values(x.value), values(f), f.at(found), f.at(sums), shape));
         else GC_TRY(norm_running(f.stream, f.at(running), values(f), shape.C));
         return norm_forward(f.stream, f.values(y.value), f.values(x.value), values(f), f.at(weight), f.at(bias), shape, rectify);
     });
@@ -30,7 +30,7 @@ Status batch_norm(Build& b) {
     const Tensor dweight = b.weight(Place::gradient), dbias = b.bias(Place::gradient);
     list.before.emplace_back([=](const Frame& f) {
         return norm_sums(f.stream, f.values(y.gradient), f.values(x.value), rectify ? f.values(y.value) : Values{}, values(f), f.at(weight),
-                         f.at(dweight), f.at(dbias), f.at<double>(sums), shape);
+                         f.at(dweight), f.at(dbias), f.at(sums), shape);
     });
     if (!x.learns) return {};
     list.data.emplace_back([=](const Frame& f) {

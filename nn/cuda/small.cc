@@ -87,9 +87,10 @@ Status max_pool(Build& b) {
     auto mask = [=](const Frame& f) { return rectify ? f.values(y.value) : Values{}; };
     if (x.unbiased && x.unbiased->biases) {
         const uint64_t rows = b.rows(l.out);
-        const Tensor dbias = b.bias(Place::gradient, x.unbiased), sums = b.beside(sums_scratch(rows, l.out.C, 1) * sizeof(double));
+        const Tensor dbias = b.bias(Place::gradient, x.unbiased);
+        const SumPlaces sums = b.sums(Place::beside, rows, l.out.C, 1);
         b.operations->weights.emplace_back([=, C = l.out.C](const Frame& f) {
-            return bias_backward(f.stream, f.values(y.gradient), mask(f), f.at(dbias), f.at<double>(sums), rows, C, false);
+            return bias_backward(f.stream, f.values(y.gradient), mask(f), f.at(dbias), f.at(sums), rows, C, false);
         });
     }
     b.operations->data.emplace_back([=](const Frame& f) {

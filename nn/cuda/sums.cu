@@ -1,101 +1,140 @@
 // Sums by channel: a bias's gradient, and batch norm (Ioffe, Szegedy 2015) with the statistics of the block:
 //     y = weight (x - mean) / sqrt(variance + 1e-5) + bias,   mean and variance over samples and pixels of the block.
 //
-// Rows are cut into chunks: a thread block sums one chunk of 32 channels in double, then a second kernel sums the chunks.  Few rows are one
-// chunk and one kernel.
+// An array [rows, C] is cut into tiles of columns and chunks of rows; a thread block sums a chunk of a tile in double.  The last block of a
+// tile to end adds the chunks' sums, so a sum is one kernel.  Which block that is does not matter: the order is by chunk.
 #include <algorithm>
+#include <numeric>
 
 #include "nn/cuda/element.h"
 
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint32_t wide = 32, high = 8;   // threads of a block: channels, rows
-constexpr uint32_t chunks_max = 256, chunk_rows_min = 64;
+constexpr uint32_t tile_bytes = 128;   // of a row: whole cache lines
+constexpr uint32_t unrolled = 4;       // packs of a thread that are in flight at once
+// Two blocks a multiprocessor on an H100; more chunks take longer to add.
+constexpr uint32_t blocks_max = 264, chunks_max = 128, chunks_min = 4;
 
-uint64_t chunk_rows(uint64_t rows) { return std::max<uint64_t>(chunk_rows_min, (rows + chunks_max - 1) / chunks_max); }
-uint32_t chunks(uint64_t rows) { return static_cast<uint32_t>((rows + chunk_rows(rows) - 1) / chunk_rows(rows)); }
-
-/// partial [sums, chunks, C]: f(element, channel, sums) adds one element to F::sums sums.  Grid: channels / 32, chunks.
-template <typename F>
-__global__ void columns_kernel(F f, double* partial, uint64_t rows, uint32_t C, uint64_t rows_of_chunk) {
-    __shared__ double part[F::sums][high][wide];
-    const uint32_t c = blockIdx.x * wide + threadIdx.x;
-    const uint64_t begin = blockIdx.y * rows_of_chunk;
-    const uint64_t end = begin + rows_of_chunk < rows ? begin + rows_of_chunk : rows;
-    double sums[F::sums] = {};
-    if (c < C)
-        for (uint64_t row = begin + threadIdx.y; row < end; row += high) f(row * C + c, c, sums);
-    for (int s = 0; s < F::sums; ++s) part[s][threadIdx.y][threadIdx.x] = sums[s];
-    __syncthreads();
-    if (threadIdx.y >= F::sums || c >= C) return;
-    double total = 0;
-    for (uint32_t j = 0; j < high; ++j) total += part[threadIdx.y][j][threadIdx.x];
-    partial[(uint64_t{threadIdx.y} * gridDim.y + blockIdx.y) * C + c] = total;
+/// How [rows, C] is cut, for elements of `bytes` bytes.
+struct Cut {
+    uint32_t packs;           // of a row
+    uint32_t wide, high;      // packs of a tile; rows that a block reads at once
+    uint32_t tiles, chunks;   // the grid
+    uint64_t rows, chunk;     // in all, of a chunk
+};
+Cut cut_of(uint64_t rows, uint32_t C, uint32_t bytes) {
+    const uint32_t width = std::gcd(C, 16 / bytes), packs = C / width;
+    const uint32_t tiles = blocks_of(packs, tile_bytes / (bytes * width)), wide = blocks_of(packs, tiles), high = threads / wide;
+    const uint64_t rounds = (rows + high - 1) / high, most = std::clamp(blocks_max / tiles, chunks_min, chunks_max);
+    const uint64_t chunk = std::max<uint64_t>(unrolled, (rounds + most - 1) / most);
+    return {packs, wide, high, tiles, static_cast<uint32_t>((rounds + chunk - 1) / chunk), rows, chunk * high};
 }
 
-/// Calls f(channel, sums) with the sums over all chunks.  Grid: channels / 32.
-template <typename F>
-__global__ void totals_kernel(F f, const double* partial, uint32_t count, uint32_t C) {
-    __shared__ double part[F::sums][high][wide];
-    const uint32_t c = blockIdx.x * wide + threadIdx.x;
-    for (int s = 0; s < F::sums; ++s) {
-        double sum = 0;
-        for (uint32_t chunk = threadIdx.y; chunk < count && c < C; chunk += high)
-            sum += partial[(uint64_t{static_cast<uint32_t>(s)} * count + chunk) * C + c];
-        part[s][threadIdx.y][threadIdx.x] = sum;
+/// part [count, size]: row 0 = sum of all rows, by halves.
+__device__ __forceinline__ void fold(double* part, uint32_t count, uint32_t size) {
+    while (count > 1) {
+        const uint32_t half = (count + 1) / 2;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < (count - half) * size; i += threads) part[i] += part[half * size + i];
+        count = half;
     }
     __syncthreads();
-    if (threadIdx.y > 0 || c >= C) return;
-    double totals[F::sums] = {};
-    for (int s = 0; s < F::sums; ++s)
-        for (uint32_t j = 0; j < high; ++j) totals[s] += part[s][j][threadIdx.x];
-    f(c, totals);
 }
 
-/// The two kernels in one, for few rows.  Grid: channels / 32.
-constexpr uint32_t once_high = 32, once_rows_max = 1024;
+/// Element::load() reads the packs `at`, Element::add() adds one of them to sums [Element::sums, width]; total(channel, sums) gets the sums
+/// over all rows.  Scratch: [tiles, chunks, sums, channels of a tile].
 template <typename Element, typename Total>
-__global__ void __launch_bounds__(wide* once_high) once_kernel(Element element, Total total, uint32_t rows, uint32_t C) {
-    __shared__ double part[Element::sums][once_high][wide];
-    const uint32_t c = blockIdx.x * wide + threadIdx.x;
-    double sums[Element::sums] = {};
-    if (c < C)
-        for (uint32_t row = threadIdx.y; row < rows; row += once_high) element(uint64_t{row} * C + c, c, sums);
-    for (int s = 0; s < Element::sums; ++s) part[s][threadIdx.y][threadIdx.x] = sums[s];
-    __syncthreads();
-    if (threadIdx.y > 0 || c >= C) return;
-    double totals[Element::sums] = {};
-    for (int s = 0; s < Element::sums; ++s)
-        for (uint32_t j = 0; j < once_high; ++j) totals[s] += part[s][j][threadIdx.x];
+__global__ void __launch_bounds__(threads) columns_kernel(Element element, Total total, SumMemory memory, Cut cut) {
+    constexpr int width = Element::width, sums = Element::sums;
+    __shared__ double part[threads * sums * width];
+    __shared__ bool last;
+    const uint32_t channels = cut.wide * width, size = sums * channels;
+    const uint32_t x = threadIdx.x % cut.wide, y = threadIdx.x / cut.wide, pack = blockIdx.x * cut.wide + x;
+    double own[sums * width] = {};
+    if (y < cut.high && pack < cut.packs) {
+        const uint64_t begin = blockIdx.y * cut.chunk, end = begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
+        typename Element::Read read;
+        element.begin(&read, pack);
+        for (uint64_t row = begin + y; row < end; row += unrolled * cut.high) {
+            uint64_t at[unrolled];
+            for (uint32_t u = 0; u < unrolled; ++u) {   // past the end, the last row once more: a load is then no branch
+                const uint64_t each = row + u * cut.high;
+                at[u] = (each < end ? each : end - 1) * cut.packs + pack;
+            }
+            element.load(&read, at);
+            for (uint32_t u = 0; u < unrolled; ++u)
+                if (row + u * cut.high < end) element.add(read, u, at[u], own);
+        }
+    }
+    if (y < cut.high)
+        for (int s = 0; s < sums; ++s)
+            for (int j = 0; j < width; ++j) part[(y * sums + s) * channels + x * width + j] = own[s * width + j];
+    fold(part, cut.high, size);
+    if (cut.chunks > 1) {
+        double* partial = memory.scratch + uint64_t{blockIdx.x} * cut.chunks * size;
+        for (uint32_t i = threadIdx.x; i < size; i += threads) partial[uint64_t{blockIdx.y} * size + i] = part[i];
+        __threadfence();   // before the ticket: the last block sees what the others wrote
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            last = atomicAdd(memory.tickets + blockIdx.x, 1u) == cut.chunks - 1;
+            __threadfence();
+        }
+        __syncthreads();
+        if (!last) return;
+        if (threadIdx.x == 0) memory.tickets[blockIdx.x] = 0;
+        const uint32_t at_once = threads / size < cut.chunks ? threads / size : cut.chunks;
+        if (threadIdx.x < at_once * size) {
+            double sum = 0;
+            for (uint32_t chunk = threadIdx.x / size; chunk < cut.chunks; chunk += unrolled * at_once) {
+                double got[unrolled];
+                for (uint32_t u = 0; u < unrolled; ++u) {
+                    const uint32_t each = chunk + u * at_once;
+                    got[u] = each < cut.chunks ? __ldcg(partial + uint64_t{each} * size + threadIdx.x % size) : 0;
+                }
+                for (uint32_t u = 0; u < unrolled; ++u) sum += got[u];
+            }
+            part[threadIdx.x] = sum;
+        }
+        fold(part, at_once, size);
+    }
+    const uint32_t c = blockIdx.x * channels + threadIdx.x;
+    if (threadIdx.x >= channels || c >= cut.packs * width) return;
+    double totals[sums];
+    for (int s = 0; s < sums; ++s) totals[s] = part[s * channels + threadIdx.x];
     total(c, totals);
 }
 
 template <typename Element, typename Total>
-Status sum(cudaStream_t stream, const Element& element, const Total& total, double* scratch, uint64_t rows, uint32_t C) {
-    static_assert(Element::sums == Total::sums);
-    if (rows <= once_rows_max)
-        return GC_LAUNCH((once_kernel<Element, Total>), blocks_of(C, wide), dim3(wide, once_high, 1), stream, element, total,
-                         static_cast<uint32_t>(rows), C);
-    const dim3 block(wide, high, 1);
-    GC_TRY(GC_LAUNCH(columns_kernel<Element>, dim3(blocks_of(C, wide), chunks(rows), 1), block, stream, element, scratch, rows, C,
-                     chunk_rows(rows)));
-    return GC_LAUNCH(totals_kernel<Total>, blocks_of(C, wide), block, stream, total, scratch, chunks(rows), C);
+Status sum(cudaStream_t stream, const Element& element, const Total& total, const SumMemory& memory, uint64_t rows, uint32_t C) {
+    static_assert(Element::sums == Total::sums && Element::sums * tile_bytes / sizeof(uint16_t) <= threads);
+    const Cut cut = cut_of(rows, C, sizeof(typename Element::Type));
+    return GC_LAUNCH((columns_kernel<Element, Total>), dim3(cut.tiles, cut.chunks, 1), threads, stream, element, total, memory, cut);
 }
 
-template <typename T>
+template <typename T, int packed>
 struct BiasElement {
-    static constexpr int sums = 1;
+    using Type = T;
+    static constexpr int sums = 1, width = packed;
     T* dy;
     const T* y;
     bool in_place;
-    __device__ void operator()(uint64_t at, uint32_t, double* s) const {
-        float value = load(dy[at]);
-        if (y && !(load(y[at]) > 0)) {
-            value = 0;
-            if (in_place) store(dy + at, value);
-        }
-        s[0] += static_cast<double>(value);
+    struct Read {
+        Pack<T, width> dy[unrolled], y[unrolled];
+    };
+    __device__ void begin(Read*, uint32_t) const {}
+    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
+        for (uint32_t u = 0; u < unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
+        if (y)
+            for (uint32_t u = 0; u < unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
+    }
+    __device__ void add(const Read& from, uint32_t u, uint64_t at, double* s) const {
+        Pack<T, width> values = from.dy[u];
+        if (y)
+            for (int j = 0; j < width; ++j)
+                if (!(cuda::load(from.y[u].v[j]) > 0)) store(&values.v[j], 0.0f);
+        if (y && in_place) as_packs<width>(dy)[at] = values;
+        for (int j = 0; j < width; ++j) s[j] += static_cast<double>(cuda::load(values.v[j]));
     }
 };
 struct BiasTotal {
@@ -107,14 +146,24 @@ struct BiasTotal {
 __device__ __forceinline__ float inverse_of(double variance) { return static_cast<float>(1 / sqrt(variance + 1e-5)); }
 
 /// In double: a variance far below the squared mean stays accurate in one pass.
-template <typename T>
+template <typename T, int packed>
 struct MomentElement {
-    static constexpr int sums = 2;
+    using Type = T;
+    static constexpr int sums = 2, width = packed;
     const T* x;
-    __device__ void operator()(uint64_t at, uint32_t, double* s) const {
-        const auto value = static_cast<double>(load(x[at]));
-        s[0] += value;
-        s[1] += value * value;
+    struct Read {
+        Pack<T, width> x[unrolled];
+    };
+    __device__ void begin(Read*, uint32_t) const {}
+    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
+        for (uint32_t u = 0; u < unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
+    }
+    __device__ void add(const Read& from, uint32_t u, uint64_t, double* s) const {
+        for (int j = 0; j < width; ++j) {
+            const auto value = static_cast<double>(cuda::load(from.x[u].v[j]));
+            s[j] += value;
+            s[width + j] += value * value;
+        }
     }
 };
 struct MomentTotal {
@@ -156,16 +205,32 @@ __global__ void norm_forward_kernel(T* y, const T* x, NormValues values, const f
     as_packs<width>(y)[i] = out;
 }
 
-template <typename T>
+template <typename T, int packed>
 struct NormElement {
-    static constexpr int sums = 2;
+    using Type = T;
+    static constexpr int sums = 2, width = packed;
     const T *dy, *x, *y;
     const float* mean;
-    __device__ void operator()(uint64_t at, uint32_t c, double* s) const {
-        if (y && !(load(y[at]) > 0)) return;
-        const float gradient = load(dy[at]);
-        s[0] += static_cast<double>(gradient);
-        s[1] += static_cast<double>(gradient * (load(x[at]) - mean[c]));
+    struct Read {
+        Pack<T, width> dy[unrolled], x[unrolled], y[unrolled];
+        Pack<float, width> mean;
+    };
+    __device__ void begin(Read* to, uint32_t pack) const {
+        for (int j = 0; j < width; ++j) to->mean.v[j] = mean[pack * width + j];
+    }
+    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
+        for (uint32_t u = 0; u < unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
+        for (uint32_t u = 0; u < unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
+        if (y)
+            for (uint32_t u = 0; u < unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
+    }
+    __device__ void add(const Read& from, uint32_t u, uint64_t, double* s) const {
+        for (int j = 0; j < width; ++j) {
+            if (y && !(cuda::load(from.y[u].v[j]) > 0)) continue;
+            const float gradient = cuda::load(from.dy[u].v[j]);
+            s[j] += static_cast<double>(gradient);
+            s[width + j] += static_cast<double>(gradient * (cuda::load(from.x[u].v[j]) - from.mean.v[j]));
+        }
     }
 };
 struct NormTotal {
@@ -203,20 +268,25 @@ __global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y,
 
 }   // namespace
 
-uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums) { return uint64_t{sums} * chunks(rows) * C; }
+uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums, bool bf16) {
+    const Cut cut = cut_of(rows, C, bf16 ? 2 : 4);
+    return cut.chunks > 1 ? uint64_t{cut.tiles} * cut.chunks * sums * cut.wide * (C / cut.packs) : 0;
+}
+uint32_t sums_tickets(uint64_t rows, uint32_t C, bool bf16) { return cut_of(rows, C, bf16 ? 2 : 4).tiles; }
 
-Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, double* scratch, uint64_t rows, uint32_t C, bool in_place) {
-    return typed(dy.bf16, [&](auto type) {
+Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, const SumMemory& memory, uint64_t rows, uint32_t C,
+                     bool in_place) {
+    return typed(dy.bf16, C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, BiasElement<T>{as<T>(dy), as<T>(y), in_place}, BiasTotal{dbias}, scratch, rows, C);
+        return sum(stream, BiasElement<T, decltype(width)::value>{as<T>(dy), as<T>(y), in_place}, BiasTotal{dbias}, memory, rows, C);
     });
 }
 
-Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, double* scratch, const NormShape& s) {
+Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, const SumMemory& memory, const NormShape& s) {
     const MomentTotal total{values, found, static_cast<double>(s.rows), static_cast<double>(s.samples), s.C};
-    return typed(x.bf16, [&](auto type) {
+    return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, MomentElement<T>{as<T>(x)}, total, scratch, s.rows, s.C);
+        return sum(stream, MomentElement<T, decltype(width)::value>{as<T>(x)}, total, memory, s.rows, s.C);
     });
 }
 
@@ -236,11 +306,11 @@ Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& v
 }
 
 Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
-                 float* dbias, double* scratch, const NormShape& s) {
+                 float* dbias, const SumMemory& memory, const NormShape& s) {
     const NormTotal total{values, weight, dweight, dbias, static_cast<double>(s.rows)};
-    return typed(x.bf16, [&](auto type) {
+    return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, NormElement<T>{as<T>(dy), as<T>(x), as<T>(y), values.mean}, total, scratch, s.rows, s.C);
+        return sum(stream, NormElement<T, decltype(width)::value>{as<T>(dy), as<T>(x), as<T>(y), values.mean}, total, memory, s.rows, s.C);
     });
 }
 

@@ -3,7 +3,8 @@
 // (runtime/job/cuda_module.h).
 //
 // g++ compiles the same sources against tests/cuda/host, a stand-in for CUDA on the CPU (with GC_CUDA_HOST).  So kernels use only
-// threadIdx, blockIdx, blockDim, gridDim, __shared__ arrays, __syncthreads() and plain arithmetic.
+// threadIdx, blockIdx, blockDim, gridDim, __shared__ arrays, __syncthreads(), __threadfence(), __ldcg() (a load past the first-level
+// cache), atomics of integers and plain arithmetic.
 #pragma once
 #include <cublas_v2.h>
 #include <cuda_runtime.h>

@@ -47,7 +47,11 @@ struct alignas(16) uint4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 void __syncthreads();
-inline void __threadfence() {}   // a kernel's threads run one after the other
+inline void __threadfence() {}   // one thread runs at a time
+template <typename T>
+T __ldcg(const T* at) {
+    return *at;
+}
 
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
